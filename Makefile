@@ -1,0 +1,31 @@
+# make demo   set everything up, run the first studies, draw their page
+# make test   set everything up, run every test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test setup lint clean help
+
+help:
+	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
+
+# The stamp is newer than what it was made from: a second call installs nothing.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+setup: $(VENV)/.installed
+
+demo: setup
+	$(BIN)/mindgap demo --out demo
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,96 @@
+"""Argument checks with one form of message: the argument's name, the rule, the value.
+
+Every check returns the value it was given, so that a constructor reads as a list of rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+class RuleError(ValueError):
+    """An argument broke a rule. The message names the argument, the rule and the value."""
+
+
+def fail(name: str, rule: str, value: Any) -> NoReturn:
+    """Raise the one error of this library for a bad argument.
+
+    Example:
+        >>> fail("lr", "must be positive", -1)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: lr must be positive, got -1
+    """
+    text = repr(value)
+    raise RuleError(f"{name} {rule}, got {text if len(text) <= 200 else text[:197] + '...'}")
+
+
+def number(name: str, value: Any) -> float:
+    """A real number that is not NaN (a bool is not a number here)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        fail(name, "must be a number", value)
+    return value
+
+
+def positive(name: str, value: Any, *, finite: bool = True) -> float:
+    """A number above zero.
+
+    Example:
+        >>> positive("tau", 2.0)
+        2.0
+    """
+    number(name, value)
+    if not value > 0 or (finite and math.isinf(value)):
+        fail(name, "must be positive and finite" if finite else "must be positive", value)
+    return value
+
+
+def non_negative(name: str, value: Any, *, finite: bool = True) -> float:
+    """A number that is zero or above."""
+    number(name, value)
+    if not value >= 0 or (finite and math.isinf(value)):
+        fail(name, "must be zero or positive, and finite" if finite else "must be zero or positive", value)
+    return value
+
+
+def between(name: str, value: Any, low: float, high: float, *, ends: str = "[]") -> float:
+    """A number in an interval; ``ends`` says which ends belong to it, as in ``"(]"``.
+
+    Example:
+        >>> between("alpha", 2.5, 0, 2, ends="(]")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: alpha must lie in (0, 2], got 2.5
+    """
+    number(name, value)
+    above = value > low if ends[0] == "(" else value >= low
+    below = value < high if ends[1] == ")" else value <= high
+    if not (above and below):
+        fail(name, f"must lie in {ends[0]}{low:g}, {high:g}{ends[1]}", value)
+    return value
+
+
+def whole(name: str, value: Any, *, least: int = 0) -> int:
+    """An integer not below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        fail(name, f"must be a whole number of at least {least}", value)
+    return value
+
+
+def one_of(name: str, value: T, choices: Collection[T]) -> T:
+    """A value out of a list, with the nearest match named when it is a misspelt string.
+
+    Example:
+        >>> one_of("scale", "quik", ["quick", "cpu"])
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: scale must be one of 'quick', 'cpu' (did you mean 'quick'?), got 'quik'
+    """
+    if value not in choices:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(value), [str(c) for c in choices], n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        fail(name, f"must be one of {', '.join(repr(c) for c in choices)}{hint}", value)
+    return value

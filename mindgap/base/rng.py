@@ -1,0 +1,50 @@
+"""Named random streams hashed from one seed.
+
+Two methods of one comparison ask for the same names and so see the same data order, the same initial point and the
+same noise, whatever else they draw. ``stream_seed`` needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+def stream_seed(seed: int, *names: str | int) -> int:
+    """A 63-bit seed for the stream of that name.
+
+    Stable over machines, Python versions and processes (BLAKE2, not ``hash``).
+
+    Example:
+        >>> stream_seed(0, "data") == stream_seed(0, "data")
+        True
+        >>> stream_seed(0, "data") == stream_seed(0, "noise")
+        False
+    """
+    text = "\x1f".join([str(int(seed)), *(f"{type(n).__name__}:{n}" for n in names)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def torch_stream(seed: int, *names: str | int, device: Any = "cpu") -> torch.Generator:
+    """A torch generator for the stream of that name.
+
+    Example:
+        >>> import torch
+        >>> a, b = torch_stream(0, "noise"), torch_stream(0, "noise")
+        >>> bool((torch.randn(3, generator=a) == torch.randn(3, generator=b)).all())
+        True
+    """
+    import torch
+
+    return torch.Generator(device=device).manual_seed(stream_seed(seed, *names))
+
+
+def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:
+    """A numpy generator for the stream of that name."""
+    import numpy as np
+
+    return np.random.Generator(np.random.PCG64(stream_seed(seed, *names)))

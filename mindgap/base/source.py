@@ -1,0 +1,34 @@
+"""Where a statement comes from: one of the four papers, and the place in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Short key -> what the paper is. The keys are those of ``docs/claims``.
+PAPERS = {
+    "slip-rebuttal-a": "Gong, Hao, Liu: authors' answer on SLIP, first version (ICML 2024)",
+    "slip-rebuttal-b": "Gong, Hao, Liu: authors' answer on SLIP, second version (ICML 2024)",
+    "thesis": "J. Zhang: Optimization Theory and Machine Learning Practice: Mind the Gap (thesis, MIT)",
+    "acclip": "Why Adam beats SGD for attention models (first version, introduces ACClip)",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place in a paper.
+
+    Example:
+        >>> str(Source("acclip", "Alg. 1, l. 5"))
+        'acclip, Alg. 1, l. 5'
+    """
+
+    paper: str
+    place: str
+
+    def __post_init__(self) -> None:
+        from mindgap.base.check import one_of
+
+        one_of("paper", self.paper, PAPERS)
+
+    def __str__(self) -> str:
+        return f"{self.paper}, {self.place}"

@@ -1,0 +1,1 @@
+"""Stochastic bilevel methods behind one interface."""

@@ -1,0 +1,1 @@
+"""Instruments: what a loss surface and its gradient noise are really like."""

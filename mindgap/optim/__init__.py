@@ -1,0 +1,1 @@
+"""Optimizers for anybody's training loop."""

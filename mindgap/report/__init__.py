@@ -1,0 +1,1 @@
+"""A self-contained page from saved records; imports no torch."""

@@ -1,0 +1,1 @@
+"""Pure update maps on lists of tensors, and their fused kernels."""

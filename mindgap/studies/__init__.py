@@ -1,0 +1,1 @@
+"""One claim a study: settings, visible loop, figure, pass rule."""

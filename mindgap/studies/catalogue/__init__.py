@@ -1,0 +1,1 @@
+"""One file a claim or a family of claims."""

@@ -1,0 +1,1 @@
+"""Problems to solve: data, networks, objectives. A task chooses no algorithm."""
