@@ -1,0 +1,179 @@
+"""The constants that the theorems of chapters 3 and 4 assume, as frozen records that refuse impossible values.
+
+One record an assumption set; every field is checked once, when the record is made, so that the step sizes and
+bounds need no checks of their own. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mindgap.base.check import between, fail, non_negative, positive
+
+
+def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
+    """A target accuracy: positive and, where a theorem asks for it, below a constant of the problem.
+
+    Example:
+        >>> accuracy(2.0, below=1.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: epsilon must be below 1, got 2.0
+    """
+    positive(name, epsilon)
+    if not epsilon < below:
+        fail(name, f"must be below {below:g}", epsilon)
+    return epsilon
+
+
+@dataclass(frozen=True)
+class RelaxedSmooth:
+    """(L0, L1)-smoothness from a starting point: Assumptions 3.3.1 to 3.3.3, with 3.4.1 where M is given.
+
+    ‖∇²f(x)‖ <= L0 + L1 ‖∇f(x)‖ and f(x0) - f* = Δ; M bounds ‖∇f‖ on {f <= f(x0)}.
+
+    Args:
+        L0: curvature at gradient zero, L0 > 0.
+        L1: growth of the curvature with the gradient norm, L1 >= 0.
+        delta: f(x0) - f*, positive.
+        M: bound of the gradient norm on the sublevel set, or None where a theorem does not need it.
+
+    Raises:
+        RuleError: when a constant is outside its range.
+
+    Example:
+        >>> RelaxedSmooth(L0=1.0, L1=2.0, delta=3.0).L1
+        2.0
+        >>> RelaxedSmooth(L0=-1.0, L1=2.0, delta=3.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: L0 must be positive and finite, got -1.0
+
+    Source: thesis, 3.3, Assumptions 3.3.1-3.3.3 and 3.4.1.
+    """
+
+    L0: float
+    L1: float
+    delta: float
+    M: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("L0", self.L0)
+        non_negative("L1", self.L1)
+        positive("delta", self.delta)
+        if self.M is not None:
+            positive("M", self.M)
+
+    def need_m(self) -> float:
+        """M, or an error when the record has none."""
+        if self.M is None:
+            fail("M", "must be given for this theorem (Assumption 3.4.1)", None)
+        return self.M
+
+    def need_l1(self) -> float:
+        """L1, which this theorem needs to be positive."""
+        return positive("L1", self.L1)
+
+
+@dataclass(frozen=True)
+class BoundedNoise:
+    """‖g(x) - ∇f(x)‖ <= τ almost surely (Assumption 3.4.2).
+
+    Example:
+        >>> BoundedNoise(tau=0.5)
+        BoundedNoise(tau=0.5)
+    """
+
+    tau: float
+
+    def __post_init__(self) -> None:
+        positive("tau", self.tau)
+
+
+@dataclass(frozen=True)
+class HeavyTail:
+    """L-smooth f with noise of bounded α-moment: Assumptions 4.4.1 and 4.4.2.
+
+    E‖g(x) - ∇f(x)‖^α <= σ^α with 1 < α <= 2, f is L-smooth and f(x0) - f* = Δ.
+
+    Example:
+        >>> HeavyTail(alpha=2.5, sigma=1.0, L=1.0, delta=1.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: alpha must lie in (1, 2], got 2.5
+
+    Source: thesis, Assumptions 4.4.1 and 4.4.2.
+    """
+
+    alpha: float
+    sigma: float
+    L: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        between("alpha", self.alpha, 1, 2, ends="(]")
+        positive("sigma", self.sigma)
+        positive("L", self.L)
+        positive("delta", self.delta)
+
+
+@dataclass(frozen=True)
+class StronglyConvexMoment:
+    """μ-strongly convex f whose stochastic gradients have a bounded α-moment: Assumptions 4.4.3 and 4.4.4.
+
+    E‖g(x)‖^α <= G^α with 1 < α <= 2.
+
+    Example:
+        >>> StronglyConvexMoment(alpha=1.5, G=1.0, mu=0.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: mu must be positive and finite, got 0.0
+
+    Source: thesis, Assumptions 4.4.3 and 4.4.4.
+    """
+
+    alpha: float
+    G: float
+    mu: float
+
+    def __post_init__(self) -> None:
+        between("alpha", self.alpha, 1, 2, ends="(]")
+        positive("G", self.G)
+        positive("mu", self.mu)
+
+
+@dataclass(frozen=True)
+class CoordinateMoment:
+    """μ-strongly convex f with E|g_i(x)|^α <= B_i^α for every coordinate: Assumption 4.5.1.
+
+    Args:
+        alpha: 1 < α <= 2.
+        B: the coordinates' constants, all zero or positive and not all zero.
+        mu: strong convexity.
+
+    Example:
+        >>> CoordinateMoment(alpha=2.0, B=(3.0, 4.0), mu=1.0).norm(2)
+        5.0
+
+    Source: thesis, Assumption 4.5.1; acclip, Assumption 2.
+    """
+
+    alpha: float
+    B: tuple[float, ...]
+    mu: float
+
+    def __post_init__(self) -> None:
+        between("alpha", self.alpha, 1, 2, ends="(]")
+        if not isinstance(self.B, tuple) or not self.B:
+            fail("B", "must be a non-empty tuple of numbers", self.B)
+        for i, b in enumerate(self.B):
+            non_negative(f"B[{i}]", b)
+        if not any(self.B):
+            fail("B", "must have a positive entry", self.B)
+        positive("mu", self.mu)
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of coordinates."""
+        return len(self.B)
+
+    def norm(self, a: float) -> float:
+        """‖B‖_a = (Σ B_i^a)^(1/a)."""
+        return math.fsum(b**a for b in self.B) ** (1 / a)

@@ -1,0 +1,10 @@
+"""Chapter 2: gradient methods on the textbook's classes."""
+
+from __future__ import annotations
+
+from mindgap.base.lazy import lazy_names
+
+#: Public name -> module of this package.
+NAMES: dict[str, str] = {}
+
+__getattr__, __dir__ = lazy_names(__name__, NAMES)

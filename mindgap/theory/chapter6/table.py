@@ -1,0 +1,7 @@
+"""The rows of chapter 6 in the table of theorems; no imports beyond the standard library."""
+
+from __future__ import annotations
+
+from mindgap.theory.theorem import Theorem
+
+CHAPTER_6: tuple[Theorem, ...] = ()
