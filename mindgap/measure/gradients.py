@@ -1,0 +1,267 @@
+"""Gradient passes: the same batches, the same random numbers and the same model state in every pass.
+
+Several published estimators compare gradients taken on *different* random chunks, in different dropout masks or with
+running averages that moved in between, and so measure their own sampling error. Here a pass is repeatable: batch
+``i`` is drawn and evaluated under the seed of ``(seed, i)``, buffers are rewound before every batch, and the
+batches of a later pass are compared with those of the first.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import RuleError, fail
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed
+from mindgap.measure.undisturbed import Guard, seed_everything, tensors_in, undisturbed
+
+
+class NonFiniteError(RuleError):
+    """A loss or a gradient was not finite, so that nothing can be measured there."""
+
+
+@dataclass(frozen=True)
+class BatchValue:
+    """One batch of a pass.
+
+    Attributes:
+        index: place in the pass, from 0.
+        batch: the batch itself.
+        samples: length of the first axis of the batch's first tensor; 1 where there is none.
+        loss: 0-dim tensor; in ``values`` with its graph, in ``gradients`` without.
+        gradient: one tensor a parameter (empty in ``values``), valid until the next batch is asked for.
+    """
+
+    index: int
+    batch: Any
+    samples: int
+    loss: Tensor
+    gradient: list[Tensor]
+
+
+class GradientPasses:
+    """Repeatable passes over an objective's batches, made by ``gradient_passes``."""
+
+    def __init__(self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int) -> None:
+        self.objective = objective
+        self.batches = batches
+        self.parameters = objective.parameters
+        self._guard = guard
+        self._seed = seed
+        self._prints: list[int] = []
+        self._length: int | None = None
+
+    def gradients(self) -> Iterator[BatchValue]:
+        """Loss and gradient of every batch, one batch's gradient in memory at a time.
+
+        Parameters the loss does not depend on get a zero gradient.
+
+        Raises:
+            NonFiniteError: when a loss or a gradient is NaN or infinite.
+            RuleError: when the batches differ from those of an earlier pass, or the loader is empty.
+        """
+        for item in self.values():
+            if not item.loss.requires_grad:
+                fail("loss", "must depend on a parameter that takes a gradient", f"a constant on batch {item.index}")
+            with torch.inference_mode(False):
+                raw = torch.autograd.grad(item.loss, self.parameters, allow_unused=True)
+            gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(raw, self.parameters, strict=True)]
+            if not bool(torch.stack([g.isfinite().all().cpu() for g in gradient]).all()):
+                raise NonFiniteError(f"gradient must be finite, got NaN or infinity on batch {item.index}")
+            yield BatchValue(item.index, item.batch, item.samples, item.loss.detach(), gradient)
+
+    def values(self) -> Iterator[BatchValue]:
+        """The loss of every batch with its graph, for whoever differentiates it himself (Hessian products)."""
+        self._guard.rewind_loader()
+        seed_everything(stream_seed(self._seed, "pass"))
+        source, index = iter(self.batches), 0
+        while True:
+            # One seed a batch, for drawing it (augmentations) and for evaluating it (dropout): a batch's gradient
+            # then does not depend on how much randomness the batches before it used.
+            seed = stream_seed(self._seed, "batch", index)
+            seed_everything(seed)
+            # The modes are set around each evaluation, not around the loop: a generator would leak them to its user.
+            with torch.inference_mode(False), torch.enable_grad():
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    break
+                self._same_as_before(index, batch)
+                self._guard.rewind_buffers()
+                seed_everything(seed)
+                loss = self._loss(index, batch)
+            yield BatchValue(index, batch, samples_in(batch), loss, [])
+            index += 1
+        if index == 0:
+            fail("batches", "must give at least one batch", self.batches)
+        if self._length is not None and index != self._length:
+            fail("batches", f"must give the same {self._length} batches in every pass", f"{index} batches")
+        self._length = index
+
+    @contextmanager
+    def moved(self, direction: list[Tensor], scale: float = 1.0) -> Iterator[None]:
+        """Evaluate at ``x + scale * direction``; the parameters return to x bit for bit.
+
+        Needs ``gradient_passes(..., move=True)``.
+        """
+        if not self._guard.may_move:
+            fail("move", "must be True in gradient_passes for parameters to be moved", False)
+        try:
+            with torch.no_grad():
+                for p, d in zip(self.parameters, direction, strict=True):
+                    p.add_(d.to(p.dtype), alpha=scale)
+            yield
+        finally:
+            self._guard.restore_parameters()
+
+    def _loss(self, index: int, batch: Any) -> Tensor:
+        try:
+            loss = self.objective.value(batch)
+        except RuntimeError as error:
+            devices = {str(p.device) for p in self.parameters}
+            odd = {str(t.device) for t in tensors_in(batch)} - devices
+            if odd and "device" in str(error):
+                raise RuleError(
+                    f"batches must lie on the model's device {', '.join(sorted(devices))}, got a batch on "
+                    f"{', '.join(sorted(odd))}"
+                ) from error
+            raise
+        if loss.device.type == "meta":
+            fail("model", "must hold numbers", "parameters on the meta device")
+        number = float(loss.detach())
+        if not math.isfinite(number):
+            raise NonFiniteError(f"loss must be finite on every batch, got {number} on batch {index}")
+        return loss
+
+    def _same_as_before(self, index: int, batch: Any) -> None:
+        mark = fingerprint(batch)
+        if index == len(self._prints) and self._length is None:
+            self._prints.append(mark)
+        elif index >= len(self._prints) or self._prints[index] != mark:
+            fail(
+                "batches",
+                "must be the same in every pass (give a list, or a loader that does not shuffle on its own)",
+                f"another batch {index} than before from {type(self.batches).__name__}",
+            )
+
+
+@contextmanager
+def gradient_passes(
+    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None, move: bool = False
+) -> Iterator[GradientPasses]:
+    """Open repeatable gradient passes; the model is left exactly as it was found, also after an error or Ctrl-C.
+
+    A ``DataLoader`` that shuffles repeats its order, because its generators and the global random states are rewound
+    before every pass. Dropout repeats its masks. Batch norm in training mode uses each batch's own statistics, as in
+    training, and its running averages are put back.
+
+    Args:
+        objective: model and loss.
+        batches: anything that can be iterated over more than once: a list, a ``DataLoader``.
+        seed: names the random numbers used while measuring.
+        train: put the model into training (True) or evaluation (False) mode meanwhile; None leaves it as it is.
+        move: keep a copy of the parameters so that ``moved`` may be used.
+
+    Raises:
+        RuleError: no batches, an iterator that can be used only once, no parameter that takes gradients, another
+            device, or batches that change between passes. NonFiniteError for a NaN loss.
+
+    Example:
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> with gradient_passes(problem, [torch.tensor([1.0]), torch.tensor([3.0])]) as passes:
+        ...     print([float(item.gradient[0]) for item in passes.gradients()], float(passes_mean(passes)[0]))
+        [1.0, 3.0] 2.0
+    """
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
+    if not objective.parameters:
+        fail("model", "must have a parameter that takes gradients", "none with requires_grad")
+    if not hasattr(batches, "__iter__"):
+        fail("batches", "must be an iterable of batches", batches)
+    if hasattr(batches, "__next__"):  # asking iter(batches) would already draw from a loader's generator
+        fail("batches", "must allow more than one pass (give a list or a loader)", batches)
+    with undisturbed(objective.model, batches, parameters=move) as guard:
+        if train is not None:
+            objective.model.train(train)
+        yield GradientPasses(objective, batches, guard, seed)
+
+
+def passes_mean(passes: GradientPasses) -> list[Tensor]:
+    """The mean of the batches' gradients in one pass, every batch with equal weight.
+
+    Kept as a running mean in the parameters' precision (float32 for narrower types): one gradient of memory.
+    """
+    mean: list[Tensor] = []
+    for item in passes.gradients():
+        mean = add_to_mean(mean, item.gradient, item.index + 1)
+    return mean
+
+
+def add_to_mean(mean: list[Tensor], gradient: list[Tensor], count: int) -> list[Tensor]:
+    """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after the first.
+
+    Example:
+        >>> mean = add_to_mean([], [torch.tensor([2.0])], 1)
+        >>> add_to_mean(mean, [torch.tensor([4.0])], 2)
+        [tensor([3.])]
+    """
+    if not mean:
+        return [g.to(accumulation_dtype(g.dtype), copy=True) for g in gradient]
+    for m, g in zip(mean, gradient, strict=True):
+        m.lerp_(g.to(m.dtype), 1.0 / count)
+    return mean
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for narrower types, the type itself otherwise.
+
+    Example:
+        >>> accumulation_dtype(torch.bfloat16)
+        torch.float32
+    """
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def samples_in(batch: Any) -> int:
+    """Length of the first axis of the first tensor of a batch; 1 where there is none.
+
+    Example:
+        >>> samples_in({"input": torch.ones(5, 2)}), samples_in(3.0)
+        (5, 1)
+    """
+    for tensor in tensors_in(batch):
+        return int(tensor.shape[0]) if tensor.ndim else 1
+    return 1
+
+
+def fingerprint(batch: Any) -> int:
+    """A checksum of the numbers in a batch, to notice a loader that gives other batches in the next pass.
+
+    Example:
+        >>> fingerprint([torch.ones(2)]) == fingerprint([torch.ones(2)])
+        True
+        >>> fingerprint(torch.ones(2)) == fingerprint(torch.zeros(2))
+        False
+    """
+    mark = 0
+    for tensor in tensors_in(batch):
+        flat = tensor.detach().contiguous().reshape(-1)
+        if flat.is_meta or flat.numel() == 0:
+            mark = zlib.crc32(repr(tuple(tensor.shape)).encode(), mark)
+            continue
+        raw = flat.view(torch.uint8)
+        if raw.device.type == "cpu":
+            mark = zlib.crc32(raw.numpy().data, mark)
+        else:
+            # On a device the bytes stay there: a position-weighted sum, exact in integers.
+            weights = torch.arange(1, raw.numel() + 1, device=raw.device)
+            mark = zlib.crc32(str(int((raw.long() * weights).sum())).encode(), mark)
+    return mark

@@ -1,0 +1,226 @@
+"""A guard that leaves a model, its loader and every random state exactly as they were found.
+
+Whatever happens inside (an error, Ctrl-C), parameters, buffers, ``p.grad``, the modules' training flags, the global
+random states of Python, numpy, torch and CUDA, and the generators that belong to a loader stand on leaving as they
+stood on entering. A measurement must not disturb what it measures.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mindgap.base.check import fail
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, numpy, torch and CUDA; use it inside ``undisturbed`` only.
+
+    Example:
+        >>> with undisturbed(nn.Linear(1, 1)):
+        ...     seed_everything(3)
+        ...     first = torch.rand(())
+        ...     seed_everything(3)
+        ...     bool(first == torch.rand(()))
+        True
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def loader_generators(batches: Any) -> list[torch.Generator]:
+    """The torch generators that a ``DataLoader`` and its samplers draw from (none for a list of batches).
+
+    Example:
+        >>> loader = torch.utils.data.DataLoader([1, 2], shuffle=True, generator=torch.Generator())
+        >>> len(loader_generators(loader))
+        1
+    """
+    found: dict[int, torch.Generator] = {}
+    queue, seen = [batches], set()
+    while queue:
+        owner = queue.pop()
+        if owner is None or id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            found[id(generator)] = generator
+        queue += [getattr(owner, name, None) for name in ("sampler", "batch_sampler")]
+    return list(found.values())
+
+
+class _Randomness:
+    """The global random states, and those of some generators, at the moment of construction."""
+
+    def __init__(self, generators: list[torch.Generator]) -> None:
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
+        self._torch = torch.get_rng_state()
+        # Asking for the CUDA states would start CUDA; a process that has not started it has no state to lose.
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._own = [(g, g.get_state()) for g in generators]
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        self.restore_generators()
+
+    def restore_generators(self) -> None:
+        for generator, state in self._own:
+            generator.set_state(state)
+
+
+class Guard:
+    """What ``undisturbed`` hands to its block: ways to return to the first state before the block ends."""
+
+    def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
+        self._randomness = _Randomness(loader_generators(batches))
+        self._modes = [(m, m.training) for m in model.modules()]
+        self._parameters = list(model.parameters())
+        self._versions = [p._version for p in self._parameters]
+        self._buffers = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        with torch.no_grad():
+            self._buffer_copies = [b.clone() for _, _, b in self._buffers]
+            self._parameter_copies = [p.detach().clone() for p in self._parameters] if parameters else None
+        # The gradients are taken away meanwhile: a loss that calls backward cannot spoil what is not there.
+        self._grads = [p.grad for p in self._parameters]
+        for p in self._parameters:
+            p.grad = None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether the parameters may be moved (a copy of them is kept)."""
+        return self._parameter_copies is not None
+
+    def rewind_loader(self) -> None:
+        """Let the loader's own generators start where they stood, so that a shuffled pass repeats its order."""
+        self._randomness.restore_generators()
+
+    def rewind_buffers(self, *, every: bool = False) -> None:
+        """Undo what a forward pass did to the buffers (running averages, power-iteration vectors).
+
+        Version counters are no guide (batch norm writes past them), so values are compared: those of modules in
+        training mode, or all of them. Only what changed is written, since a buffer may be saved in a live graph.
+        """
+        chosen = []
+        for i, (module, name, buffer) in enumerate(self._buffers):
+            if module._buffers.get(name) is not buffer:
+                module._buffers[name] = buffer
+            if every or module.training:
+                chosen.append((buffer, self._buffer_copies[i]))
+        if chosen:
+            with torch.no_grad():
+                differ = torch.stack([(b != c).any().cpu() for b, c in chosen]).tolist()
+                for (buffer, copy), changed in zip(chosen, differ, strict=True):
+                    if changed:
+                        buffer.copy_(copy)
+
+    def restore_parameters(self) -> None:
+        """Write the parameters' first values back; a no-op when no copy was asked for."""
+        if self._parameter_copies is not None:
+            with torch.no_grad():
+                for p, copy in zip(self._parameters, self._parameter_copies, strict=True):
+                    p.copy_(copy)
+
+    def leave(self) -> None:
+        """Return everything to its first state. Ctrl-C waits until this is done."""
+        with _interrupt_deferred():
+            if self._versions != [p._version for p in self._parameters]:
+                self.restore_parameters()
+            self.rewind_buffers(every=True)
+            for p, grad in zip(self._parameters, self._grads, strict=True):
+                p.grad = grad
+            for module, training in self._modes:
+                module.training = training
+            self._randomness.restore()
+
+    def check_untouched(self) -> None:
+        """Raise when the block wrote into parameters of which no copy was kept."""
+        if self._parameter_copies is None:
+            for i, (p, version) in enumerate(zip(self._parameters, self._versions, strict=True)):
+                if p._version != version:
+                    fail("loss", "must not write into the model's parameters", f"a changed parameter {i}")
+
+
+@contextmanager
+def undisturbed(model: nn.Module, batches: Any = None, *, parameters: bool = False) -> Iterator[Guard]:
+    """Leave ``model``, the loader and all random states as they were found, also after an error or Ctrl-C.
+
+    Args:
+        model: the module to protect: buffers, gradients and training flags always.
+        batches: a loader whose own generators are protected too.
+        parameters: also keep a copy of the parameters (one more gradient's worth of memory) and write it back;
+            needed by whoever moves them. Without it a block that writes into them is an error.
+
+    Raises:
+        RuleError: when the block wrote into parameters of which no copy was kept.
+
+    Example:
+        >>> model = nn.BatchNorm1d(2)
+        >>> with undisturbed(model):
+        ...     _ = model(torch.randn(8, 2))
+        >>> model.running_mean
+        tensor([0., 0.])
+    """
+    guard = Guard(model, batches, parameters)
+    try:
+        yield guard
+    finally:
+        guard.leave()
+    guard.check_untouched()
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Hold back SIGINT until the block has ended (Python delivers it to the main thread only)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        before = signal.getsignal(signal.SIGINT)
+    except ValueError:
+        before = None
+    if not callable(before):
+        yield
+        return
+    caught: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: caught.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if caught:
+            before(*caught[0])
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Every tensor of a nested batch (tensors, sequences, mappings), in order.
+
+    Example:
+        >>> [tuple(t.shape) for t in tensors_in({"x": torch.ones(2, 3), "y": [torch.zeros(2)]})]
+        [(2, 3), (2,)]
+    """
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, np.ndarray):
+        if batch.dtype != object:
+            yield torch.from_numpy(np.ascontiguousarray(batch))
+    elif hasattr(batch, "items") and callable(batch.items):
+        for _, value in batch.items():
+            yield from tensors_in(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from tensors_in(value)
