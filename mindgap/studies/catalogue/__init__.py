@@ -1,1 +1,32 @@
-"""One file a claim or a family of claims."""
+"""One file a claim or a family of claims; :func:`catalogue` finds them all, in the order of the papers.
+
+Every module below defines ``STUDIES``, a tuple of :class:`~mindgap.studies.spec.Study`, and imports without torch.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from mindgap.base.check import one_of
+from mindgap.studies.spec import Study
+
+MODULES = (
+    "s5_clipping_is_normalising",
+    "h7_infinite_variance",
+    "h10_rmsprop_is_clipping",
+    "e5_cycle",
+    "e8_windows",
+)
+
+
+@cache
+def catalogue() -> dict[str, Study]:
+    """Name -> study, for every study there is."""
+    studies = [study for name in MODULES for study in import_module(f"{__name__}.{name}").STUDIES]
+    return {study.name: study for study in studies}
+
+
+def find(name: str) -> Study:
+    """The study of that name; an unknown name is answered with the nearest known one."""
+    return catalogue()[one_of("study", name, list(catalogue()))]

@@ -1,0 +1,7 @@
+"""The command ``mindgap``."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Placeholder until the first commands land."""

@@ -1,0 +1,175 @@
+"""The lines of a record: a header, rows, an end; and the verdict on a study.
+
+A record is a text file of JSON lines, one object with one key a line: ``{"header": {...}}`` first, then
+``{"row": {...}}`` for every reading, and ``{"end": {...}}`` when the run is over. Standard library only, so that
+anybody can read a record without this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+#: Version of the written form. A reader refuses a version it does not know.
+SCHEMA = 1
+
+#: What may differ between two runs of the same settings on the same versions: clocks, machines, the command typed.
+TIMING_FIELDS = frozenset({"seconds", "started", "machine", "command", "versions"})
+
+VERDICTS = ("holds", "does not hold", "inconclusive")
+OUTCOMES = ("done", "failed")
+
+Row = dict[str, Any]
+
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RecordError(ValueError):
+    """A record cannot be read. The message names the file, the line and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What was run: enough to run it again.
+
+    ``run`` is the content hash of (study, scale, method, settings, seed): it names the file.
+    """
+
+    study: str
+    claim: str
+    scale: str
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    run: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    started: str = ""
+    schema: int = SCHEMA
+
+    @property
+    def key(self) -> str:
+        """The content hash of what determines the numbers.
+
+        Example:
+            >>> a = Header("s", "S1", "quick", "m", 0, {"lr": 0.1})
+            >>> len(a.key), a.key == Header("s", "S1", "quick", "m", 0, {"lr": 0.1}, command="typed later").key
+            (12, True)
+        """
+        return content_hash([self.study, self.scale, self.method, self.seed, self.settings])
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended. ``seconds`` is the time inside the algorithm, evaluation apart."""
+
+    outcome: str
+    seconds: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A record as read back: header, rows so far, and the end if it came to one."""
+
+    header: Header
+    rows: tuple[Row, ...]
+    end: End | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None and self.end.outcome == "done"
+
+    def column(self, name: str) -> list[Any]:
+        """One quantity over the rows that have it."""
+        return [row[name] for row in self.rows if name in row]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the records of a study say about its claim.
+
+    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*; ``measured`` is one sentence with the numbers.
+    """
+
+    verdict: str
+    measured: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+
+
+def content_hash(value: Any) -> str:
+    """Twelve hexadecimal digits that depend on a JSON-like value only."""
+    return hashlib.blake2b(to_json(value).encode(), digest_size=6).hexdigest()
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Standard JSON with sorted keys; non-finite numbers become the strings NaN, Infinity, -Infinity.
+
+    Example:
+        >>> to_json({"loss": float("inf"), "step": 1})
+        '{"loss":"Infinity","step":1}'
+    """
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
+
+
+def from_json(text: str) -> Any:
+    """The inverse of :func:`to_json`.
+
+    Example:
+        >>> from_json('{"loss":"Infinity"}')
+        {'loss': inf}
+    """
+    return _restore(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of numpy's or torch's
+        return _plain(value.item())
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    raise TypeError(f"a record holds numbers, texts, lists and mappings, got {type(value).__name__}")
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, list):
+        return [_restore(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _restore(v) for k, v in value.items()}
+    return value
+
+
+def line(kind: str, content: Any) -> str:
+    """One line of a record, without its newline."""
+    return to_json({kind: asdict(content) if hasattr(content, "__dataclass_fields__") else content})
+
+
+def without_timing(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A row, header or end less what may differ between equal runs (clock, machine, command).
+
+    Example:
+        >>> without_timing({"step": 1, "seconds": 0.3})
+        {'step': 1}
+    """
+    return {k: v for k, v in content.items() if k not in TIMING_FIELDS}

@@ -1,0 +1,242 @@
+"""Records on disk: append-only files that survive a crash, and the folder they live in.
+
+``RUNS/<study>/<scale>/<method>-<seed>-<hash>.jsonl`` holds a run, ``study.json`` beside it the description the page is
+drawn from, ``verdict.json`` the verdict. A file appears by atomic rename or grows by whole lines; a line torn by a
+crash is recognised (it has no newline) and dropped, everything before it is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, from_json, line, to_json, without_timing
+
+STUDY_FILE = "study.json"
+VERDICT_FILE = "verdict.json"
+
+
+def slug(text: str) -> str:
+    """A name that is safe in a path.
+
+    Example:
+        >>> slug("SGD, lr=0.1")
+        'SGD-lr-0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"
+
+
+def run_file(folder: Path, header: Header) -> Path:
+    """Where the record of that run lives."""
+    return folder / f"{slug(header.method)}-{header.seed}-{header.key}.jsonl"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A file is either the old one or the whole new one, whatever happens in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file written by :func:`write_atomically`; errors name the file."""
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+
+
+def read_run(path: Path) -> Run:
+    """Read one record; a torn last line is dropped, a damaged line is an error with file and line number.
+
+    Raises:
+        RecordError: unreadable file, damaged line, missing header, or another schema version.
+    """
+    return _parse(path, _whole_lines(path)[0])
+
+
+def _whole_lines(path: Path) -> tuple[list[bytes], int]:
+    """The complete lines and how many bytes they take; what follows is a torn tail."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror or error}") from error
+    end = data.rfind(b"\n") + 1
+    return data[:end].split(b"\n")[:-1], end
+
+
+def _parse(path: Path, lines: list[bytes]) -> Run:
+    header: Header | None = None
+    rows: list[Row] = []
+    end: End | None = None
+    for number, raw in enumerate(lines, 1):
+        try:
+            ((kind, content),) = from_json(raw.decode("utf-8")).items()
+        except (ValueError, AttributeError) as error:
+            raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}") from error
+        if kind == "header" and number == 1:
+            header = _header(path, content)
+        elif kind == "row" and header is not None:
+            rows.append(content)
+            end = None
+        elif kind == "end" and header is not None:
+            end = End(**content)
+        else:
+            raise RecordError(f"{path}:{number}: a line of kind {kind!r} does not belong here")
+    if header is None:
+        raise RecordError(f"{path}:1: no header line")
+    return Run(header, tuple(rows), end)
+
+
+def _header(path: Path, content: dict[str, Any]) -> Header:
+    version = content.get("schema")
+    if version != SCHEMA:
+        raise RecordError(f"{path}:1: schema must be {SCHEMA}, the version this program reads, got {version!r}")
+    try:
+        return Header(**content)
+    except TypeError as error:
+        known = ", ".join(f.name for f in fields(Header))
+        raise RecordError(f"{path}:1: a header has the fields {known}: {error}") from error
+
+
+def _short(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+class RunWriter:
+    """Writes one record, or continues one that was interrupted.
+
+    Rows that were recorded before the interruption are kept as they are; a resumed run that is computed again
+    from its start passes the same rows through :meth:`row`, which checks that they are the same (less timing)
+    and writes only what is new.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> header = Header("s", "S1", "quick", "m", 0, {})
+        >>> with RunWriter(folder, header) as writer:
+        ...     writer.row({"step": 0, "loss": 1.0})
+        ...     writer.end(End("done"))
+        >>> run = read_run(writer.path)
+        >>> run.rows, run.done
+        (({'loss': 1.0, 'step': 0},), True)
+    """
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        self.path = run_file(folder, header)
+        self._position = 0
+        recorded: tuple[Row, ...] = ()
+        if self.path.exists():
+            lines, whole = _whole_lines(self.path)
+            if lines:
+                recorded = _parse(self.path, lines).rows
+                if whole < self.path.stat().st_size:
+                    os.truncate(self.path, whole)
+            else:  # nothing but a torn header: the file holds no information
+                self.path.unlink()
+        if not self.path.exists():
+            write_atomically(self.path, line("header", header) + "\n")
+        self.recorded = recorded
+        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+
+    def row(self, values: Row) -> None:
+        """Record one reading (or, while catching up, check it against the one already recorded)."""
+        if self._position < len(self.recorded):
+            old = self.recorded[self._position]
+            new = from_json(to_json(values))
+            if to_json(without_timing(old)) != to_json(without_timing(new)):
+                raise RecordError(
+                    f"{self.path}:{self._position + 2}: the resumed run gives {to_json(without_timing(new))} where "
+                    f"{to_json(without_timing(old))} is recorded; run with --force to begin again"
+                )
+            self._position += 1
+            return
+        self._append(line("row", values))
+        self._position += 1
+
+    def skip_to(self, position: int) -> None:
+        """Say that the next row passed to :meth:`row` is row ``position`` (a run resumed from a checkpoint)."""
+        self._position = min(position, len(self.recorded))
+
+    def end(self, end: End) -> None:
+        """Record how the run ended, and make sure it is on the disk."""
+        self._append(line("end", end))
+        assert self._file is not None
+        os.fsync(self._file)
+
+    def _append(self, text: str) -> None:
+        if self._file is None:
+            raise RecordError(f"{self.path} is closed")
+        data = (text + "\n").encode("utf-8")
+        try:
+            written = os.write(self._file, data)  # one call, so that a killed process leaves whole lines
+            if written != len(data):
+                raise OSError(f"only {written} of {len(data)} bytes were written (is the disk full?)")
+        except OSError:
+            self.close()  # nothing may follow a torn line; the next writer cuts it off
+            raise
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def study_folders(runs: Path) -> Iterator[Path]:
+    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name.
+
+    Raises:
+        RecordError: when ``runs`` is no folder, or holds no records.
+    """
+    if not runs.is_dir():
+        raise RecordError(f"RUNS must be a folder of records, got {str(runs)!r}")
+    folders = sorted({path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")})
+    if not folders:
+        raise RecordError(f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none")
+    yield from folders
+
+
+def read_folder(folder: Path) -> list[Run]:
+    """All records of one study at one scale, ordered by method as first seen in file order, then seed."""
+    return sorted((read_run(p) for p in folder.glob("*.jsonl")), key=lambda r: (r.header.method, r.header.seed, r.header.key))
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a record ends with a done line, reading only its tail (thousands of runs are listed this way)."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            size = file.tell()
+            file.seek(max(0, size - 4096))
+            tail = file.read()
+    except OSError:
+        return False
+    if not tail.endswith(b"\n"):
+        return False
+    try:
+        last = json.loads(tail[:-1].rsplit(b"\n", 1)[-1])
+    except ValueError:
+        return False
+    return isinstance(last, dict) and last.get("end", {}).get("outcome") == "done"

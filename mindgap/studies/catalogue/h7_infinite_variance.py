@@ -1,0 +1,108 @@
+"""H7: under noise of infinite variance SGD's E‖∇f(x_k)‖² is infinite for fixed steps; clipped SGD converges.
+
+An infinite mean cannot be seen in a mean. What can be seen: over independent replicas, the median of the means of
+blocks of size n tends to E‖∇f‖² where that is finite, and grows like n^(2/α - 1) where the tail index of ‖∇f‖ is
+α < 2. So the verdict rests on the slope of log(median of block means) against log n, and on quantiles over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.record.schema import Row, Run, Verdict
+from mindgap.studies.loop import Trial
+from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.verdict import by_method, median_of_means, slope
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = ‖x‖²/2, with steps η_k = c/(k + c') fixed beforehand."""
+    import torch
+
+    from mindgap.optim import GClip
+
+    replicas, dimension, tail = trial["replicas"], trial["dimension"], trial["tail"]
+    points = torch.ones(replicas, dimension, dtype=torch.float64)
+    views = list(points.unbind(0))
+    if trial["clip"]:
+        # Theorem 1's schedule as its proof has it: τ_k = G k^(1/α).
+        optimizer = GClip(views, lr=1.0, tau=lambda k: trial["tau"] * k ** (1 / trial["alpha"]), scope="tensor")
+    else:
+        optimizer = torch.optim.SGD(views, lr=1.0)
+    rng = trial.numpy("noise")
+    for step in range(1, trial["steps"] + 1):
+        noise = torch.from_numpy(_noise(rng, replicas, dimension, tail))
+        gradient = points + noise
+        for view, row in zip(views, gradient.unbind(0)):
+            view.grad = row
+        with trial.timed():
+            optimizer.param_groups[0]["lr"] = trial["lr"] * 4 / (step + 3)
+            optimizer.step()
+        squares = points.square().sum(1).numpy()
+        if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
+            yield {"step": step, **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)}}
+    size = 1
+    while replicas // size >= 8:
+        blocks = replicas // size
+        yield {"block": size, "block_mean": median_of_means(squares.tolist(), blocks)}
+        size *= 4
+
+
+def _noise(rng: np.random.Generator, replicas: int, dimension: int, tail: float) -> np.ndarray:
+    """Isotropic directions times a Pareto length of that tail index (infinite index: Gaussian)."""
+    direction = rng.standard_normal((replicas, dimension))
+    length = rng.random((replicas, 1))
+    if np.isinf(tail):
+        return direction
+    return direction / np.linalg.norm(direction, axis=1, keepdims=True) * length ** (-1 / tail)
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    """SGD's block means keep growing with the block, GClip's do not; GClip's 99 % quantile falls with k."""
+    groups = by_method(runs)
+    slopes = {name: _block_slope(group) for name, group in groups.items()}
+    (sgd, sgd_error), (clip, clip_error) = slopes["SGD"], slopes["GClip"]
+    early, late = (float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1))
+    degrades, settles = sgd - 2 * sgd_error > 0.1, clip + 2 * clip_error < max(0.1, (sgd - 2 * sgd_error) / 2)
+    falls = late < 0.5 * early
+    numbers = {"sgd_slope": sgd, "gclip_slope": clip, "gclip_q99_early": early, "gclip_q99_late": late}
+    measured = (
+        f"median of block means grows like n^{sgd:.2f}±{sgd_error:.2f} for SGD and n^{clip:.2f}±{clip_error:.2f} for GClip; "
+        f"GClip's 99 % quantile of ‖∇f‖² falls from {early:.2g} to {late:.2g}"
+    )
+    return Verdict("holds" if degrades and settles and falls else "does not hold", measured, numbers)
+
+
+def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
+    """Slope of log block mean against log block size, averaged over seeds, with its standard error over seeds."""
+    slopes = [slope(np.log(run.column("block")), np.log(run.column("block_mean")))[0] for run in runs]
+    return float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes))) if len(slopes) > 1 else 0.0
+
+
+_SETTINGS = {"steps": 256, "replicas": 1024, "dimension": 2, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
+
+STUDIES = (
+    Study(
+        name="h7-infinite-variance",
+        claim="H7",
+        title="Infinite variance breaks SGD, not clipped SGD",
+        statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed sequence of steps, "
+        "while clipped SGD converges.",
+        source=Source("thesis", "Remark 4.4.1"),
+        scales={
+            "quick": Scale(_SETTINGS, seeds=4),
+            "cpu": Scale({**_SETTINGS, "replicas": 16_384, "steps": 1024}, seeds=10),
+        },
+        methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
+        loop=loop,
+        judge=judge,
+        figures=(
+            Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block", x_label="block size n",
+                   log_x=True, log_y=True, caption="A finite mean would level off as the block grows: SGD's does not."),
+            Figure("99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True),
+        ),
+    ),
+)

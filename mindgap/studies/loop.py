@@ -1,0 +1,69 @@
+"""What a loop is handed: one method, one seed, its settings, named random streams and a stopwatch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mindgap.base.rng import numpy_stream, torch_stream
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@dataclass
+class Trial:
+    """One run of a study.
+
+    Streams are hashed from the seed and a name, not from the method: all methods see the same data order, the same
+    start and the same noise.
+
+    Example:
+        >>> trial = Trial("sgd", 0, {"lr": 0.1})
+        >>> trial["lr"], float(trial.numpy("noise").random()) == float(Trial("other", 0, {}).numpy("noise").random())
+        (0.1, True)
+    """
+
+    method: str
+    seed: int
+    settings: Mapping[str, Any]
+    seconds: float = 0.0
+    #: What :meth:`save` stored before an interruption; empty on a fresh start.
+    restored: dict[str, Any] = field(default_factory=dict)
+    _saved: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    def torch(self, name: str) -> torch.Generator:
+        """A torch generator for the stream of that name."""
+        return torch_stream(self.seed, name)
+
+    def numpy(self, name: str) -> np.random.Generator:
+        """A numpy generator for the stream of that name."""
+        return numpy_stream(self.seed, name)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Measure time around the algorithm only; evaluation stays outside."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it yields next.
+
+        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``. The runner decides
+        whether to write it.
+        """
+        self._saved = state
+
+    def take_saved(self) -> dict[str, Any] | None:
+        saved, self._saved = self._saved, None
+        return saved

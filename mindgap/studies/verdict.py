@@ -1,0 +1,56 @@
+"""Statistics for pass rules: quantiles and medians of means, because means lie under heavy tails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mindgap.base.check import fail, whole
+from mindgap.record.schema import Run
+
+
+def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs grouped by method, in order of first appearance."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.header.method, []).append(run)
+    return groups
+
+
+def last(run: Run, name: str) -> float:
+    """The last recorded value of a quantity."""
+    column = run.column(name)
+    if not column:
+        fail("column", f"must be recorded by {run.header.study}/{run.header.method}", name)
+    return float(column[-1])
+
+
+def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
+    """Median of the means of equal blocks: concentrates where the plain mean does not (infinite variance).
+
+    Example:
+        >>> median_of_means([1.0, 1.0, 1.0, 1.0, 1.0, 1e9], blocks=3)
+        1.0
+    """
+    whole("blocks", blocks, least=1)
+    array = np.asarray(values, dtype=float)
+    if len(array) < blocks:
+        fail("values", f"must hold at least {blocks} numbers, one a block", len(array))
+    return float(np.median([block.mean() for block in np.array_split(array, blocks)]))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Least-squares slope of y against x, and its standard error.
+
+    Example:
+        >>> slope([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])
+        (2.0, 0.0)
+    """
+    x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    centred = x_ - x_.mean()
+    spread = float(centred @ centred)
+    b = float(centred @ y_) / spread
+    residual = y_ - y_.mean() - b * centred
+    error = float(np.sqrt(residual @ residual / max(len(x_) - 2, 1) / spread))
+    return b, error
