@@ -1,0 +1,240 @@
+"""How a user states a bilevel problem: two losses, two variables, two sets of data.
+
+    minimise over x   Phi(x) = f(x, y*(x)),   y*(x) = argmin_y g(x, y)
+
+with f the mean of ``upper`` over the upper data and g the mean of ``lower`` over the lower data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mindgap.base.check import fail
+from mindgap.bilevel.sample import FULL, Batches, Sample, Stream, is_full
+
+Loss = Callable[[Any, Any, Any], Tensor]
+
+
+class Bound:
+    """A module with other parameters put in its place: what a loss gets for a variable that is a module.
+
+    Call it as the module; ``parameters()`` and ``[name]`` give the tensors (for a regulariser). The module's buffers
+    are handed over as copies, so that evaluating a loss changes nothing.
+
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> Bound(layer, {"weight": torch.ones(1, 2)})(torch.ones(3, 2)).flatten().tolist()
+        [2.0, 2.0, 2.0]
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        self._module = module
+        self._tensors = dict(tensors)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = {name: b.clone() for name, b in self._module.named_buffers()}
+        values.update(self._tensors)
+        return torch.func.functional_call(self._module, values, args, kwargs)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The tensors put in, in the module's order."""
+        return iter(self._tensors.values())
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors put in, in the module's order."""
+        return iter(self._tensors.items())
+
+
+class Pack:
+    """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors, or a module's parameters.
+
+    Args:
+        name: "x" or "y", for messages.
+        value: the variable at its start.
+
+    Example:
+        >>> pack = Pack("y", {"w": torch.ones(2, 2), "b": torch.zeros(2)})
+        >>> pack.start, pack.view(pack.start)["w"].shape
+        (tensor([1., 1., 1., 1., 0., 0.]), torch.Size([2, 2]))
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name = name
+        self.module: nn.Module | None = None
+        self.keys: list[str] | None = None
+        if isinstance(value, nn.Module):
+            self.module = value
+            named = {n: p for n, p in value.named_parameters() if p.requires_grad}
+            self.keys = list(named)
+            tensors: list[Tensor] = list(named.values())
+            self.kind = "module"
+        elif isinstance(value, Tensor):
+            tensors, self.kind = [value], "tensor"
+        elif isinstance(value, Mapping):
+            self.keys, tensors, self.kind = list(value), list(value.values()), "dict"
+        elif isinstance(value, (tuple, list)):
+            tensors, self.kind = list(value), "tuple"
+        else:
+            fail(name, "must be a tensor, a dict or tuple of tensors, or a module", type(value).__name__)
+        wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
+        if wrong or not tensors:
+            fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
+        if any(not t.is_floating_point() for t in tensors):
+            fail(name, "must be of floating point", sorted({str(t.dtype) for t in tensors}))
+        if len({t.dtype for t in tensors}) > 1 or len({t.device for t in tensors}) > 1:
+            fail(name, "must be of one dtype on one device", sorted({f"{t.dtype} on {t.device}" for t in tensors}))
+        self.shapes = [tuple(t.shape) for t in tensors]
+        self.sizes = [math.prod(s) for s in self.shapes]
+        self.dim = sum(self.sizes)
+        if self.dim == 0:
+            fail(name, "must have at least one element", self.shapes)
+        with torch.no_grad():
+            self.start = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the flat vector."""
+        return self.start.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the flat vector."""
+        return self.start.device
+
+    def view(self, vector: Tensor) -> Any:
+        """The flat vector in the variable's own form: views, no copies; differentiable."""
+        if self.kind == "tensor":
+            return vector.view(self.shapes[0])
+        parts = [v.view(s) for v, s in zip(vector.split(self.sizes), self.shapes, strict=True)]
+        if self.kind == "tuple":
+            return tuple(parts)
+        named = dict(zip(self.keys or [], parts, strict=True))
+        return Bound(self.module, named) if self.module is not None else named
+
+    def write_back(self, vector: Tensor) -> Any:
+        """The variable at a flat vector, detached; a module gets its parameters overwritten and is returned."""
+        parts = [v.view(s) for v, s in zip(vector.detach().split(self.sizes), self.shapes, strict=True)]
+        if self.module is not None:
+            named = dict(self.module.named_parameters())
+            with torch.no_grad():
+                for key, part in zip(self.keys or [], parts, strict=True):
+                    named[key].copy_(part)
+            return self.module
+        if self.kind == "tensor":
+            return parts[0].clone()
+        if self.kind == "tuple":
+            return tuple(p.clone() for p in parts)
+        return {k: p.clone() for k, p in zip(self.keys or [], parts, strict=True)}
+
+
+class BilevelProblem:
+    """Two losses with their variables and data.
+
+    Symbols: ``upper`` = f, ``lower`` = g, each ``(x, y, batch) -> scalar``, a mean over the samples of the batch (plus
+    terms that no batch enters), so that a batch's gradient estimates that of the whole level.
+
+    Args:
+        upper: the upper loss f.
+        lower: the lower loss g, to be minimised over y.
+        x: upper variable at its start: a tensor, a dict or tuple of tensors, or a module. A loss gets it back in the
+            same form; a module as something to call (:class:`Bound`).
+        y: lower variable at its start, likewise.
+        upper_data: tensors, a map-style dataset, a DataLoader, :class:`Batches`, or a :class:`Stream`.
+        lower_data: likewise.
+        batch_size: for data that do not bring their own: one number, or (upper, lower).
+        project_x: function of x's flat vector that maps it into the set of allowed x (array methods only, so that
+            every backend can run it); None for the whole space.
+        project_y: likewise for y.
+
+    Raises:
+        RuleError: for anything that is not one of the above; x and y of different dtype or device.
+
+    Example:
+        >>> X, t = torch.randn(20, 3), torch.randn(20)
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
+        ...     lower=lambda x, y, b: (b[0] @ y - b[1]).square().mean() + (x.exp() * y.square()).sum(),
+        ...     x=torch.zeros(3), y=torch.zeros(3), upper_data=(X[:8], t[:8]), lower_data=(X[8:], t[8:]), batch_size=4)
+        >>> problem.dim_x, problem.dim_y, problem.lower_data.batches
+        (3, 3, 3)
+    """
+
+    def __init__(
+        self,
+        upper: Loss,
+        lower: Loss,
+        x: Any,
+        y: Any,
+        upper_data: Any,
+        lower_data: Any,
+        *,
+        batch_size: int | tuple[int, int] = 64,
+        project_x: Callable[[Any], Any] | None = None,
+        project_y: Callable[[Any], Any] | None = None,
+    ) -> None:
+        for name, function in (("upper", upper), ("lower", lower)):
+            if not callable(function):
+                fail(name, "must be a function of (x, y, batch)", function)
+        for name, projection in (("project_x", project_x), ("project_y", project_y)):
+            if projection is not None and not callable(projection):
+                fail(name, "must be a function of the flat vector, or None", projection)
+        self.upper, self.lower = upper, lower
+        self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
+        if self.pack_x.dtype != self.pack_y.dtype:
+            fail("x and y", "must have one dtype", (str(self.pack_x.dtype), str(self.pack_y.dtype)))
+        if self.pack_x.device != self.pack_y.device:
+            fail("x and y", "must be on one device", (str(self.pack_x.device), str(self.pack_y.device)))
+        sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        self.upper_data: Batches | Stream = Batches.of(upper_data, sizes[0])
+        self.lower_data: Batches | Stream = Batches.of(lower_data, sizes[1])
+        self.project_x, self.project_y = project_x, project_y
+
+    @property
+    def dim_x(self) -> int:
+        """Number of upper unknowns."""
+        return self.pack_x.dim
+
+    @property
+    def dim_y(self) -> int:
+        """Number of lower unknowns."""
+        return self.pack_y.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of both variables."""
+        return self.pack_x.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of both variables."""
+        return self.pack_x.device
+
+    def data(self, level: str) -> Batches | Stream:
+        """The data of "upper" or "lower"."""
+        return self.upper_data if level == "upper" else self.lower_data
+
+    def view_x(self, x: Tensor) -> Any:
+        """The flat x in the form it was handed over."""
+        return self.pack_x.view(x)
+
+    def view_y(self, y: Tensor) -> Any:
+        """The flat y in the form it was handed over."""
+        return self.pack_y.view(y)
+
+    def loss(self, level: str, x: Tensor, y: Tensor, token: Sample = FULL) -> Tensor:
+        """The loss of a level at flat vectors, on the samples of a token (all of them by default), without a graph."""
+        function = self.upper if level == "upper" else self.lower
+        data = self.data(level)
+        with torch.no_grad():
+            if is_full(token):
+                parts = [function(self.view_x(x), self.view_y(y), batch) * w for batch, w in data.chunks()]
+                return torch.stack([p.reshape(()) for p in parts]).sum()
+            return function(self.view_x(x), self.view_y(y), data.fetch(token)).reshape(())

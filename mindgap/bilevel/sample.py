@@ -1,0 +1,345 @@
+"""Drawing a sample apart from evaluating on it: data of one level, and tokens that name samples.
+
+A token says which samples and with which random seed; it can be evaluated at any number of points and gives the same
+loss every time, dropout included. Tokens are drawn ahead on the host, as arrays, from named streams of one seed, so
+that every method and every backend that asks for the same names walks over the same samples. The token at a position
+is a function of (seed, level, position) alone: nothing is kept between calls but a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.rng import numpy_stream, stream_seed
+
+ORDERS = ("partition", "reshuffle", "replacement")
+
+
+class Sample(NamedTuple):
+    """A token: names one minibatch of one level (or, with a leading axis in its arrays, several).
+
+    Attributes:
+        which: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed of a draw
+            (:class:`Stream`).
+        seed: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no random numbers.
+    """
+
+    which: Any
+    seed: Any = 0
+
+
+#: The token of all samples of a level: oracles go through the data in chunks.
+FULL = Sample(None, 0)
+
+
+def is_full(token: Sample) -> bool:
+    """Whether a token stands for all samples of its level.
+
+    Example:
+        >>> is_full(FULL), is_full(Sample(3))
+        (True, False)
+    """
+    return token.which is None
+
+
+def position_seeds(seed: int, start: int, count: int, *names: str | int) -> np.ndarray:
+    """Seeds of 31 bits for the draws ``start .. start + count - 1``: a hash of the position (splitmix64), no state.
+
+    Example:
+        >>> bool((position_seeds(0, 0, 5, "a")[2:] == position_seeds(0, 2, 3, "a")).all())
+        True
+    """
+    with np.errstate(over="ignore"):
+        z = np.arange(start, start + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z += np.uint64(stream_seed(seed, *names))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return ((z ^ (z >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)
+
+
+def _tree(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Apply a function to each tensor of a batch made of tensors, tuples, lists and dicts."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, dict):
+        return {key: _tree(function, value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        parts = [_tree(function, value) for value in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+def _leaves(batch: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _tree(lambda t: found.append(t) or t, batch)  # type: ignore[func-returns-value]
+    return found
+
+
+class Batches:
+    """A finite set of samples, and how minibatches are drawn from it.
+
+    ``order`` is one of
+
+    * ``"partition"``: the samples are cut into fixed batches once; each epoch visits every batch once, in a fresh
+      random order. What SAGA needs: a batch id means the same samples for ever. Batches are contiguous slices.
+    * ``"reshuffle"``: one endless sequence of random permutations of the indices, cut into batches; each index
+      appears exactly once in each epoch.
+    * ``"replacement"``: indices drawn independently.
+
+    Args:
+        data: a tensor, a tuple or dict of tensors with one leading axis, or a map-style dataset.
+        batch_size: samples in a minibatch.
+        order: see above.
+        shuffle: permute the samples once before they are partitioned (data sorted by class would give
+            one-class batches otherwise). Ignored by the other orders.
+        seed: seed of that one permutation.
+        last: what to do with the n mod batch_size samples left over by a partition: "keep" a shorter last batch, or
+            "drop" them, also from full-batch evaluations (then all batches are equal, which compiled backends need).
+        chunk: samples evaluated at once when all are asked for.
+        collate: joins items of a dataset to a batch; ``torch.utils.data.default_collate`` if not given.
+
+    Raises:
+        RuleError: for an empty set, unequal leading axes, or a batch larger than the set.
+
+    Example:
+        >>> data = Batches(torch.arange(10), 4, shuffle=False)
+        >>> data.batches, [data.fetch(Sample(i)).tolist() for i in range(data.batches)]
+        (3, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
+        >>> sorted(int(i) for i in data.draw(0, "lower", 0, 3).which)  # one epoch
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        batch_size: int = 64,
+        *,
+        order: str = "partition",
+        shuffle: bool = True,
+        seed: int = 0,
+        last: str = "keep",
+        chunk: int = 8192,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        whole("batch_size", batch_size, least=1)
+        one_of("order", order, ORDERS)
+        one_of("last", last, ("keep", "drop"))
+        self.chunk = whole("chunk", chunk, least=1)
+        self.batch_size, self.order, self.seed = batch_size, order, seed
+        leaves = _leaves(data)
+        self.is_tensors = bool(leaves)
+        if leaves:
+            lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
+            if len(lengths) > 1:
+                fail("data", "must have one leading axis of equal length in all its tensors", lengths)
+            self.total = lengths[0]
+        elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            self.total = len(data)
+        else:
+            fail("data", "must be tensors, a map-style dataset, a DataLoader or a Stream", type(data).__name__)
+        if not 1 <= batch_size <= self.total:
+            fail("batch_size", f"must lie between 1 and the number of samples, {self.total}", batch_size)
+        full_batches, left = divmod(self.total, batch_size)
+        self.n = self.total - left if last == "drop" and order == "partition" else self.total
+        self.batches = full_batches + (1 if left and self.n == self.total else 0)
+        self._collate = collate
+        self.permutation: np.ndarray | None = None
+        if order == "partition" and shuffle:
+            self.permutation = numpy_stream(seed, "partition").permutation(self.total)
+            if self.is_tensors:
+                pick = torch.from_numpy(self.permutation)
+                data = _tree(lambda t: t[pick.to(t.device)], data)
+        self.data = data
+        self._cache: dict[tuple[int, str, int], np.ndarray] = {}
+
+    @classmethod
+    def of(cls, data: Any, batch_size: int) -> Batches | Stream:
+        """What a problem makes of the data it is given: a DataLoader's own settings, or a partition of anything else.
+
+        A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does not becomes
+        the fixed partition it describes.
+        """
+        if isinstance(data, (Batches, Stream)):
+            return data
+        if isinstance(data, torch.utils.data.DataLoader):
+            sampler = data.sampler
+            if isinstance(sampler, torch.utils.data.RandomSampler):
+                order = "replacement" if sampler.replacement else "reshuffle"
+            elif isinstance(sampler, torch.utils.data.SequentialSampler):
+                order = "partition"
+            else:
+                fail("data", "must be a DataLoader with a random or a sequential sampler", type(sampler).__name__)
+            if data.batch_size is None:
+                fail("data", "must be a DataLoader with a batch size", None)
+            last = "drop" if data.drop_last else "keep"
+            return cls(data.dataset, data.batch_size, order=order, shuffle=False, last=last, collate=data.collate_fn)
+        return cls(data, batch_size)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Share of the samples in each batch of the partition (they sum to one)."""
+        edges = np.minimum(np.arange(self.batches + 1) * self.batch_size, self.n)
+        return np.diff(edges) / self.n
+
+    def _block(self, seed: int, level: str, index: int) -> np.ndarray:
+        """The ``index``-th block of the endless sequence: one epoch, or 4096 independent draws."""
+        key = (seed, level, index)
+        if key not in self._cache:
+            if len(self._cache) > 4:
+                self._cache.clear()
+            rng = numpy_stream(seed, level, self.order, index)
+            if self.order == "replacement":
+                self._cache[key] = rng.integers(0, self.n, 4096)
+            else:
+                self._cache[key] = rng.permutation(self.batches if self.order == "partition" else self.n)
+        return self._cache[key]
+
+    def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
+        """Tokens ``start .. start + count - 1`` of this level's endless sequence; arrays with leading axis ``count``.
+
+        Args:
+            seed: seed of the run.
+            level: "upper" or "lower" (the name of the stream).
+            start: position of the first draw.
+            count: how many minibatches.
+        """
+        per_draw = 1 if self.order == "partition" else self.batch_size
+        length = {"partition": self.batches, "reshuffle": self.n, "replacement": 4096}[self.order]
+        first, end = start * per_draw, (start + count) * per_draw
+        parts = []
+        for index in range(first // length, -(-end // length)):
+            block = self._block(seed, level, index)
+            parts.append(block[max(first - index * length, 0) : min(end - index * length, length)])
+        which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
+
+    def indices(self, token: Sample) -> np.ndarray:
+        """Indices, into the data as they were handed over, of the samples a token names (all of them for FULL)."""
+        if is_full(token):
+            places = np.arange(self.n)
+        elif self.order == "partition":
+            begin = int(token.which) * self.batch_size
+            places = np.arange(begin, min(begin + self.batch_size, self.n))
+        else:
+            return np.asarray(token.which)
+        return places if self.permutation is None else self.permutation[places]
+
+    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Any:
+        """The minibatch a token names.
+
+        Args:
+            token: a token of this level (not FULL).
+            share: (rank, world): only the rank's part of the samples, for data-parallel runs.
+        """
+        if self.order == "partition":
+            begin = int(token.which) * self.batch_size
+            end = min(begin + self.batch_size, self.n)
+            return self._slice(*_part(begin, end, share))
+        picked = np.asarray(token.which)
+        begin, end = _part(0, len(picked), share)
+        return self._pick(picked[begin:end])
+
+    def size(self, token: Sample) -> int:
+        """Number of samples a token names."""
+        if is_full(token):
+            return self.n
+        if self.order == "partition":
+            return min(self.batch_size, self.n - int(token.which) * self.batch_size)
+        return self.batch_size
+
+    def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
+        """All samples in chunks, each with its share of the samples as weight."""
+        begin, end = _part(0, self.n, share)
+        for start in range(begin, end, self.chunk):
+            stop = min(start + self.chunk, end)
+            yield self._slice(start, stop), (stop - start) / self.n
+
+    def _slice(self, begin: int, end: int) -> Any:
+        if self.is_tensors:
+            if isinstance(self.data, Tensor):
+                return self.data[begin:end]
+            return _tree(lambda t: t[begin:end], self.data)
+        places = np.arange(begin, end)
+        return self._pick(places if self.permutation is None else self.permutation[places])
+
+    def _pick(self, indices: np.ndarray) -> Any:
+        if self.is_tensors:
+            pick = torch.from_numpy(np.ascontiguousarray(indices))
+            return _tree(lambda t: t[pick.to(t.device, non_blocking=True)], self.data)
+        collate = self._collate or torch.utils.data.default_collate
+        return collate([self.data[int(i)] for i in indices])
+
+
+class Stream:
+    """Fresh samples from a distribution (general expectation): a function from a seed to a batch.
+
+    Args:
+        sample: ``sample(seed) -> batch``; equal seeds must give equal batches.
+        batch_size: samples in a batch (for the epoch counters).
+        epoch: minibatches that count as one epoch.
+
+    Example:
+        >>> data = Stream(lambda seed: torch.randn(2, generator=torch.Generator().manual_seed(seed)), batch_size=2)
+        >>> token = Sample(int(data.draw(0, "lower", 0, 1).which[0]))
+        >>> bool((data.fetch(token) == data.fetch(token)).all())
+        True
+    """
+
+    order = "stream"
+    is_tensors = False
+    permutation = None
+
+    def __init__(self, sample: Callable[[int], Any], batch_size: int = 1, *, epoch: int = 100) -> None:
+        if not callable(sample):
+            fail("sample", "must be a function from a seed to a batch", sample)
+        self.sample = sample
+        self.batch_size = whole("batch_size", batch_size, least=1)
+        self.batches = whole("epoch", epoch, least=1)
+        self.n = self.batches * batch_size
+
+    def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
+        """Tokens of the draws ``start .. start + count - 1``."""
+        return Sample(position_seeds(seed, start, count, level, "stream"))
+
+    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Any:
+        """The batch of a token; in a data-parallel run the rank's part along the leading axis."""
+        batch = self.sample(int(token.which))
+        if share[1] == 1:
+            return batch
+        begin, end = _part(0, self.batch_size, share)
+        return _tree(lambda t: t[begin:end], batch)
+
+    def size(self, token: Sample) -> int:
+        """Number of samples a token names."""
+        return self.batch_size
+
+    def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
+        """Refused: a distribution has no full batch."""
+        fail("data", "must be a finite set of samples where all of them are asked for", "a Stream")
+
+
+def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
+    """The rank's contiguous part of begin..end, parts differing by at most one."""
+    rank, world = share
+    if world == 1:
+        return begin, end
+    length = end - begin
+    return begin + length * rank // world, begin + length * (rank + 1) // world
+
+
+def row(token: Sample, index: int | Sequence[int]) -> Sample:
+    """One token out of an array of tokens.
+
+    Example:
+        >>> row(Sample(np.array([4, 7]), np.array([1, 2])), 1)
+        Sample(which=7, seed=2)
+    """
+    seed = token.seed if isinstance(token.seed, int) else token.seed[index]
+    which = token.which[index]
+    return Sample(which.item() if np.ndim(which) == 0 else which, seed if isinstance(seed, int) else int(seed))
