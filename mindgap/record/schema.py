@@ -119,7 +119,9 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
         '{"loss":"Infinity","step":1}'
     """
     separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent)
+    return json.dumps(
+        _plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent
+    )
 
 
 def from_json(text: str) -> Any:

@@ -200,7 +200,9 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -220,7 +222,9 @@ def study_folders(runs: Path) -> Iterator[Path]:
 
 def read_folder(folder: Path) -> list[Run]:
     """All records of one study at one scale, ordered by method as first seen in file order, then seed."""
-    return sorted((read_run(p) for p in folder.glob("*.jsonl")), key=lambda r: (r.header.method, r.header.seed, r.header.key))
+    return sorted(
+        (read_run(p) for p in folder.glob("*.jsonl")), key=lambda r: (r.header.method, r.header.seed, r.header.key)
+    )
 
 
 def is_finished(path: Path) -> bool:

@@ -89,7 +89,7 @@ class Study:
         loop: ``loop(trial)`` yields rows.
         judge: ``judge(runs)`` gives the verdict; it sees finished runs only.
         figures: what the page draws.
-        tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, the same for all methods.
+        tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
     """
 
     name: str

@@ -40,7 +40,7 @@ def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
     return float(np.median([block.mean() for block in np.array_split(array, blocks)]))
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+def slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Least-squares slope of y against x, and its standard error.
 
     Example:

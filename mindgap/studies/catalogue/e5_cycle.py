@@ -46,7 +46,12 @@ def judge(runs: Sequence[Run]) -> Verdict:
     # How much the averages still move over the second half, against how much the loss itself moves.
     drift = max(float(np.ptp(_tail(run, name, 2))) for run in large for name in ("mean_loss", "mean_gradient_norm"))
     converges, cycles, settles = end_norm < 1e-6, quiet > 1.0 and moving > 1.0, drift < 0.1 * max(moving, 1e-12)
-    numbers = {"gradient_norm_small": end_norm, "gradient_norm_large": quiet, "loss_range": moving, "average_drift": drift}
+    numbers = {
+        "gradient_norm_small": end_norm,
+        "gradient_norm_large": quiet,
+        "loss_range": moving,
+        "average_drift": drift,
+    }
     measured = (
         f"step {small[0].header.settings['lr']:g}: ‖∇f‖ ends at {end_norm:.1e}; "
         f"step {large[0].header.settings['lr']:g}: ‖∇f‖ stays at {quiet:.1f} on average while the loss moves by "
@@ -76,13 +81,31 @@ STUDIES = (
         loop=loop,
         judge=judge,
         figures=(
-            Figure("Gradient norm, and its running average", "gradient_norm", "‖∇f(θ)‖", x="step", log_y=True,
-                   caption="With step 0.04 the norm never falls; with step 0.01 it reaches zero."),
-            Figure("Running average of the gradient norm", "mean_gradient_norm", "time average of ‖∇f(θ)‖", log_x=True,
-                   caption="The time average settles at a value that is not zero."),
+            Figure(
+                "Gradient norm, and its running average",
+                "gradient_norm",
+                "‖∇f(θ)‖",
+                x="step",
+                log_y=True,
+                caption="With step 0.04 the norm never falls; with step 0.01 it reaches zero.",
+            ),
+            Figure(
+                "Running average of the gradient norm",
+                "mean_gradient_norm",
+                "time average of ‖∇f(θ)‖",
+                log_x=True,
+                caption="The time average settles at a value that is not zero.",
+            ),
             Figure("Running average of the loss", "mean_loss", "time average of f(θ)", log_x=True),
-            Figure("Where the iterates go", "theta2", "θ2", x="theta1", x_label="θ1", kind="points",
-                   caption="Step 0.01 ends in one point; step 0.04 visits a few points for ever."),
+            Figure(
+                "Where the iterates go",
+                "theta2",
+                "θ2",
+                x="theta1",
+                x_label="θ1",
+                kind="points",
+                caption="Step 0.01 ends in one point; step 0.04 visits a few points for ever.",
+            ),
         ),
     ),
 )

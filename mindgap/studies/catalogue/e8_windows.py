@@ -1,8 +1,8 @@
 """E8: a function on which averages over a window of n steps never settle (thesis, Lemma 6.4.2 and 6.7.2).
 
 *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1); iterating the map from θ_0 = 0.2/(n+1) gives
-θ_k = -1 + (k + 0.2)/(n+1). It also states \\|f(θ_0) - f(θ_1)\\| >= 1/2 and hence jumps of the window average of at least
-1/(2n). The function's values lie below 1/(n+1), and the largest jump is (0.8n - 0.2)/(n(n+1)²): the averages never
+θ_k = -1 + (k + 0.2)/(n+1). It also states that f(θ_0) and f(θ_1) differ by at least 1/2, and hence jumps of the window
+average of at least 1/(2n). The function's values lie below 1/(n+1), and the largest jump is (0.8n - 0.2)/(n(n+1)²): the averages never
 settle, but the jumps are of order 1/n², not 1/n. The verdict is about what the lemma needs (the period, and averages
 that do not settle); the size of the jump is reported beside the printed one.
 """
@@ -47,7 +47,8 @@ def judge(runs: Sequence[Run]) -> Verdict:
         jump = float(np.abs(np.diff(averages[-2 * (n + 1) :])).max())
         holds = holds and period == n + 1 and jump > 1e-9
         numbers[f"n={n}"] = {"period": period, "jump": jump, "printed_jump": 1 / (2 * n)}
-        sentences.append(f"n = {n}: period {period}, the window average still jumps by {jump:.1e} (printed: {1 / (2 * n):.1e})")
+        printed = f"(printed: {1 / (2 * n):.1e})"
+        sentences.append(f"n = {n}: period {period}, the window average still jumps by {jump:.1e} {printed}")
     return Verdict("holds" if holds else "does not hold", "; ".join(sentences), numbers)
 
 
@@ -67,8 +68,13 @@ STUDIES = (
         loop=loop,
         judge=judge,
         figures=(
-            Figure("Average of the loss over a window of n steps", "window_average", "M_t", facet="method",
-                   caption="The window is one step shorter than the period, so its average keeps moving."),
+            Figure(
+                "Average of the loss over a window of n steps",
+                "window_average",
+                "M_t",
+                facet="method",
+                caption="The window is one step shorter than the period, so its average keeps moving.",
+            ),
             Figure("The iterates", "theta", "θ_t", facet="method"),
         ),
     ),

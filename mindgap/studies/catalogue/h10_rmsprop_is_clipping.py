@@ -50,8 +50,10 @@ def _rmsprop_step(torch, g: float, v: float, lr: float, beta2: float, epsilon: f
 
 def judge(runs: Sequence[Run]) -> Verdict:
     """The verdict is on the statement as printed; the corrected step is reported beside it."""
-    verdicts = {name: factor_two([r for run in group for r in run.column("ratio")], "h_Adam / h_clip")
-                for name, group in by_method(runs).items()}
+    verdicts = {
+        name: factor_two([r for run in group for r in run.column("ratio")], "h_Adam / h_clip")
+        for name, group in by_method(runs).items()
+    }
     printed, corrected = verdicts["as printed"], verdicts["η_k halved"]
     return Verdict(
         printed.verdict,
@@ -76,9 +78,17 @@ STUDIES = (
         loop=loop,
         judge=judge,
         figures=(
-            Figure("RMSProp's over the clipped step", "ratio", "h_Adam / h_clip", x="gradient_over_tau", x_label="|g| / τ",
-                   kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
-                   caption="As printed, every ratio lies at or below 1/2; with η_k halved all lie between 1/2 and 1."),
+            Figure(
+                "RMSProp's over the clipped step",
+                "ratio",
+                "h_Adam / h_clip",
+                x="gradient_over_tau",
+                x_label="|g| / τ",
+                kind="points",
+                log_x=True,
+                hlines={"1/2": 0.5, "2": 2.0},
+                caption="As printed, every ratio lies at or below 1/2; with η_k halved all lie between 1/2 and 1.",
+            ),
         ),
     ),
 )

@@ -67,9 +67,17 @@ STUDIES = (
         loop=loop,
         judge=judge,
         figures=(
-            Figure("Normalised over clipped step", "ratio", "h_n / h_c", x="norm_over_beta", x_label="‖∇f‖ / β",
-                   kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
-                   caption="The two differ most, by the factor 2, where the gradient norm equals β."),
+            Figure(
+                "Normalised over clipped step",
+                "ratio",
+                "h_n / h_c",
+                x="norm_over_beta",
+                x_label="‖∇f‖ / β",
+                kind="points",
+                log_x=True,
+                hlines={"1/2": 0.5, "2": 2.0},
+                caption="The two differ most, by the factor 2, where the gradient norm equals β.",
+            ),
         ),
     ),
 )
