@@ -21,10 +21,12 @@ from mindgap.record.store import (
     VERDICT_FILE,
     RunWriter,
     is_finished,
+    read_json,
     read_run,
     run_file,
     write_atomically,
 )
+from mindgap.studies.catalogue import find
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Study
 
@@ -151,17 +153,44 @@ def finished_runs(item: Plan, out: Path) -> list[Run]:
 def pronounce(item: Plan, runs: Sequence[Run]) -> Verdict:
     """The verdict on finished runs; inconclusive where some are missing or failed."""
     if len(runs) < len(item.headers):
-        missing = len(item.headers) - len(runs)
-        return Verdict("inconclusive", f"{missing} of {len(item.headers)} runs are missing or failed")
+        return _incomplete(len(item.headers) - len(runs), len(item.headers))
     return item.study.judge(runs)
 
 
+def _incomplete(missing: int, planned: int) -> Verdict:
+    return Verdict("inconclusive", f"{missing} of {planned} runs are missing or failed")
+
+
+def verdict_of(item: Plan, out: Path) -> Verdict:
+    """Judge what is recorded of a plan."""
+    return pronounce(item, finished_runs(item, out))
+
+
 def write_verdict(item: Plan, out: Path) -> Verdict:
-    """Judge the finished runs of a plan and write ``verdict.json`` beside them."""
-    verdict = pronounce(item, finished_runs(item, out))
-    content = {**asdict(verdict), "runs": [h.key for h in item.headers], "seeds": len({h.seed for h in item.headers})}
-    write_atomically(item.folder(out) / VERDICT_FILE, to_json(content, indent=1) + "\n")
+    """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs it rests on."""
+    verdict = verdict_of(item, out)
+    folder = item.folder(out)
+    files = [run_file(folder, header).name for header in item.headers]
+    content = {**asdict(verdict), "files": files, "seeds": len({h.seed for h in item.headers})}
+    write_atomically(folder / VERDICT_FILE, to_json(content, indent=1) + "\n")
     return verdict
+
+
+def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
+    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged anew from its records.
+
+    The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without that file the
+    study is inconclusive, because nobody can tell what is missing.
+    """
+    study = find(read_json(folder / STUDY_FILE)["name"])
+    planned = folder / VERDICT_FILE
+    if not planned.exists():
+        return study.claim, study.name, Verdict("inconclusive", "the study was never run to its end")
+    paths = [folder / name for name in read_json(planned)["files"]]
+    runs = [read_run(path) for path in paths if is_finished(path)]
+    if len(runs) < len(paths):
+        return study.claim, study.name, _incomplete(len(paths) - len(runs), len(paths))
+    return study.claim, study.name, study.judge(runs)
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,10 @@
 """E8: a function on which averages over a window of n steps never settle (thesis, Lemma 6.4.2 and 6.7.2).
 
 *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1); iterating the map from θ_0 = 0.2/(n+1) gives
-θ_k = -1 + (k + 0.2)/(n+1). It also states that f(θ_0) and f(θ_1) differ by at least 1/2, and hence jumps of the window
-average of at least 1/(2n). The function's values lie below 1/(n+1), and the largest jump is (0.8n - 0.2)/(n(n+1)²): the averages never
-settle, but the jumps are of order 1/n², not 1/n. The verdict is about what the lemma needs (the period, and averages
-that do not settle); the size of the jump is reported beside the printed one.
+θ_k = -1 + (k + 0.2)/(n+1). It also states that f(θ_0) and f(θ_1) differ by at least 1/2, hence jumps of the window
+average of at least 1/(2n). The function's values lie below 1/(n+1), and the largest jump is (0.8n - 0.2)/(n(n+1)²):
+the averages never settle, but the jumps are of order 1/n², not 1/n. The verdict is about what the lemma needs (the
+period, and averages that do not settle); the size of the jump is reported beside the printed one.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
     falls = late < 0.5 * early
     numbers = {"sgd_slope": sgd, "gclip_slope": clip, "gclip_q99_early": early, "gclip_q99_late": late}
     measured = (
-        f"median of block means grows like n^{sgd:.2f}±{sgd_error:.2f} for SGD, n^{clip:.2f}±{clip_error:.2f} for GClip; "
+        f"median of block means grows like n^{sgd:.2f}±{sgd_error:.2f} (SGD), n^{clip:.2f}±{clip_error:.2f} (GClip); "
         f"GClip's 99 % quantile of ‖∇f‖² falls from {early:.2g} to {late:.2g}"
     )
     return Verdict("holds" if degrades and settles and falls else "does not hold", measured, numbers)

@@ -1,0 +1,36 @@
+"""``mindgap report`` and ``check``: what the records say. Neither imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mindgap.cli.show import say
+
+RunsFolder = Annotated[Path, typer.Argument(help="Folder of records, as made by 'mindgap run --out'.", metavar="RUNS")]
+
+
+def report(
+    runs: RunsFolder,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("page.html"),
+    png: Annotated[Path | None, typer.Option(help="Also write every figure as a PNG into this folder.")] = None,
+) -> None:
+    """Draw the page of a folder of records: verdicts, figures, settings; one file that works offline."""
+    from mindgap.report import write_page
+
+    say("drawing the page ...")
+    print(write_page(runs, out, png=png))
+
+
+def check(runs: RunsFolder) -> None:
+    """Judge the records again and exit with status 1 unless every verdict is *holds*."""
+    from mindgap.cli.studies import print_verdicts
+    from mindgap.record.store import study_folders
+    from mindgap.studies.run import judge_folder
+
+    verdicts = [judge_folder(folder) for folder in study_folders(runs)]
+    print_verdicts(verdicts)
+    if any(verdict.verdict != "holds" for _, _, verdict in verdicts):
+        raise typer.Exit(1)

@@ -1,0 +1,28 @@
+"""``mindgap optimizers``, ``methods`` and ``theory``: the library's static tables, printed. None imports torch."""
+
+from __future__ import annotations
+
+from mindgap.cli.show import table
+
+
+def optimizers() -> None:
+    """The optimizers, with their place in the papers."""
+    from mindgap.optim.table import OPTIMIZERS
+
+    table(("optimizer", "place", "what it does"), [(o.name, o.place, o.statement) for o in OPTIMIZERS.values()])
+
+
+def methods() -> None:
+    """The sixteen bilevel methods (Table 1 of the SLIP paper)."""
+    from mindgap.bilevel.table import METHODS
+
+    rows = [(m.name, m.loop, m.setting, m.complexity, m.batch, m.hyperparameters) for m in METHODS.values()]
+    table(("method", "loop", "setting", "oracle complexity", "batch", "hyper-parameters"), rows)
+
+
+def theory() -> None:
+    """The papers' theorems: what each states, what was checked and how it came out."""
+    from mindgap.theory.table import THEOREMS
+
+    rows = [(t.place, t.statement, t.formula, t.checked_by, t.outcome) for t in THEOREMS]
+    table(("place", "statement", "formula", "checked by", "outcome"), rows)
