@@ -1,0 +1,140 @@
+"""Lemma 6.4.2: gradient descent whose loss, averaged over a window of n steps, never settles.
+
+Two functions of one variable. :class:`Sawtooth` is (6.11) as printed; :class:`SteepSawtooth` visits the same points
+and has the jump that the proof claims for the printed one. Standard library only; the functions take one number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from mindgap.base.check import whole
+
+
+@dataclass(frozen=True)
+class _Orbit(ABC):
+    """Gradient descent with step 1 from θ_0 = 0.2/(n+1), which returns after n+1 steps."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        whole("n", self.n, least=1)
+
+    @property
+    def start(self) -> float:
+        """θ_0 = 0.2/(n+1)."""
+        return 0.2 / (self.n + 1)
+
+    @property
+    def period(self) -> int:
+        """n + 1."""
+        return self.n + 1
+
+    def point(self, k: int) -> float:
+        """θ_k = -1 + (k + 0.2)/(n+1) for k = 1, ..., n+1, continued with period n+1; θ_{n+1} = θ_0."""
+        r = (k - 1) % self.period + 1
+        return -1 + (r + 0.2) / (self.n + 1)
+
+    @abstractmethod
+    def value(self, theta: float) -> float:
+        """f(θ)."""
+
+    @abstractmethod
+    def gradient(self, theta: float) -> float:
+        """An element of the generalized gradient of f at θ (the left one at a kink)."""
+
+    def step(self, theta: float) -> float:
+        """F(θ) = θ - f'(θ), one step of gradient descent with step size 1."""
+        return theta - self.gradient(theta)
+
+    def window_average(self, t: int) -> float:
+        """M_t = (1/n) Σ_{i=t}^{t+n-1} f(θ_i) on the exact orbit."""
+        return math.fsum(self.value(self.point(i)) for i in range(t, t + self.n)) / self.n
+
+    @property
+    def jump(self) -> float:
+        """limsup |M_t - M_{t-1}| = max_k |f(θ_k) - f(θ_{k+1})| / n over one period."""
+        values = [self.value(self.point(k)) for k in range(self.period + 1)]
+        return max(abs(a - b) for a, b in itertools.pairwise(values)) / self.n
+
+
+@dataclass(frozen=True)
+class Sawtooth(_Orbit):
+    """(6.11): f(θ) = -θ/(n+1) for θ <= 0 and nθ/(n+1) for θ > 0.
+
+    1-Lipschitz; gradient descent with step 1 maps [-n/(n+1), 1/(n+1)] into itself and has period n+1.
+
+    Args:
+        n: the window, a whole number of at least 1.
+
+    Example:
+        >>> f = Sawtooth(n=4)
+        >>> theta, visited = f.start, []
+        >>> for _ in range(5):
+        ...     theta = f.step(theta)
+        ...     visited.append(round(theta, 9))
+        >>> visited, [round(f.point(k), 9) for k in range(1, 6)]
+        ([-0.76, -0.56, -0.36, -0.16, 0.04], [-0.76, -0.56, -0.36, -0.16, 0.04])
+
+    Source: thesis, (6.11) and 6.7.2.
+
+    *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1): one step behind. It states that
+    |f(θ_0) - f(θ_1)| >= 1/2, hence jumps of at least 1/(2n); the difference is (0.8n - 0.2)/(n+1)², and the jumps are
+    of order 1/n². It states that the values in a period are distinct; two are equal when 5 divides n+1.
+    """
+
+    def value(self, theta: float) -> float:
+        return (-theta if theta <= 0 else self.n * theta) / (self.n + 1)
+
+    def gradient(self, theta: float) -> float:
+        return (-1 if theta <= 0 else self.n) / (self.n + 1)
+
+
+@dataclass(frozen=True)
+class SteepSawtooth(_Orbit):
+    """A 1-Lipschitz function with the same orbit whose window averages jump by at least 1/(2n) for n >= 2.
+
+    Gradient descent sees a function at its iterates only. So f falls with slope -1 between the iterates and has the
+    slopes of (6.11) in a small interval around each of them: f(θ_1) - f(θ_0) is then near 1 instead of near 0.8/n.
+
+    Args:
+        n: the window, a whole number of at least 1.
+
+    Example:
+        >>> steep, printed = SteepSawtooth(n=10), Sawtooth(n=10)
+        >>> steep.jump >= 1 / 20, printed.jump >= 1 / 20
+        (True, False)
+
+    Source: thesis, Lemma 6.4.2.
+
+    *Differs from the paper.* Not in the paper: it repairs the proof, whose function does not have the stated jump.
+    """
+
+    #: Half the width of a flat interval, in units of the distance 1/(n+1) between neighbours.
+    _half = 0.05
+
+    def _flat_length(self, theta: float) -> float:
+        """Length of the flat intervals inside [θ, 0], in units of 1/(n+1)."""
+        u = -theta * (self.n + 1)  # the iterates left of zero lie at u = 0.8, 1.8, ..., n - 0.2
+        whole_intervals = min(max(math.floor(u - 0.8 + 0.5), 0), self.n)
+        length = 2 * self._half * whole_intervals
+        if whole_intervals < self.n:
+            length += min(max(u - (0.8 + whole_intervals - self._half), 0.0), 2 * self._half)
+        return length
+
+    def value(self, theta: float) -> float:
+        h = 1 / (self.n + 1)
+        if theta > 0:
+            return self.n * h * theta
+        return -theta - h * self._flat_length(theta) * (1 - h)
+
+    def gradient(self, theta: float) -> float:
+        h = 1 / (self.n + 1)
+        if theta > 0:
+            return self.n * h
+        u = -theta * (self.n + 1)
+        nearest = min(max(round(u - 0.8), 0), self.n - 1) + 0.8
+        return -h if abs(u - nearest) <= self._half else -1.0
