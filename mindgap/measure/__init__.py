@@ -9,12 +9,22 @@ from mindgap.base.lazy import lazy_names
 if TYPE_CHECKING:
     from mindgap.measure.gradients import NonFiniteError as NonFiniteError
     from mindgap.measure.gradients import gradient_passes as gradient_passes
+    from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
+    from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
+    from mindgap.measure.probes.noise import NoiseSample as NoiseSample
+    from mindgap.measure.probes.noise import noise_sample as noise_sample
+    from mindgap.measure.probes.noise import squared_gradient_norm_by_halves as squared_gradient_norm_by_halves
     from mindgap.measure.undisturbed import undisturbed as undisturbed
 
 #: Public name -> module below this package that defines it.
 _WHERE = {
     "NonFiniteError": "gradients",
     "gradient_passes": "gradients",
+    "PerSampleNorms": "per_sample",
+    "per_sample_norms": "per_sample",
+    "NoiseSample": "probes.noise",
+    "noise_sample": "probes.noise",
+    "squared_gradient_norm_by_halves": "probes.noise",
     "undisturbed": "undisturbed",
 }
 

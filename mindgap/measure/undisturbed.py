@@ -34,7 +34,10 @@ def seed_everything(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # torch.manual_seed would queue a call, with a stack trace, for every seeding before CUDA starts: slow, and a leak.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def loader_generators(batches: Any) -> list[torch.Generator]:

@@ -1,0 +1,152 @@
+"""Squared norms of per-sample parameter gradients by the structure of a layer: one rule a kind of layer.
+
+Letters: a = the layer's input, b = the gradient of ``n * loss`` at its output, both with the n samples first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+#: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the batch.
+ROOM = 2**23
+
+
+@dataclass(frozen=True)
+class LayerRule:
+    """How to square a layer's per-sample gradient norm.
+
+    Attributes:
+        applies: whether the rule holds for this module and input (options that change the derivative do not).
+        squares: (module, a, b) -> squared norms over the module's parameters that take gradients, shape (n,).
+    """
+
+    applies: Callable[[Any, Tensor], bool]
+    squares: Callable[[Any, Tensor, Tensor], Tensor]
+
+
+def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
+    """``‖Σ_t b_t a_tᵀ‖²`` for each sample; a of shape (n, T, p), b of shape (n, T, q).
+
+    By the Gram matrices, Σ_ts (a_t·a_s)(b_t·b_s), where that is less work than the products themselves.
+
+    Example:
+        >>> squared_norms_of_products(torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]), torch.tensor([[[1.0], [1.0]]]))
+        tensor([10.])
+    """
+    n, length, p = a.shape
+    q = b.shape[2]
+    if length == 1:
+        return a.square().sum((1, 2)) * b.square().sum((1, 2))
+    gram = length * (p + q) < p * q
+    step = max(1, ROOM // max(2 * length * length if gram else p * q, 1))
+    found = []
+    for x, y in zip(a.split(step), b.split(step), strict=True):
+        if gram:
+            found.append((x @ x.mT).mul_(y @ y.mT).sum((1, 2)))
+        else:
+            found.append((y.mT @ x).square().sum((1, 2)))
+    return torch.cat(found) if found else a.new_zeros(n)
+
+
+def _positions(t: Tensor) -> Tensor:
+    """(n, ..., p) -> (n, T, p)."""
+    return t.reshape(t.shape[0], -1, t.shape[-1])
+
+
+def _linear(module: nn.Linear, a: Tensor, b: Tensor) -> Tensor:
+    a, b = _positions(a), _positions(b)
+    total = b.new_zeros(b.shape[0])
+    if module.weight.requires_grad:
+        total = total + squared_norms_of_products(a.to(b.dtype), b)
+    if module.bias is not None and module.bias.requires_grad:
+        total = total + b.sum(1).square().sum(1)
+    return total
+
+
+def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
+    tokens, b = a.reshape(a.shape[0], -1), _positions(b)
+    if module.padding_idx is not None:
+        b = b * (tokens != module.padding_idx).unsqueeze(2)
+    if tokens.shape[1] == 1:
+        return b.square().sum((1, 2))
+    step = max(1, ROOM // (2 * tokens.shape[1] ** 2))
+    # Rows of the table add up over the positions that hold the same token.
+    parts = zip(tokens.split(step), b.split(step), strict=True)
+    return torch.cat([((y @ y.mT) * (t.unsqueeze(1) == t.unsqueeze(2))).sum((1, 2)) for t, y in parts])
+
+
+def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
+    n, groups = a.shape[0], module.groups
+    total = b.new_zeros(n)
+    if module.bias is not None and module.bias.requires_grad:
+        total = total + b.flatten(2).sum(2).square().sum(1)
+    if not module.weight.requires_grad:
+        return total
+    if isinstance(module, nn.Conv1d):
+        kernel, stride, padding, dilation = ((1, v[0]) for v in _geometry(module))
+        padding = (0, padding[1])
+        a, b = a.unsqueeze(2), b.unsqueeze(2)
+    else:
+        kernel, stride, padding, dilation = _geometry(module)
+    width = a.shape[1] * kernel[0] * kernel[1] * b.shape[2] * b.shape[3]
+    step, found = max(1, ROOM // max(width, 1)), []
+    for x, y in zip(a.split(step), b.split(step), strict=True):
+        columns = F.unfold(x, kernel, dilation=dilation, padding=padding, stride=stride)
+        columns = columns.reshape(len(x) * groups, -1, columns.shape[2])
+        ends = y.reshape(len(x) * groups, -1, columns.shape[2])
+        positions, p, q = columns.shape[2], columns.shape[1], ends.shape[1]
+        if positions * (p + q) < p * q:
+            squares = (columns.mT @ columns).mul_(ends.mT @ ends).sum((1, 2))
+        else:
+            squares = (ends @ columns.mT).square().sum((1, 2))
+        found.append(squares.view(len(x), groups).sum(1))
+    return total + torch.cat(found)
+
+
+def _geometry(module: Any) -> tuple[Any, Any, Any, Any]:
+    return module.kernel_size, module.stride, module.padding, module.dilation
+
+
+def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
+    """Layers ``weight * standard + bias``; ``shared`` are the axes over which one weight is used again."""
+    total = b.new_zeros(b.shape[0])
+    if module.weight.requires_grad:
+        product = standard * b
+        total = total + (product.sum(shared) if shared else product).flatten(1).square().sum(1)
+    if module.bias is not None and module.bias.requires_grad:
+        total = total + (b.sum(shared) if shared else b).flatten(1).square().sum(1)
+    return total
+
+
+def _layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
+    standard = F.layer_norm(a, module.normalized_shape, None, None, module.eps)
+    return _affine(module, standard, b, tuple(range(1, a.ndim - len(module.normalized_shape))))
+
+
+def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
+    standard = F.batch_norm(a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps)
+    return _affine(module, standard, b, tuple(range(2, a.ndim)))
+
+
+def _plain_convolution(module: Any, a: Tensor) -> bool:
+    return (
+        module.padding_mode == "zeros" and not isinstance(module.padding, str) and a.ndim == len(module.kernel_size) + 2
+    )
+
+
+#: Exact type of module -> its rule. Subclasses may compute something else and so fall back.
+RULES: dict[type[nn.Module], LayerRule] = {
+    nn.Linear: LayerRule(lambda m, a: a.ndim >= 2, _linear),
+    nn.Embedding: LayerRule(lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse, _embedding),
+    nn.Conv1d: LayerRule(_plain_convolution, _convolution),
+    nn.Conv2d: LayerRule(_plain_convolution, _convolution),
+    nn.LayerNorm: LayerRule(lambda m, a: a.ndim > len(m.normalized_shape), _layer_norm),
+    nn.BatchNorm1d: LayerRule(lambda m, a: not m.training and a.ndim >= 2, _batch_norm),
+    nn.BatchNorm2d: LayerRule(lambda m, a: not m.training, _batch_norm),
+}

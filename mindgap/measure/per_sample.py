@@ -1,0 +1,253 @@
+"""Norms of the gradients of single samples, without the gradients where the layers' structure allows it.
+
+The gradient of a linear layer's weight for sample i is ``Σ_t b_it a_itᵀ`` (inputs a, gradients b at the outputs, t
+runs over positions). Its norm needs only a and b: one backward pass that stops at the layers' outputs serves all
+samples. Layers of another kind fall back to ``torch.func``, and what that cannot trace falls back to a loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.objective import Objective
+from mindgap.measure.gradients import NonFiniteError, samples_in
+from mindgap.measure.layer_norms import RULES
+from mindgap.measure.undisturbed import seed_everything, tensors_in, undisturbed
+
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass(frozen=True)
+class PerSampleNorms:
+    """Norms ``‖∇ loss(sample i)‖`` of one batch.
+
+    Attributes:
+        norms: shape (n,).
+        method: ``"structure"``, ``"func"``, ``"loop"``, or a mixture such as ``"structure+func"``.
+        by_structure: the share of parameters whose norm came from the layers' structure.
+    """
+
+    norms: NDArray[np.float64]
+    method: str
+    by_structure: float
+
+
+def per_sample_norms(
+    objective: Objective, batch: Any, *, method: str = "auto", chunk: int = 64, check: bool = True, seed: int = 0
+) -> PerSampleNorms:
+    """``‖∇ loss(model, {sample i})‖`` for every sample of a batch; the model is left as it was found.
+
+    The loss must be a mean over samples that do not act on each other; ``check`` compares one sample with its own
+    gradient, so that a model that keeps samples on another axis, or a loss that couples them, is noticed: ``"auto"``
+    then goes to ``torch.func``, ``"structure"`` raises.
+
+    Args:
+        objective: model and loss.
+        batch: one batch; every tensor in it has the samples on its first axis.
+        method: ``"structure"`` (linear, embedding, convolution, layer norm, batch norm in evaluation mode; other
+            parameters by ``torch.func``), ``"func"``, ``"loop"``, or ``"auto"``.
+        chunk: samples differentiated at once by ``torch.func`` (64 is fastest on a CPU).
+        check: compare the structural norm of the last sample with a gradient (skipped while dropout is active).
+        seed: names dropout's random numbers.
+
+    Raises:
+        RuleError: batch norm in training mode (one sample has no gradient there), tensors of different first axes,
+            a failed check with ``method="structure"``. NonFiniteError for a NaN loss.
+
+    Example:
+        >>> problem = Objective(nn.Linear(2, 1, bias=False).double(), lambda m, b: m(b).mean())
+        >>> per_sample_norms(problem, torch.tensor([[3.0, 4.0], [0.0, 1.0]]).double()).norms.tolist()
+        [5.0, 1.0]
+    """
+    one_of("method", method, ["auto", "structure", "func", "loop"])
+    whole("chunk", chunk, least=1)
+    size = samples_in(batch)
+    axes = {int(t.shape[0]) if t.ndim else 0 for t in tensors_in(batch)}
+    if axes != {size}:
+        fail("batch", "must hold tensors with the samples on their first axis", f"first axes {sorted(axes)}")
+    model = objective.model
+    if any(isinstance(m, _BATCH_NORMS) and (m.training or not m.track_running_stats) for m in model.modules()):
+        fail("model", "must not hold batch norm in training mode: its samples share statistics", "a module in training")
+    with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
+        seed_everything(seed)
+        if method == "loop":
+            return PerSampleNorms(_checked(_loop(objective, batch, size, None)), "loop", 0.0)
+        if method == "func":
+            return PerSampleNorms(*_differentiated(objective, batch, size, chunk, None), 0.0)
+        squares, structural = _structured(objective, batch, size)
+        total = sum(p.numel() for p in objective.parameters)
+        rest = [name for name, p in _named(objective).items() if id(p) not in structural]
+        share = 1 - sum(p.numel() for n, p in _named(objective).items() if n in set(rest)) / total
+        label = "structure"
+        if rest:
+            others, how = _differentiated(objective, batch, size, chunk, rest)
+            squares, label = squares + torch.as_tensor(others**2), f"structure+{how}" if share else how
+        norms = _checked(squares.sqrt())
+        if share and check and not _random(model) and not _agrees(objective, batch, size, norms):
+            if method == "structure":
+                fail("loss", "must be a mean over samples on the first axis that do not act on each other", "another")
+            return PerSampleNorms(*_differentiated(objective, batch, size, chunk, None), 0.0)
+        return PerSampleNorms(norms, label, share)
+
+
+def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:
+    """Squared norms over the parameters that the layers' structure explains, and the ids of those parameters."""
+    calls: list[tuple[nn.Module, Tensor, Any]] = []
+
+    def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        if not (
+            len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor) and output.requires_grad
+        ):
+            calls.append((module, torch.empty(0), None))
+            return None
+        # A later in-place ReLU turns the output into something else, so keep its edge in the graph, not the tensor;
+        # writing into a view would even move the edge, so hand on a copy of it.
+        output = output.clone() if output._is_view() else output
+        calls.append((module, inputs[0].detach(), torch.autograd.graph.get_gradient_edge(output)))
+        return output
+
+    handles = [m.register_forward_hook(keep) for m in objective.model.modules() if type(m) in RULES]
+    try:
+        loss = _finite(objective.value(batch))
+    finally:
+        for handle in handles:
+            handle.remove()
+    times, uses = Counter(id(module) for module, _, _ in calls), _uses(loss)
+    chosen = []
+    for module, entered, edge in calls:
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        # One call and one use of each parameter in the graph: what the hook saw is all there is (no tied weights).
+        plain = edge is not None and times[id(module)] == 1 and all(uses[id(p)] == 1 for p in own)
+        if own and plain and entered.ndim and entered.shape[0] == size and RULES[type(module)].applies(module, entered):
+            chosen.append((module, entered, edge, own))
+    squares = torch.zeros(size, dtype=torch.float64)
+    if not chosen:
+        return squares, set()
+    ends = torch.autograd.grad(loss, [edge for _, _, edge, _ in chosen], allow_unused=True)
+    known = [(call, end) for call, end in zip(chosen, ends, strict=True) if end is not None]
+    with torch.no_grad():
+        total: Tensor | float = 0.0
+        for (module, entered, _, _), end in known:
+            total = total + RULES[type(module)].squares(module, entered, end * size).to(torch.float64)
+    return squares + torch.as_tensor(total).cpu(), {id(p) for (*_, own), _ in known for p in own}
+
+
+def _uses(loss: Tensor) -> Counter[int]:
+    """How many edges of the graph lead to each parameter."""
+    counts: Counter[int] = Counter()
+    queue, seen = [loss.grad_fn], set()
+    while queue:
+        node = queue.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for following, _ in node.next_functions:
+            if following is not None and hasattr(following, "variable"):
+                counts[id(following.variable)] += 1
+            else:
+                queue.append(following)
+    return counts
+
+
+class _Whole(nn.Module):
+    """Model and loss as one module, so that any use of the model inside the loss sees the replaced parameters."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.model = objective.model
+        self.loss = objective.loss
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.loss(self.model, batch).reshape(())
+
+
+def _named(objective: Objective) -> dict[str, nn.Parameter]:
+    return {f"model.{name}": p for name, p in objective.model.named_parameters() if p.requires_grad}
+
+
+def _differentiated(
+    objective: Objective, batch: Any, size: int, chunk: int, names: list[str] | None
+) -> tuple[NDArray[np.float64], str]:
+    """Norms over some parameters by ``vmap(grad)``, in chunks of samples; by a loop where that cannot be traced."""
+    whole_model = _Whole(objective)
+    free = {name: p.detach() for name, p in _named(objective).items() if names is None or name in set(names)}
+
+    def value(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        alone = _mapped(sample, lambda t: t.unsqueeze(0))
+        return functional_call(whole_model, parameters, (alone,))
+
+    def square(parameters: dict[str, Tensor], sample: Any) -> Tensor:
+        return torch.stack([g.abs().square().sum() for g in grad(value)(parameters, sample).values()]).sum()
+
+    found = []
+    try:
+        for start in range(0, size, chunk):
+            piece = _mapped(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
+            found.append(vmap(square, in_dims=(None, 0), randomness="different")(free, piece).detach().cpu())
+        return _checked(torch.cat(found).double().sqrt()), "func"
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return _checked(_loop(objective, batch, size, list(free))), "loop"
+
+
+def _loop(objective: Objective, batch: Any, size: int, names: list[str] | None) -> Tensor:
+    """Norms by one backward pass a sample: slow, and right for whatever autograd can differentiate."""
+    parameters = [p for name, p in _named(objective).items() if names is None or name in set(names)]
+    norms = torch.zeros(size, dtype=torch.float64)
+    for i in range(size):
+        value = _finite(objective.value(_mapped(batch, lambda t, i=i: t[i : i + 1])))  # type: ignore[misc]
+        gradient = torch.autograd.grad(value, parameters, allow_unused=True)
+        norms[i] = sum(float(g.double().abs().square().sum()) for g in gradient if g is not None)
+    return norms.sqrt()
+
+
+def _agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float64]) -> bool:
+    alone = _mapped(batch, lambda t: t[size - 1 :])
+    truth = float(_loop(objective, alone, 1, None)[0])
+    # Single precision in another order of summation; a wrong axis or a coupled loss is wrong by far more.
+    return abs(truth - norms[-1]) <= 1e-3 * max(truth, float(np.median(norms)))
+
+
+def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(batch, (Tensor, np.ndarray)):
+        return change(torch.as_tensor(batch))
+    if hasattr(batch, "items") and callable(batch.items):
+        return {key: _mapped(value, change) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_mapped(value, change) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_mapped(value, change) for value in batch)
+    return batch
+
+
+def _random(model: nn.Module) -> bool:
+    """Whether dropout of any kind is active, so that two evaluations of one sample differ."""
+    drops = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    hidden = any(m.training and getattr(m, "dropout", 0.0) not in (0, 0.0) for m in model.modules())
+    return hidden or any(m.training and isinstance(m, drops) and getattr(m, "p", 1) > 0 for m in model.modules())
+
+
+def _finite(loss: Tensor) -> Tensor:
+    if not bool(loss.isfinite()):
+        raise NonFiniteError(f"loss must be finite, got {float(loss.detach())}")
+    return loss
+
+
+def _checked(norms: Tensor) -> NDArray[np.float64]:
+    values = norms.detach().double().cpu().numpy()
+    if not np.isfinite(values).all():
+        raise NonFiniteError(
+            f"gradient must be finite, got NaN or infinity for sample {int(np.argmin(np.isfinite(values)))}"
+        )
+    return values

@@ -1,0 +1,293 @@
+"""Gradient noise: how far the gradients of minibatches lie from their mean, in memory of two gradients.
+
+The papers draw histograms of ``‖g_b - ∇f‖`` over minibatches b and the empirical variance against the number of
+minibatches (thesis, Fig. 4-1; acclip, Fig. 2). Only numbers are kept per minibatch: the norm, its inner product with
+the mean, a fixed random projection and a few fixed coordinates; never P x M numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from mindgap.base.check import between, fail, whole
+from mindgap.base.objective import Objective
+from mindgap.base.rng import torch_stream
+from mindgap.measure.gradients import accumulation_dtype, gradient_passes
+
+#: Numbers handled at once: what is above the two gradients stays near this many words, whatever the model.
+CHUNK = 2**18
+
+
+@dataclass(frozen=True)
+class NoiseSample:
+    """Numbers about M minibatch gradients g_b and their mean ḡ; the noise of b is n_b = g_b - ḡ.
+
+    Attributes:
+        norms: ‖n_b‖, shape (M,).
+        dots: ⟨n_b, ḡ⟩, shape (M,).
+        projections: a fixed random sketch of n_b, shape (M, k); inner products are unbiased over the sketch's signs.
+        coordinates: n_b at c fixed random parameters, shape (M, c).
+        coordinate_layer: which parameter tensor each of the c coordinates belongs to.
+        layer_norms: ‖n_b‖ within each parameter tensor, shape (M, tensors), or None.
+        mean_norm: ‖ḡ‖, biased upward by the noise that is left in ḡ.
+        batch_size: samples in a minibatch (0: they have no common size).
+        left_out: minibatches of another size than the first, not used (a short last one).
+        loss: mean loss over the minibatches.
+    """
+
+    norms: NDArray[np.float64]
+    dots: NDArray[np.float64]
+    projections: NDArray[np.float32]
+    coordinates: NDArray[np.float32]
+    coordinate_layer: NDArray[np.int64]
+    layer_norms: NDArray[np.float32] | None
+    mean_norm: float
+    batch_size: int
+    left_out: int
+    loss: float
+
+    @property
+    def batches(self) -> int:
+        """M, the number of minibatches."""
+        return len(self.norms)
+
+    @property
+    def variance(self) -> float:
+        """s² = Σ‖n_b‖² / (M - 1): unbiased for E‖g_b - ∇f‖² of one minibatch."""
+        return float(np.sum(self.norms**2) / (self.batches - 1))
+
+    @property
+    def squared_mean(self) -> float:
+        """‖ḡ‖² - s²/M: unbiased for ‖∇f‖², and so sometimes negative."""
+        return self.mean_norm**2 - self.variance / self.batches
+
+    def squared_mean_interval(self, level: float = 0.9) -> tuple[float, float]:
+        """An interval for ‖∇f‖² around ``squared_mean``, by leaving out one minibatch at a time (jackknife).
+
+        Valid for noise of finite fourth moment; with heavier tails it is too narrow.
+        """
+        between("level", level, 0, 1, ends="()")
+        m, mean2 = self.batches, self.mean_norm**2
+        if m < 3:
+            return (-math.inf, math.inf)
+        # ‖g_b‖² and ⟨g_b, ḡ⟩ from the kept scalars; then the estimate without b in closed form.
+        own, along = self.norms**2 + 2 * self.dots + mean2, self.dots + mean2
+        rest = m * m * mean2 - 2 * m * along + own
+        without = (rest - (own.sum() - own)) / ((m - 1) * (m - 2))
+        error = math.sqrt((m - 1) / m * float(np.sum((without - without.mean()) ** 2)))
+        reach = float(stats.t.ppf(0.5 + level / 2, m - 1)) * error
+        return (self.squared_mean - reach, self.squared_mean + reach)
+
+
+def noise_sample(
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    seed: int = 0,
+    train: bool | None = None,
+    projections: int = 16,
+    coordinates: int = 64,
+    by_layer: bool = False,
+) -> NoiseSample:
+    """Measure the gradient noise over minibatches with the model held fixed: ‖g_b - ḡ‖ for every minibatch b.
+
+    Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two gradients (the mean and
+    the current one) and a few numbers per minibatch. The model is left as it was found.
+
+    Args:
+        objective: model and loss (a mean over the samples of a batch).
+        batches: minibatches of one size that can be passed over twice; those of another size than the first are left
+            out, because their noise follows another law.
+        seed: names the random numbers of dropout, of the projection and of the chosen coordinates.
+        train: training (True) or evaluation (False) mode meanwhile; None keeps the model's own.
+        projections: k, the length of the sketch of each difference.
+        coordinates: c, how many single parameters to follow (at most as many as there are).
+        by_layer: also keep one norm per parameter tensor and minibatch (4 bytes each).
+
+    Raises:
+        RuleError: fewer than two minibatches, and all that ``gradient_passes`` refuses.
+
+    Example:
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> sample = noise_sample(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
+        >>> sample.norms.tolist(), sample.mean_norm, sample.variance, sample.squared_mean
+        ([1.0, 1.0], 2.0, 2.0, 3.0)
+
+    Source: thesis, section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
+
+    Differs from the paper: the norm of the mean gradient is corrected for the noise left in it.
+    """
+    whole("projections", projections)
+    whole("coordinates", coordinates)
+    with gradient_passes(objective, batches, seed=seed, train=train) as passes:
+        sketch = Sketch(passes.parameters, projections, coordinates, seed)
+        size, used, losses = -1, 0, 0.0
+        mean: list[Tensor] = []
+        for item in passes.gradients():
+            if size < 0:
+                size = item.samples
+            if item.samples != size:
+                continue
+            used += 1
+            losses += float(item.loss)
+            pieces = chunks(item.gradient)
+            if mean:
+                for m, g in zip(mean, pieces, strict=True):
+                    m.lerp_(g.to(m.dtype), 1.0 / used)
+            else:
+                mean = [g.to(accumulation_dtype(g.dtype), copy=True) for g in pieces]
+        if used < 2:
+            fail("batches", "must give at least two batches of one size", f"{used}")
+        norms, dots = np.empty(used), np.empty(used)
+        projected = np.empty((used, projections), np.float32)
+        picked = np.empty((used, len(sketch.layer)), np.float32)
+        layered = np.empty((used, len(passes.parameters)), np.float32) if by_layer else None
+        mean_norm = math.sqrt(sum(float(_inner(m, m)) for m in mean))
+        row = left_out = 0
+        for item in passes.gradients():
+            if item.samples != size:
+                left_out += 1
+                continue
+            norms[row], dots[row] = sketch.read(item.gradient, mean, projected[row], picked[row])
+            if layered is not None:
+                layered[row] = _layer_norms(item.gradient, mean)
+            row += 1
+    return NoiseSample(norms, dots, projected, picked, sketch.layer, layered, mean_norm, size, left_out, losses / used)
+
+
+def squared_gradient_norm_by_halves(
+    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None
+) -> float:
+    """⟨ḡ_even, ḡ_odd⟩ over minibatches of even and odd place: unbiased for ‖∇f‖² without any estimate of the noise.
+
+    One pass and the memory of three gradients. ``noise_sample(...).squared_mean`` has less variance (it is the mean of
+    ⟨g_a, g_b⟩ over *all* pairs a ≠ b); this one is the independent check.
+
+    Example:
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> squared_gradient_norm_by_halves(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
+        3.0
+    """
+    halves: list[list[Tensor]] = [[], []]
+    with gradient_passes(objective, batches, seed=seed, train=train) as passes:
+        for item in passes.gradients():
+            half, count = item.index % 2, item.index // 2 + 1
+            pieces = chunks(item.gradient)
+            if halves[half]:
+                for m, g in zip(halves[half], pieces, strict=True):
+                    m.lerp_(g.to(m.dtype), 1.0 / count)
+            else:
+                halves[half] = [g.to(accumulation_dtype(g.dtype), copy=True) for g in pieces]
+    if not halves[1]:
+        fail("batches", "must give at least two batches", 1)
+    return sum(float(_inner(a, b)) for a, b in zip(*halves, strict=True))
+
+
+class Sketch:
+    """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory independent of P.
+
+    Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random signs of period
+    ``CHUNK`` times random signs a chunk. Two different coordinates have uncorrelated signs, so that inner products of
+    sketches are unbiased.
+    """
+
+    def __init__(self, like: list[Any], projections: int, coordinates: int, seed: int) -> None:
+        self._k = projections
+        draw = torch_stream(seed, "sketch")
+        lengths = [len(piece) for piece in chunks([p.detach() for p in like])]
+        longest, k = max(lengths), max(projections, 1)
+        device = like[0].device
+        padded = -(-longest // k) * k
+        signs = torch.randint(0, 2, (padded,), generator=draw, dtype=torch.int8).mul_(2).sub_(1)
+        self._signs = signs.to(device, torch.float32)
+        self._chunk_signs = torch.randint(0, 2, (len(lengths), k), generator=draw).mul_(2).sub_(1).to(device).float()
+        total = sum(lengths)
+        chosen = torch.randperm(total, generator=draw)[: min(coordinates, total)] if total <= 2**22 else None
+        if chosen is None:  # a permutation of all parameters would cost more than a gradient
+            chosen = torch.randint(0, total, (coordinates,), generator=draw).unique()
+        chosen = chosen.sort().values
+        starts = np.cumsum([0, *lengths])
+        self._picks = []
+        for i in range(len(lengths)):
+            inside = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
+            self._picks.append((inside - int(starts[i])).to(device))
+        widths = [p.numel() * (2 if p.is_complex() else 1) for p in like]
+        self.layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right").astype(np.int64)
+
+    def read(
+        self, gradient: list[Tensor], mean: list[Tensor], projected: NDArray[np.float32], picked: NDArray[np.float32]
+    ) -> tuple[float, float]:
+        """Norm of the difference and its inner product with the mean; fills ``projected`` and ``picked``."""
+        device = mean[0].device
+        square = torch.zeros((), dtype=torch.float64, device=device)
+        along = torch.zeros((), dtype=torch.float64, device=device)
+        sketch = torch.zeros(max(self._k, 1), dtype=torch.float64, device=device)
+        parts = []
+        for i, (g, m) in enumerate(zip(chunks(gradient), mean, strict=True)):
+            noise = g.to(m.dtype) - m
+            square += _inner(noise, noise).to(device)
+            along += _inner(noise, m).to(device)
+            parts.append(noise[self._picks[i].to(noise.device)].to(device, torch.float32))
+            if self._k:
+                rows = -(-len(noise) // self._k)
+                signed = noise.new_zeros(rows * self._k)
+                torch.mul(noise, self._signs[: len(noise)].to(noise.device), out=signed[: len(noise)])
+                sketch += signed.view(rows, self._k).sum(0).to(device) * self._chunk_signs[i]
+        if self._k:
+            projected[:] = sketch.cpu().numpy()
+        picked[:] = torch.cat(parts).cpu().numpy()
+        return math.sqrt(float(square)), float(along)
+
+
+def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
+    """Flat pieces of at most ``CHUNK`` numbers, small tensors joined and large ones split; complex as real pairs.
+
+    Example:
+        >>> [len(piece) for piece in chunks([torch.ones(3), torch.ones(CHUNK + 1), torch.ones(2)])]
+        [3, 262144, 1, 2]
+    """
+    waiting: list[Tensor] = []
+    held = 0
+    for tensor in tensors:
+        flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+        fits = not waiting or (held + len(flat) <= CHUNK and flat.dtype == waiting[0].dtype)
+        if not fits or (waiting and flat.device != waiting[0].device):
+            yield torch.cat(waiting)
+            waiting, held = [], 0
+        if len(flat) > CHUNK:
+            yield from flat.split(CHUNK)
+        elif len(flat):
+            waiting.append(flat)
+            held += len(flat)
+    if waiting:
+        yield torch.cat(waiting)
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product accumulated in float64 (products of float32 are exact there)."""
+    return torch.dot(a.double(), b.double())
+
+
+def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
+    """‖g - ḡ‖ within each tensor: the chunks of the mean are cut again at the tensors' borders."""
+    squares, pieces, piece, place = [], iter(mean), torch.empty(0), 0
+    for tensor in gradient:
+        flat, done, total = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1), 0, 0.0
+        while done < len(flat):
+            if place == len(piece):
+                piece, place = next(pieces), 0
+            step = min(len(flat) - done, len(piece) - place)
+            noise = flat[done : done + step].to(piece.dtype) - piece[place : place + step]
+            total += float(_inner(noise, noise))
+            done, place = done + step, place + step
+        squares.append(total)
+    return np.sqrt(np.asarray(squares, np.float64)).astype(np.float32)
