@@ -1,0 +1,41 @@
+"""Data sets: found in ``$MINDGAP_DATA`` or the cache, or fetched once with a checksum; readers; synthetic samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mindgap.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mindgap.tasks.data.fetch import DataError as DataError
+    from mindgap.tasks.data.fetch import available as available
+    from mindgap.tasks.data.fetch import cache_folder as cache_folder
+    from mindgap.tasks.data.fetch import data_folder as data_folder
+    from mindgap.tasks.data.fetch import fetch as fetch
+    from mindgap.tasks.data.fetch import find as find
+    from mindgap.tasks.data.images import cifar10 as cifar10
+    from mindgap.tasks.data.images import digits as digits
+    from mindgap.tasks.data.images import mnist as mnist
+    from mindgap.tasks.data.images import mnist_5000 as mnist_5000
+    from mindgap.tasks.data.table import DATASETS as DATASETS
+    from mindgap.tasks.data.table import DataFile as DataFile
+    from mindgap.tasks.data.table import DataSet as DataSet
+    from mindgap.tasks.data.tabular import Table as Table
+    from mindgap.tasks.data.tabular import covtype as covtype
+    from mindgap.tasks.data.tabular import ijcnn1 as ijcnn1
+    from mindgap.tasks.data.text import amazon_reviews as amazon_reviews
+    from mindgap.tasks.data.text import glove as glove
+    from mindgap.tasks.data.text import language_tokens as language_tokens
+    from mindgap.tasks.data.text import sentiment140 as sentiment140
+    from mindgap.tasks.data.text import snli as snli
+    from mindgap.tasks.data.text import squad as squad
+
+_WHERE = {
+    **dict.fromkeys(("DATASETS", "DataFile", "DataSet"), "table"),
+    **dict.fromkeys(("DataError", "available", "cache_folder", "data_folder", "fetch", "find"), "fetch"),
+    **dict.fromkeys(("Table", "covtype", "ijcnn1"), "tabular"),
+    **dict.fromkeys(("cifar10", "digits", "mnist", "mnist_5000"), "images"),
+    **dict.fromkeys(("amazon_reviews", "glove", "language_tokens", "sentiment140", "snli", "squad"), "text"),
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

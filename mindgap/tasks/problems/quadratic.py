@@ -1,0 +1,212 @@
+"""The standard bilevel quadratic, with closed forms for everything a method estimates.
+
+    g_i(x, y) = ½ y'A_i y + ½ x'B_i x + x'C_i y + a_i'y + b_i'x,     f_j of the same form
+
+with rank-one A_i = p_i p_i', B_i = q_i q_i', C_i = s_i r_i', so that a sample costs O(d) and no matrix is built.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.base.rng import numpy_stream
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.sample import Batches
+
+#: what a batch holds: (p, r, a) stacked to (samples, 3, d_y) and (q, s, b) stacked to (samples, 3, d_x)
+Batch = tuple[Tensor, Tensor]
+
+_ATTEMPTS = 20
+
+
+def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    """Mean of g_i over a batch: two products of a (3·samples, d) matrix with a vector.
+
+    Example:
+        >>> batch = (torch.ones(1, 3, 1), torch.ones(1, 3, 1))
+        >>> float(quadratic_loss(torch.tensor([2.0]), torch.tensor([3.0]), batch))  # ½·9 + ½·4 + 6 + 3 + 2
+        17.5
+    """
+    in_y, in_x = batch
+    along_y = (in_y.reshape(-1, y.numel()) @ y).view(-1, 3)
+    along_x = (in_x.reshape(-1, x.numel()) @ x).view(-1, 3)
+    squares = along_y[:, 0].square() + along_x[:, 0].square()
+    return (0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]).mean()
+
+
+@dataclass(frozen=True)
+class Means:
+    """The mean matrices and vectors of one level: A (d_y, d_y), B (d_x, d_x), C (d_x, d_y), a, b."""
+
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The quadratic's samples and its closed forms.
+
+    With Ā, B̄, C̄, ā, b̄ the means of the lower level and the same letters with ' for the upper one:
+    y*(x) = -Ā⁻¹(ā + C̄'x), z*(x) = Ā⁻¹ f_y, ∇Φ = f_x - C̄ z*, and with D = dy*/dx = -Ā⁻¹C̄':
+    ∇²Φ = D'A'D + B' + C'D + (C'D)'.
+
+    Args:
+        lower_samples: (p, r, a) of every lower sample, (n, 3, d_y), and (q, s, b), (n, 3, d_x).
+        upper_samples: likewise, m samples.
+        x0: start of x, -2 in every coordinate as in the benchmark.
+        y0: start of y, zeros.
+
+    Example:
+        >>> quadratic = quadratic_problem(lower=256, upper=128, dim_y=8, dim_x=4)
+        >>> x = quadratic.x0.clone().requires_grad_()
+        >>> (slope,) = torch.autograd.grad(quadratic.hyper_objective(x), x)
+        >>> bool(torch.allclose(slope, quadratic.hypergradient(quadratic.x0)))
+        True
+    """
+
+    lower_samples: Batch
+    upper_samples: Batch
+    x0: Tensor
+    y0: Tensor
+    lower: Means
+    upper: Means
+
+    def y_star(self, x: Tensor) -> Tensor:
+        """y*(x) = -Ā⁻¹(ā + C̄'x)."""
+        return -torch.linalg.solve(self.lower.A, self.lower.a + self.lower.C.T @ x)
+
+    def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(f_x, f_y) of the whole upper level."""
+        means = self.upper
+        return means.B @ x + means.C @ y + means.b, means.A @ y + means.C.T @ x + means.a
+
+    def z_star(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """z = Ā⁻¹ f_y(x, y), at y*(x) where no y is given."""
+        return torch.linalg.solve(self.lower.A, self.upper_gradients(x, self.y_star(x) if y is None else y)[1])
+
+    def hypergradient(self, x: Tensor) -> Tensor:
+        """∇Φ(x) = f_x - C̄ z*."""
+        y = self.y_star(x)
+        return self.upper_gradients(x, y)[0] - self.lower.C @ self.z_star(x, y)
+
+    def hessian(self) -> Tensor:
+        """∇²Φ, the same at every x."""
+        slope = -torch.linalg.solve(self.lower.A, self.lower.C.T)
+        cross = self.upper.C @ slope
+        return slope.T @ self.upper.A @ slope + self.upper.B + cross + cross.T
+
+    def hyper_objective(self, x: Tensor) -> Tensor:
+        """Φ(x) = f(x, y*(x)) of the means."""
+        y, means = self.y_star(x), self.upper
+        return 0.5 * (y @ means.A @ y + x @ means.B @ x) + x @ means.C @ y + means.a @ y + means.b @ x
+
+    def x_star(self) -> Tensor:
+        """The minimiser of Φ (∇²Φ is positive definite)."""
+        return self.x0 - torch.linalg.solve(self.hessian(), self.hypergradient(self.x0))
+
+    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+        """The quadratic as a bilevel problem.
+
+        Args:
+            batch_size: samples a minibatch, one number or (upper, lower).
+            order: how minibatches are drawn, see :class:`~mindgap.bilevel.sample.Batches`.
+        """
+        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        return BilevelProblem(
+            quadratic_loss,
+            quadratic_loss,
+            self.x0,
+            self.y0,
+            Batches(self.upper_samples, above, order=order, shuffle=False),
+            Batches(self.lower_samples, below, order=order, shuffle=False),
+        )
+
+
+def quadratic_problem(
+    *,
+    lower: int = 1024,
+    upper: int = 1024,
+    dim_y: int = 100,
+    dim_x: int = 100,
+    smoothness_y: float = 1.0,
+    smoothness_x: float = 1.0,
+    smoothness_cross: float = 0.1,
+    convexity: float = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> Quadratic:
+    """Draw the quadratic of benchmark_bilevel (``simulated``).
+
+    E A_i has eigenvalues log-spaced in [μ, L_y]; E B_i has one eigenvalue 0 and the rest log-spaced in [μ, L_x]; the
+    singular values of E C_i are log-spaced in [μ, L_c]; a_i and b_i are standard normal. Its tuned settings use
+    lower=32768, upper=1024, dim_y=100, dim_x=10.
+
+    Args:
+        lower, upper: numbers of samples n and m.
+        dim_y, dim_x: dimensions d_y and d_x.
+        smoothness_y, smoothness_x, smoothness_cross, convexity: L_y, L_x, L_c and μ.
+        seed: of all draws.
+        dtype, device: of all tensors.
+
+    Raises:
+        RuleError: for counts below 1, constants that are not positive, or so few samples that Φ is never convex.
+
+    Source: benchmark_bilevel, data set ``simulated`` (the construction; own code).
+    """
+    for name, value in (("lower", lower), ("upper", upper), ("dim_y", dim_y), ("dim_x", dim_x)):
+        whole(name, value, least=1)
+    constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
+    for name, constant in zip(("smoothness_y", "smoothness_x", "smoothness_cross", "convexity"), constants):
+        positive(name, constant)
+    where = torch.device(device)
+    x0, y0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where), torch.zeros(dim_y, dtype=dtype, device=where)
+    # With few samples Phi may be unbounded below: such a draw is not used, the next one is tried.
+    for attempt in range(_ATTEMPTS):
+        levels = []
+        for level, samples in (("lower", lower), ("upper", upper)):
+            draw = numpy_stream(seed, "quadratic", level, attempt)
+            in_y, in_x = _samples(draw, samples, dim_y, dim_x, *constants)
+            levels.append((torch.from_numpy(in_y).to(where, dtype), torch.from_numpy(in_x).to(where, dtype)))
+        quadratic = Quadratic(levels[0], levels[1], x0, y0, _means(levels[0]), _means(levels[1]))
+        if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
+            return quadratic
+    fail("lower and upper", f"must be large enough for a convex Phi (none in {_ATTEMPTS} draws)", (lower, upper))
+
+
+def _samples(
+    draw: np.random.Generator, n: int, dim_y: int, dim_x: int, top_y: float, top_x: float, top_c: float, low: float
+) -> tuple[np.ndarray, np.ndarray]:
+    half = 0.5 * math.log10(low)
+    spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
+    spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])
+    p = draw.standard_normal((n, dim_y)) @ _symmetric(draw, spread_y)
+    q = draw.standard_normal((n, dim_x)) @ _symmetric(draw, spread_x)
+    left, _, right = np.linalg.svd(draw.standard_normal((dim_x, dim_y)))
+    rank = min(dim_x, dim_y)
+    w = draw.standard_normal((n, dim_y))
+    s = w[:, :rank] * np.logspace(math.log10(low), math.log10(top_c), rank) @ left[:, :rank].T
+    r = w @ right.T
+    a, b = draw.standard_normal((n, dim_y)), draw.standard_normal((n, dim_x))
+    return np.stack([p, r, a], 1), np.stack([q, s, b], 1)
+
+
+def _symmetric(draw: np.random.Generator, spread: np.ndarray) -> np.ndarray:
+    """U diag(spread) U' with U the left singular vectors of a Gaussian column."""
+    basis = np.linalg.svd(draw.standard_normal((len(spread), 1)), full_matrices=True)[0]
+    return (basis * spread) @ basis.T
+
+
+def _means(samples: Batch) -> Means:
+    (p, r, a), (q, s, b) = samples[0].unbind(1), samples[1].unbind(1)
+    n = len(p)
+    return Means(p.T @ p / n, q.T @ q / n, s.T @ r / n, a.mean(0), b.mean(0))
