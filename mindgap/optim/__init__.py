@@ -1,1 +1,48 @@
-"""Optimizers for anybody's training loop."""
+"""Optimizers for anybody's training loop.
+
+``OPTIMIZERS`` lists them without importing torch; every other name imports it when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mindgap.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mindgap.optim.averaging import k_weighted_average as k_weighted_average
+    from mindgap.optim.averaging import k_weighted_avg_fn as k_weighted_avg_fn
+    from mindgap.optim.optimizer import Ball as Ball
+    from mindgap.optim.optimizer import Box as Box
+    from mindgap.optim.optimizer import PowerSchedule as PowerSchedule
+    from mindgap.optim.optimizer import Report as Report
+    from mindgap.optim.optimizer import RuleOptimizer as RuleOptimizer
+    from mindgap.optim.optimizers.acclip import ACClip as ACClip
+    from mindgap.optim.optimizers.cclip import CClip as CClip
+    from mindgap.optim.optimizers.gclip import GClip as GClip
+    from mindgap.optim.optimizers.ingd import INGD as INGD
+    from mindgap.optim.optimizers.ingd import SearchResult as SearchResult
+    from mindgap.optim.optimizers.normalized_sgd import NormalizedSGD as NormalizedSGD
+    from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD as StochasticINGD
+    from mindgap.optim.table import OPTIMIZERS as OPTIMIZERS
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ACClip": "optimizers.acclip",
+        "Ball": "optimizer",
+        "Box": "optimizer",
+        "CClip": "optimizers.cclip",
+        "GClip": "optimizers.gclip",
+        "INGD": "optimizers.ingd",
+        "NormalizedSGD": "optimizers.normalized_sgd",
+        "OPTIMIZERS": "table",
+        "PowerSchedule": "optimizer",
+        "Report": "optimizer",
+        "RuleOptimizer": "optimizer",
+        "SearchResult": "optimizers.ingd",
+        "StochasticINGD": "optimizers.stochastic_ingd",
+        "k_weighted_average": "averaging",
+        "k_weighted_avg_fn": "averaging",
+    },
+)

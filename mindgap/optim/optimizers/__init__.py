@@ -1,0 +1,1 @@
+"""One optimizer a file; the table of them is ``mindgap.optim.table``."""

@@ -1,0 +1,251 @@
+"""INGD: search for descent at distance δ, or prove that there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.base.tensors import blocks, robust_norm
+from mindgap.optim.optimizer import Batch, RuleOptimizer, check_lr
+from mindgap.rules.moments import average_
+from mindgap.rules.normalize import descent_weight
+from mindgap.rules.schedule import unit_draw
+
+#: What a pass of the inner loop may end with, each with its sentence.
+OUTCOMES = {
+    "new": "no step was made yet",
+    "descended": "f fell by more than δ‖m‖/4 and the parameters moved by δ",
+    "certified": "‖m‖ ≤ ε: the parameters are (δ, ε)-stationary",
+    "exhausted": "neither descent nor certificate within the inner steps; the next step starts the search anew",
+    "non-finite": "a gradient was not finite and the step was skipped",
+}
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """How INGD's last search ended.
+
+    Attributes:
+        outcome: a key of ``OUTCOMES``.
+        norm: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the δ-subdifferential.
+        oracle_calls: closure calls of all searches together.
+        inner_steps: inner steps of the last search.
+    """
+
+    outcome: str
+    norm: float
+    oracle_calls: int
+    inner_steps: int
+
+    @property
+    def certified(self) -> bool:
+        return self.outcome == "certified"
+
+    @property
+    def sentence(self) -> str:
+        return OUTCOMES[self.outcome]
+
+
+class INGD(RuleOptimizer):
+    """Interpolated normalised gradient descent for a deterministic, Lipschitz, possibly non-smooth f.
+
+    Symbols: δ ``delta``, ε ``epsilon``, L ``lipschitz``, K ``inner``.
+
+    One call of ``step`` is one pass of the loop of lines 4 to 15::
+
+        m_1 = ∇f(x_t)
+        for k = 1 … K:
+            if ‖m_k‖ ≤ ε: stop, x_t is (δ, ε)-stationary
+            x_{t,k} = x_t − δ·m_k/‖m_k‖
+            if f(x_{t,k}) − f(x_t) < −δ‖m_k‖/4: x_{t+1} = x_{t,k}, done
+            y uniform on [x_t, x_{t,k}];  m_{k+1} = β·m_k + (1−β)·∇f(y),  β = (4L²−‖m_k‖²)/(4L²+2‖m_k‖²)
+
+    If the loop runs out, x_t stays and the next call starts it anew (the *while* of line 3). Once certified, ``step``
+    changes nothing and evaluates nothing until ``reset()``.
+
+    The closure must give a deterministic f: the same batch, dropout off, and in a distributed run the same value on
+    all processes. It is called up to 2K times a step; it writes ``p.grad``, this class only reads it. The algorithm
+    decides by the value of f, so every inner step waits for the device. ``torch.amp.GradScaler.step(optimizer,
+    closure)`` raises in torch: with a scaler use StochasticINGD.
+
+    Args:
+        params: parameters, or groups of them; all groups have the same δ, ε and L.
+        delta: length of a step; kept as ``lr`` in the groups, so that schedulers act on it.
+        epsilon: tolerance on ‖m‖.
+        lipschitz: a bound on the gradient's norm.
+        inner: inner steps of a search; None gives Theorem 5.4.1's K = 48L²/ε².
+        seed: of the draws.
+        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
+        maximize: ascend.
+        foreach: False for the plain loop over tensors.
+        fused: one pass over memory; None picks it where it can be used.
+
+    Raises:
+        RuleError: names the argument, the rule and the value; ``step`` raises it without a closure.
+
+    Example:
+        >>> x = torch.tensor([0.3], requires_grad=True)
+        >>> optimizer = INGD([x], delta=0.1, epsilon=0.2, lipschitz=1.0)
+        >>> def closure():
+        ...     optimizer.zero_grad()
+        ...     loss = x.abs().sum()
+        ...     loss.backward()
+        ...     return loss
+        >>> while not optimizer.result().certified:
+        ...     value = optimizer.step(closure)
+        >>> bool(x.abs() <= 0.1), optimizer.result().sentence
+        (True, '‖m‖ ≤ ε: the parameters are (δ, ε)-stationary')
+
+    Source:
+        thesis, Alg. 2 in 5.4.
+
+    Differs from the paper:
+        The oracle's gradient at a kink is what automatic differentiation gives, whatever the direction asked for.
+        β is held at 0 from below (see ``rules.normalize.descent_weight``).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        delta: float,
+        epsilon: float,
+        lipschitz: float,
+        *,
+        inner: int | None = None,
+        seed: int = 0,
+        nonfinite: str = "propagate",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        check_lr("delta", delta)
+        positive("epsilon", epsilon)
+        positive("lipschitz", lipschitz)
+        if inner is None:
+            inner = math.ceil(48.0 * lipschitz**2 / epsilon**2)
+        whole("inner", inner, least=1)
+        whole("seed", seed)
+        settings = {"lr": delta, "epsilon": epsilon, "lipschitz": lipschitz, "inner": inner, "seed": seed}
+        found = {"outcome": "new", "norm": math.inf, "calls": 0, "inner_steps": 0, "draws": 0}
+        super().__init__(
+            params,
+            {**settings, **found},
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            nonfinite=nonfinite,
+            project=None,
+            track=False,
+        )
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        for key, name in (("lr", "delta"), ("epsilon", "epsilon"), ("lipschitz", "lipschitz"), ("maximize",) * 2):
+            if group[key] != self.param_groups[0][key]:
+                fail(name, f"must be {self.param_groups[0][key]!r} in all groups (one search, one vector)", group[key])
+        check_lr("delta", group["lr"])
+
+    def result(self) -> SearchResult:
+        """How the last search ended."""
+        group = self.param_groups[0]
+        return SearchResult(group["outcome"], group["norm"], group["calls"], group["inner_steps"])
+
+    def reset(self) -> None:
+        """Forget a certificate, so that ``step`` searches again (after the problem has changed, say)."""
+        self.param_groups[0]["outcome"] = "new"
+
+    def _update(self, batches: list[Batch]) -> None:
+        raise NotImplementedError("INGD steps through its closure")
+
+    @torch.no_grad()
+    @torch._disable_dynamo
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One search from the current point.
+
+        Args:
+            closure: zeroes the gradients, evaluates f, calls ``backward`` and returns f.
+
+        Returns:
+            f at the point where the search started, as the closure returned it; None once certified.
+        """
+        head = self.param_groups[0]
+        if closure is None:
+            if all(float(group["lr"]) == 0.0 for group in self.param_groups):
+                # torch.distributed.checkpoint makes states exist by a step of length 0 without a closure.
+                self._allocate(self._begin())
+                return None
+            fail("closure", "must be given (INGD needs values of f; GradScaler.step takes none)", None)
+        if head["outcome"] == "certified":
+            return None
+        start = self._call(closure)
+        batches = self._begin()
+        if not batches:
+            head["outcome"] = "non-finite" if any(p.grad is not None for p in head["params"]) else head["outcome"]
+            return start
+        self._allocate(batches)
+        self._search(batches, closure, float(start))
+        return start
+
+    def _call(self, closure: Callable[[], Any]) -> Any:
+        self.param_groups[0]["calls"] += 1
+        with torch.enable_grad():
+            return closure()
+
+    def _allocate(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            for name in ("x", "m"):
+                self._states(batch, name)
+
+    def _search(self, batches: list[Batch], closure: Callable[[], Any], start: float) -> None:
+        head, sign = self.param_groups[0], batches[0].sign
+        delta = float(head["lr"])
+        for batch in batches:
+            for x, p, m, g in blocks(
+                self._states(batch, "x"), batch.params, self._states(batch, "m"), batch.grads, single=batch.single
+            ):
+                torch._foreach_copy_(x, p)
+                average_(m, g, 0.0, sign)
+        outcome = "exhausted"
+        for k in range(1, head["inner"] + 1):
+            head["inner_steps"] = k
+            norm = float(robust_norm([m for batch in batches for m in self._raw_states(batch, "m")], wide=True))
+            head["norm"] = norm
+            if norm <= head["epsilon"]:
+                outcome = "certified"
+                break
+            self._place(batches, delta / norm)
+            value = float(self._call(closure))
+            if sign * (value - start) < -delta * norm / 4.0:
+                outcome = "descended"
+                break
+            head["draws"] += 1
+            self._place(batches, unit_draw(head["seed"], head["draws"]) * delta / norm)
+            self._call(closure)
+            beta = descent_weight(norm, head["lipschitz"])
+            for batch in batches:
+                for m, g in blocks(self._states(batch, "m"), self._gradients(batch), single=batch.single):
+                    average_(m, g, beta, sign)
+        if outcome != "descended":
+            self._place(batches, 0.0)
+        head["outcome"] = outcome
+
+    def _gradients(self, batch: Batch) -> list[Tensor]:
+        """Gradients of a later call of the closure; one that is missing there is zero."""
+        return [
+            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(self._placed(p.grad, p))
+            for p in batch.owners
+        ]
+
+    def _place(self, batches: list[Batch], distance: float) -> None:
+        """Put the parameters at x − distance·m; exactly at x for distance 0."""
+        for batch in batches:
+            states = self._states(batch, "x"), self._states(batch, "m")
+            for p, x, m in blocks(batch.params, *states, single=batch.single):
+                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(m, distance)) if distance else x)
+
+

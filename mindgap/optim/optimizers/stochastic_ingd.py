@@ -1,0 +1,161 @@
+"""StochasticINGD: normalised steps with the gradient taken at a random point of the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import between, fail, non_negative, whole
+from mindgap.base.tensors import blocks, robust_norm, widen
+from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
+from mindgap.rules.moments import average_
+from mindgap.rules.normalize import interpolated_coefficient
+from mindgap.rules.schedule import unit_draw
+
+
+class StochasticINGD(RuleOptimizer):
+    """Stochastic interpolated normalised gradient descent.
+
+    Symbols: β ``beta``, p ``p``, q ``q``.
+
+    The update, in the order in which a training loop meets it (the gradient g was taken at y_t, y_1 = x_1)::
+
+        m_t     ← β·m_{t−1} + (1−β)·g(y_t)          m_1 = g(x_1)
+        x_{t+1} ← x_t − m_t/(p·‖m_t‖ + q)           the norm over all parameters
+        y_{t+1} uniform on the segment [x_t, x_{t+1}]
+
+    The model's parameters stand at y while gradients are taken and at x for evaluation: call ``eval()`` before
+    evaluating or saving the model and ``train()`` before going on, beside the model's own. x lives in the state. One
+    number is drawn a step, from (``seed``, k), so that all processes of a distributed run draw the same.
+
+    Args:
+        params: parameters, or groups of them with their own ``beta``, ``p``, ``q``, ``weight_decay``, ``lr``.
+        beta: β in [0, 1).
+        p: weight of the norm, zero or positive; a step is never longer than lr/p.
+        q: added to it, zero or positive; p and q are not both zero.
+        lr: factor on every step, for schedulers; 1 is the algorithm.
+        weight_decay: w, coupled: w·y is added to the gradient (the thesis' experiment has 5e-4).
+        seed: of the draws.
+        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
+        maximize: ascend.
+        foreach: False for the plain loop over tensors.
+        fused: one pass over memory; None picks it where it can be used.
+
+    Raises:
+        RuleError: names the argument, the rule and the value; ``step`` raises it between ``eval()`` and ``train()``.
+
+    Example:
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> optimizer = StochasticINGD([x], p=1.0, q=5.0)
+        >>> (x.square().sum() / 2).backward()
+        >>> optimizer.step()
+        >>> optimizer.eval(); x.detach()          # x_2 = x_1 - x_1/(5 + 5)
+        tensor([2.7000, 3.6000])
+        >>> optimizer.train()
+
+    Source:
+        thesis, Alg. 3 in 5.5; the experiment's settings in 5.6 are the defaults.
+
+    Differs from the paper:
+        Lines 8 to 10 (the random output x_{max(i−K,1)}) are the caller's: keep the iterate you want. ``lr`` and
+        weight decay are additions.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        beta: float = 0.9,
+        p: float = 1.0,
+        q: float = 10.0,
+        *,
+        lr: float | Tensor = 1.0,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        nonfinite: str = "propagate",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        whole("seed", seed)
+        settings = {"lr": lr, "beta": beta, "p": p, "q": q, "weight_decay": weight_decay}
+        super().__init__(
+            params,
+            {**settings, "seed": seed, "training": True},
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            nonfinite=nonfinite,
+            project=None,
+            track=False,
+        )
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_common(group)
+        between("beta", group["beta"], 0, 1, ends="[)")
+        non_negative("p", group["p"])
+        non_negative("q", group["q"])
+        if group["p"] == 0 and group["q"] == 0:
+            fail("q", "must be positive where p is 0", group["q"])
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Put the parameters at x; does nothing if they are there."""
+        for group in self.param_groups:
+            for p in group["params"] if group["training"] else ():
+                state = self.state.get(p, {})
+                if "x" in state:
+                    state["y"] = p.detach().clone()
+                    p.copy_(state["x"])
+            group["training"] = False
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Put the parameters back at y, bit for bit; does nothing if they are there."""
+        for group in self.param_groups:
+            for p in () if group["training"] else group["params"]:
+                if "y" in self.state.get(p, {}):
+                    p.copy_(self.state[p].pop("y"))
+            group["training"] = True
+
+    def _update(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            if not batch.group["training"]:
+                fail("step", "must come after train(): the parameters stand at x for evaluation", "eval()")
+            self._average(batch)
+        own = [robust_norm(self._raw_states(batch, "m"), wide=True) for batch in batches]
+        norm = own[0] if len(own) == 1 else robust_norm([n.to(own[0].device) for n in own])
+        terms = []
+        for batch, part in zip(batches, own):
+            group, lr = batch.group, batch.group["lr"]
+            eta = interpolated_coefficient(norm, group["p"], group["q"])
+            eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
+            u = unit_draw(group["seed"], batch.k)
+            states = self._states(batch, "x"), self._states(batch, "m")
+            for p, x, m in blocks(batch.params, *states, single=batch.single):
+                step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
+                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, u)))
+                torch._foreach_sub_(x, step)
+            terms.append((eta, part))
+        self._note(direction=norm, update=terms)
+
+    def _average(self, batch: Batch) -> None:
+        """Alg. 3, l. 7, and l. 2 for a parameter's first gradient."""
+        decay, old, new = batch.group["weight_decay"], [], []
+        for i, owner in enumerate(batch.owners):
+            state = self.state[owner]
+            if "x" not in state:
+                self._state(owner, "x").copy_(owner)
+                new.append(i)
+            else:
+                old.append(i)
+            self._state(owner, "m")
+        memory = self._states(batch, "m")
+        for places, beta in ((old, batch.group["beta"]), (new, 0.0)):
+            lists = ([values[i] for i in places] for values in (memory, batch.grads, batch.params))
+            for m, g, y in blocks(*lists, single=batch.single):
+                if decay:
+                    wide = torch._foreach_add([widen(t) for t in g], [widen(t) for t in y], alpha=batch.sign * decay)
+                    g = list(wide)
+                average_(m, g, beta, batch.sign)

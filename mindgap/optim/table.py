@@ -1,0 +1,86 @@
+"""The table of optimizers. The command line, the documentation and the contract tests are fed from it.
+
+Needs no torch: a class is imported when ``load`` is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from mindgap.base.source import Source
+
+
+@dataclass(frozen=True)
+class OptimizerEntry:
+    """One optimizer: its class, where the paper has it, what it does.
+
+    Example:
+        >>> str(OPTIMIZERS["acclip"].source)
+        'thesis, Alg. 1'
+    """
+
+    name: str
+    class_name: str
+    module: str
+    source: Source
+    statement: str
+    update: str
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(import_module(self.module), self.class_name)
+
+
+def _entry(name: str, class_name: str, source: Source, statement: str, update: str) -> OptimizerEntry:
+    return OptimizerEntry(name, class_name, f"mindgap.optim.optimizers.{name}", source, statement, update)
+
+
+OPTIMIZERS: dict[str, OptimizerEntry] = {
+    entry.name: entry
+    for entry in (
+        _entry(
+            "gclip",
+            "GClip",
+            Source("acclip", "Alg. 1 with (GClip)"),
+            "clips the norm of the whole direction at a threshold",
+            "x ← x − η·min{τ/‖m‖, 1}·m",
+        ),
+        _entry(
+            "cclip",
+            "CClip",
+            Source("acclip", "Alg. 1 with (CClip)"),
+            "clips every coordinate at its own threshold",
+            "x ← x − η·min{τ/|m|, 1}·m, element by element",
+        ),
+        _entry(
+            "acclip",
+            "ACClip",
+            Source("thesis", "Alg. 1"),
+            "clips every coordinate at a running estimate of its gradient's moment",
+            "x ← x − η·min{τ/(|m|+ε), 1}·m with τ^α the average of |g|^α",
+        ),
+        _entry(
+            "normalized_sgd",
+            "NormalizedSGD",
+            Source("thesis", "(3.6)"),
+            "steps whose length does not depend on the gradient's",
+            "x ← x − η/(‖m‖+b)·m",
+        ),
+        _entry(
+            "ingd",
+            "INGD",
+            Source("thesis", "Alg. 2"),
+            "finds descent at distance δ or certifies a (δ, ε)-stationary point; needs a closure",
+            "x ← x − δ·m/‖m‖ with m an average of gradients near x",
+        ),
+        _entry(
+            "stochastic_ingd",
+            "StochasticINGD",
+            Source("thesis", "Alg. 3"),
+            "normalised steps, the gradient taken at a random point of the last one",
+            "x ← x − m/(p‖m‖+q), y uniform on the segment, g at y",
+        ),
+    )
+}
