@@ -1,0 +1,77 @@
+"""Gradient iterations over many runs at once, and the first time that each of them is ε-stationary.
+
+One array holds every run: grid points and seeds along the leading axes. Runs that are finished are dropped from the
+arrays, so that a grid costs as much as its slow members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import whole
+
+Array = np.ndarray
+#: (gradient estimate of shape (runs, d), indices of the runs still going) -> effective step of shape (runs,)
+StepRule = Callable[[Array, Array], Array]
+
+
+def first_hits(
+    gradient: Callable[[Array, Array], Array],
+    x0: Array,
+    step: StepRule,
+    epsilon: Array | float,
+    limit: int,
+    noise: Callable[[int, Array], Array] | None = None,
+) -> tuple[Array, Array]:
+    """Iterate x <- x - h(g)·g for all runs and report when ‖∇f(x_t)‖ <= ε first holds.
+
+    Args:
+        gradient: ``gradient(x, who)`` for points ``x`` of shape (n, d) of the runs ``who``.
+        x0: starting points, shape (runs, d).
+        step: effective step h from the (noisy) gradient; see ``StepRule``.
+        epsilon: accuracy, one number or one a run.
+        limit: most iterations.
+        noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None for exact
+            gradients.
+
+    Returns:
+        (T, x): T_ε of (3.7) for every run (``limit + 1`` where it was not reached or the run became non-finite), and
+        the last points.
+
+    Example:
+        >>> hits, _ = first_hits(lambda x, who: x, np.array([[1.0]]), lambda g, who: np.full(len(g), 0.5), 0.1, 100)
+        >>> int(hits[0])                                        # 2^-4 is the first power of 1/2 below 0.1
+        4
+    """
+    whole("limit", limit, least=1)
+    runs = len(x0)
+    eps = np.broadcast_to(np.asarray(epsilon, dtype=float), (runs,))
+    hits = np.full(runs, limit + 1)
+    final = np.array(x0, dtype=float)
+    who, x = np.arange(runs), final.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(limit + 1):
+            g = gradient(x, who)
+            norm = np.sqrt((g * g).sum(-1))
+            reached = norm <= eps[who]
+            gone = reached | ~np.isfinite(norm)
+            if gone.any():
+                hits[who[reached]] = t
+                final[who[gone]] = x[gone]
+                who, x, g = who[~gone], x[~gone], g[~gone]
+                if not len(who):
+                    break
+            if t < limit:
+                if noise is not None:
+                    g = g + noise(len(who), who)
+                x = x - step(g, who)[:, None] * g
+    final[who] = x
+    return hits, final
+
+
+def row_norm(g: Any) -> Any:
+    """‖g‖ of every row."""
+    return np.sqrt((g * g).sum(-1))
