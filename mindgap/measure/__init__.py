@@ -9,15 +9,31 @@ from mindgap.base.lazy import lazy_names
 if TYPE_CHECKING:
     from mindgap.measure.gradients import NonFiniteError as NonFiniteError
     from mindgap.measure.gradients import gradient_passes as gradient_passes
+    from mindgap.measure.hessian import HessianProduct as HessianProduct
     from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
     from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
+    from mindgap.measure.probes.curvature import Sharpness as Sharpness
+    from mindgap.measure.probes.curvature import sharpness as sharpness
     from mindgap.measure.probes.noise import NoiseSample as NoiseSample
     from mindgap.measure.probes.noise import noise_sample as noise_sample
     from mindgap.measure.probes.noise import squared_gradient_norm_by_halves as squared_gradient_norm_by_halves
+    from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
+    from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
+    from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
+    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
+    from mindgap.measure.stability import stability_threshold as stability_threshold
     from mindgap.measure.undisturbed import undisturbed as undisturbed
 
 #: Public name -> module below this package that defines it.
 _WHERE = {
+    "sharpness": "probes.curvature",
+    "Sharpness": "probes.curvature",
+    "stability_threshold": "stability",
+    "local_smoothness": "probes.smoothness",
+    "LocalSmoothness": "probes.smoothness",
+    "fit_relaxed_smoothness": "relaxed_smoothness",
+    "RelaxedSmoothness": "relaxed_smoothness",
+    "HessianProduct": "hessian",
     "NonFiniteError": "gradients",
     "gradient_passes": "gradients",
     "PerSampleNorms": "per_sample",

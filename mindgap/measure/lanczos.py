@@ -1,0 +1,181 @@
+"""Lanczos with full reorthogonalisation, thick restarts and a residual: the ends of a symmetric operator's spectrum.
+
+Pure linear algebra on flat vectors; it knows neither models nor losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, positive, whole
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One end of the spectrum.
+
+    Attributes:
+        value: Ritz value theta.
+        residual: ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``.
+        error: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap).
+        vector: v, on the operator's device.
+    """
+
+    value: float
+    residual: float
+    error: float
+    vector: Tensor
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Both ends of a spectrum, as far as they were found.
+
+    Attributes:
+        top: the algebraically largest end.
+        bottom: the algebraically smallest end (often only a bound from above; see its ``error``).
+        second: the Ritz value next to ``top``; its distance is the gap of the next warm start.
+        products: operator products spent.
+        converged: whether the asked tolerance was reached.
+        values: Ritz values of the last basis, ascending.
+    """
+
+    top: Edge
+    bottom: Edge
+    second: float
+    products: int
+    converged: bool
+    values: tuple[float, ...]
+
+    @property
+    def largest(self) -> Edge:
+        """The end that is larger in magnitude: its absolute value is the operator norm."""
+        return self.top if abs(self.top.value) >= abs(self.bottom.value) else self.bottom
+
+
+def lanczos(
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    tol: float = 1e-3,
+    max_products: int = 100,
+    basis: int = 24,
+    known_gap: float | None = None,
+    both: bool = False,
+) -> Spectrum:
+    """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
+
+    A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost copies of an
+    eigenvalue appear), T = V'AV, theta and s its eigenpairs, r = beta |s_k| the residual of the Ritz pair.
+    Iteration ends when the error bound min(r, r^2/gap) of the top end is below tol |theta| and the bottom end is
+    either as accurate or certainly smaller in magnitude.
+
+    Args:
+        product: v -> A v for flat vectors.
+        start: any non-zero vector; the previous eigenvector makes a warm start.
+        tol: relative error of the largest eigenvalue that is good enough.
+        max_products: upper bound on the products spent.
+        basis: vectors kept at most; when full, the basis is compressed to a few Ritz vectors at both ends
+            (thick restart), so memory stays at ``basis`` vectors of the parameters' size.
+        known_gap: distance between the two largest eigenvalues if known from an earlier reading; a warm basis
+            sees too little of the rest of the spectrum to judge the gap itself.
+        both: converge both ends to ``tol``, whichever is larger.
+
+    Raises:
+        RuleError: for a zero or non-finite start, or a product that is not finite.
+
+    Example:
+        >>> d = torch.tensor([1.0, -3.0, 7.0, 2.0], dtype=torch.float64)
+        >>> ends = lanczos(lambda v: d * v, torch.ones(4, dtype=torch.float64), tol=1e-12, both=True)
+        >>> round(ends.top.value, 10), round(ends.bottom.value, 10), ends.products
+        (7.0, -3.0, 4)
+    """
+    positive("tol", tol)
+    whole("max_products", max_products, least=1)
+    whole("basis", basis, least=4)
+    size = start.numel()
+    norm = float(torch.linalg.vector_norm(start))
+    if not (norm > 0 and math.isfinite(norm)):
+        fail("start", "must be a finite, non-zero vector", norm)
+    cap = min(basis, size)
+    vectors = start.new_empty((min(8, cap), size))
+    projected = np.zeros((cap, cap))
+    rounding = torch.finfo(start.dtype).eps
+    vectors[0] = start / norm
+    count = spent = 0
+    met_before = False
+    while True:
+        image = product(vectors[count])
+        spent += 1
+        used = vectors[: count + 1]
+        overlap = used @ image
+        image = image - overlap @ used
+        again = used @ image
+        image -= again @ used
+        column = (overlap + again).double().cpu().numpy()
+        if not np.isfinite(column).all():
+            fail(
+                "product",
+                "must be finite (the Hessian product is not: does the loss have a NaN or infinity?)",
+                float(column[~np.isfinite(column)][0]),
+            )
+        projected[: count + 1, count] = projected[count, : count + 1] = column
+        count += 1
+        left = float(torch.linalg.vector_norm(image))
+        theta, s = np.linalg.eigh(projected[:count, :count])
+        residual = left * np.abs(s[-1])
+        reach = max(abs(theta[0]), abs(theta[-1]))
+        # Nothing is left when the Krylov space is invariant; the bound below it is rounding of the products.
+        closed = count == size or left <= 8 * rounding * max(reach, 1e-300)
+        error_top = _error(theta, residual, -1, known_gap)
+        error_bottom = _error(theta, residual, 0, None)
+        top_done = error_top <= tol * abs(theta[-1])
+        bottom_done = error_bottom <= tol * abs(theta[0])
+        bottom_idle = not both and abs(theta[0]) + residual[0] < abs(theta[-1])
+        # A start almost orthogonal to the top eigenvector first settles on the next one: unless the gap is known
+        # from before, the test has to hold twice running.
+        met = top_done and (bottom_done or bottom_idle)
+        done = closed or (met and (met_before or known_gap is not None))
+        met_before = met
+        if done or spent >= max_products:
+            used = vectors[:count]
+            weights = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used)
+            ends = weights @ used
+            return Spectrum(
+                Edge(float(theta[-1]), 0.0 if closed else float(residual[-1]), 0.0 if closed else error_top, ends[0]),
+                Edge(float(theta[0]), 0.0 if closed else float(residual[0]), 0.0 if closed else error_bottom, ends[1]),
+                float(theta[-2]) if count > 1 else float(theta[-1] - (known_gap or 0.0)),
+                spent,
+                bool(done),
+                tuple(float(t) for t in theta),
+            )
+        if count == cap:
+            # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next column fills its border.
+            kept = [*range(max(1, cap // 6)), *range(count - max(2, cap // 3), count)]
+            weights = torch.from_numpy(s[:, kept].T.copy()).to(vectors)
+            vectors[: len(kept)] = weights @ vectors[:count]
+            projected[:] = 0.0
+            projected[range(len(kept)), range(len(kept))] = theta[kept]
+            count = len(kept)
+        if count == len(vectors):
+            vectors = torch.cat([vectors, vectors.new_empty((min(len(vectors), cap - count), size))])
+        vectors[count] = image / left
+
+
+def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float | None) -> float:
+    """min(r, r^2/gap) with the gap to the neighbouring Ritz value, or a known one where that is smaller."""
+    r = float(residual[end])
+    if len(theta) > 1:
+        gap = abs(float(theta[-1] - theta[-2])) if end == -1 else abs(float(theta[1] - theta[0]))
+        # A Ritz value that has not settled may still move towards the end by its own residual.
+        gap -= float(residual[-2 if end == -1 else 1])
+        gap = gap if known_gap is None else min(gap, known_gap)
+    else:
+        gap = known_gap or 0.0
+    return r if gap <= 0 else min(r, r * r / gap)

@@ -1,0 +1,160 @@
+"""Local smoothness along an update, with the same batches and the same random numbers at every point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, whole
+from mindgap.base.objective import Objective
+from mindgap.base.tensors import unflatten
+from mindgap.measure.gradients import GradientPasses, gradient_passes
+
+
+@dataclass(frozen=True)
+class LocalSmoothness:
+    """How fast the gradient changes along a step.
+
+    Attributes:
+        value: the largest of ``ratios``: the estimate of the local smoothness.
+        gammas: where along the step, ending at 1.
+        ratios: ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left.
+        curvature: d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign.
+        curvature_error: its standard error over the batches (NaN with one batch).
+        noise_floor: what the nearest point would read if the loss were linear: the larger of a repeated evaluation's
+            difference and one rounding of the gradient, divided by the shortest displacement.
+        gradient_norm: ||g(x)|| on the same batches.
+        loss, loss_after: at x and at x + d.
+        displacement: ||d||.
+    """
+
+    value: float
+    gammas: tuple[float, ...]
+    ratios: tuple[float, ...]
+    curvature: float
+    curvature_error: float
+    noise_floor: float
+    gradient_norm: float
+    loss: float
+    loss_after: float
+    displacement: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """``value`` plus and minus the noise floor."""
+        return max(0.0, self.value - self.noise_floor), self.value + self.noise_floor
+
+
+def local_smoothness(
+    objective: Objective,
+    batches: Iterable[Any],
+    step: Sequence[Tensor] | Tensor,
+    *,
+    points: int = 4,
+    seed: int = 0,
+    train: bool | None = None,
+) -> LocalSmoothness:
+    """Smoothness of the mean loss along ``step``, from where the model stands.
+
+    With d the step and g the mean gradient over the batches,
+    L = max over gamma in {1/n, 2/n, ..., 1} of ||g(x + gamma d) - g(x)|| / (gamma ||d||).
+    All gradients use the same batches, the same random states and the same module modes; means and differences are
+    accumulated in float64. Costs ``points`` + 2 passes over the batches.
+
+    Args:
+        objective, batches: the problem; every batch has equal weight.
+        step: d = x_(k+1) - x_k, one tensor a parameter (those that take gradients, in order) or flat.
+        points: n, how many points of the step to look at, at least 4; the end is always among them.
+        seed: names the random numbers (dropout, shuffling).
+        train: put the model into training or evaluation mode; None leaves it as it is.
+
+    Raises:
+        RuleError: a step of another shape, a zero step, and all that ``gradient_passes`` refuses.
+
+    Example:
+        >>> from torch import nn
+        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> reading = local_smoothness(problem, [torch.tensor(2.0)], [torch.ones(1, 1)])
+        >>> round(reading.value, 9), round(reading.curvature, 9)
+        (6.0, 6.0)
+
+    Source: thesis, 3.2 and Fig. 3-1.
+
+    *Differs from the paper*: its released code takes one midpoint, sums where it should average, and compares
+    gradients of different random chunks; with clipping on that alone makes a correlation of smoothness and gradient
+    norm. See ``docs/measure.md``.
+    """
+    whole("points", points, least=4)
+    with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
+        return local_smoothness_in(passes, step, points=points)
+
+
+def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4) -> LocalSmoothness:
+    """``local_smoothness`` inside passes opened with ``move=True``."""
+    direction = _as_parameters(step, passes.parameters)
+    length = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
+    if not (length > 0 and math.isfinite(length)):
+        fail("step", "must be finite and not zero", f"a step of length {length:g}")
+    here = [p.detach().clone() for p in passes.parameters]
+    start, loss, along = _mean(passes, direction)
+    again, _, _ = _mean(passes, direction)
+    norm = _norm(start)
+    repeat = _norm([a - b for a, b in zip(again, start)])
+    del again
+    gammas = tuple((i + 1) / points for i in range(points))
+    ratios, moves, losses = [], [], []
+    for gamma in gammas:
+        with passes.moved(direction, gamma):
+            moved = _norm([p.detach().double() - h.double() for p, h in zip(passes.parameters, here)])
+            if moved == 0:
+                fail("step", "must be large enough to change the parameters in their precision", f"length {length:g}")
+            there, value, along_there = _mean(passes, direction)
+        ratios.append(_norm([a.sub_(b) for a, b in zip(there, start)]) / moved)
+        moves.append(moved)
+        losses.append(value)
+    change = (np.array(along_there) - np.array(along)) / length**2
+    error = float(change.std(ddof=1) / math.sqrt(len(change))) if len(change) > 1 else math.nan
+    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
+    return LocalSmoothness(
+        value=max(ratios), gammas=gammas, ratios=tuple(ratios), curvature=float(change.mean()), curvature_error=error,
+        noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss, loss_after=losses[-1],
+        displacement=moves[-1],
+    )  # fmt: skip
+
+
+def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    total = sum(p.numel() for p in parameters)
+    if isinstance(step, Tensor):
+        if step.numel() != total:
+            fail("step", f"must have {total} numbers, one a parameter", step.numel())
+        step = unflatten(step.detach().reshape(-1), parameters)
+    if len(step) != len(parameters) or any(d.shape != p.shape for d, p in zip(step, parameters)):
+        fail("step", "must have the parameters' shapes", [tuple(d.shape) for d in step])
+    return [d.detach().to(p.device) for d, p in zip(step, parameters)]
+
+
+def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> tuple[list[Tensor], float, list[float]]:
+    """Mean gradient in float64, mean loss, and <g_b, d> of every batch."""
+    total: list[Tensor] = []
+    losses, along = [], []
+    for item in passes.gradients():
+        wide = [g.double() for g in item.gradient]
+        along.append(sum(torch.sum(g * d.double()) for g, d in zip(wide, direction)))
+        losses.append(item.loss.double())
+        if total:
+            for t, g in zip(total, wide):
+                t.add_(g)
+        else:
+            total = [g.clone() if g is raw else g for g, raw in zip(wide, item.gradient)]
+    count = len(losses)
+    return [t.div_(count) for t in total], float(torch.stack(losses).mean()), [float(a) for a in along]
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))

@@ -1,0 +1,178 @@
+"""Does smoothness grow with the gradient norm? The (L0, L1) fit, with intervals and the right to refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mindgap.base.check import between, fail, whole
+from mindgap.base.rng import numpy_stream
+
+#: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is concluded.
+LEAST_SPAN = 3.0
+#: An interval of the log-log slope wider than this on either side says nothing.
+WIDEST = 0.5
+
+
+@dataclass(frozen=True)
+class RelaxedSmoothness:
+    """How smoothness and gradient norm go together.
+
+    Attributes:
+        L0, L1: upper envelope L <= L0 + L1 ||g|| over a ``cover`` share of the readings, both non-negative.
+        L0_interval, L1_interval: bootstrap intervals.
+        slope, slope_interval: least-squares slope of log L against log ||g||.
+        rank, rank_interval: Spearman's rank correlation.
+        span: ratio of the 95 % to the 5 % quantile of ||g||.
+        readings: pairs used (finite and positive).
+        level: of the intervals.
+        grows: True, False, or None where the readings do not allow a conclusion.
+        sentence: the answer in words.
+    """
+
+    L0: float
+    L1: float
+    L0_interval: tuple[float, float]
+    L1_interval: tuple[float, float]
+    slope: float
+    slope_interval: tuple[float, float]
+    rank: float
+    rank_interval: tuple[float, float]
+    span: float
+    readings: int
+    level: float
+    grows: bool | None
+    sentence: str
+
+
+def fit_relaxed_smoothness(
+    norms: Sequence[float] | NDArray[np.float64],
+    smoothness: Sequence[float] | NDArray[np.float64],
+    *,
+    cover: float = 0.95,
+    level: float = 0.9,
+    repeats: int = 200,
+    block: int | None = None,
+    seed: int = 0,
+) -> RelaxedSmoothness:
+    """Fit L <= L0 + L1 ||g|| to readings along a run, and say whether L grows with ||g||.
+
+    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0 (a linear programme). Slope and rank
+    correlation come with it. Readings along a run depend on each other, so the bootstrap draws blocks of neighbours.
+
+    Args:
+        norms: gradient norms ||g||, in the order of the run.
+        smoothness: local smoothness at the same points.
+        cover: share of the readings below the envelope.
+        level: of the bootstrap intervals.
+        repeats: bootstrap draws.
+        block: neighbours drawn together; the cube root of the number of readings unless given.
+        seed: of the bootstrap.
+
+    Raises:
+        RuleError: arrays of different length or fewer than 3 usable pairs.
+
+    Example:
+        >>> g = np.geomspace(0.1, 10, 60)
+        >>> fit = fit_relaxed_smoothness(g, 1 + 2 * g)
+        >>> round(fit.L0, 6), round(fit.L1, 6), fit.grows
+        (1.0, 2.0, True)
+        >>> fit_relaxed_smoothness(g ** 0.1, 1 + 2 * g).sentence
+        'cannot tell: the gradient norm spans a factor 1.5, and 3 is the least to conclude from'
+
+    Source: thesis, (3.2) and Assumption 3.3.3; Fig. 3-2 and 3-3.
+    """
+    g, y = np.asarray(norms, dtype=np.float64).ravel(), np.asarray(smoothness, dtype=np.float64).ravel()
+    if g.shape != y.shape:
+        fail("smoothness", f"must have one value for each of the {len(g)} norms", len(y))
+    between("cover", cover, 0, 1, ends="()")
+    between("level", level, 0, 1, ends="()")
+    whole("repeats", repeats, least=20)
+    usable = np.isfinite(g) & np.isfinite(y) & (g > 0) & (y > 0)
+    g, y = g[usable], y[usable]
+    n = len(g)
+    if n < 3:
+        fail("norms", "must have at least 3 finite, positive readings", n)
+    block = whole("block", block if block is not None else math.ceil(n ** (1 / 3)), least=1)
+    rng = numpy_stream(seed, "relaxed smoothness")
+    drawn = []
+    for _ in range(repeats):
+        pick = _blocks(n, min(block, n), rng)
+        drawn.append((*_envelope(g[pick], y[pick], cover), _slope(g[pick], y[pick]), _rank(g[pick], y[pick])))
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.nanquantile(np.array(drawn), tails, axis=0)
+    L0, L1 = _envelope(g, y, cover)
+    slope, rank = _slope(g, y), _rank(g, y)
+    span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
+    around = [(float(a), float(b)) for a, b in zip(low, high)]
+    grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1)
+    return RelaxedSmoothness(
+        L0, L1, around[0], around[1], slope, around[2], rank, around[3], span, n, level, grows, sentence
+    )
+
+
+def _conclude(
+    n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float], L0: float,
+    L1: float,
+) -> tuple[bool | None, str]:  # fmt: skip
+    if n < 10:
+        return None, f"cannot tell: {n} readings, and 10 are the least to conclude from"
+    if span < LEAST_SPAN:
+        return None, (
+            f"cannot tell: the gradient norm spans a factor {span:.2g}, "
+            f"and {LEAST_SPAN:g} is the least to conclude from"
+        )
+    numbers = (
+        f"log-log slope {slope:.2f} [{slopes[0]:.2f}, {slopes[1]:.2f}], "
+        f"rank correlation {rank:.2f} [{ranks[0]:.2f}, {ranks[1]:.2f}]"
+    )
+    if slopes[0] > 0 and ranks[0] > 0:
+        return True, f"smoothness grows with the gradient norm: {numbers}; L <= {L0:.3g} + {L1:.3g} ||g||"
+    if slopes[1] < 0 and ranks[1] < 0:
+        return False, f"smoothness falls with the gradient norm: {numbers}"
+    if max(slopes[1] - slope, slope - slopes[0]) > WIDEST:
+        return None, f"cannot tell from {n} readings: {numbers}"
+    return False, f"no growth of smoothness with the gradient norm: {numbers}"
+
+
+def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> tuple[float, float]:
+    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g), by its dual: n bounded variables, two constraints."""
+    from scipy.optimize import linprog
+
+    gs, ys = float(np.median(g)), float(np.median(y))
+    design = np.vstack([np.ones_like(g), g / gs])
+    # max a'y over -(1 - cover) <= a <= cover with design a <= 0; the line is the dual of the two constraints.
+    found = linprog(-(y / ys), A_ub=design, b_ub=np.zeros(2), bounds=(-(1 - cover), cover), method="highs")
+    L0, L1 = -found.ineqlin.marginals
+    return max(0.0, float(L0)) * ys, max(0.0, float(L1)) * ys / gs
+
+
+def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    u, v = np.log(g), np.log(y)
+    u = u - u.mean()
+    spread = float(u @ u)
+    return float(u @ (v - v.mean()) / spread) if spread > 0 else math.nan
+
+
+def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    from scipy.stats import rankdata
+
+    # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last bits.
+    a, b = rankdata(_rounded(g)), rankdata(_rounded(y))
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size > 0 else 0.0
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    digits = 10.0 ** (9 - np.ceil(np.log10(values)))
+    return np.round(values * digits) / digits
+
+
+def _blocks(n: int, block: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    starts = rng.integers(0, n - block + 1, size=math.ceil(n / block))
+    return (starts[:, None] + np.arange(block)).ravel()[:n]
