@@ -7,12 +7,27 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mindgap.tasks.problems.cleaning import HyperCleaning as HyperCleaning
+    from mindgap.tasks.problems.cleaning import area_under_curve as area_under_curve
+    from mindgap.tasks.problems.cleaning import corrupt as corrupt
+    from mindgap.tasks.problems.cleaning import hyper_cleaning as hyper_cleaning
     from mindgap.tasks.problems.quadratic import Quadratic as Quadratic
+    from mindgap.tasks.problems.quadratic import quadratic_loss as quadratic_loss
     from mindgap.tasks.problems.quadratic import quadratic_problem as quadratic_problem
+    from mindgap.tasks.problems.regularisation import RegularisationSelection as RegularisationSelection
+    from mindgap.tasks.problems.regularisation import covtype_selection as covtype_selection
+    from mindgap.tasks.problems.regularisation import ijcnn1_selection as ijcnn1_selection
+    from mindgap.tasks.problems.regularisation import multiclass_selection as multiclass_selection
+    from mindgap.tasks.problems.unbounded import UnboundedSmoothness as UnboundedSmoothness
+    from mindgap.tasks.problems.unbounded import unbounded_problem as unbounded_problem
 
 _WHERE = {
-    "Quadratic": "quadratic",
-    "quadratic_problem": "quadratic",
+    **dict.fromkeys(("HyperCleaning", "area_under_curve", "corrupt", "hyper_cleaning"), "cleaning"),
+    **dict.fromkeys(("Quadratic", "quadratic_loss", "quadratic_problem"), "quadratic"),
+    **dict.fromkeys(
+        ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
+    ),
+    **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
