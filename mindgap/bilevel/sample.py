@@ -158,6 +158,11 @@ class Batches:
         self.data = data
         self._cache: dict[tuple[int, str, int], np.ndarray] = {}
 
+    @property
+    def token_axes(self) -> int:
+        """Axes of a single token: none for a batch id, one for an array of indices."""
+        return 0 if self.order == "partition" else 1
+
     @classmethod
     def of(cls, data: Any, batch_size: int) -> Batches | Stream:
         """What a problem makes of the data it is given: a DataLoader's own settings, or a partition of anything else.
@@ -180,6 +185,10 @@ class Batches:
             last = "drop" if data.drop_last else "keep"
             return cls(data.dataset, data.batch_size, order=order, shuffle=False, last=last, collate=data.collate_fn)
         return cls(data, batch_size)
+
+    def devices(self) -> set[torch.device]:
+        """The devices the tensors of the data are on (none for a dataset)."""
+        return {t.device for t in _leaves(self.data)} if self.is_tensors else set()
 
     @property
     def weights(self) -> np.ndarray:
@@ -292,6 +301,7 @@ class Stream:
     """
 
     order = "stream"
+    token_axes = 0
     is_tensors = False
     permutation = None
 
@@ -340,6 +350,6 @@ def row(token: Sample, index: int | Sequence[int]) -> Sample:
         >>> row(Sample(np.array([4, 7]), np.array([1, 2])), 1)
         Sample(which=7, seed=2)
     """
-    seed = token.seed if isinstance(token.seed, int) else token.seed[index]
     which = token.which[index]
-    return Sample(which.item() if np.ndim(which) == 0 else which, seed if isinstance(seed, int) else int(seed))
+    seed = token.seed if isinstance(token.seed, int) else token.seed[index]
+    return Sample(which.item() if np.ndim(which) == 0 else which, int(seed) if np.ndim(seed) == 0 else seed)

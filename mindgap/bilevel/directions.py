@@ -1,0 +1,141 @@
+"""Directions: what estimates grad Phi(x) = f_x - J z*, z* = H^-1 f_y, from derivatives on samples.
+
+Pure functions of points and tokens; all derivatives come from the oracle, all loops from its array operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindgap.bilevel.sample import FULL, Sample
+
+
+def linear_system(
+    oracle: Any, x: Any, y: Any, z: Any, lower: Sample, upper: Sample, other: Sample | None = None
+) -> dict[str, Any]:
+    """The three directions of the linear-system methods at one point.
+
+    D_y = g_y, D_z = Hz - f_y, D_x = f_x - Jz. All vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0.
+
+    Args:
+        oracle: derivatives.
+        x, y, z: the point.
+        lower: lower sample of Hz and Jz, and of g_y unless ``other`` is given.
+        upper: upper sample of f_x and f_y.
+        other: a second lower sample, for g_y alone.
+
+    Source: bilevel notation of SOBA (Dagreou et al. 2022), with the sign z* = +H^-1 f_y.
+    """
+    if other is None:
+        g_y, hz, jz = oracle.system(x, y, z, lower)
+    else:
+        g_y = oracle.lower(x, y, other)
+        hz, jz = oracle.products(x, y, z, lower)
+    f_x, f_y = oracle.upper(x, y, upper)
+    return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
+
+
+def neumann_sum(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float) -> Any:
+    """``eta * sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) v``, an estimate of H^-1 v; Q = number of tokens.
+
+    With one Hessian the error is exactly ``(I - eta H)^(Q+1) H^-1 v``.
+
+    Source: StocBio (Ji, Yang, Liang 2021), used by MRBO and VRBO as well.
+    """
+
+    def factor(carry: tuple[Any, Any], token: Sample) -> tuple[Any, Any]:
+        r, total = carry
+        r = oracle.ops.move(r, oracle.hessian(x, y, r, token), eta)
+        return r, total + r
+
+    _, total = oracle.ops.loop(factor, (v, v), (tokens,))
+    return eta * total
+
+
+def neumann_random(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float, terms: int, k: Any) -> Any:
+    """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of N terms.
+
+    Args:
+        tokens: at least N - 1 tokens; the first k are used.
+        eta: step, at most 1/L for the Hessian of a minibatch.
+        terms: N.
+        k: the random number of factors, drawn with the tokens.
+
+    Source: Ghadimi & Wang 2018 (BSA); TTSA, ALSET, SUSTAIN.
+    """
+
+    def factor(r: Any, token: Sample) -> Any:
+        return oracle.ops.move(r, oracle.hessian(x, y, r, token), eta)
+
+    return terms * eta * oracle.ops.loop(factor, v, (tokens,), length=k)
+
+
+def conjugate_gradients(
+    oracle: Any, x: Any, y: Any, v: Any, token: Sample = FULL, *, tol: float = 1e-12, most: int | None = None
+) -> Any:
+    """H^-1 v by conjugate gradients on one sample: a reference for tests and studies (it synchronises).
+
+    Args:
+        tol: stop when the residual is below ``tol * ||v||``.
+        most: most products; twice the dimension if not given.
+    """
+    z = oracle.ops.zeros_like(v)
+    r = v - oracle.hessian(x, y, z, token)
+    p, rr = r, r @ r
+    stop = (tol**2) * float(v @ v)
+    for _ in range(2 * len(v) if most is None else most):
+        if float(rr) <= stop:
+            break
+        hp = oracle.hessian(x, y, p, token)
+        step = rr / (p @ hp)
+        z, r = z + step * p, r - step * hp
+        rr, before = r @ r, rr
+        p = r + (rr / before) * p
+    return z
+
+
+def implicit(oracle: Any, x: Any, y: Any, inverse: Any, upper: Sample, lower: Sample) -> Any:
+    """``f_x - J z`` with ``z = inverse(f_y)``: the hypergradient estimate of the Neumann methods.
+
+    Args:
+        inverse: function from f_y to an estimate of H^-1 f_y.
+        upper: sample of f_x, f_y.
+        lower: sample of J.
+    """
+    f_x, f_y = oracle.upper(x, y, upper)
+    return f_x - oracle.mixed(x, y, inverse(f_y), lower)
+
+
+def penalty(oracle: Any, x: Any, y: Any, w: Any, lam: Any, upper: Sample, at_y: Sample, at_w: Sample) -> Any:
+    """``f_x(x, y) + lam (g_x(x, y) - g_x(x, w))``: first derivatives only; its bias falls as 1/lam.
+
+    Args:
+        y: near the minimiser of f + lam g.
+        w: near the minimiser of g.
+
+    Source: F2SA (Kwon et al. 2023).
+    """
+    f_x, _ = oracle.upper(x, y, upper)
+    return f_x + lam * (oracle.lower_x(x, y, at_y) - oracle.lower_x(x, w, at_w))
+
+
+def solve_raised(ops: Any, h: Any, v: Any, least: float) -> Any:
+    """``P(H)^-1 v`` where P raises the eigenvalues of a symmetric matrix to at least ``least``.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> solve_raised(TorchOps, torch.diag(torch.tensor([4.0, -1.0])), torch.ones(2), 0.5)
+        tensor([0.2500, 2.0000])
+    """
+    values, vectors = ops.eigh((h + h.T) / 2)
+    return vectors @ ((vectors.T @ v) / ops.maximum(values, least))
+
+
+def exact(oracle: Any, x: Any, y: Any) -> Any:
+    """``f_x - J H^-1 f_y`` with dense matrices over all samples: a reference for small problems."""
+    import torch
+
+    _, h, j = oracle.dense(x, y, FULL)
+    f_x, f_y = oracle.upper(x, y, FULL)
+    return f_x - j @ torch.linalg.solve(h, f_y)

@@ -1,0 +1,97 @@
+"""Estimators: wrap a direction, reduce its noise, and keep the previous point themselves.
+
+A *direction* is a function ``(point, tokens) -> dict of vectors``; a *memory* is a dict that belongs to the state. The
+recursive estimators evaluate the direction at the new and at the remembered point on the same tokens, so the two
+mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Point = dict[str, Any]
+Direction = Callable[[Point], dict[str, Any]]
+
+
+def average(ops: Any, memory: Any, new: Any, weight: Any) -> Any:
+    """Moving average ``(1 - weight) memory + weight new``; weight 1 is the plain direction.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> average(TorchOps, torch.zeros(1), torch.ones(1), 0.25)
+        tensor([0.2500])
+    """
+    return ops.mix(memory, new, weight)
+
+
+def storm(direction: Direction, point: Point, memory: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
+    """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
+
+    a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same thing.
+
+    Args:
+        direction: the tokens are already bound to it.
+        point: where the estimate shall be.
+        memory: ``{"estimate": ..., "point": ...}`` of the previous call.
+        weights: a for each key of the direction.
+
+    Returns:
+        The new memory; its ``"estimate"`` is the estimate at ``point``.
+
+    Example:
+        >>> import torch
+        >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
+        >>> storm(lambda p: {"x": 2 * p["x"]}, {"x": torch.tensor(3.0)}, old, {"x": 0.5})["estimate"]["x"]
+        tensor(7.5000)
+    """
+    new, old = direction(point), direction(memory["point"])
+    before = memory["estimate"]
+    estimate = {key: new[key] + (1.0 - weights[key]) * (before[key] - old[key]) for key in new}
+    return {"estimate": estimate, "point": point}
+
+
+def spider(direction: Direction, point: Point, memory: dict[str, Any]) -> dict[str, Any]:
+    """``e = e_before + d(point) - d(point before)``, both on the same tokens.
+
+    Refresh by calling :func:`restart` with the direction on all samples, or on a large batch.
+
+    Example:
+        >>> import torch
+        >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
+        >>> spider(lambda p: {"x": 2 * p["x"]}, {"x": torch.tensor(3.0)}, old)["estimate"]["x"]
+        tensor(9.)
+    """
+    new, old = direction(point), direction(memory["point"])
+    before = memory["estimate"]
+    return {"estimate": {key: before[key] + (new[key] - old[key]) for key in new}, "point": point}
+
+
+def restart(direction: Direction, point: Point) -> dict[str, Any]:
+    """Forget the past: the memory of a recursive estimator that has just evaluated ``direction`` at ``point``."""
+    return {"estimate": direction(point), "point": point}
+
+
+def saga(ops: Any, new: Any, table: dict[str, Any], index: Any, weight: Any) -> tuple[Any, dict[str, Any]]:
+    """``d = q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``.
+
+    Args:
+        new: the quantity q on batch ``index`` of a fixed partition.
+        table: ``{"rows": (batches, dim), "mean": (dim,)}``; the rows are overwritten in torch.
+        weight: share of the samples in that batch.
+
+    Returns:
+        The estimate and the new table.
+
+    Source: SAGA in SABA (Dagreou et al. 2022), zero-initialised.
+    """
+    change = new - ops.row_of(table["rows"], index)
+    mean = table["mean"]
+    estimate = change + mean
+    return estimate, {"rows": ops.with_row(table["rows"], index, new), "mean": mean + weight * change}
+
+
+def empty_table(ops: Any, rows: int, like: Any) -> dict[str, Any]:
+    """A table of zeros for :func:`saga`."""
+    return {"rows": ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}

@@ -1,0 +1,110 @@
+"""The few array operations the methods need beside ``+ - * @``, for torch; another array library brings its own twin.
+
+A method is a pure function of (values, tokens). Written against this small set it runs eagerly in torch and compiled in
+another library from one source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.bilevel.sample import Sample, row
+
+
+class TorchOps:
+    """Array operations of eager torch.
+
+    Example:
+        >>> ops = TorchOps()
+        >>> ops.move(torch.ones(2), torch.ones(2), 0.5)
+        tensor([0.5000, 0.5000])
+        >>> ops.loop(lambda c, i: c + i, 0.0, (np.array([1.0, 2.0, 4.0]),), length=2)
+        3.0
+    """
+
+    @staticmethod
+    def move(x: Tensor, d: Tensor, lr: Any) -> Tensor:
+        """``x - lr * d`` without a temporary."""
+        if isinstance(lr, Tensor):
+            return x - lr * d
+        return torch.sub(x, d, alpha=lr)
+
+    @staticmethod
+    def mix(a: Tensor, b: Tensor, weight: Any) -> Tensor:
+        """``(1 - weight) * a + weight * b``."""
+        return torch.lerp(a, b, weight)
+
+    @staticmethod
+    def zeros_like(x: Tensor) -> Tensor:
+        """Zeros in the shape of ``x``."""
+        return torch.zeros_like(x)
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Zeros of a shape, in the dtype and on the device of ``like``."""
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def full_like(x: Tensor, value: float) -> Tensor:
+        """A number in the shape of ``x``."""
+        return torch.full_like(x, value)
+
+    @staticmethod
+    def scalar(value: float, like: Tensor) -> Tensor:
+        """A number as an array without axes."""
+        return torch.tensor(value, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def norm(x: Tensor) -> Tensor:
+        """Euclidean norm."""
+        return torch.linalg.vector_norm(x)
+
+    @staticmethod
+    def minimum(a: Tensor, b: float) -> Tensor:
+        """The smaller of an array and a number."""
+        return torch.clamp(a, max=b)
+
+    @staticmethod
+    def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of a symmetric matrix."""
+        values, vectors = torch.linalg.eigh(a)
+        return values, vectors
+
+    @staticmethod
+    def maximum(a: Tensor, b: float) -> Tensor:
+        """The larger of an array and a number."""
+        return torch.clamp(a, min=b)
+
+    @staticmethod
+    def row_of(table: Tensor, index: Any) -> Tensor:
+        """One row of a table."""
+        return table[int(index)]
+
+    @staticmethod
+    def with_row(table: Tensor, index: Any, value: Tensor) -> Tensor:
+        """The table with one row replaced. It writes in place: a table belongs to the state that is stepped."""
+        table[int(index)].copy_(value)
+        return table
+
+    @staticmethod
+    def loop(body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: int | None = None) -> Any:
+        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
+        if length is None:
+            first = inputs[0]
+            length = len(first.which) if isinstance(first, Sample) else len(first)
+        for i in range(length):
+            carry = body(carry, *(_item(a, i) for a in inputs))
+        return carry
+
+
+def _item(a: Any, i: int) -> Any:
+    if isinstance(a, Sample):
+        return row(a, i)
+    if isinstance(a, np.ndarray):
+        return a[i].item()
+    return a[i]

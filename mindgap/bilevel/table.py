@@ -1,0 +1,150 @@
+"""The methods as data: Table 1 of the authors' answer on SLIP, its footnotes, and where each method lives.
+
+Standard library only: the command line and the documentation read it without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+SMOOTH, SMOOTHER, RELAXED = "C^{1,1}_L", "C^{2,2}_L", "(L_x0, L_x1, L_y0, L_y1)-smooth"
+SC2, SC3 = "SC and C^{2,2}_L", "SC and C^{3,3}_L"
+MEAN_SQUARED = "mean-squared smooth (footnote 1)"
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A row of the table.
+
+    Attributes:
+        key: name on the command line.
+        title: name in the paper.
+        paper: authors and year, as in the table.
+        loop: "single", "double" or "double / single".
+        setting: "general expectation" or "finite sum".
+        complexity: oracle calls to an epsilon-stationary point.
+        upper: assumption on f.
+        lower: assumption on g.
+        batch: batch size the theory asks for.
+        hyper_parameters: names of the numbers a user has to choose (the steps among them).
+        order: "jacobi" (simultaneous) or "seidel" (sequential).
+        module, name: where the class is.
+        listed: whether it is a row of Table 1 (or of its first footnote only).
+        note: what the footnotes say.
+    """
+
+    key: str
+    title: str
+    paper: str
+    loop: str
+    setting: str
+    complexity: str
+    upper: str
+    lower: str
+    batch: str
+    hyper_parameters: tuple[str, ...]
+    order: str
+    module: str
+    name: str
+    listed: bool = True
+    note: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many hyper-parameters there are to choose."""
+        return len(self.hyper_parameters)
+
+    def load(self) -> Any:
+        """The class (imports torch).
+
+        Example:
+            >>> METHODS["slip"].load().__name__
+            'SLIP'
+        """
+        return getattr(import_module(f"mindgap.bilevel.methods.{self.module}"), self.name)
+
+    def __call__(self, **settings: Any) -> Any:
+        """The method with its settings: ``METHODS["soba"](lr_x=0.1, lr_y=0.1)``."""
+        return self.load()(**settings)
+
+
+_GENERAL, _FINITE = "general expectation", "finite sum"
+
+_ROWS = (
+    MethodInfo("bsa", "BSA", "Ghadimi & Wang, 2018", "double", _GENERAL, "Õ(ε⁻⁶)", SMOOTH, SC2, "Õ(1)",
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "bsa", "BSA"),
+    MethodInfo("stocbio", "StocBio", "Ji et al., 2021", "double", _GENERAL, "Õ(ε⁻⁴)", SMOOTH, SC2, "Õ(ε⁻²)",
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "stocbio", "StocBio"),
+    MethodInfo("amigo", "AmIGO", "Arbel & Mairal, 2021", "double", _GENERAL, "Õ(ε⁻⁴)", SMOOTH, SC2, "O(ε⁻²)",
+               ("lr_x", "lr_y", "lr_z", "inner", "solves"), "seidel", "amigo", "AmIGO"),
+    MethodInfo("alset", "ALSET", "Chen et al., 2021", "double / single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "alset", "ALSET",
+               note="converges without a double loop at the cost of a worse dependence on κ"),
+    MethodInfo("ttsa", "TTSA", "Hong et al., 2023", "single", _GENERAL, "Õ(ε⁻⁵)", SMOOTH, SC2, "Õ(1)",
+               ("lr_x", "lr_y", "eta", "terms"), "seidel", "ttsa", "TTSA"),
+    MethodInfo("f2sa", "F²SA", "Kwon et al., 2023", "single", _GENERAL, "O(ε⁻⁷)", SMOOTH, SC2, "O(1)",
+               ("lr_x", "lr_y", "lam", "delta", "inner"), "seidel", "f2sa", "F2SA"),
+    MethodInfo("soba", "SOBA", "Dagréou et al., 2022", "single", _FINITE, "O(ε⁻⁴)", SMOOTHER, SC3, "O(1)",
+               ("lr_x", "lr_y"), "jacobi", "soba", "SOBA"),
+    MethodInfo("saba", "SABA", "Dagréou et al., 2022", "single", _FINITE, "O(N^{4/3} ε⁻²)", SMOOTHER, SC3, "O(1)",
+               ("lr_x", "lr_y"), "jacobi", "saba", "SABA", note="N = m + n, all samples; SAGA's variance reduction"),
+    MethodInfo("masoba", "MA-SOBA", "Chen et al., 2023", "single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
+               ("lr_x", "lr_y", "lr_z", "theta"), "jacobi", "ma_soba", "MASOBA"),
+    MethodInfo("borep", "BO-REP", "Hao et al., 2024", "double", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
+               ("lr_x", "lr_y", "lr_z", "beta", "period", "inner", "radius", "refine"), "seidel", "bo_rep", "BOREP",
+               note="R, I and N are to be tuned beside what SLIP has"),
+    MethodInfo("slip", "SLIP", "Gong et al., 2024", "single", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
+               ("lr_x", "lr_y", "lr_z", "beta", "warm_start"), "jacobi", "slip", "SLIP"),
+    MethodInfo("vrbo", "VRBO", "Yang et al., 2021", "double", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
+               ("lr_x", "lr_y", "eta", "terms", "inner", "period", "refresh"), "seidel", "vrbo", "VRBO", listed=False),
+    MethodInfo("mrbo", "MRBO", "Yang et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
+               ("lr_x", "lr_y", "eta", "terms", "d", "m", "c_x", "c_y"), "jacobi", "mrbo", "MRBO", listed=False),
+    MethodInfo("sustain", "SUSTAIN", "Khanduri et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED,
+               "–", ("lr_x", "lr_y", "eta", "terms", "w", "c_x", "c_y"), "jacobi", "sustain", "SUSTAIN", listed=False),
+    MethodInfo("svrb", "SVRB", "Guo et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
+               ("lr_x", "lr_y", "mu", "d", "m", "c"), "jacobi", "svrb", "SVRB", listed=False),
+    MethodInfo("srba", "SRBA", "Dagréou et al., 2023", "single", _FINITE, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
+               ("lr_x", "lr_y", "period"), "jacobi", "srba", "SRBA", listed=False,
+               note="finite sum; the first footnote names it without a complexity of its own"),
+)  # fmt: skip
+
+#: Key -> row, in the order of Table 1, then of its first footnote.
+METHODS: dict[str, MethodInfo] = {row.key: row for row in _ROWS}
+
+HEADER = ("method", "loop", "setting", "oracle complexity", "upper level f", "lower level g", "batch", "to choose")
+
+
+def table_rows() -> list[tuple[str, ...]]:
+    """The table as text, one tuple a method, in the columns of :data:`HEADER`.
+
+    Example:
+        >>> table_rows()[10][:4]
+        ('SLIP (Gong et al., 2024)', 'single', 'general expectation', 'Õ(ε⁻⁴)')
+    """
+    return [
+        (f"{m.title} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, str(m.count))
+        for m in METHODS.values()
+    ]
+
+
+def table_markdown() -> str:
+    """The table for the documentation.
+
+    Example:
+        >>> table_markdown().splitlines()[0]
+        '| method | loop | setting | oracle complexity | upper level f | lower level g | batch | to choose |'
+    """
+    lines = [HEADER, ("---",) * len(HEADER), *table_rows()]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def as_records() -> list[dict[str, Any]]:
+    """The rows as plain dicts (for JSON).
+
+    Example:
+        >>> as_records()[0]["key"]
+        'bsa'
+    """
+    return [{f.name: getattr(m, f.name) for f in fields(m)} for m in METHODS.values()]
