@@ -1,0 +1,206 @@
+"""From rows to what is drawn: one value a run and place, statistics over seeds, and thinning that keeps extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.record.schema import Run
+
+#: Columns of a series of statistics, in the order of the CSV file.
+STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one method shows in one panel: equally long columns, ``x`` among them.
+
+    A series over seeds has the columns of :data:`STATISTICS`; a series of one run has ``y``, and ``seed`` says whose.
+    """
+
+    method: str
+    facet: str
+    columns: dict[str, np.ndarray]
+    seed: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns["x"])
+
+
+def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
+    """The panels of a figure, in order of appearance (numbers by size); ``[""]`` for one panel."""
+    if not facet:
+        return [""]
+    seen: dict[Any, None] = {}
+    for run in runs:
+        for value in [_of_run(run, facet)] if _of_run(run, facet) is not None else run.column(facet):
+            seen.setdefault(tuple(value) if isinstance(value, list) else value)
+    values = list(seen)
+    if all(isinstance(v, (int, float)) for v in values):
+        values.sort()
+    return [facet_label(facet, v) for v in values]
+
+
+def facet_label(facet: str, value: Any) -> str:
+    """Example:
+    >>> facet_label("tail", 1.5), facet_label("method", "SGD")
+    ('tail = 1.5', 'SGD')
+    """
+    if facet == "method" or isinstance(value, str):
+        return str(value)
+    return f"{facet} = {value:g}" if isinstance(value, float) else f"{facet} = {value}"
+
+
+def _of_run(run: Run, facet: str) -> Any:
+    return run.header.method if facet == "method" else run.header.settings.get(facet)
+
+
+def readings(run: Run, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Panel -> (x, y) of one run, over the rows that have both as numbers."""
+    fixed = _of_run(run, facet) if facet else ""
+    panels: dict[str, tuple[list[float], list[float]]] = {}
+    for row in run.rows:
+        a, b = row.get(x), row.get(y)
+        if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+            continue
+        if not facet:
+            panel = ""
+        elif fixed is not None:
+            panel = facet_label(facet, fixed)
+        elif facet in row:
+            panel = facet_label(facet, row[facet])
+        else:
+            continue
+        xs, ys = panels.setdefault(panel, ([], []))
+        xs.append(a)
+        ys.append(b)
+    return {p: (np.asarray(xs, dtype=float), np.asarray(ys, dtype=float)) for p, (xs, ys) in panels.items()}
+
+
+def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: int = 512) -> dict[str, np.ndarray]:
+    """Statistics over runs at common places.
+
+    Where the runs were read at the same places (steps, epochs), those are used as they are. Where they were not
+    (seconds), each run is interpolated linearly, inside its own range only, at up to ``grid`` of the places read.
+    A value that is not finite makes the mean there undefined (the line stops); in the quantiles it counts as largest.
+
+    Example:
+        >>> import numpy as np
+        >>> table = over_seeds([(np.array([0., 1.]), np.array([1., 3.])), (np.array([0., 1.]), np.array([3., 5.]))])
+        >>> table["mean"].tolist(), table["n"].tolist()
+        ([2.0, 4.0], [2.0, 2.0])
+    """
+    cleaned = [_one_value_a_place(x, y) for x, y in readings_of_runs if len(x)]
+    if not cleaned:
+        return {name: np.empty(0) for name in ("x", *STATISTICS)}
+    places = np.unique(np.concatenate([x for x, _ in cleaned]))
+    values = np.full((len(cleaned), len(places)), np.nan)
+    if len(places) <= 1.2 * max(len(x) for x, _ in cleaned):
+        present = np.zeros(values.shape, dtype=bool)
+        for line, (x, y) in enumerate(cleaned):
+            where = np.searchsorted(places, x)
+            values[line, where], present[line, where] = y, True
+    else:
+        if len(places) > grid:
+            places = places[np.unique(np.linspace(0, len(places) - 1, grid).astype(int))]
+        values = np.full((len(cleaned), len(places)), np.nan)
+        present = np.stack([(places >= x[0]) & (places <= x[-1]) for x, _ in cleaned])
+        for line, (x, y) in enumerate(cleaned):
+            values[line] = np.interp(places, x, y)
+    return {"x": places, **_statistics(values, present)}
+
+
+def _one_value_a_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Readings in order of place; several at one place are averaged, so that a run has one vote."""
+    keep = np.isfinite(x)
+    x, y = x[keep], y[keep]
+    places, which, counts = np.unique(x, return_inverse=True, return_counts=True)
+    if len(places) == len(x):
+        return places, y[np.argsort(x, kind="stable")]
+    with np.errstate(invalid="ignore"):
+        return places, np.bincount(which, weights=y, minlength=len(places)) / counts
+
+
+def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
+    n = present.sum(0)
+    finite = np.isfinite(values) | ~present
+    sound = finite.all(0) & (n > 0)
+    held = np.where(present & np.isfinite(values), values, 0.0)
+    mean = np.where(sound, held.sum(0) / np.maximum(n, 1), np.nan)
+    squares = np.where(present & finite, (held - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
+    sd = np.where(sound, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
+    # Missing and undefined values sort to the end; only the first n of a column are looked at.
+    ordered = np.sort(np.where(present & ~np.isnan(values), values, np.inf), axis=0)
+    table = {"mean": mean, "sd": sd}
+    for name, q in (("q10", 0.1), ("q50", 0.5), ("q90", 0.9)):
+        place = q * np.maximum(n - 1, 0)
+        low = np.floor(place).astype(int)
+        a = np.take_along_axis(ordered, low[None], 0)[0]
+        b = np.take_along_axis(ordered, np.minimum(low + 1, np.maximum(n - 1, 0))[None], 0)[0]
+        share = place - low
+        with np.errstate(invalid="ignore"):
+            mixed = np.where(share == 0, a, a + share * (b - a))
+        table[name] = np.where(np.isfinite(mixed), mixed, np.nan)
+    return {**table, "n": n.astype(float)}
+
+
+def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
+    """A few rows a bucket that look the same: each bucket along x keeps its ends and its extremes.
+
+    Extremes are those of the value, or of mean and median (four or six rows a bucket), so that no peak is lost.
+
+    Example:
+        >>> import numpy as np
+        >>> y = np.zeros(10_000); y[7777] = 1.0
+        >>> thinned = thin(Series("m", "", {"x": np.arange(1e4), "y": y}), 20)
+        >>> len(thinned) <= 80, float(thinned.columns["y"].max())
+        (True, 1.0)
+    """
+    size = len(series)
+    if size <= 2 * buckets:
+        return series
+    edges = _edges(series.columns["x"], buckets, log_x)
+    names = [n for n in ("y", "mean", "q50") if n in series.columns]
+    keep = {0, size - 1}
+    for begin, stop in zip(edges[:-1], edges[1:]):
+        if stop > begin:
+            keep.update((int(begin), int(stop) - 1))
+            for name in names:
+                column = series.columns[name][begin:stop]
+                if not np.isnan(column).all():
+                    keep.update((int(begin + np.nanargmin(column)), int(begin + np.nanargmax(column))))
+    for name in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
+        if name in series.columns and not np.isnan(series.columns[name]).all():
+            keep.update((int(np.nanargmin(series.columns[name])), int(np.nanargmax(series.columns[name]))))
+    index = np.array(sorted(keep))
+    return Series(series.method, series.facet, {k: v[index] for k, v in series.columns.items()}, series.seed)
+
+
+def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
+    """Bucket borders as row numbers: equally wide on the axis where x is in order, equally many rows otherwise."""
+    if np.all(np.diff(x) >= 0):
+        if log_x and (x > 0).any():
+            x = np.log(np.maximum(x, x[x > 0].min()))
+        if x[-1] > x[0]:
+            return np.append(np.searchsorted(x, np.linspace(x[0], x[-1], buckets + 1)[:-1]), len(x))
+    return np.linspace(0, len(x), buckets + 1).astype(int)
+
+
+def thin_points(series: Series, most: int) -> Series:
+    """At most about ``most`` points of a scatter: every k-th, and the extremes of both coordinates in each stretch."""
+    size = len(series)
+    if size <= most:
+        return series
+    keep = set(np.linspace(0, size - 1, max(most // 2, 1)).astype(int).tolist())
+    for name in ("x", "y"):
+        order = np.argsort(series.columns[name], kind="stable")
+        other = series.columns["y" if name == "x" else "x"][order]
+        for part in np.array_split(np.arange(size), max(most // 8, 1)):
+            values = other[part]
+            if not np.isnan(values).all():
+                keep.update((int(order[part[np.nanargmin(values)]]), int(order[part[np.nanargmax(values)]])))
+    index = np.array(sorted(keep))
+    return Series(series.method, series.facet, {k: v[index] for k, v in series.columns.items()}, series.seed)

@@ -1,0 +1,321 @@
+"use strict";
+// Draws every figure of the page from the numbers embedded in it, and answers the controls. No request is ever made.
+(() => {
+  const data = JSON.parse(document.getElementById("mg-data").textContent);
+  const figures = new Map(data.figures.map((f) => [f.id, f]));
+  const state = new Map();
+  const drawn = new Map();
+
+  // ---- numbers -----------------------------------------------------------------------------------------------
+  const show = (v) => {
+    if (v === null || v === undefined || !Number.isFinite(v)) return "–";
+    const a = Math.abs(v);
+    if (v !== 0 && (a < 1e-3 || a >= 1e6)) return v.toExponential(3).replace("e+", "e");
+    return Number(v.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 8 });
+  };
+
+  function middle(series, i, statistic) {
+    if (series.y) return [series.y[i], null, null];
+    if (statistic === "quantiles") return [series.q50[i], series.q10[i], series.q90[i]];
+    const m = series.mean[i], s = series.sd ? series.sd[i] : null;
+    return statistic === "mean" && m !== null && s !== null ? [m, m - s, m + s] : [m, null, null];
+  }
+
+  function value(series, i, statistic, low, mid, high) {
+    const n = series.n ? series.n[i] : 1;
+    if (series.y) return show(mid) + (series.s === undefined ? "" : `  (seed ${series.s})`);
+    if (statistic === "quantiles") return `${show(mid)}  [${show(low)}, ${show(high)}]  (${n} seeds)`;
+    if (statistic === "mean") return `${show(mid)} ± ${show(high === null ? null : high - mid)}  (${n} seeds)`;
+    return show(mid);
+  }
+
+  // The same rows as `view_rows` makes for the pictures, for what the reader chose.
+  function rowsOf(figure, st) {
+    const axis = figure.axes[st.axis];
+    const every = st.statistic === "every" && axis.runs.length;
+    const list = every ? axis.runs : axis.series;
+    const rows = [];
+    let least = Infinity;
+    list.forEach((series, place) => {
+      if (st.hidden.has(series.m)) return;
+      const size = series.x.length;
+      const stride = Math.max(1, Math.ceil(size / (every ? 12 : 60)));
+      for (let i = 0; i < size; i++) {
+        const x = series.x[i];
+        if (x === null || (st.logX && x <= 0)) continue;
+        let [y, lo, hi] = middle(series, i, st.statistic);
+        if (y !== null && st.logY && y <= 0) y = null;
+        const row = { x, y, m: figure.methods[series.m], f: figure.facets[series.f], r: place, o: i };
+        if (y !== null) {
+          least = Math.min(least, y);
+          if (lo !== null && hi !== null) { row.lo = lo; row.hi = hi; }
+          if (figure.kind === "points" || i % stride === 0 || i === size - 1) {
+            row.h = true;
+            row.xt = show(x);
+            row.v = value(series, i, st.statistic, lo, y, hi);
+          }
+        }
+        rows.push(row);
+      }
+    });
+    if (st.logY) for (const row of rows) if (row.lo !== undefined && row.lo <= 0) row.lo = least;
+    return rows;
+  }
+
+  // ---- drawing -----------------------------------------------------------------------------------------------
+  const scaleType = (log) => (log ? "log" : "linear");
+
+  function withState(figure, st, rows) {
+    const spec = structuredClone(figure.spec);
+    const axis = figure.axes[st.axis];
+    const unit = spec.spec || spec;
+    spec.datasets.rows = rows;
+    const x = unit.encoding.x;
+    x.axis.title = axis.label;
+    x.scale.type = scaleType(st.logX);
+    x.scale.nice = !st.logX;
+    if (st.logX) x.axis.format = "~g"; else delete x.axis.format;
+    for (const layer of unit.layer) {
+      const y = layer.encoding && layer.encoding.y;
+      if (y && y.scale) {
+        y.scale.type = scaleType(st.logY);
+        if (y.axis) { if (st.logY) y.axis.format = "~g"; else delete y.axis.format; }
+      }
+      for (const t of (layer.encoding && layer.encoding.tooltip) || []) if (t.field === "xt") t.title = axis.label;
+    }
+    if (spec.facet) {
+      spec.facet.sort = figure.facets;
+      if (axis.alone) spec.resolve = { scale: { x: "independent", y: "independent" } }; else delete spec.resolve;
+    }
+    return spec;
+  }
+
+  // On the page colours are CSS variables, so that light, dark and print need no new drawing.
+  function forPage(figure, st, width) {
+    const spec = withState(figure, st, rowsOf(figure, st));
+    const unit = spec.spec || spec;
+    spec.title = { text: figure.yLabel, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
+    spec.background = null;
+    const colour = unit.encoding.color;
+    colour.scale.range = figure.methods.map((_, i) => `var(--s${i % 8})`);
+    colour.legend = null;
+    for (const layer of unit.layer) {
+      const e = layer.encoding;
+      if (e.shape) e.shape.legend = null;
+      if (e.strokeDash) e.strokeDash.legend = null;
+      if (e.color && e.color.value) e.color.value = "var(--muted)";
+    }
+    const c = spec.config;
+    c.font = "system-ui, sans-serif";
+    Object.assign(c.axis, { labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)",
+      domainColor: "var(--rule)", tickColor: "var(--rule)" });
+    c.title.color = "var(--muted)";
+    c.header.labelColor = "var(--text)";
+    if (spec.facet) {
+      const shown = figure.facets.length;
+      const columns = Math.max(1, Math.min(shown, Math.floor(width / 290), 4));
+      const own = figure.axes[st.axis].alone;
+      spec.columns = columns;
+      const margin = own ? 62 * columns : 62;
+      unit.width = Math.max(120, Math.floor((width - margin - 28 * (columns - 1)) / columns) - 4);
+      unit.height = 200;
+    } else {
+      unit.width = width;
+      unit.height = Math.round(Math.min(360, Math.max(230, width * 0.5)));
+    }
+    return spec;
+  }
+
+  async function draw(id) {
+    const figure = figures.get(id), st = state.get(id);
+    const place = document.querySelector(`#${CSS.escape(id)} .chart`);
+    const width = place.clientWidth;
+    if (!width) return;
+    st.width = width;
+    if (st.hidden.size === figure.methods.length) {
+      if (drawn.has(id)) { drawn.get(id).finalize(); drawn.delete(id); }
+      place.textContent = "Every method is switched off.";
+      return;
+    }
+    const ticket = (st.ticket = (st.ticket || 0) + 1);
+    const box = document.createElement("div");
+    const result = await window.vegaEmbed(box, forPage(figure, st, width), {
+      renderer: "svg", actions: false, tooltip: { theme: "custom" }, ast: false,
+    });
+    if (ticket !== st.ticket) { result.finalize(); return; }
+    if (drawn.has(id)) drawn.get(id).finalize();
+    drawn.set(id, result);
+    place.replaceChildren(box);
+    place.dataset.drawn = "yes";
+    place.setAttribute("aria-label", describe(figure, st));
+  }
+
+  function describe(figure, st) {
+    const shown = figure.methods.filter((_, i) => !st.hidden.has(i) && figure.axes[st.axis].series.some((s) => s.m === i));
+    return `${figure.title}. ${figure.yLabel} against ${figure.axes[st.axis].label}, for ${shown.join(", ")}.` +
+      " The table below the figure has the numbers.";
+  }
+
+  // ---- table of last values ----------------------------------------------------------------------------------
+  function lastValues(figure, st) {
+    const body = document.querySelector(`#${CSS.escape(figure.id)} .ends tbody`);
+    if (!body) return;
+    const axis = figure.axes[st.axis];
+    body.replaceChildren(...axis.series.filter((s) => s.x.length).map((s) => {
+      const i = s.x.length - 1;
+      const row = document.createElement("tr");
+      const name = figure.methods[s.m] + (figure.facets[s.f] && figure.facets[s.f] !== figure.methods[s.m] ? `, ${figure.facets[s.f]}` : "");
+      const many = s.n ? s.n[i] : 1;
+      const cells = s.y
+        ? [s.s === undefined ? "" : String(s.s), show(s.x[i]), show(s.y[i])]
+        : [String(many), show(s.x[i]), many > 1 ? `${show(s.mean[i])} ± ${show(s.sd[i])}` : show(s.mean[i]),
+           many > 1 ? `${show(s.q50[i])} [${show(s.q10[i])}, ${show(s.q90[i])}]` : "–"];
+      const th = document.createElement("th");
+      th.scope = "row";
+      th.textContent = name;
+      row.append(th, ...cells.map((text) => { const td = document.createElement("td"); td.textContent = text; return td; }));
+      return row;
+    }));
+    const head = document.querySelector(`#${CSS.escape(figure.id)} .ends .axis-name`);
+    if (head) head.textContent = axis.label;
+  }
+
+  // ---- downloads ---------------------------------------------------------------------------------------------
+  function save(name, content, type) {
+    const link = document.createElement("a");
+    const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+    link.href = url;
+    link.download = name;
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  }
+
+  function viewFor(figure, st) {
+    const rows = rowsOf(figure, st);
+    const spec = withState(figure, st, rows);
+    const view = new window.vega.View(window.vega.parse(window.vegaLite.compile(spec).spec), { renderer: "none" });
+    return view;
+  }
+
+  const quote = (text) => (/[",\n\r]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : String(text));
+
+  function csv(figure, st) {
+    const axis = figure.axes[st.axis];
+    const every = st.statistic === "every" && axis.runs.length;
+    const list = every ? axis.runs : axis.series;
+    const names = list.length && list[0].y ? ["y"] : data.statistics;
+    const lines = [["method", "panel", "seed", axis.name, ...names].map(quote).join(",")];
+    for (const s of list) {
+      for (let i = 0; i < s.x.length; i++) {
+        const cells = names.map((n) => (s[n] && s[n][i] !== null ? s[n][i] : n === "n" ? 1 : ""));
+        lines.push([figure.methods[s.m], figure.facets[s.f], s.s === undefined ? "" : s.s, s.x[i], ...cells].map(quote).join(","));
+      }
+    }
+    return lines.join("\n") + "\n";
+  }
+
+  async function download(id, kind) {
+    const figure = figures.get(id), st = state.get(id);
+    const name = id.replace(/^fig-/, "");
+    if (kind === "csv") return save(`${name}.csv`, csv(figure, st), "text/csv;charset=utf-8");
+    const view = viewFor(figure, st);
+    if (kind === "svg") return save(`${name}.svg`, await view.toSVG(), "image/svg+xml");
+    const canvas = await view.toCanvas(2);
+    canvas.toBlob((blob) => save(`${name}.png`, blob, "image/png"));
+  }
+
+  // ---- controls ----------------------------------------------------------------------------------------------
+  function control(section, figure) {
+    const st = {
+      axis: 0, statistic: figure.statistic, hidden: new Set(), logX: figure.logX, logY: figure.logY, width: 0,
+    };
+    state.set(figure.id, st);
+    const again = () => { lastValues(figure, st); draw(figure.id).catch(report); };
+    const on = (selector, event, action) => {
+      const element = section.querySelector(selector);
+      if (element) element.addEventListener(event, () => { action(element); again(); });
+    };
+    on(".axis", "change", (e) => { st.axis = Number(e.value); });
+    on(".statistic", "change", (e) => { st.statistic = e.value; });
+    on(".log-x", "change", (e) => { st.logX = e.checked; });
+    on(".log-y", "change", (e) => { st.logY = e.checked; });
+    for (const button of section.querySelectorAll(".legend button")) {
+      button.addEventListener("click", () => {
+        const index = Number(button.dataset.method);
+        const off = button.getAttribute("aria-pressed") === "true";
+        button.setAttribute("aria-pressed", String(!off));
+        if (off) st.hidden.add(index); else st.hidden.delete(index);
+        again();
+      });
+    }
+    for (const button of section.querySelectorAll("button[data-save]")) {
+      button.addEventListener("click", () => download(figure.id, button.dataset.save).catch(report));
+    }
+    lastValues(figure, st);
+  }
+
+  function report(error) {
+    console.error(error);
+  }
+
+  const waiting = [];
+  for (const figure of figures.values()) {
+    const section = document.getElementById(figure.id);
+    control(section, figure);
+    waiting.push(figure.id);
+  }
+
+  // Figures in sight first, the others when there is time: the page answers at once however long it is.
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) {
+        near.unobserve(entry.target);
+        take(entry.target.id);
+      }
+    }
+  }, { rootMargin: "400px" });
+  function take(id) {
+    const place = waiting.indexOf(id);
+    if (place >= 0) { waiting.splice(place, 1); draw(id).catch(report); }
+  }
+  for (const id of figures.keys()) near.observe(document.getElementById(id));
+  const idle = window.requestIdleCallback || ((f) => setTimeout(f, 30));
+  (function rest() {
+    if (!waiting.length) { document.documentElement.dataset.ready = "yes"; return; }
+    draw(waiting.shift()).catch(report).finally(() => idle(rest));
+  })();
+
+  let timer = 0;
+  new ResizeObserver(() => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      for (const [id, st] of state) {
+        const width = document.querySelector(`#${CSS.escape(id)} .chart`).clientWidth;
+        if (st.width && width && width !== st.width) draw(id).catch(report);
+      }
+    }, 150);
+  }).observe(document.querySelector("main"));
+
+  // ---- theme and search --------------------------------------------------------------------------------------
+  const theme = document.getElementById("theme");
+  theme.hidden = false;
+  theme.querySelector("select").addEventListener("change", (event) => {
+    document.documentElement.dataset.theme = event.target.value;
+  });
+  const search = document.getElementById("search");
+  if (search) {
+    search.hidden = false;
+    search.querySelector("input").addEventListener("input", (event) => {
+      const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let count = 0;
+      for (const row of document.querySelectorAll("#verdicts tbody tr")) {
+        const text = row.textContent.toLowerCase();
+        row.hidden = !words.every((w) => text.includes(w));
+        count += row.hidden ? 0 : 1;
+      }
+      document.getElementById("found").textContent = words.length ? `${count} shown` : "";
+    });
+  }
+})();

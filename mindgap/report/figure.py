@@ -1,0 +1,334 @@
+"""One figure: its numbers, and the Vega-Lite specification from which page, PNG and SVG are drawn alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.record.schema import Run
+from mindgap.report.aggregate import Series, facet_values, over_seeds, readings, thin, thin_points
+
+#: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
+LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
+DARK = ("#6cb6ff", "#ff9d5c", "#5fd38d", "#c9a2ff", "#e6c34a", "#4fd0e0", "#ff8fc0", "#b5bdc9")
+#: Beyond eight methods the colours come again with another dash.
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+
+SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The figure's numbers against one quantity: statistics over seeds, and every run by itself."""
+
+    name: str
+    label: str
+    series: tuple[Series, ...]
+    runs: tuple[Series, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its numbers, ready for the page or for a picture.
+
+    ``single`` says that no method has more than one run, so that there is no band to draw.
+    """
+
+    id: str
+    figure: dict[str, Any]
+    methods: tuple[str, ...]
+    facets: tuple[str, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not any(len(s) for axis in self.axes for s in axis.series)
+
+    @property
+    def kind(self) -> str:
+        return str(self.figure.get("kind", "lines"))
+
+    @property
+    def single(self) -> bool:
+        return self.kind != "lines" or all(s.columns["n"].max(initial=1) <= 1 for a in self.axes for s in a.series)
+
+    @property
+    def statistic(self) -> str:
+        """What is drawn first: medians on a log axis, where a mean follows the largest value; means otherwise."""
+        if self.single:
+            return "value"
+        return "quantiles" if self.figure.get("log_y") else "mean"
+
+    def alone(self, axis: Axis) -> bool:
+        """Whether the panels differ so much in range that each needs axes of its own."""
+        spans = []
+        for facet in self.facets:
+            y = [s.columns["q50" if "q50" in s.columns else "y"] for s in axis.series if s.facet == facet]
+            x = [s.columns["x"] for s in axis.series if s.facet == facet]
+            if y and sum(map(len, y)):
+                spans.append((_span(np.concatenate(x)), _span(np.concatenate(y))))
+        return any(max(column) > 4 * max(min(column), 1e-300) for column in zip(*spans))
+
+
+def _span(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max() - min(0.0, float(finite.min()))) if len(finite) else 0.0
+
+
+def draw(
+    identity: str,
+    figure: dict[str, Any],
+    runs: list[Run],
+    methods: list[str],
+    axes: dict[str, str],
+    budget: int = 6000,
+) -> Drawing:
+    """Collect the numbers of one figure.
+
+    Args:
+        identity: id of the figure in the page.
+        figure: the figure's description, as ``study.json`` has it.
+        runs: the records to draw.
+        methods: every method of the study, in its order; colours follow it.
+        axes: column -> label of what may serve as x-axis.
+        budget: points to keep, per axis; more are thinned, keeping extremes.
+    """
+    lines = figure.get("kind", "lines") == "lines"
+    offered = {figure["x"]: figure.get("x_label") or axes.get(figure["x"], figure["x"])}
+    if lines and figure["x"] in axes:
+        offered |= {name: label for name, label in axes.items() if name not in offered}
+    facets = facet_values(runs, figure.get("facet", ""))
+    drawn = []
+    for name, label in offered.items():
+        axis = _axis(name, label, figure, runs, methods, facets, budget)
+        varies = any(np.ptp(s.columns["x"]) > 0 for s in axis.series if len(s))
+        if name == figure["x"] or varies:
+            drawn.append(axis)
+    return Drawing(identity, figure, tuple(methods), tuple(facets), tuple(drawn))
+
+
+def _axis(
+    name: str,
+    label: str,
+    figure: dict[str, Any],
+    runs: list[Run],
+    methods: list[str],
+    facets: list[str],
+    budget: int,
+) -> Axis:
+    by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
+    for run in runs:
+        for facet, (x, y) in readings(run, name, figure["y"], figure.get("facet", "")).items():
+            by_place.setdefault((run.header.method, facet), []).append((run.header.seed, x, y))
+    order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
+    each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
+    kind, log_x = figure.get("kind", "lines"), bool(figure.get("log_x"))
+    share = max(budget // max(len(each), 1), 12)
+    if kind == "points":
+        return Axis(name, label, tuple(thin_points(s, share) for s in each))
+    if kind == "path":
+        return Axis(name, label, tuple(thin(s, max(share // 4, 3)) for s in each))
+    table = [Series(m, f, over_seeds([(x, y) for _, x, y in by_place[m, f]])) for m, f in order]
+    buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
+    series = tuple(thin(s, buckets, log_x=log_x) for s in table)
+    several = len(each) > len(table)
+    return Axis(name, label, series, tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else ())
+
+
+def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
+    """The rows the specification is filled with; the page's script does the same for what the reader chooses."""
+    log_x, log_y = bool(drawing.figure.get("log_x")), bool(drawing.figure.get("log_y"))
+    rows: list[dict[str, Any]] = []
+    for place, series in enumerate(axis.series):
+        columns = series.columns
+        if "y" in columns:
+            middle, low, high = columns["y"], None, None
+        elif statistic == "quantiles":
+            middle, low, high = columns["q50"], columns["q10"], columns["q90"]
+        elif statistic == "mean":
+            middle, low, high = columns["mean"], columns["mean"] - columns["sd"], columns["mean"] + columns["sd"]
+        else:
+            middle, low, high = columns["mean"], None, None
+        for i, (x, y) in enumerate(zip(columns["x"].tolist(), middle.tolist())):
+            if not math.isfinite(x) or (log_x and x <= 0):
+                continue
+            row: dict[str, Any] = {"x": x, "m": series.method, "f": series.facet, "r": place, "o": i}
+            row["y"] = y if math.isfinite(y) and (y > 0 or not log_y) else None
+            if low is not None and high is not None and math.isfinite(high[i]) and row["y"] is not None:
+                row["lo"], row["hi"] = float(low[i]), float(high[i])
+            rows.append(row)
+    if log_y:
+        least = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
+        for row in rows:
+            if row.get("lo", 1.0) <= 0:
+                row["lo"] = least
+    return rows
+
+
+def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them the page's template."""
+    figure, kind = drawing.figure, drawing.kind
+    methods = list(drawing.methods)
+    colours = [LIGHT[i % len(LIGHT)] for i in range(len(methods))]
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "axis": {"title": axis.label, **_ticks(figure.get("log_x"))},
+        "scale": {"type": "log" if figure.get("log_x") else "linear", "zero": False, "nice": not figure.get("log_x")},
+    }
+    y_scale = {"type": "log" if figure.get("log_y") else "linear", "zero": False}
+    y_axis = {"title": None, **_ticks(figure.get("log_y"))}
+    y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
+    legend = {"title": None, "orient": "bottom", "direction": "horizontal", "columns": 3, "labelLimit": 260}
+    colour = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": colours}, "legend": legend}
+    detail = {"field": "r", "type": "nominal"}
+    tooltip = [{"field": "m", "title": "method"}, {"field": "xt", "title": axis.label}]
+    tooltip += [{"field": "v", "title": figure["y_label"]}]
+    hover = {
+        "transform": [{"filter": "datum.h"}],
+        "params": [
+            {
+                "name": "hover",
+                "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
+            }
+        ],
+        "mark": {"type": "point", "filled": True, "size": 70},
+        "encoding": {
+            "y": y,
+            "detail": detail,
+            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
+            "tooltip": tooltip,
+        },
+    }
+    layers: list[dict[str, Any]]
+    if kind == "points":
+        shapes = [SHAPES[i % len(SHAPES)] for i in range(len(methods))]
+        shape = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": shapes}, "legend": legend}
+        mark = {"type": "point", "filled": True, "size": 26, "opacity": 0.6}
+        layers = [{"mark": mark, "encoding": {"y": y, "shape": shape, "tooltip": tooltip}}]
+    elif kind == "path":
+        order = {"field": "o", "type": "quantitative"}
+        path = {"type": "line", "strokeWidth": 1.5}
+        layers = [{"mark": path, "encoding": {"y": y, "order": order, "detail": detail}}, hover]
+    else:
+        line: dict[str, Any] = {"y": y, "detail": detail}
+        if len(methods) > len(LIGHT):
+            dashes = [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(methods))]
+            line["strokeDash"] = {
+                "field": "m",
+                "type": "nominal",
+                "scale": {"domain": methods, "range": dashes},
+                "legend": legend,
+            }
+        low = {**y, "field": "lo"}
+        band = {
+            "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
+            "mark": {"type": "area", "opacity": 0.18},
+            "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
+        }
+        layers = [band, {"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
+    layers += _rules(figure.get("hlines") or {}, y_scale)
+    unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
+    spec: dict[str, Any] = {
+        "$schema": SCHEMA_URL,
+        "title": {"text": figure["title"], "subtitle": figure["y_label"], "anchor": "start", "frame": "group"},
+        "background": "#ffffff",
+        "config": CONFIG,
+        "datasets": {"rows": rows or []},
+        "data": {"name": "rows"},
+    }
+    if drawing.facets == ("",):
+        return {**spec, "width": 620, "height": 320, "autosize": {"type": "fit", "contains": "padding"}, **unit}
+    columns = 1 if len(drawing.facets) == 1 else (2 if len(drawing.facets) in (2, 4) else 3)
+    spec["facet"] = {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
+    spec["columns"] = columns
+    spec["spec"] = {"width": 600 // columns, "height": 220, **unit}
+    if drawing.alone(axis):
+        spec["resolve"] = {"scale": {"x": "independent", "y": "independent"}}
+    return spec
+
+
+def _ticks(log: Any) -> dict[str, Any]:
+    return {"format": "~g", "tickCount": 6} if log else {"tickCount": 6}
+
+
+def _rules(hlines: dict[str, float], scale: dict[str, Any]) -> list[dict[str, Any]]:
+    """Horizontal rules with their labels at the right end."""
+    if not hlines:
+        return []
+    data = {"values": [{"y": value, "label": label} for label, value in hlines.items()]}
+    y = {"field": "y", "type": "quantitative", "title": None, "scale": scale}
+    grey = {"value": "#57606a"}
+    return [
+        {
+            "data": data,
+            "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
+            "encoding": {"x": None, "y": y, "color": grey},
+        },
+        {
+            "data": data,
+            "mark": {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12},
+            "encoding": {"x": {"value": "width"}, "y": y, "text": {"field": "label"}, "color": grey},
+        },
+    ]
+
+
+_FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+CONFIG: dict[str, Any] = {
+    "font": _FONT,
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelColor": "#3d444d",
+        "titleColor": "#3d444d",
+        "gridColor": "#e4e8ec",
+        "domainColor": "#8c959f",
+        "tickColor": "#8c959f",
+        "labelOverlap": True,
+        "titlePadding": 8,
+    },
+    "title": {
+        "fontSize": 15,
+        "subtitleFontSize": 12,
+        "color": "#1f2328",
+        "subtitleColor": "#3d444d",
+        "offset": 10,
+        "subtitlePadding": 4,
+    },
+    "header": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFontWeight": "bold", "labelAnchor": "start"},
+    "legend": {"labelFontSize": 12, "labelColor": "#1f2328", "symbolStrokeWidth": 2.5},
+    "facet": {"spacing": 28},
+}
+
+
+def picture(drawing: Drawing) -> dict[str, Any]:
+    """The whole specification of a figure as it is first shown, with its numbers inside."""
+    axis = drawing.axes[0]
+    return specification(drawing, axis, rows=view_rows(drawing, axis, drawing.statistic))
+
+
+def figure_png(spec: dict[str, Any], *, scale: float = 2.0) -> bytes:
+    """A Vega-Lite specification as a PNG picture, drawn offline.
+
+    Example:
+        >>> spec = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a"}}}
+        >>> figure_png(spec)[:4]
+        b'\\x89PNG'
+    """
+    import vl_convert
+
+    return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
+
+
+def figure_svg(spec: dict[str, Any]) -> str:
+    """A Vega-Lite specification as an SVG picture, drawn offline."""
+    import vl_convert
+
+    return str(vl_convert.vegalite_to_svg(spec))
