@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -165,16 +166,16 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     edges = _edges(series.columns["x"], buckets, log_x)
     names = [n for n in ("y", "mean", "q50") if n in series.columns]
     keep = {0, size - 1}
-    for begin, stop in zip(edges[:-1], edges[1:]):
+    for begin, stop in pairwise(edges):
         if stop > begin:
             keep.update((int(begin), int(stop) - 1))
             for name in names:
                 column = series.columns[name][begin:stop]
                 if not np.isnan(column).all():
                     keep.update((int(begin + np.nanargmin(column)), int(begin + np.nanargmax(column))))
-    for name in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
-        if name in series.columns and not np.isnan(series.columns[name]).all():
-            keep.update((int(np.nanargmin(series.columns[name])), int(np.nanargmax(series.columns[name]))))
+    for edge in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
+        if edge in series.columns and not np.isnan(series.columns[edge]).all():
+            keep.update((int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge]))))
     index = np.array(sorted(keep))
     return Series(series.method, series.facet, {k: v[index] for k, v in series.columns.items()}, series.seed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,20 +64,29 @@ class Drawing:
             return "value"
         return "quantiles" if self.figure.get("log_y") else "mean"
 
-    def alone(self, axis: Axis) -> bool:
-        """Whether the panels differ so much in range that each needs axes of its own."""
-        spans = []
-        for facet in self.facets:
-            y = [s.columns["q50" if "q50" in s.columns else "y"] for s in axis.series if s.facet == facet]
-            x = [s.columns["x"] for s in axis.series if s.facet == facet]
-            if y and sum(map(len, y)):
-                spans.append((_span(np.concatenate(x)), _span(np.concatenate(y))))
-        return any(max(column) > 4 * max(min(column), 1e-300) for column in zip(*spans))
+    def alone(self, axis: Axis) -> dict[str, str]:
+        """The channels on which each panel needs an axis of its own: it would fill too little of a common one."""
+        if len(self.facets) < 2:
+            return {}
+        apart = {}
+        for channel in ("x", "y"):
+            log = bool(self.figure.get(f"log_{channel}"))
+            column = channel if channel == "x" or self.kind != "lines" else "q50"
+            ends = [_ends([s.columns[column] for s in axis.series if s.facet == f], log) for f in self.facets]
+            spans = [end for end in ends if end is not None]
+            if spans:
+                whole = max(high for _, high in spans) - min(low for low, _ in spans)
+                if min(high - low for low, high in spans) < 0.3 * whole:
+                    apart[channel] = "independent"
+        return apart
 
 
-def _span(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.abs(finite).max() - min(0.0, float(finite.min()))) if len(finite) else 0.0
+def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
+    values = np.concatenate([*columns, np.empty(0)])
+    values = values[np.isfinite(values)]
+    if log:
+        values = np.log(values[values > 0])
+    return (float(values.min()), float(values.max())) if len(values) else None
 
 
 def draw(
@@ -177,13 +187,14 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     x = {
         "field": "x",
         "type": "quantitative",
-        "axis": {"title": axis.label, **_ticks(figure.get("log_x"))},
-        "scale": {"type": "log" if figure.get("log_x") else "linear", "zero": False, "nice": not figure.get("log_x")},
+        "axis": {"title": axis.label, **_ticks(figure.get("log_x"), (r["x"] for r in rows or []))},
+        "scale": _scale(figure.get("log_x"), nice=False),
     }
-    y_scale = {"type": "log" if figure.get("log_y") else "linear", "zero": False}
-    y_axis = {"title": None, **_ticks(figure.get("log_y"))}
+    y_scale = _scale(figure.get("log_y"))
+    y_axis = {"title": None, **_ticks(figure.get("log_y"), (r["y"] for r in rows or []))}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
     legend = {"title": None, "orient": "bottom", "direction": "horizontal", "columns": 3, "labelLimit": 260}
+    legend |= {"symbolOpacity": 1, "symbolType": "circle" if kind == "points" else "stroke"}
     colour = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": colours}, "legend": legend}
     detail = {"field": "r", "type": "nominal"}
     tooltip = [{"field": "m", "title": "method"}, {"field": "xt", "title": axis.label}]
@@ -226,11 +237,14 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
             }
         low = {**y, "field": "lo"}
         band = {
+            "name": "band",
             "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
             "mark": {"type": "area", "opacity": 0.18},
             "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
         }
-        layers = [band, {"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
+        layers = [{"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
+        if not drawing.single:
+            layers.insert(0, band)
     layers += _rules(figure.get("hlines") or {}, y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
@@ -247,13 +261,32 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     spec["facet"] = {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
     spec["columns"] = columns
     spec["spec"] = {"width": 600 // columns, "height": 220, **unit}
-    if drawing.alone(axis):
-        spec["resolve"] = {"scale": {"x": "independent", "y": "independent"}}
+    if apart := drawing.alone(axis):
+        spec["resolve"] = {"scale": apart}
     return spec
 
 
-def _ticks(log: Any) -> dict[str, Any]:
-    return {"format": "~g", "tickCount": 6} if log else {"tickCount": 6}
+def _scale(log: Any, *, nice: bool = True) -> dict[str, Any]:
+    return {"type": "log", "nice": nice} if log else {"type": "linear", "zero": False}
+
+
+def _ticks(log: Any, values: Iterable[Any]) -> dict[str, Any]:
+    """Tick labels: on a log axis powers of ten, with 2 and 5 between them where it spans little more than one."""
+    if not log:
+        return {"tickCount": 6}
+    return {"labelExpr": log_labels(values), "tickCount": 6}
+
+
+def log_labels(values: Iterable[Any]) -> str:
+    """A Vega expression that labels 1e-6 as such, not as a row of zeros, and leaves most ticks bare."""
+    positive = [v for v in values if v is not None and v > 0]
+    decades = math.log10(max(positive) / min(positive)) if positive else 2.0
+    label = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))"
+    if decades < 0.4:
+        return label
+    first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
+    digits = "1" if decades > 1.3 else "1, 2, 5"
+    return f"indexof([{digits}], round(100 * {first}) / 100) >= 0 ? {label} : ''"
 
 
 def _rules(hlines: dict[str, float], scale: dict[str, Any]) -> list[dict[str, Any]]:
@@ -277,7 +310,8 @@ def _rules(hlines: dict[str, float], scale: dict[str, Any]) -> list[dict[str, An
     ]
 
 
-_FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+_FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
+_LETTERS = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"  # has the papers' signs (norms, gradients)
 CONFIG: dict[str, Any] = {
     "font": _FONT,
     "aria": False,
@@ -285,6 +319,7 @@ CONFIG: dict[str, Any] = {
     "axis": {
         "labelFontSize": 12,
         "titleFontSize": 12,
+        "titleFont": _LETTERS,
         "titleFontWeight": "normal",
         "labelColor": "#3d444d",
         "titleColor": "#3d444d",
@@ -297,13 +332,14 @@ CONFIG: dict[str, Any] = {
     "title": {
         "fontSize": 15,
         "subtitleFontSize": 12,
+        "subtitleFont": _LETTERS,
         "color": "#1f2328",
         "subtitleColor": "#3d444d",
         "offset": 10,
         "subtitlePadding": 4,
     },
     "header": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFontWeight": "bold", "labelAnchor": "start"},
-    "legend": {"labelFontSize": 12, "labelColor": "#1f2328", "symbolStrokeWidth": 2.5},
+    "legend": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFont": _LETTERS, "symbolStrokeWidth": 2.5},
     "facet": {"spacing": 28},
 }
 

@@ -99,8 +99,8 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]]) -> 
         '<link rel="icon" href="data:,">\n'
         f"<title>mindgap: {text(_counts(studies))}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#verdicts">To the verdicts</a>\n'
-        f"<header><div><h1>What the papers state, and what was measured</h1><p>{text(_counts(studies))}</p></div>{theme}"
-        f"</header>\n<main>\n{search}{verdict_table(studies, names)}\n{sections}\n</main>\n"
+        f"<header><div><h1>What the papers state, and what was measured</h1><p>{text(_counts(studies))}</p></div>"
+        f"{theme}</header>\n<main>\n{search}{verdict_table(studies, names)}\n{sections}\n</main>\n"
         f"<footer><p>{text(_period(studies))} Drawn from saved records by mindgap. Bands are over seeds: mean ± one "
         "standard deviation, or median with the 10 % and 90 % quantiles. Where a value is not finite the mean is "
         "undefined and its line stops. Long curves are thinned for the screen, keeping their extremes; the "
@@ -130,7 +130,9 @@ def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
 def _counts(studies: Sequence[Loaded]) -> str:
     words = [s.verdict.get("verdict") or "no verdict yet" for s in studies]
     order = ("holds", "does not hold", "inconclusive", "no verdict yet")
-    tally = ", ".join(f"{words.count(w)} {'hold' if w == 'holds' and words.count(w) != 1 else w}" for w in order if w in words)
+    tally = ", ".join(
+        f"{words.count(w)} {'hold' if w == 'holds' and words.count(w) != 1 else w}" for w in order if w in words
+    )
     return f"{len(studies)} stud{'y' if len(studies) == 1 else 'ies'}: {tally.replace('does not hold', _plural(words))}"
 
 
@@ -213,7 +215,7 @@ def _bundle() -> str:
     """Vega, Vega-Lite and the embedder as one script, out of the installed package: no network."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle())
+    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg, unused-ignore]  # its stub forgets the default
 
 
 def _asset(name: str) -> str:

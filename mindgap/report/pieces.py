@@ -80,8 +80,8 @@ def verdict_table(studies: Sequence[Loaded], anchors: Sequence[str]) -> str:
             + "</tr>"
         )
     return (
-        f'<table id="verdicts" role="table" aria-label="Verdicts"><thead role="rowgroup"><tr role="row">{head}</tr></thead>'
-        f'<tbody role="rowgroup">{"".join(lines)}</tbody></table>'
+        f'<table id="verdicts" role="table" aria-label="Verdicts"><thead role="rowgroup"><tr role="row">{head}</tr>'
+        f'</thead><tbody role="rowgroup">{"".join(lines)}</tbody></table>'
     )
 
 
@@ -112,7 +112,8 @@ def legend(drawing: Drawing) -> str:
             sign = f'<path d="M0 7H24" stroke="{colour}" stroke-width="3" stroke-dasharray="{dash}" fill="none"/>'
         items.append(
             f'<li><button type="button" aria-pressed="true" data-method="{place}">'
-            f'<svg width="24" height="14" viewBox="0 0 24 14" aria-hidden="true">{sign}</svg>{text(method)}</button></li>'
+            f'<svg width="24" height="14" viewBox="0 0 24 14" aria-hidden="true">{sign}</svg>'
+            f"{text(method)}</button></li>"
         )
     return f'<ul class="legend" aria-label="Methods: switch on and off">{"".join(items)}</ul>'
 
@@ -139,7 +140,9 @@ def figure_card(drawing: Drawing) -> str:
             f'<option value="{key}"{" selected" if key == drawing.statistic else ""}>{label}</option>'
             for key, label in choices.items()
         )
-        controls.append(f'<label>over seeds <select class="statistic" aria-label="seeds of {name}">{options}</select></label>')
+        controls.append(
+            f'<label>over seeds <select class="statistic" aria-label="seeds of {name}">{options}</select></label>'
+        )
     for axis in ("x", "y"):
         checked = " checked" if figure.get(f"log_{axis}") else ""
         controls.append(f'<label><input type="checkbox" class="log-{axis}"{checked}> log {axis}</label>')
@@ -153,7 +156,8 @@ def figure_card(drawing: Drawing) -> str:
         heads = "".join(f'<th scope="col"{" class=axis-name" if not h else ""}>{h or "x"}</th>' for h in head)
         ends = (
             f'<details class="ends"><summary>Last values</summary><div class="scroll" role="region" tabindex="0" '
-            f'aria-label="Last values of {name}"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div></details>'
+            f'aria-label="Last values of {name}"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table>'
+            "</div></details>"
         )
     return (
         f'<article class="figure{wide}" id="{drawing.id}">{title}{caption}'
@@ -168,7 +172,8 @@ def failures(study: Loaded) -> str:
     parts = []
     if study.failed:
         rows = [
-            (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "") for r in study.failed
+            (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "")
+            for r in study.failed
         ]
         inner = table(("Method", "Seed", "Rows before", "Error"), rows, label=f"Failed runs of {study.name}")
         parts.append(f"<h3>{_count(len(rows), 'run')} failed</h3>{inner}")
@@ -222,7 +227,9 @@ def behind(study: Loaded) -> str:
         for run in study.runs
     ]
     head = ("Method", "Seed", "Outcome", "Rows", "Seconds", "Started", "Record")
-    parts.append(f"<details><summary>{_count(len(rows__), 'run')}</summary>{table(head, rows__, label='Runs')}</details>")
+    parts.append(
+        f"<details><summary>{_count(len(rows__), 'run')}</summary>{table(head, rows__, label='Runs')}</details>"
+    )
     if study.others:
         parts.append(f"<p>{_count(study.others, 'further record')} of other settings in the folder, not drawn.</p>")
     return f"<details><summary>Settings, versions, machine, command</summary>{''.join(parts)}</details>"

@@ -63,7 +63,18 @@
   }
 
   // ---- drawing -----------------------------------------------------------------------------------------------
-  const scaleType = (log) => (log ? "log" : "linear");
+  const scale = (log, nice) => (log ? { type: "log", nice } : { type: "linear", zero: false });
+  // As `log_labels` in figure.py.
+  function logLabels(values) {
+    let low = Infinity, high = 0;
+    for (const v of values) if (v !== null && v > 0) { low = Math.min(low, v); high = Math.max(high, v); }
+    const decades = high ? Math.log10(high / low) : 2;
+    const label = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))";
+    if (decades < 0.4) return label;
+    const first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))";
+    return `indexof([${decades > 1.3 ? "1" : "1, 2, 5"}], round(100 * ${first}) / 100) >= 0 ? ${label} : ''`;
+  }
+  const ticks = (axis, log, values) => { if (log) axis.labelExpr = logLabels(values); else delete axis.labelExpr; };
 
   function withState(figure, st, rows) {
     const spec = structuredClone(figure.spec);
@@ -72,20 +83,22 @@
     spec.datasets.rows = rows;
     const x = unit.encoding.x;
     x.axis.title = axis.label;
-    x.scale.type = scaleType(st.logX);
-    x.scale.nice = !st.logX;
-    if (st.logX) x.axis.format = "~g"; else delete x.axis.format;
+    x.scale = scale(st.logX, false);
+    ticks(x.axis, st.logX, rows.map((row) => row.x));
+    const heights = rows.map((row) => row.y);
+    // Without a band the layer would only put an empty extent on the axes.
+    if (!rows.some((row) => row.lo !== undefined)) unit.layer = unit.layer.filter((layer) => layer.name !== "band");
     for (const layer of unit.layer) {
       const y = layer.encoding && layer.encoding.y;
       if (y && y.scale) {
-        y.scale.type = scaleType(st.logY);
-        if (y.axis) { if (st.logY) y.axis.format = "~g"; else delete y.axis.format; }
+        y.scale = scale(st.logY, true);
+        if (y.axis) ticks(y.axis, st.logY, heights);
       }
       for (const t of (layer.encoding && layer.encoding.tooltip) || []) if (t.field === "xt") t.title = axis.label;
     }
     if (spec.facet) {
       spec.facet.sort = figure.facets;
-      if (axis.alone) spec.resolve = { scale: { x: "independent", y: "independent" } }; else delete spec.resolve;
+      spec.resolve = { scale: axis.alone };
     }
     return spec;
   }
@@ -106,7 +119,7 @@
       if (e.color && e.color.value) e.color.value = "var(--muted)";
     }
     const c = spec.config;
-    c.font = "system-ui, sans-serif";
+    c.font = c.axis.titleFont = c.legend.labelFont = "system-ui, sans-serif";
     Object.assign(c.axis, { labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)",
       domainColor: "var(--rule)", tickColor: "var(--rule)" });
     c.title.color = "var(--muted)";
@@ -114,7 +127,7 @@
     if (spec.facet) {
       const shown = figure.facets.length;
       const columns = Math.max(1, Math.min(shown, Math.floor(width / 290), 4));
-      const own = figure.axes[st.axis].alone;
+      const own = Boolean(figure.axes[st.axis].alone.y);
       spec.columns = columns;
       const margin = own ? 62 * columns : 62;
       unit.width = Math.max(120, Math.floor((width - margin - 28 * (columns - 1)) / columns) - 4);
