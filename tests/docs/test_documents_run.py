@@ -1,0 +1,62 @@
+"""Documents run: every python block of the README, the docs and the contribution guide, and every console line."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)")
+
+
+def blocks(kind: str) -> list[tuple[Path, int, str]]:
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        found += [
+            (path, text[: match.start()].count("\n") + 1, match[2]) for match in BLOCK.finditer(text) if match[1] == kind
+        ]
+    return found
+
+
+def name(block: tuple[Path, int, str]) -> str:
+    return f"{block[0].relative_to(ROOT)}:{block[1]}"
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=name)
+def test_python_blocks_run(block: tuple[Path, int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, line, code = block
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, object] = {"__name__": "__document__"}
+    exec(compile("\n" * line + code, str(path), "exec"), scope)
+    assert len(scope) > 1
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=name)
+def test_console_blocks_print_what_they_show(block: tuple[Path, int, str], tmp_path: Path) -> None:
+    """Lines after ``$ `` are commands; what follows is their output (``...`` stands for anything)."""
+    commands = re.split(r"^\$ ", block[2], flags=re.MULTILINE)[1:]
+    assert commands
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": search, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    for item in commands:
+        command, _, expected = item.partition("\n")
+        command = re.sub(r"^mindgap\b", f"{sys.executable} -m mindgap", command)
+        done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        got = done.stdout + done.stderr
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(expected, got, flags), f"{command}\nprinted\n{got}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
+    missing = [target for target in LINK.findall(path.read_text()) if not (path.parent / target).exists()]
+    assert missing == []
