@@ -35,7 +35,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             point = torch.zeros((), dtype=torch.float64, requires_grad=True)
             point.grad = torch.tensor(g, dtype=torch.float64)
             CClip([point], lr=eta, tau=tau).step()
-        yield {"step": draw, "gradient_over_tau": g / tau, "ratio": rmsprop / -float(point)}
+        yield {"step": draw, "gradient_over_tau": g / tau, "ratio": rmsprop / -float(point.detach())}
 
 
 def _rmsprop_step(torch, g: float, v: float, lr: float, beta2: float, epsilon: float) -> float:  # type: ignore[no-untyped-def]
@@ -45,7 +45,7 @@ def _rmsprop_step(torch, g: float, v: float, lr: float, beta2: float, epsilon: f
     point.grad = torch.tensor(g, dtype=torch.float64)
     optimizer.state[point] = {"step": torch.zeros(()), "square_avg": torch.tensor(v, dtype=torch.float64)}
     optimizer.step()
-    return -float(point)
+    return -float(point.detach())
 
 
 def judge(runs: Sequence[Run]) -> Verdict:

@@ -19,45 +19,41 @@ from mindgap.studies.verdict import by_method, median_of_means, slope
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = ‖x‖²/2, with steps η_k = c/(k + c') fixed beforehand."""
+    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = x²/2 on the line, with steps η_k fixed beforehand.
+
+    Each replica is one coordinate: in one dimension GClip clips |g|, which is what CClip does to every coordinate.
+    """
     import torch
 
-    from mindgap.optim import GClip
+    from mindgap.optim import CClip
 
-    replicas, dimension, tail = trial["replicas"], trial["dimension"], trial["tail"]
-    points = torch.ones(replicas, dimension, dtype=torch.float64)
-    views = list(points.unbind(0))
+    replicas = trial["replicas"]
+    points = torch.ones(replicas, dtype=torch.float64)
     if trial["clip"]:
         # Theorem 1's schedule as its proof has it: τ_k = G k^(1/α).
-        optimizer = GClip(views, lr=1.0, tau=lambda k: trial["tau"] * k ** (1 / trial["alpha"]), scope="tensor")
+        optimizer = CClip([points], lr=1.0, tau=lambda k: trial["tau"] * k ** (1 / trial["alpha"]))
     else:
-        optimizer = torch.optim.SGD(views, lr=1.0)
+        optimizer = torch.optim.SGD([points], lr=1.0)
     rng = trial.numpy("noise")
     for step in range(1, trial["steps"] + 1):
-        noise = torch.from_numpy(_noise(rng, replicas, dimension, tail))
-        gradient = points + noise
-        for view, row in zip(views, gradient.unbind(0)):
-            view.grad = row
+        points.grad = points + torch.from_numpy(_noise(rng, replicas, trial["tail"]))
         with trial.timed():
             optimizer.param_groups[0]["lr"] = trial["lr"] * 4 / (step + 3)
             optimizer.step()
-        squares = points.square().sum(1).numpy()
         if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
+            squares = points.square().numpy()
             yield {"step": step, **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)}}
     size = 1
-    while replicas // size >= 8:
-        blocks = replicas // size
-        yield {"block": size, "block_mean": median_of_means(squares.tolist(), blocks)}
+    while replicas // size >= 16:
+        yield {"block": size, "block_mean": median_of_means(squares.tolist(), replicas // size)}
         size *= 4
 
 
-def _noise(rng: np.random.Generator, replicas: int, dimension: int, tail: float) -> np.ndarray:
-    """Isotropic directions times a Pareto length of that tail index (infinite index: Gaussian)."""
-    direction = rng.standard_normal((replicas, dimension))
-    length = rng.random((replicas, 1))
+def _noise(rng: np.random.Generator, replicas: int, tail: float) -> np.ndarray:
+    """Symmetric Pareto noise of that tail index (an infinite index: Gaussian)."""
     if np.isinf(tail):
-        return direction
-    return direction / np.linalg.norm(direction, axis=1, keepdims=True) * length ** (-1 / tail)
+        return rng.standard_normal(replicas)
+    return rng.choice([-1.0, 1.0], size=replicas) * rng.random(replicas) ** (-1 / tail)
 
 
 def judge(runs: Sequence[Run]) -> Verdict:
@@ -66,8 +62,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
     slopes = {name: _block_slope(group) for name, group in groups.items()}
     (sgd, sgd_error), (clip, clip_error) = slopes["SGD"], slopes["GClip"]
     early, late = (float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1))
-    degrades, settles = sgd - 2 * sgd_error > 0.1, clip + 2 * clip_error < max(0.1, (sgd - 2 * sgd_error) / 2)
-    falls = late < 0.5 * early
+    degrades, settles, falls = sgd - 2 * sgd_error > 0.15, clip + 2 * clip_error < 0.1, late < 0.5 * early
     numbers = {"sgd_slope": sgd, "gclip_slope": clip, "gclip_q99_early": early, "gclip_q99_late": late}
     measured = (
         f"median of block means grows like n^{sgd:.2f}±{sgd_error:.2f} (SGD), n^{clip:.2f}±{clip_error:.2f} (GClip); "
@@ -77,12 +72,19 @@ def judge(runs: Sequence[Run]) -> Verdict:
 
 
 def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
-    """Slope of log block mean against log block size, averaged over seeds, with its standard error over seeds."""
-    slopes = [slope(np.log(run.column("block")), np.log(run.column("block_mean")))[0] for run in runs]
+    """Slope of log block mean against log block size, averaged over seeds, with its standard error over seeds.
+
+    Blocks below 16 are left out: there the median of means lies below the mean for any skew law, x² of a Gaussian
+    included, and the slope would measure that.
+    """
+    slopes = []
+    for run in runs:
+        block, mean = np.array(run.column("block")), np.array(run.column("block_mean"))
+        slopes.append(slope(np.log(block[block >= 16]), np.log(mean[block >= 16]))[0])
     return float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes))) if len(slopes) > 1 else 0.0
 
 
-_SETTINGS = {"steps": 256, "replicas": 1024, "dimension": 2, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
+_SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
 
 STUDIES = (
     Study(
@@ -94,7 +96,7 @@ STUDIES = (
         source=Source("thesis", "Remark 4.4.1"),
         scales={
             "quick": Scale(_SETTINGS, seeds=4),
-            "cpu": Scale({**_SETTINGS, "replicas": 16_384, "steps": 1024}, seeds=10),
+            "cpu": Scale({**_SETTINGS, "replicas": 262_144, "steps": 1024}, seeds=10),
         },
         methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
         loop=loop,
