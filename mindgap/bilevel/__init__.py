@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mindgap.bilevel.checkpoint import load_state, save_state
+    from mindgap.bilevel.exact import exact_hypergradient, hyper_objective, lower_solution
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
     from mindgap.bilevel.methods.amigo import AmIGO
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.problem import BilevelProblem, Bound
     from mindgap.bilevel.sample import FULL, Batches, Sample, Stream
     from mindgap.bilevel.schedules import Constant, Power
+    from mindgap.bilevel.solver import Solution, solve
     from mindgap.bilevel.table import METHODS
     from mindgap.bilevel.upper import TorchStep
 
@@ -39,6 +42,13 @@ _WHERE = {
     "Sample": "sample",
     "Stream": "sample",
     "METHODS": "table",
+    "Solution": "solver",
+    "solve": "solver",
+    "exact_hypergradient": "exact",
+    "hyper_objective": "exact",
+    "lower_solution": "exact",
+    "load_state": "checkpoint",
+    "save_state": "checkpoint",
     "Method": "method",
     "State": "method",
     "TorchOracle": "oracles",
@@ -87,10 +97,17 @@ __all__ = [
     "Method",
     "Power",
     "Sample",
+    "Solution",
     "State",
     "StocBio",
     "Stream",
     "TorchOracle",
     "TorchStep",
+    "exact_hypergradient",
+    "hyper_objective",
+    "load_state",
+    "lower_solution",
+    "save_state",
+    "solve",
 ]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

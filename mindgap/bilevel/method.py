@@ -195,12 +195,16 @@ class Method(ABC):
             seed: seed of all draws.
             distributed: see :class:`mindgap.bilevel.oracles.TorchOracle`.
         """
+        return self.init_with(self.oracle(problem, seed, distributed), seed)
+
+    def oracle(self, problem: BilevelProblem, seed: int = 0, distributed: bool = False) -> TorchOracle:
+        """Derivatives of a problem, after a look at whether this method can run on it."""
         if not isinstance(problem, BilevelProblem):
             fail("problem", "must be a BilevelProblem", type(problem).__name__)
         oracle = TorchOracle(problem, distributed=distributed)
         self.check_problem(problem)
         oracle.check(seed, second_order=self.second_order)
-        return self.init_with(oracle, seed)
+        return oracle
 
     def init_with(self, oracle: Any, seed: int) -> State:
         """As :meth:`init`, with the derivatives of a given backend."""

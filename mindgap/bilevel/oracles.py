@@ -82,6 +82,16 @@ class TorchOracle:
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
 
+    @staticmethod
+    def to_torch(vector: Tensor) -> Tensor:
+        """A vector of this backend as a tensor."""
+        return vector
+
+    @staticmethod
+    def from_torch(vector: Tensor) -> Tensor:
+        """A tensor as a vector of this backend."""
+        return vector
+
     # What methods need to know of the problem, besides derivatives.
 
     @property

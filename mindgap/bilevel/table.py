@@ -20,7 +20,7 @@ class MethodInfo:
 
     Attributes:
         key: name on the command line.
-        title: name in the paper.
+        name: name in the paper.
         paper: authors and year, as in the table.
         loop: "single", "double" or "double / single".
         setting: "general expectation" or "finite sum".
@@ -28,15 +28,15 @@ class MethodInfo:
         upper: assumption on f.
         lower: assumption on g.
         batch: batch size the theory asks for.
-        hyper_parameters: names of the numbers a user has to choose (the steps among them).
+        choices: names of the numbers a user has to choose (the steps among them).
         order: "jacobi" (simultaneous) or "seidel" (sequential).
-        module, name: where the class is.
+        module, class_name: where the class is.
         listed: whether it is a row of Table 1 (or of its first footnote only).
         note: what the footnotes say.
     """
 
     key: str
-    title: str
+    name: str
     paper: str
     loop: str
     setting: str
@@ -44,17 +44,17 @@ class MethodInfo:
     upper: str
     lower: str
     batch: str
-    hyper_parameters: tuple[str, ...]
+    choices: tuple[str, ...]
     order: str
     module: str
-    name: str
+    class_name: str
     listed: bool = True
     note: str = ""
 
     @property
-    def count(self) -> int:
+    def hyperparameters(self) -> int:
         """How many hyper-parameters there are to choose."""
-        return len(self.hyper_parameters)
+        return len(self.choices)
 
     def load(self) -> Any:
         """The class (imports torch).
@@ -63,7 +63,7 @@ class MethodInfo:
             >>> METHODS["slip"].load().__name__
             'SLIP'
         """
-        return getattr(import_module(f"mindgap.bilevel.methods.{self.module}"), self.name)
+        return getattr(import_module(f"mindgap.bilevel.methods.{self.module}"), self.class_name)
 
     def __call__(self, **settings: Any) -> Any:
         """The method with its settings: ``METHODS["soba"](lr_x=0.1, lr_y=0.1)``."""
@@ -124,7 +124,7 @@ def table_rows() -> list[tuple[str, ...]]:
         ('SLIP (Gong et al., 2024)', 'single', 'general expectation', 'Õ(ε⁻⁴)')
     """
     return [
-        (f"{m.title} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, str(m.count))
+        (f"{m.name} ({m.paper})", m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, str(m.hyperparameters))
         for m in METHODS.values()
     ]
 

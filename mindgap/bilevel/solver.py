@@ -1,0 +1,208 @@
+"""The loop around a method: budgets, callbacks, a verdict in words, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.bilevel.checkpoint import load_state, save_state
+from mindgap.bilevel.draws import draw_chunk
+from mindgap.bilevel.method import Method, State, advance
+from mindgap.bilevel.problem import BilevelProblem
+
+#: How a run can end.
+OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
+
+Callback = Callable[[State], Any]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """How a run ended, and where.
+
+    Attributes:
+        outcome: one of :data:`OUTCOMES`.
+        message: the same as a sentence.
+        state: the last state.
+        seconds: time in the method alone; callbacks and checkpoints are not counted.
+    """
+
+    outcome: str
+    message: str
+    state: State
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the numbers are usable (neither non-finite nor diverged)."""
+        return self.outcome not in ("non-finite", "diverged")
+
+    @property
+    def x(self) -> Any:
+        """The upper variable in the form it was handed over (a module gets its parameters overwritten)."""
+        return self.state.problem.pack_x.write_back(self.state.oracle.to_torch(self.state.x))
+
+    @property
+    def y(self) -> Any:
+        """The lower variable in the form it was handed over (a module gets its parameters overwritten)."""
+        return self.state.problem.pack_y.write_back(self.state.oracle.to_torch(self.state.y))
+
+    def check(self) -> Solution:
+        """Itself, or an error when the run went wrong.
+
+        Raises:
+            ArithmeticError: with the message.
+        """
+        if not self.ok:
+            raise ArithmeticError(self.message)
+        return self
+
+
+def solve(
+    problem: BilevelProblem,
+    method: Method,
+    steps: int | None = None,
+    *,
+    seed: int = 0,
+    calls: int | None = None,
+    seconds: float | None = None,
+    callbacks: Callback | Iterable[Callback] = (),
+    every: int = 1,
+    limit: float = 1e10,
+    check_every: int = 100,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
+    resume: bool = False,
+    progress: bool = False,
+    backend: Any = None,
+    distributed: bool = False,
+) -> Solution:
+    """Run a method until a budget is spent, a callback says stop, or the numbers go wrong.
+
+    Args:
+        problem: what to solve.
+        method: how.
+        steps: iterations in all (those before a resume included).
+        seed: of all draws.
+        calls: budget of oracle calls; the run stops after the iteration that reaches it.
+        seconds: budget of time in the method.
+        callbacks: functions of the state, called at the start and after every ``every`` iterations; one that returns
+            True stops the run.
+        every: iterations between calls of the callbacks.
+        limit: "diverged" when the norm of x or y exceeds this times (1 + its norm at the start).
+        check_every: iterations between looks at the numbers.
+        checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end.
+        resume: start from that file if it exists; the trajectory is bitwise that of an uninterrupted run.
+        progress: write a line on standard error now and then.
+        backend: who runs the iterations; eager torch if not given.
+        distributed: average derivatives over the ranks of torch.distributed.
+
+    Returns:
+        The solution with an outcome in words; nothing is raised for a run that diverges (see ``Solution.check``).
+
+    Raises:
+        RuleError: for a bad argument, a run without any budget, or a checkpoint of another problem or method.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.bilevel import SABA
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
+        ...     batch_size=2)
+        >>> solution = solve(problem, SABA(lr_x=0.1, lr_y=0.2), steps=500)
+        >>> solution.message, round(float(solution.x), 4), solution.state.total_calls
+        ('done: 500 iterations', 1.0, 2500)
+    """
+    if not isinstance(method, Method):
+        fail("method", "must be a bilevel method", type(method).__name__)
+    if steps is None and calls is None and seconds is None:
+        fail("steps", "must be given, or calls, or seconds", None)
+    for name, value in (("steps", steps), ("calls", calls)):
+        if value is not None:
+            whole(name, value)
+    if seconds is not None:
+        positive("seconds", seconds)
+    for name, value in (("every", every), ("check_every", check_every), ("checkpoint_every", checkpoint_every)):
+        whole(name, value, least=1)
+    positive("limit", limit)
+    listeners: list[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
+    runner = Eager() if backend is None else backend
+    if resume and checkpoint is None:
+        fail("checkpoint", "must be given to resume", None)
+    begin = time.perf_counter()
+    oracle = runner.oracle(problem, method, seed, distributed)
+    if resume and checkpoint is not None and Path(checkpoint).exists():
+        state = load_state(checkpoint, method, oracle)
+    else:
+        state = method.init_with(oracle, seed)
+    spent = time.perf_counter() - begin
+    bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
+
+    def finished(outcome: str, why: str) -> Solution:
+        if checkpoint is not None:
+            save_state(checkpoint, state)
+        return Solution(outcome, f"{outcome}: {why}", state, spent)
+
+    told = 0.0
+    while True:
+        answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
+        if any(answer is True for answer in answers):
+            return finished("stopped", f"a callback asked for it after {state.t} iterations")
+        if steps is not None and state.t >= steps:
+            return finished("done", f"{state.t} iterations")
+        if calls is not None and state.total_calls >= calls:
+            return finished("out of calls", f"{state.total_calls} oracle calls after {state.t} iterations")
+        if seconds is not None and spent >= seconds:
+            return finished("out of time", f"{spent:.3g} s after {state.t} iterations")
+        stops = [every, check_every] + ([checkpoint_every] if checkpoint is not None else [])
+        count = min(p - state.t % p for p in stops)
+        if steps is not None:
+            count = min(count, steps - state.t)
+        begin = time.perf_counter()
+        state = runner.run(state, count, calls, None if seconds is None else seconds - spent)
+        norms = {name: runner.norm(state.values[name]) for name in ("x", "y")} if state.t % check_every == 0 else {}
+        spent += time.perf_counter() - begin
+        for name, norm in norms.items():
+            if not math.isfinite(norm):
+                return finished("non-finite", f"{name} is not finite at iteration {state.t}")
+            if norm > bounds[name]:
+                return finished("diverged", f"the norm of {name} is {norm:.3g} at iteration {state.t}")
+        if checkpoint is not None and state.t % checkpoint_every == 0:
+            save_state(checkpoint, state)
+        if progress and time.perf_counter() - told > 1.0:
+            told = time.perf_counter()
+            print(f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr)
+
+
+class Eager:
+    """Runs a method in torch, one iteration after another."""
+
+    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> Any:
+        """Checked derivatives of the problem."""
+        return method.oracle(problem, seed, distributed)
+
+    def norm(self, vector: Any) -> float:
+        """Euclidean norm as a number (waits for the device)."""
+        return float(vector.norm())
+
+    def run(self, state: State, steps: int, calls: int | None, seconds: float | None) -> State:
+        """At most that many iterations, fewer when a budget is reached."""
+        method, oracle, values = state.method, state.oracle, state.values
+        if calls is None and seconds is None:
+            chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
+            for kind, draws in chunk.steps():
+                values = method.update(values, draws, oracle, kind)
+            return advance(state, values, steps, chunk.drawn, oracle.take_calls())
+        end = math.inf if seconds is None else time.perf_counter() + seconds
+        for _ in range(steps):
+            state = method.step(state)
+            if (calls is not None and state.total_calls >= calls) or time.perf_counter() >= end:
+                break
+        return state
