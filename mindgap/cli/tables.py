@@ -9,15 +9,33 @@ def optimizers() -> None:
     """The optimizers, with their place in the papers."""
     from mindgap.optim.table import OPTIMIZERS
 
-    table(("optimizer", "place", "what it does"), [(o.name, o.place, o.statement) for o in OPTIMIZERS.values()])
+    table(
+        ("optimizer", "place", "what it does", "update"),
+        [(o.class_name, o.source, o.statement, o.update) for o in OPTIMIZERS.values()],
+    )
 
 
 def methods() -> None:
     """The sixteen bilevel methods (Table 1 of the SLIP paper)."""
     from mindgap.bilevel.table import METHODS
 
-    rows = [(m.name, m.loop, m.setting, m.complexity, m.batch, m.hyperparameters) for m in METHODS.values()]
-    table(("method", "loop", "setting", "oracle complexity", "batch", "hyper-parameters"), rows)
+    rows = [
+        (
+            m.key,
+            m.title,
+            m.paper,
+            m.loop,
+            m.setting,
+            m.complexity,
+            m.upper,
+            m.lower,
+            m.batch,
+            ", ".join(m.hyper_parameters),
+        )
+        for m in METHODS.values()
+    ]
+    columns = ("method", "title", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
+    table(columns, rows)
 
 
 def theory() -> None:

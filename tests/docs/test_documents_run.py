@@ -21,9 +21,8 @@ def blocks(kind: str) -> list[tuple[Path, int, str]]:
     found = []
     for path in DOCUMENTS:
         text = path.read_text()
-        found += [
-            (path, text[: match.start()].count("\n") + 1, match[2]) for match in BLOCK.finditer(text) if match[1] == kind
-        ]
+        matches = [match for match in BLOCK.finditer(text) if match[1] == kind]
+        found += [(path, text[: match.start()].count("\n") + 1, match[2]) for match in matches]
     return found
 
 
@@ -50,7 +49,9 @@ def test_console_blocks_print_what_they_show(block: tuple[Path, int, str], tmp_p
     for item in commands:
         command, _, expected = item.partition("\n")
         command = re.sub(r"^mindgap\b", f"{sys.executable} -m mindgap", command)
-        done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
         got = done.stdout + done.stderr
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         assert doctest.OutputChecker().check_output(expected, got, flags), f"{command}\nprinted\n{got}"

@@ -1,10 +1,8 @@
 """E8: a function on which averages over a window of n steps never settle (thesis, Lemma 6.4.2 and 6.7.2).
 
-*Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1); iterating the map from θ_0 = 0.2/(n+1) gives
-θ_k = -1 + (k + 0.2)/(n+1). It also states that f(θ_0) and f(θ_1) differ by at least 1/2, hence jumps of the window
-average of at least 1/(2n). The function's values lie below 1/(n+1), and the largest jump is (0.8n - 0.2)/(n(n+1)²):
-the averages never settle, but the jumps are of order 1/n², not 1/n. The verdict is about what the lemma needs (the
-period, and averages that do not settle); the size of the jump is reported beside the printed one.
+The proof states jumps of the window average of at least 1/(2n). On (6.11) they are (0.8n - 0.2)/(n(n+1)²), of order
+1/n² (see ``mindgap.theory.chapter6.lemma_6_4_2``). The verdict is about what the lemma needs, the period and averages
+that do not settle; the size of the jump is reported beside the printed one.
 """
 
 from __future__ import annotations
@@ -17,22 +15,23 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.theory.chapter6.lemma_6_4_2 import Sawtooth
 
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Gradient descent with step 1 on (6.11), and the average M_t over the last ``window`` values of f."""
-    n = trial["n"]
-    window = trial["window"] or n
-    theta = 0.2 / (n + 1)
+    f = Sawtooth(trial["n"])
+    window = trial["window"] or f.n
+    theta = f.start
     values: list[float] = []
-    for step in range(trial["periods"] * (n + 1)):
-        values.append(-theta / (n + 1) if theta <= 0 else n * theta / (n + 1))
+    for step in range(trial["periods"] * f.period):
+        values.append(f.value(theta))
         row: Row = {"step": step, "theta": theta, "loss": values[-1]}
         if step + 1 >= window:
             row["window_average"] = float(np.mean(values[-window:]))
         yield row
         with trial.timed():
-            theta -= -1 / (n + 1) if theta <= 0 else n / (n + 1)
+            theta = f.step(theta)
 
 
 def judge(runs: Sequence[Run]) -> Verdict:

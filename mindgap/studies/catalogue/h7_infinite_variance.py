@@ -29,6 +29,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     replicas = trial["replicas"]
     points = torch.ones(replicas, dtype=torch.float64)
+    optimizer: torch.optim.Optimizer
     if trial["clip"]:
         # Theorem 1's schedule as its proof has it: τ_k = G k^(1/α).
         optimizer = CClip([points], lr=1.0, tau=lambda k: trial["tau"] * k ** (1 / trial["alpha"]))
