@@ -28,6 +28,11 @@ class OptimizerEntry:
     statement: str
     update: str
 
+    @property
+    def place(self) -> str:
+        """Paper and place in it, as text."""
+        return str(self.source)
+
     def load(self) -> Any:
         """The class."""
         return getattr(import_module(self.module), self.class_name)

@@ -99,9 +99,7 @@ class GClip(RuleOptimizer):
         def coefficient(norm: Tensor, batch: Batch) -> Tensor:
             return clip_coefficient(norm, by_batch[id(batch)])
 
-        applied = scaled_update(
-            self, batches, coefficient, scope=self._scope, on_gradient=self._clip == "gradient"
-        )
+        applied = scaled_update(self, batches, coefficient, scope=self._scope, on_gradient=self._clip == "gradient")
         flags = [(norm > tau).double().mean() for (norm, _), tau in zip(applied, taus)]
         share = flags[0] if len(flags) == 1 else torch.stack([f.to(flags[0].device) for f in flags]).mean()
         self._note(share=share)

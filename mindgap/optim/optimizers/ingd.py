@@ -23,7 +23,7 @@ OUTCOMES = {
     "descended": "f fell by more than δ‖m‖/4 and the parameters moved by δ",
     "certified": "‖m‖ ≤ ε: the parameters are (δ, ε)-stationary",
     "exhausted": "neither descent nor certificate within the inner steps; the next step starts the search anew",
-    "non-finite": "a gradient was not finite and the step was skipped",
+    "non-finite": "a gradient was not finite; the parameters did not move",
 }
 
 
@@ -215,6 +215,9 @@ class INGD(RuleOptimizer):
             head["inner_steps"] = k
             norm = float(robust_norm([m for batch in batches for m in self._raw_states(batch, "m")], wide=True))
             head["norm"] = norm
+            if not math.isfinite(norm):
+                outcome = "non-finite"
+                break
             if norm <= head["epsilon"]:
                 outcome = "certified"
                 break
@@ -247,5 +250,3 @@ class INGD(RuleOptimizer):
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(m, distance)) if distance else x)
-
-

@@ -127,18 +127,25 @@ class StochasticINGD(RuleOptimizer):
         own = [robust_norm(self._raw_states(batch, "m"), wide=True) for batch in batches]
         norm = own[0] if len(own) == 1 else robust_norm([n.to(own[0].device) for n in own])
         terms = []
-        for batch, part in zip(batches, own):
+        for batch, length in zip(batches, own):
             group, lr = batch.group, batch.group["lr"]
             eta = interpolated_coefficient(norm, group["p"], group["q"])
             eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
-            u = unit_draw(group["seed"], batch.k)
+            u = self._drawn(batch) if torch.compiler.is_compiling() else unit_draw(group["seed"], batch.k)
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
-                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, u)))
+                part = u if isinstance(u, float) else u.to(m[0].device, m[0].dtype)
+                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, part)))
                 torch._foreach_sub_(x, step)
-            terms.append((eta, part))
+            terms.append((eta, length))
         self._note(direction=norm, update=terms)
+
+    @staticmethod
+    @torch._disable_dynamo
+    def _drawn(batch: Batch) -> Tensor:
+        """The step's draw as a tensor: a number would be built into the compiled graph, and so compile every step."""
+        return torch.tensor(unit_draw(batch.group["seed"], batch.k), dtype=torch.float64)
 
     def _average(self, batch: Batch) -> None:
         """Alg. 3, l. 7, and l. 2 for a parameter's first gradient."""

@@ -1,0 +1,209 @@
+"""One record an optimizer: how to build it, what it must refuse, where it may differ and why.
+
+The generic part of the contract is driven by these records and by one for ``torch.optim.SGD``: it is about torch's
+interface, not about us. An exception stands here as an excuse with its reason, never as an ``if`` in a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mindgap.optim import OPTIMIZERS
+
+
+@dataclass(frozen=True)
+class OptimizerCase:
+    """A record.
+
+    Attributes:
+        name: key in ``OPTIMIZERS``, or torch's name.
+        build: class of the optimizer.
+        settings: arguments under which it descends on the contract's problem, keyed by name.
+        variants: further settings that every generic test is run with.
+        bad: (arguments that differ from ``settings``, the error's text).
+        step_size: the argument that schedulers act on.
+        bf16_atol: how far 20 steps in bf16 may be from float32.
+        closure: whether a step needs a closure (and may call it more than once).
+        excuses: test -> why it does not apply.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    settings: dict[str, Any]
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    bad: tuple[tuple[dict[str, Any], str], ...] = ()
+    step_size: str = "lr"
+    closure: bool = False
+    ours: bool = True
+    bf16_atol: float = 0.157
+    excuses: dict[str, str] = field(default_factory=dict)
+
+    def make(self, params: Any, **changes: Any) -> Any:
+        return self.build(params, **{**self.settings, **changes})
+
+
+COMMON_BAD = (
+    ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
+    ({"lr": -1.0}, "lr must be positive and finite, got -1.0"),
+    ({"lr": float("nan")}, "lr must be a number, got nan"),
+    ({"lr": torch.ones(2)}, "lr must have one element when it is a tensor, got (2,)"),
+    ({"nonfinite": "ignore"}, "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'"),
+    ({"weight_decay": -0.1}, "weight_decay must be zero or positive, and finite, got -0.1"),
+    ({"foreach": True, "fused": True}, "fused must not be asked for together with foreach, got True"),
+)
+BETA_BAD = (
+    ({"beta": 1.0}, "beta must lie in [0, 1), got 1.0"),
+    ({"beta": -0.1}, "beta must lie in [0, 1), got -0.1"),
+)
+TAU_BAD = (
+    ({"tau": 0.0}, "tau must be positive, got 0.0"),
+    ({"tau": -2.0}, "tau must be positive, got -2.0"),
+    ({"tau": "one"}, "tau must be a number, got 'one'"),
+)
+PROJECT_BAD = (({"project": 3}, "project must be a function of a list of tensors, got 3"),)
+SCOPE_BAD = (({"scope": "layer"}, "scope must be one of 'all', 'group', 'tensor', got 'layer'"),)
+NO_SPARSE = {"sparse_refused": "torch.optim.SGD takes sparse gradients"}
+
+CASES = {
+    case.name: case
+    for case in (
+        OptimizerCase(
+            "gclip",
+            OPTIMIZERS["gclip"].load(),
+            {"lr": 0.05, "tau": 1.0},
+            variants={
+                "momentum": {"beta": 0.9},
+                "gradient-first": {"beta": 0.9, "clip": "gradient"},
+                "by tensor": {"scope": "tensor", "beta": 0.5},
+                "decay": {"weight_decay": 0.1},
+            },
+            bad=COMMON_BAD
+            + BETA_BAD
+            + TAU_BAD
+            + SCOPE_BAD
+            + PROJECT_BAD
+            + (
+                ({"clip": "norm"}, "clip must be one of 'momentum', 'gradient', got 'norm'"),
+                ({"tau": torch.ones(3)}, "tau must be a number, got tensor([1., 1., 1.])"),
+            ),
+        ),
+        OptimizerCase(
+            "cclip",
+            OPTIMIZERS["cclip"].load(),
+            {"lr": 0.05, "tau": 0.5},
+            variants={"momentum": {"beta": 0.9}, "gradient-first": {"beta": 0.9, "clip": "gradient", "track": True}},
+            bad=COMMON_BAD
+            + BETA_BAD
+            + TAU_BAD
+            + PROJECT_BAD
+            + (
+                ({"tau": torch.ones(3)}, "tau must be a list with one tensor a parameter (3 of them), got (3,)"),
+                ({"tau": [1.0]}, "tau must have an entry for each of the group's 3 parameters, got '1 entries'"),
+                ({"tau": [1.0, 1.0, torch.ones(4)]}, "tau must have the shape of its parameter, (5,), got (4,)"),
+                ({"tau": [1.0, 1.0, -torch.ones(5)]}, "tau must be positive in every coordinate, got -1.0"),
+            ),
+        ),
+        OptimizerCase(
+            "acclip",
+            OPTIMIZERS["acclip"].load(),
+            {"lr": 0.5, "weight_decay": 0.0},
+            variants={
+                "normalised, corrected": {"lr": 0.02, "form": "normalized", "bias_correction": True},
+                "alpha 1.5": {"alpha": 1.5, "weight_decay": 0.01, "track": True},
+            },
+            bad=COMMON_BAD
+            + PROJECT_BAD
+            + (
+                ({"betas": (0.9, 1.0)}, "betas[1] must lie in [0, 1), got 1.0"),
+                ({"betas": (-0.1, 0.9)}, "betas[0] must lie in [0, 1), got -0.1"),
+                ({"betas": 0.9}, "betas must be a pair of numbers, got 0.9"),
+                ({"alpha": 0.0}, "alpha must lie in (0, 2], got 0.0"),
+                ({"alpha": 2.5}, "alpha must lie in (0, 2], got 2.5"),
+                ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
+                ({"form": "adam"}, "form must be one of 'algorithm', 'normalized', got 'adam'"),
+            ),
+        ),
+        OptimizerCase(
+            "normalized_sgd",
+            OPTIMIZERS["normalized_sgd"].load(),
+            {"lr": 0.05},
+            variants={"momentum": {"beta": 0.9, "damping": 0.1}},
+            bad=COMMON_BAD
+            + BETA_BAD
+            + SCOPE_BAD
+            + PROJECT_BAD
+            + (({"damping": -1.0}, "damping must be zero or positive, and finite, got -1.0"),),
+        ),
+        OptimizerCase(
+            "ingd",
+            OPTIMIZERS["ingd"].load(),
+            {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
+            bad=(
+                ({"delta": 0.0}, "delta must be positive and finite, got 0.0"),
+                ({"epsilon": -1.0}, "epsilon must be positive and finite, got -1.0"),
+                ({"lipschitz": 0.0}, "lipschitz must be positive and finite, got 0.0"),
+                ({"inner": 0}, "inner must be a whole number of at least 1, got 0"),
+                ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+                ({"nonfinite": "ignore"}, "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'"),
+            ),
+            step_size="delta",
+            closure=True,
+            bf16_atol=0.4,  # a rounded f may refuse a step that float32 takes: at worst the length of a few steps
+            excuses={
+                "group_at_tiny_lr": "one search over one vector: all groups have the same delta",
+                "grad_scaler": "GradScaler.step takes no closure; test_ingd_and_grad_scaler shows the error",
+                "no_sync": "the algorithm decides by the value of f at every inner step",
+                "propagates": "moves only where f was seen to fall; the outcome says 'non-finite'",
+            },
+        ),
+        OptimizerCase(
+            "stochastic_ingd",
+            OPTIMIZERS["stochastic_ingd"].load(),
+            {"p": 1.0, "q": 10.0},
+            variants={"decay": {"weight_decay": 0.1, "beta": 0.5, "seed": 3}},
+            bad=COMMON_BAD
+            + BETA_BAD
+            + (
+                ({"p": -1.0}, "p must be zero or positive, and finite, got -1.0"),
+                ({"p": 0.0, "q": 0.0}, "q must be positive where p is 0, got 0.0"),
+                ({"seed": 0.5}, "seed must be a whole number of at least 0, got 0.5"),
+            ),
+        ),
+        OptimizerCase(
+            "torch.SGD",
+            torch.optim.SGD,
+            {"lr": 0.05, "momentum": 0.9},
+            ours=False,
+            excuses={
+                **NO_SPARSE,
+                "no_sync": "about our norms",
+                "compile": "torch 2.13 compiles away the momentum of 0-dim parameters; without momentum it passes",
+                "huge_entries": "SGD takes no norm",
+                "float32_states": "torch keeps states in the parameter's dtype",
+            },
+        ),
+    )
+}
+
+
+def generic(test: str) -> list[Any]:
+    """Parameters of a generic test: (case, variant's settings), all that have no excuse."""
+    import pytest
+
+    return [
+        pytest.param(case, changes, id=f"{case.name}{'-' + label if label else ''}")
+        for case in CASES.values()
+        if test not in case.excuses
+        for label, changes in {"": {}, **case.variants}.items()
+    ]
+
+
+def own(test: str) -> list[Any]:
+    """As ``generic``, for our own optimizers and without variants."""
+    import pytest
+
+    return [pytest.param(c, id=c.name) for c in CASES.values() if c.ours and test not in c.excuses]
