@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from mindgap.measure.gradients import NonFiniteError as NonFiniteError
     from mindgap.measure.gradients import gradient_passes as gradient_passes
     from mindgap.measure.hessian import HessianProduct as HessianProduct
+    from mindgap.measure.monitor import Monitor as Monitor
     from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
     from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
+    from mindgap.measure.probe import Moment as Moment
+    from mindgap.measure.probe import Probe as Probe
     from mindgap.measure.probes.curvature import Sharpness as Sharpness
     from mindgap.measure.probes.curvature import sharpness as sharpness
     from mindgap.measure.probes.noise import NoiseSample as NoiseSample
@@ -19,13 +22,24 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.noise import squared_gradient_norm_by_halves as squared_gradient_norm_by_halves
     from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
     from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
+    from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
+    from mindgap.measure.probes.statistics import equilibrium as equilibrium
+    from mindgap.measure.probes.statistics import training_statistics as training_statistics
     from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
     from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
     from mindgap.measure.stability import stability_threshold as stability_threshold
+    from mindgap.measure.table import PROBES as PROBES
     from mindgap.measure.undisturbed import undisturbed as undisturbed
 
 #: Public name -> module below this package that defines it.
 _WHERE = {
+    "Monitor": "monitor",
+    "PROBES": "table",
+    "Probe": "probe",
+    "Moment": "probe",
+    "training_statistics": "probes.statistics",
+    "TrainingStatistics": "probes.statistics",
+    "equilibrium": "probes.statistics",
     "sharpness": "probes.curvature",
     "Sharpness": "probes.curvature",
     "stability_threshold": "stability",

@@ -99,12 +99,11 @@ def fit_relaxed_smoothness(
         fail("norms", "must have at least 3 finite, positive readings", n)
     block = whole("block", block if block is not None else math.ceil(n ** (1 / 3)), least=1)
     rng = numpy_stream(seed, "relaxed smoothness")
-    drawn = []
-    for _ in range(repeats):
-        pick = _blocks(n, min(block, n), rng)
-        drawn.append((*_envelope(g[pick], y[pick], cover), _slope(g[pick], y[pick]), _rank(g[pick], y[pick])))
+    picks = np.array([_blocks(n, min(block, n), rng) for _ in range(repeats)])
+    slopes = [_slope(g[pick], y[pick]) for pick in picks]
+    ranks = [_rank(g[pick], y[pick]) for pick in picks]
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.nanquantile(np.array(drawn), tails, axis=0)
+    low, high = np.nanquantile(np.array([*_envelopes(g[picks], y[picks], cover), slopes, ranks]), tails, axis=1)
     L0, L1 = _envelope(g, y, cover)
     slope, rank = _slope(g, y), _rank(g, y)
     span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
@@ -149,6 +148,27 @@ def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> t
     found = linprog(-(y / ys), A_ub=design, b_ub=np.zeros(2), bounds=(-(1 - cover), cover), method="highs")
     L0, L1 = -found.ineqlin.marginals
     return max(0.0, float(L0)) * ys, max(0.0, float(L1)) * ys / gs
+
+
+def _envelopes(
+    g: NDArray[np.float64], y: NDArray[np.float64], cover: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same for many samples at once (rows), by a search over L1: for fixed L1 the best L0 is a quantile."""
+    place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
+
+    def best(L1: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        rest = y - L1[:, None] * g
+        L0 = np.maximum(0.0, np.partition(rest, place, axis=1)[:, place])
+        rest = rest - L0[:, None]
+        return np.maximum(cover * rest, (cover - 1) * rest).sum(axis=1), L0
+
+    low, high = np.zeros(len(g)), (y / g).max(axis=1)
+    for _ in range(45):  # the loss is convex in L1: thirds shrink the bracket by 1e-8
+        third = (high - low) / 3
+        left = best(low + third)[0] <= best(high - third)[0]
+        low, high = np.where(left, low, low + third), np.where(left, high - third, high)
+    L1 = (low + high) / 2
+    return best(L1)[1], L1
 
 
 def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:

@@ -15,6 +15,7 @@ from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import GradientPasses, gradient_passes
 from mindgap.measure.hessian import DEFAULT_MEMORY, HessianProduct
 from mindgap.measure.lanczos import Spectrum, lanczos
+from mindgap.measure.probe import Moment, Probe
 from mindgap.measure.stability import EffectiveSteps, effective_steps
 
 
@@ -227,3 +228,42 @@ def describe_sharpness(reading: Sharpness) -> str:
         what = f"{s.threshold:.3g}" if s.kind != "preconditioned" else f"{s.threshold:.3g} after preconditioning"
         text += f"; {s.kind} tolerates {what}: {where}"
     return text
+
+
+class SharpnessProbe(Probe):
+    """Sharpness along a run, each reading started from the last, with the optimizer's edge of stability.
+
+    The default tolerance of 1 % needs two or three products a reading; the error estimate stands beside the value.
+
+    Example:
+        >>> from torch import nn
+        >>> problem = Objective(nn.Linear(1, 1, bias=False), lambda m, b: 1.5 * m(b).square().sum())
+        >>> with Moment(problem, [torch.ones(1, 1)]) as moment:
+        ...     SharpnessProbe().read(moment)["value"]
+        3.0
+    """
+
+    name, needs = "sharpness", frozenset({"hessian"})
+
+    def __init__(self, every: int = 1, *, tol: float = 1e-2, max_products: int = 30) -> None:
+        super().__init__(every)
+        self.tol, self.max_products = tol, max_products
+        self._last: Sharpness | None = None
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        reading = self._last = sharpness_in(
+            moment.passes, product=moment.hessian, tol=self.tol, max_products=self.max_products, start=self._last,
+            optimizer=moment.optimizer, seed=moment.seed,
+        )  # fmt: skip
+        row = {
+            "value": reading.value,
+            "error": reading.error,
+            "norm": reading.norm,
+            "products": float(reading.products),
+        }
+        if reading.stability is not None:
+            row |= {"threshold": reading.stability.threshold, "ratio": reading.stability.ratio}
+        return row
+
+    def cost(self, batches: int) -> float:
+        return (2.0 + 2.0 * (10 if self._last is None else 4)) * batches

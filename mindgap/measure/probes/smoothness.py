@@ -14,7 +14,8 @@ from torch import Tensor
 from mindgap.base.check import fail, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import unflatten
-from mindgap.measure.gradients import GradientPasses, gradient_passes
+from mindgap.measure.gradients import GradientPasses, NonFiniteError, gradient_passes
+from mindgap.measure.probe import Moment, Probe
 
 
 @dataclass(frozen=True)
@@ -107,23 +108,27 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
     norm = _norm(start)
     repeat = _norm([a - b for a, b in zip(again, start)])
     del again
-    gammas = tuple((i + 1) / points for i in range(points))
-    ratios, moves, losses = [], [], []
-    for gamma in gammas:
+    gammas, ratios, moves, losses = [], [], [], []
+    along_there: list[float] = []
+    for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
             moved = _norm([p.detach().double() - h.double() for p, h in zip(passes.parameters, here)])
-            if moved == 0:
-                fail("step", "must be large enough to change the parameters in their precision", f"length {length:g}")
+            if moved == 0:  # rounded away
+                continue
             there, value, along_there = _mean(passes, direction)
+        gammas.append(gamma)
         ratios.append(_norm([a.sub_(b) for a, b in zip(there, start)]) / moved)
         moves.append(moved)
         losses.append(value)
+    if not ratios:
+        fail("step", "must be large enough to change the parameters in their precision", f"length {length:g}")
     change = (np.array(along_there) - np.array(along)) / length**2
     error = float(change.std(ddof=1) / math.sqrt(len(change))) if len(change) > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
     return LocalSmoothness(
-        value=max(ratios), gammas=gammas, ratios=tuple(ratios), curvature=float(change.mean()), curvature_error=error,
-        noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss, loss_after=losses[-1],
+        value=max(ratios), gammas=tuple(gammas), ratios=tuple(ratios), curvature=float(change.mean()),
+        curvature_error=error, noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss,
+        loss_after=losses[-1],
         displacement=moves[-1],
     )  # fmt: skip
 
@@ -158,3 +163,38 @@ def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> tuple[list[Ten
 
 def _norm(tensors: Sequence[Tensor]) -> float:
     return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+
+
+class SmoothnessProbe(Probe):
+    """Local smoothness along the updates of a run.
+
+    Example:
+        >>> from torch import nn
+        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> with Moment(problem, [torch.tensor(2.0)], update=[torch.ones(1, 1)]) as moment:
+        ...     round(SmoothnessProbe().read(moment)["value"], 9)
+        6.0
+    """
+
+    name, needs = "smoothness", frozenset({"gradients", "update"})
+
+    def __init__(self, every: int = 1, *, points: int = 4) -> None:
+        super().__init__(every)
+        self.points = whole("points", points, least=4)
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        largest = max((float(d.abs().max()) for d in moment.update if d.numel()), default=0.0)
+        if not math.isfinite(largest):
+            raise NonFiniteError("update must be finite, got NaN or infinity")
+        if largest == 0:  # a step that moved nothing says nothing
+            return dict.fromkeys(("value", "curvature", "noise_floor", "gradient_norm"), math.nan)
+        reading = local_smoothness_in(moment.passes, moment.update, points=self.points)
+        return {
+            "value": reading.value,
+            "curvature": reading.curvature,
+            "noise_floor": reading.noise_floor,
+            "gradient_norm": reading.gradient_norm,
+        }
+
+    def cost(self, batches: int) -> float:
+        return (self.points + 2.0) * batches

@@ -1,0 +1,297 @@
+"""Probes on a schedule in somebody's training loop. A monitored run equals the unmonitored run bit for bit."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import between, fail, one_of, whole
+from mindgap.base.objective import Objective
+from mindgap.measure.gradients import NonFiniteError
+from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.sinks import as_sinks
+from mindgap.measure.table import DEFAULT_PROBES, PROBES
+from mindgap.measure.undisturbed import undisturbed
+from mindgap.record.schema import Row
+
+#: Under a budget a group of probes reads at most at every tenth step: more rows than that nobody looks at.
+LEAST_SPACING = 10
+
+
+class _Group:
+    """Probes with the same needs: they run together, and their cost is known together."""
+
+    def __init__(self, needs: frozenset[str], probes: list[Probe]) -> None:
+        self.needs, self.probes = needs, probes
+        self.spent, self.cost, self.readings, self.last = 0.0, -1.0, 0, -(10**18)
+
+    def due(self) -> list[Probe]:
+        return [p for p in self.probes if self.readings % p.every == 0]
+
+
+class Monitor:
+    """Watches a training loop through its optimizer's hooks.
+
+    Before a step, with the model at x_k, the probes of noise and curvature run; those that need the update run after
+    it, with the model put back to x_k meanwhile. All use the measuring batches given here, never the gradients of the
+    loop: what they read is raw, whatever the loop clips, scales or accumulates. What several probes need is computed
+    once. Parameters, buffers, gradients, module modes, optimizer state and every random state are left as found.
+
+    Args:
+        optimizer: the loop's optimizer; its step hooks are used.
+        objective: model and loss; the model is the one the optimizer trains.
+        batches: at least two batches to measure on; the first ``limit`` are drawn once and held.
+        probes: names out of ``PROBES``, or probes.
+        every: read at every so-manyth step. Given alone, exactly then.
+        budget: share of the training time that reading may cost; the cadence follows from it. With ``every``, readings
+            that do not fit are left out. With neither, 0.05.
+        to: where readings go: a folder (a record that ``mindgap report`` draws), a ``SummaryWriter``, a function of
+            a row, or a list of these. They are kept in ``readings`` in any case.
+        limit: batches held.
+        name: names the run in a record.
+        seed: names the random numbers of measuring.
+
+    Attributes:
+        readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, and ``probe_quantity`` -> number. A
+            reading that met a NaN has ``problem`` with the sentence instead of the quantities.
+        spent, training: seconds of measuring and of training.
+
+    Raises:
+        RuleError: no batches, unknown probe, an optimizer without hooks or of another model.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> data = torch.randn(8, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> problem = Objective(model, lambda m, b: m(b).square().mean())
+        >>> with Monitor(optimizer, problem, [data[:4], data[4:]], probes=["noise", "update"], every=2) as monitor:
+        ...     for _ in range(4):
+        ...         optimizer.zero_grad()
+        ...         problem.value(data).backward()
+        ...         optimizer.step()
+        >>> [row["step"] for row in monitor.readings], "noise_level" in monitor.readings[0]
+        ([0, 2], True)
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        objective: Objective,
+        batches: Iterable[Any],
+        probes: Sequence[str | Probe] = DEFAULT_PROBES,
+        *,
+        every: int | None = None,
+        budget: float | None = None,
+        to: Any = None,
+        limit: int = 16,
+        name: str = "run",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(objective, Objective):
+            fail("objective", "must be a mindgap Objective", objective)
+        self._optimizer = unwrapped(optimizer)
+        held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        if not held & {id(p) for p in objective.parameters}:
+            fail("optimizer", "must train a parameter of the objective's model", type(optimizer).__name__)
+        if every is not None:
+            whole("every", every, least=1)
+        if budget is None and every is None:
+            budget = 0.05
+        self._budget = None if budget is None else between("budget", budget, 0, 1, ends="(]")
+        self._every = every
+        self._objective, self._seed = objective, seed
+        self._groups = _grouped(probes)
+        self._batches = _drawn(objective, batches, whole("limit", limit, least=1))
+        if len(self._batches) < 2 and any("gradients" in g.needs and "update" not in g.needs for g in self._groups):
+            fail("batches", "must give at least two batches to measure noise", len(self._batches))
+        settings = {"every": every or 0, "budget": self._budget or 0.0, "batches": len(self._batches)}
+        self._sinks = as_sinks(to, name, settings, seed)
+        self.readings: list[Row] = []
+        self.step = 0
+        self.spent = 0.0
+        self._row: Row = {}
+        self._waiting: list[_Group] = []
+        self._before: list[Tensor] = []
+        self._begin = time.perf_counter()
+        self._cuda = any(p.is_cuda for p in objective.parameters)
+        self._hooks = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    @property
+    def training(self) -> float:
+        """Seconds since the start that were not spent on measuring."""
+        return time.perf_counter() - self._begin - self.spent
+
+    def close(self, problem: str = "") -> None:
+        """Detach from the optimizer and finish the records."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        for sink in self._sinks:
+            sink.close(problem)
+        self._sinks = []
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.close("" if error is None else f"{type(error).__name__}: {error}")
+
+    def _before_step(self, optimizer: Any, *_: Any) -> None:
+        chosen = self._chosen()
+        if not chosen:
+            return
+        with self._clocked():
+            rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
+            self._row = {"step": self.step, "seconds": round(self.training, 6)}
+            if len(rates) == 1:
+                self._row["lr"] = rates.pop()
+            self._read([g for g in chosen if "update" not in g.needs], None)
+            self._waiting = [g for g in chosen if "update" in g.needs]
+            if self._waiting:
+                self._before = [p.detach().clone() for p in self._objective.parameters]
+        if not self._waiting:
+            self._emit()
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._waiting:
+            waiting, before = self._waiting, self._before
+            self._waiting, self._before = [], []
+            with self._clocked(), torch.no_grad():
+                parameters = self._objective.parameters
+                update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
+                with undisturbed(self._objective.model, parameters=True):
+                    for p, b in zip(parameters, before, strict=True):
+                        p.copy_(b)
+                    self._read(waiting, update)
+            self._emit()
+        self.step += 1
+
+    def _read(self, groups: list[_Group], update: list[Tensor] | None) -> None:
+        if not groups or "problem" in self._row:
+            return
+        with ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:
+                # Other batch shapes would make a compiled model compile again, and the run another run.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            where = {"step": self.step, "optimizer": self._optimizer, "update": update, "seed": self._seed}
+            moment = stack.enter_context(Moment(self._objective, self._batches, **where))
+            for group in groups:
+                begin = time.perf_counter()
+                try:
+                    for probe in group.due():
+                        found = probe.read(moment)
+                        self._row |= {f"{probe.name}_{key}": float(value) for key, value in found.items()}
+                except NonFiniteError as problem:
+                    self._row["problem"] = str(problem)
+                if self._cuda:
+                    torch.cuda.synchronize()
+                group.readings += 1
+                group.last = self.step
+                group.cost = time.perf_counter() - begin
+                group.spent += group.cost
+                if "problem" in self._row:
+                    return
+
+    def _emit(self) -> None:
+        row, self._row = self._row, {}
+        self.readings.append(row)
+        for sink in self._sinks:
+            sink.write(row)
+
+    def _chosen(self) -> list[_Group]:
+        """The groups to read at this step."""
+        if self._every is not None and self.step % self._every:
+            return []
+        if self._budget is None:
+            return self._groups
+        spacing = self._every or LEAST_SPACING
+        left = self._budget * self.training - self.spent
+        if left <= 0 or self.step == 0:
+            return []
+        # The group that has had least is served first; where it does not fit yet, the others wait with it, so that
+        # cheap probes do not eat up what a dear one is saving for.
+        for group in sorted(self._groups, key=lambda g: g.spent):
+            if self.step - group.last < spacing:
+                continue
+            return [group] if self._expected(group) <= left else []
+        return []
+
+    def _expected(self, group: _Group) -> float:
+        if group.cost >= 0:
+            return group.cost
+        gradients = sum(p.cost(len(self._batches)) for p in group.probes)
+        return 1.5 * gradients * self.training / self.step  # a step is at least one gradient
+
+    @contextmanager
+    def _clocked(self) -> Iterator[None]:
+        """Add the block's time to ``spent``; what the device still has to do for training is not charged to it."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self._cuda:
+                torch.cuda.synchronize()
+            self.spent += time.perf_counter() - begin
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """The torch optimizer inside what Accelerate or Lightning wrap around it.
+
+    Example:
+        >>> inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        >>> unwrapped(inner) is inner
+        True
+    """
+    seen = optimizer
+    while not isinstance(seen, torch.optim.Optimizer) or type(seen).__name__ in ("AcceleratedOptimizer",):
+        inner = getattr(seen, "optimizer", None)
+        if inner is None or inner is seen:
+            fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
+        seen = inner
+    return seen
+
+
+def _grouped(probes: Sequence[str | Probe]) -> list[_Group]:
+    if isinstance(probes, (str, Probe)):
+        probes = [probes]
+    made: list[Probe] = []
+    for probe in probes:
+        if isinstance(probe, str):
+            made.append(PROBES[one_of("probes", probe, PROBES)].load()())
+        elif isinstance(probe, Probe):
+            made.append(probe)
+        else:
+            fail("probes", "must be names of probes, or probes", probe)
+    if not made:
+        fail("probes", "must name at least one probe", probes)
+    names = [p.name for p in made]
+    if len(set(names)) < len(names):
+        fail("probes", "must have different names", names)
+    groups: dict[frozenset[str], list[Probe]] = {}
+    for probe in made:
+        whole("every", probe.every, least=1)
+        groups.setdefault(probe.needs, []).append(probe)
+    return [_Group(needs, members) for needs, members in groups.items()]
+
+
+def _drawn(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
+    """The first batches, drawn without moving any random state on."""
+    if not hasattr(batches, "__iter__"):
+        fail("batches", "must be an iterable of batches", batches)
+    with undisturbed(objective.model, batches):
+        held = list(islice(iter(batches), limit))
+    if not held:
+        fail("batches", "must give at least one batch", batches)
+    return held

@@ -1,0 +1,125 @@
+"""The one interface of a probe, and what a probe sees at the moment of a reading."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from mindgap.base.check import fail, one_of
+from mindgap.base.objective import Objective
+from mindgap.measure.gradients import GradientPasses, gradient_passes
+from mindgap.measure.hessian import HessianProduct
+
+if TYPE_CHECKING:
+    from mindgap.measure.probes.noise import NoiseSample
+
+#: What a probe may ask for. Everything that several probes need is computed once a reading.
+NEEDS = ("gradients", "hessian", "update")
+
+
+class Moment:
+    """One reading: where the model stands, and what the probes share.
+
+    Attributes:
+        step: number of optimizer steps made before this one.
+        objective, batches: the problem and the batches held for measuring.
+        optimizer: the optimizer in use, or None.
+        update: x_(k+1) - x_k, one tensor a parameter, for probes that need it; the model then stands at x_k.
+        seed: names the random numbers of all passes.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        batches: Sequence[Any],
+        *,
+        step: int = 0,
+        optimizer: Any = None,
+        update: list[Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.objective, self.batches, self.step = objective, batches, step
+        self.optimizer, self.seed = optimizer, seed
+        self._update = update
+        self._stack = ExitStack()
+
+    @property
+    def update(self) -> list[Tensor]:
+        if self._update is None:
+            fail("update", "must be declared in the probe's needs", "a moment before the step")
+        return self._update
+
+    @cached_property
+    def noise(self) -> NoiseSample:
+        """The gradient-noise sample: two passes, shared by all probes that need gradients."""
+        from mindgap.measure.probes.noise import noise_sample
+
+        return noise_sample(self.objective, self.batches, seed=self.seed)
+
+    @cached_property
+    def passes(self) -> GradientPasses:
+        """Open gradient passes; closed with the moment."""
+        return self._stack.enter_context(
+            gradient_passes(self.objective, self.batches, seed=self.seed, move=self._update is not None)
+        )
+
+    @cached_property
+    def hessian(self) -> HessianProduct:
+        """Hessian products with their graphs kept, shared by all probes that need curvature."""
+        product = HessianProduct(self.passes)
+        self._stack.callback(product.close)
+        return product
+
+    def close(self) -> None:
+        """Give graphs and copies back."""
+        self._stack.close()
+
+    def __enter__(self) -> Moment:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+class Probe(ABC):
+    """One quantity, read at a moment of training.
+
+    A probe says what it ``needs`` (the monitor runs those with ``"update"`` after the step, the others before it),
+    how many ``gradients`` a reading is expected to cost, and how often it runs. It may keep a state between readings
+    (a warm start), which must depend on its own earlier readings only.
+
+    Example:
+        >>> class LossProbe(Probe):
+        ...     name, needs = "loss", frozenset({"gradients"})
+        ...     def read(self, moment):
+        ...         return {"mean": moment.noise.loss}
+        >>> LossProbe().every
+        1
+    """
+
+    #: Prefix of the quantities' names in a row.
+    name: ClassVar[str]
+    #: A subset of ``NEEDS``.
+    needs: ClassVar[frozenset[str]]
+
+    def __init__(self, every: int = 1) -> None:
+        """Args: every: run at every so-manyth reading of the monitor."""
+        self.every = every
+
+    @abstractmethod
+    def read(self, moment: Moment) -> dict[str, float]:
+        """Measure; quantity -> value. The monitor writes them under ``name_quantity``."""
+
+    def cost(self, batches: int) -> float:
+        """Batch gradients a reading is expected to cost, before one has been timed."""
+        return 2.0 * batches
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for need in getattr(cls, "needs", ()):
+            one_of("needs", need, NEEDS)

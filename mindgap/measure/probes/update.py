@@ -1,0 +1,31 @@
+"""The length of an update, for watching it along a run."""
+
+from __future__ import annotations
+
+from mindgap.measure.probe import Moment, Probe
+
+
+class UpdateProbe(Probe):
+    """Length of the update, absolute and relative: it spikes before loss and gradient do.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.base.objective import Objective
+        >>> probe = UpdateProbe()
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = model.weight.fill_(2.0)
+        >>> problem = Objective(model, lambda m, b: m.weight.sum())
+        >>> probe.read(Moment(problem, [0], update=[torch.full((1, 1), 0.5)]))
+        {'norm': 0.5, 'relative': 0.25}
+    """
+
+    name, needs = "update", frozenset({"update"})
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        length = sum(float(d.double().square().sum()) for d in moment.update) ** 0.5
+        size = sum(float(p.detach().double().square().sum()) for p in moment.objective.parameters) ** 0.5
+        return {"norm": length, "relative": length / size if size else float("nan")}
+
+    def cost(self, batches: int) -> float:
+        return 0.1

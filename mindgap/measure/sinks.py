@@ -1,0 +1,137 @@
+"""Where a monitor's readings go: a record on disk, TensorBoard, or a function."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mindgap.base.check import fail
+from mindgap.record.schema import End, Header, Row, to_json
+from mindgap.record.store import STUDY_FILE, RunWriter, write_atomically
+
+
+class Sink(ABC):
+    """Takes rows until it is closed."""
+
+    @abstractmethod
+    def write(self, row: Row) -> None:
+        """One reading."""
+
+    def close(self, problem: str = "") -> None:
+        """No more readings come; ``problem`` says why, when the run ended in an error."""
+        return None
+
+
+class CallSink(Sink):
+    """Hands every row to a function."""
+
+    def __init__(self, call: Callable[[Row], Any]) -> None:
+        self._call = call
+
+    def write(self, row: Row) -> None:
+        self._call(dict(row))
+
+
+class TensorBoardSink(Sink):
+    """Writes every number with ``add_scalar``, as ``probe/quantity``."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, row: Row) -> None:
+        for name, value in row.items():
+            if isinstance(value, (int, float)) and name not in ("step", "seconds"):
+                self._writer.add_scalar(f"mindgap/{name.replace('_', '/', 1)}", value, row["step"])
+
+
+class RecordSink(Sink):
+    """Writes ``FOLDER/monitor/<name>/...jsonl`` with a description beside it, from which ``mindgap report`` draws.
+
+    Every monitor writes a record of its own: the moment of its start belongs to the settings.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: dict[str, Any], seed: int) -> None:
+        self._folder, self._name = folder / "monitor" / name, name
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.perf_counter_ns() % 10**9:09d}"
+        header = Header("monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp)
+        self._writer = RunWriter(self._folder, header)
+        self._columns: list[str] = []
+        self._begin = time.perf_counter()
+
+    @property
+    def path(self) -> Path:
+        """The record's file."""
+        return self._writer.path
+
+    def write(self, row: Row) -> None:
+        new = [c for c, v in row.items() if isinstance(v, float) and c not in (*self._columns, "seconds", "lr")]
+        if new:
+            self._columns += new
+            write_atomically(self._folder / STUDY_FILE, to_json(self._description(), indent=1) + "\n")
+        self._writer.row(row)
+
+    def close(self, problem: str = "") -> None:
+        seconds = round(time.perf_counter() - self._begin, 6)
+        self._writer.end(End("failed", seconds, problem) if problem else End("done", seconds))
+        self._writer.close()
+
+    def _description(self) -> dict[str, Any]:
+        figures = [
+            {
+                "title": column.replace("_", ": ", 1).replace("_", " "),
+                "y": column,
+                "y_label": column.replace("_", " "),
+                "x": "step",
+                "x_label": "step",
+                "kind": "lines",
+                "log_x": False,
+                "log_y": False,
+                "facet": "",
+                "hlines": {},
+                "caption": "",
+            }
+            for column in self._columns
+        ]
+        return {
+            "name": "monitor",
+            "claim": "",
+            "title": f"Readings of {self._name}",
+            "statement": "What the monitor read along a training run.",
+            "source": "",
+            "scale": self._name,
+            "methods": [self._name],
+            "figures": figures,
+            "axes": {"step": "step", "seconds": "seconds of training"},
+        }
+
+
+def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Sink]:
+    """A sink for whatever the user gave: None, a folder, a ``SummaryWriter``, a function, or a list of them.
+
+    Example:
+        >>> rows = []
+        >>> sink, = as_sinks(rows.append, "run", {}, 0)
+        >>> sink.write({"step": 3, "noise_level": 0.5})
+        >>> rows
+        [{'step': 3, 'noise_level': 0.5}]
+        >>> as_sinks(3, "run", {}, 0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: to must be a folder, a SummaryWriter or a function of a row, got 3
+    """
+    if to is None:
+        return []
+    if isinstance(to, Sink):
+        return [to]
+    if isinstance(to, (list, tuple)):
+        return [sink for item in to for sink in as_sinks(item, name, settings, seed)]
+    if isinstance(to, (str, os.PathLike)):
+        return [RecordSink(Path(to), name, settings, seed)]
+    if hasattr(to, "add_scalar"):
+        return [TensorBoardSink(to)]
+    if callable(to):
+        return [CallSink(to)]
+    fail("to", "must be a folder, a SummaryWriter or a function of a row", to)

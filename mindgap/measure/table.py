@@ -1,0 +1,95 @@
+"""The table of probes. The command line, the documentation and the contract tests are fed from it.
+
+Needs no torch: a class is imported when ``load`` is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from mindgap.base.source import Source
+
+
+@dataclass(frozen=True)
+class ProbeEntry:
+    """One probe: its class, what it needs, what it says.
+
+    Attributes:
+        name: what ``Monitor(probes=[...])`` is given.
+        class_name, module: where the class is.
+        needs: what the probe asks of the monitor (gradients, hessian, update).
+        source: where the papers have the quantity.
+        statement: what it measures.
+
+    Example:
+        >>> PROBES["sharpness"].needs, str(PROBES["sharpness"].source)
+        (('hessian',), 'thesis, (6.2)')
+    """
+
+    name: str
+    class_name: str
+    module: str
+    needs: tuple[str, ...]
+    source: Source
+    statement: str
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(import_module(self.module), self.class_name)
+
+
+def _entry(
+    name: str, class_name: str, file: str, needs: tuple[str, ...], source: Source, statement: str
+) -> tuple[str, ProbeEntry]:
+    return name, ProbeEntry(name, class_name, f"mindgap.measure.probes.{file}", needs, source, statement)
+
+
+PROBES: dict[str, ProbeEntry] = dict(
+    (
+        _entry(
+            "noise",
+            "NoiseProbe",
+            "noise",
+            ("gradients",),
+            Source("thesis", "4.2, Fig. 4-1"),
+            "loss, gradient norm less its bias, and the spread of minibatch gradients",
+        ),
+        _entry(
+            "sharpness",
+            "SharpnessProbe",
+            "curvature",
+            ("hessian",),
+            Source("thesis", "(6.2)"),
+            "largest Hessian eigenvalue and the optimizer's distance to its edge of stability",
+        ),
+        _entry(
+            "smoothness",
+            "SmoothnessProbe",
+            "smoothness",
+            ("gradients", "update"),
+            Source("thesis", "3.2, Fig. 3-1"),
+            "how fast the gradient changes along the update, on equal batches",
+        ),
+        _entry(
+            "statistics",
+            "StatisticsProbe",
+            "statistics",
+            ("gradients", "hessian"),
+            Source("thesis", "(6.2), (6.10)"),
+            "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)",
+        ),
+        _entry(
+            "update",
+            "UpdateProbe",
+            "update",
+            ("update",),
+            Source("thesis", "3.3.1"),
+            "length of the update, absolute and relative to the parameters",
+        ),
+    )
+)
+
+#: What a monitor runs unless it is told otherwise.
+DEFAULT_PROBES = ("noise", "sharpness", "smoothness", "update")
