@@ -20,21 +20,10 @@ def methods() -> None:
     from mindgap.bilevel.table import METHODS
 
     rows = [
-        (
-            m.key,
-            m.title,
-            m.paper,
-            m.loop,
-            m.setting,
-            m.complexity,
-            m.upper,
-            m.lower,
-            m.batch,
-            ", ".join(m.hyper_parameters),
-        )
+        (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))
         for m in METHODS.values()
     ]
-    columns = ("method", "title", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
+    columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
     table(columns, rows)
 
 
