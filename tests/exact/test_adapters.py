@@ -1,0 +1,224 @@
+"""The monitor inside the real Lightning and Hugging Face trainers, with clipping on, against hand computations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mindgap.adapters.batches import sample_batches
+from mindgap.base.check import RuleError
+from mindgap.base.tensors import flatten
+
+DATA = torch.randn(64, 5, generator=torch.Generator().manual_seed(1))
+LABELS = torch.randint(0, 3, (64,), generator=torch.Generator().manual_seed(2))
+
+
+def hand_noise(loss, parameters, batches) -> tuple[float, float]:
+    """(root of the variance of minibatch gradients, norm of their mean), from plain autograd."""
+    gradients = [flatten(torch.autograd.grad(loss(b), parameters)).double() for b in batches]
+    g = torch.stack(gradients)
+    return math.sqrt(float(((g - g.mean(0)) ** 2).sum() / (len(g) - 1))), float(g.mean(0).norm())
+
+
+def test_batches_are_drawn_without_touching_the_loader_or_any_random_state() -> None:
+    class Counting(torch.utils.data.RandomSampler):
+        drawn = 0
+
+        def __iter__(self):
+            type(self).drawn += 1
+            return super().__iter__()
+
+    data = torch.utils.data.TensorDataset(DATA, LABELS)
+    loader = torch.utils.data.DataLoader(data, batch_size=16, sampler=Counting(data))
+    model = nn.Linear(1, 1)
+    state = torch.get_rng_state()
+    batches = sample_batches(loader, model, limit=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert Counting.drawn == 0
+    assert [tuple(x.shape) for x, _ in batches] == [(16, 5)] * 3
+    rows = torch.cat([x for x, _ in batches])
+    assert len({tuple(r.tolist()) for r in rows}) == 48  # without replacement
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(DATA)
+
+    with pytest.raises(RuleError, match="batches must be given where the training data cannot be indexed"):
+        sample_batches(torch.utils.data.DataLoader(Stream()), nn.Linear(1, 1))
+
+
+# ---- Lightning ----
+
+
+def lightning_run(tmp_path: Path, callback=None, clip: float = 1e-2):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's own: few workers, no validation
+        import lightning.pytorch as pl
+
+        class Net(pl.LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3))
+                self.points: list = []
+                self.clipped: list = []
+
+            def training_step(self, batch, batch_idx):
+                self.points.append([p.detach().clone() for p in self.parameters()])
+                loss = F.cross_entropy(self.net(batch[0]), batch[1])
+                self.log("loss", loss)
+                return loss
+
+            def on_before_zero_grad(self, optimizer) -> None:
+                grads = [p.grad for p in self.parameters() if p.grad is not None]
+                if grads:
+                    self.clipped.append(float(flatten(grads).norm()))
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+
+        torch.manual_seed(0)
+        module = Net()
+        data = torch.utils.data.TensorDataset(DATA, LABELS)
+        loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+        trainer = pl.Trainer(
+            max_epochs=2, gradient_clip_val=clip, accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            callbacks=[callback] if callback else [],
+        )  # fmt: skip
+        trainer.fit(module, loader)
+    return module
+
+
+def test_lightning_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="needs the extra mindgap[lightning]")
+    from mindgap.adapters.lightning import monitor_callback
+
+    batches = [(DATA[i : i + 16], LABELS[i : i + 16]) for i in range(0, 64, 16)]
+
+    def loss(module, batch):
+        return F.cross_entropy(module.net[3](module.net[1](module.net[0](batch[0]))), batch[1])  # no dropout
+
+    callback = monitor_callback(["noise", "sharpness", "update"], batches=batches, loss=loss, every=2)
+    module = lightning_run(tmp_path, callback)
+    assert [row["step"] for row in callback.readings] == [0, 2, 4, 6]
+    parameters = list(module.parameters())
+    for row in callback.readings:
+        with torch.no_grad():
+            for p, value in zip(parameters, module.points[row["step"]]):
+                p.copy_(value)
+        noise, norm = hand_noise(lambda b: loss(module, b), parameters, batches)
+        assert row["noise_level"] == pytest.approx(noise, rel=1e-5)
+        assert row["noise_mean_norm"] == pytest.approx(norm, rel=1e-5)
+        assert row["noise_mean_norm"] > 2e-2  # while the loop's own gradients are clipped to 1e-2
+        assert row["sharpness_threshold"] == pytest.approx(2 * 1.9 / 0.5)
+    assert module.clipped
+    assert max(module.clipped) <= 1.001e-2
+    assert callback.readings[0]["update_norm"] == pytest.approx(0.5 * 1e-2, rel=1e-3)
+
+
+def test_lightning_run_is_the_same_with_the_monitor(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="needs the extra mindgap[lightning]")
+    from mindgap.adapters.lightning import monitor_callback
+
+    plain = lightning_run(tmp_path)
+    callback = monitor_callback(every=3)  # batches and training_step from the trainer itself
+    watched = lightning_run(tmp_path, callback)
+    assert len(callback.readings) == 3
+    assert "smoothness_value" in callback.readings[0]
+    for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert "log" not in watched.__dict__
+
+
+# ---- Hugging Face ----
+
+
+def trainer_run(tmp_path: Path, callback=None, clip: float = 1e-2):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers' own deprecations
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+            def forward(self, x, labels):
+                scores = self.net(x)
+                return {"loss": F.cross_entropy(scores, labels), "logits": scores}
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self) -> int:
+                return 64
+
+            def __getitem__(self, i):
+                return {"x": DATA[i], "labels": LABELS[i]}
+
+        class Watch(TrainerCallback):
+            def __init__(self) -> None:
+                self.points, self.clipped = [], []
+
+            def on_step_begin(self, args, state, control, model=None, **given) -> None:
+                self.points.append([p.detach().clone() for p in model.parameters()])
+
+            def on_pre_optimizer_step(self, args, state, control, model=None, **given) -> None:
+                self.clipped.append(float(flatten([p.grad for p in model.parameters()]).norm()))
+
+        torch.manual_seed(0)
+        model, watch = Net(), Watch()
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=16, max_grad_norm=clip,
+            learning_rate=0.5, lr_scheduler_type="constant", report_to=[], save_strategy="no", disable_tqdm=True,
+            use_cpu=True, logging_strategy="no", seed=3, dataloader_pin_memory=False,
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        trainer = Trainer(
+            model=model, args=arguments, train_dataset=Data(), optimizers=(optimizer, None),
+            callbacks=[watch, *([callback] if callback else [])],
+        )  # fmt: skip
+        trainer.train()
+    return model, watch
+
+
+def test_trainer_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra mindgap[transformers]")
+    pytest.importorskip("accelerate", reason="needs the extra mindgap[transformers]")
+    from mindgap.adapters.transformers import monitor_callback
+
+    batches = [{"x": DATA[i : i + 16], "labels": LABELS[i : i + 16]} for i in range(0, 64, 16)]
+    callback = monitor_callback(["noise", "sharpness", "update"], batches=batches, every=2)
+    model, watch = trainer_run(tmp_path, callback)
+    assert [row["step"] for row in callback.readings] == [0, 2, 4, 6]
+    parameters = list(model.parameters())
+    for row in callback.readings:
+        with torch.no_grad():
+            for p, value in zip(parameters, watch.points[row["step"]]):
+                p.copy_(value)
+        noise, norm = hand_noise(lambda b: model(**b)["loss"], parameters, batches)
+        assert row["noise_level"] == pytest.approx(noise, rel=1e-5)
+        assert row["noise_mean_norm"] == pytest.approx(norm, rel=1e-5)
+        assert row["noise_mean_norm"] > 2e-2
+        assert row["sharpness_threshold"] == pytest.approx(2 / 0.5)
+        assert row["update_norm"] == pytest.approx(0.5 * 1e-2, rel=1e-3)
+    assert len(watch.clipped) == 8
+    assert max(watch.clipped) <= 1.001e-2
+
+
+def test_trainer_run_is_the_same_with_the_monitor(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra mindgap[transformers]")
+    pytest.importorskip("accelerate", reason="needs the extra mindgap[transformers]")
+    from mindgap.adapters.transformers import monitor_callback
+
+    plain, _ = trainer_run(tmp_path)
+    callback = monitor_callback(every=3)
+    watched, _ = trainer_run(tmp_path, callback)
+    assert len(callback.readings) == 3
+    assert "smoothness_value" in callback.readings[0]
+    for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
