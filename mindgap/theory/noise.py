@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,13 @@ class NoiseLaw(ABC):
         return self.unit_expect(lambda x: function(s * x), [k / s for k in kinks])
 
 
+@cache
+def _gauss(n: int) -> tuple[Array, Array]:
+    """Gauss-Legendre nodes and weights on [-1, 1]; finding them costs far more than using them."""
+    nodes, weights = np.polynomial.legendre.leggauss(n)
+    return nodes, weights
+
+
 def _integrate(
     density: Callable[[Array], Array],
     function: Callable[[Array], Array],
@@ -97,13 +105,13 @@ def _integrate(
     """
     lower, upper = ends
     inner = sorted({float(k) for k in kinks if lower < k < upper} | {k for k in (-1.0, 0.0, 1.0) if lower < k < upper})
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _gauss(200)
     total = 0.0
     points = ([lower] if math.isfinite(lower) else []) + inner + ([upper] if math.isfinite(upper) else [])
     for a, b in itertools.pairwise(points):
         x = 0.5 * (b - a) * nodes + 0.5 * (a + b)
         total += 0.5 * (b - a) * float(np.sum(weights * function(x) * density(x)))
-    tail_nodes, tail_weights = np.polynomial.legendre.leggauss(600)
+    tail_nodes, tail_weights = _gauss(600)
     t, w, power = 0.5 * (tail_nodes + 1), 0.5 * tail_weights, 12.0
     for edge, sign in (([(points[0], -1.0)] if not math.isfinite(lower) else [])
                        + ([(points[-1], 1.0)] if not math.isfinite(upper) else [])):

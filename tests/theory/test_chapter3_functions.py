@@ -15,8 +15,8 @@ from mindgap.theory import (
     HyperbolicCosine,
     Polynomial,
     RelaxedSmooth,
-    Sawtooth,
     SlowFunction,
+    ToothedSlope,
     gradient_growth_bound,
     polynomial_l0,
 )
@@ -29,7 +29,7 @@ FUNCTIONS = {
     "slow": (SlowFunction(epsilon=0.2), 3.0),
     "cosh": (HyperbolicCosine(L0=0.3, L1=4.0), 2.0),
     "cosh in 3 dimensions": (HyperbolicCosine(L0=0.3, L1=4.0, dimension=3), 2.0),
-    "sawtooth": (Sawtooth(slope=0.1, step=0.4, L=1.5, teeth=50), 2.0),
+    "sawtooth": (ToothedSlope(slope=0.1, step=0.4, L=1.5, teeth=50), 2.0),
     "quartic": (Polynomial((1.0, -2.0, 0.5, -1.0, 0.25)), 5.0),
     "network": (DeepLinear(np.arange(6.0).reshape(2, 3) - 2, np.ones((1, 3)), hidden=(3, 2)), 1.5),
 }
@@ -120,7 +120,7 @@ def test_slow_function_starts_where_it_should() -> None:
 
 
 def test_sawtooth_is_smooth_and_visited_at_its_teeth() -> None:
-    f = Sawtooth(slope=0.1, step=0.4, L=1.5, teeth=50)
+    f = ToothedSlope(slope=0.1, step=0.4, L=1.5, teeth=50)
     _, x = _points("sawtooth")
     y = x + numpy_stream(1, "sawtooth").uniform(-0.1, 0.1, POINTS)
     ratio = np.abs(f.gradient(x) - f.gradient(y)) / np.abs(x - y)
@@ -199,4 +199,4 @@ def test_bad_constants_give_one_clear_error() -> None:
     with pytest.raises(ValueError, match="delta must be positive and finite, got -1"):
         RelaxedSmooth(L0=1.0, L1=1.0, delta=-1)
     with pytest.raises(ValueError, match="step must be at most 1/L"):
-        Sawtooth(slope=1.0, step=2.0, L=1.0, teeth=3)
+        ToothedSlope(slope=1.0, step=2.0, L=1.0, teeth=3)

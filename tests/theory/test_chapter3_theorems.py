@@ -15,9 +15,9 @@ from mindgap.theory import (
     ExponentialQuadratic,
     HyperbolicCosine,
     RelaxedSmooth,
-    Sawtooth,
     SlowFunction,
     StochasticClippedStep,
+    ToothedSlope,
     clipped_gd_bound,
     clipped_gd_step,
     clipped_sgd_bound,
@@ -62,12 +62,12 @@ def test_counts_stay_below_theorems_3_4_1_and_3_4_3(L0: float, L1: float, M: flo
     assert fixed <= gd_bound(a, epsilon)
 
 
-def _sawtooth(kind: str) -> tuple[Sawtooth, object, RelaxedSmooth, float]:
+def _sawtooth(kind: str) -> tuple[ToothedSlope, object, RelaxedSmooth, float]:
     """The sawtooth made for a method's step with L0 = 1, L1 = 0.01, ε = 0.01 and 5,000 teeth."""
     L0, L1, slope = 1.0, 0.01, 0.01 * (1 + 1e-6)
     plain = RelaxedSmooth(L0=L0, L1=L1, delta=1.0, M=slope)
     h = clipped_gd_step(plain).eta if kind == "clipped" else gd_step(plain)
-    f = Sawtooth(slope=slope, step=h, L=L0, teeth=5000)
+    f = ToothedSlope(slope=slope, step=h, L=L0, teeth=5000)
     return f, constant(h), f.constants(L0, L1), 0.01
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mindgap.theory.chapter3.lemmas_3_7 import error_terms as error_terms
     from mindgap.theory.chapter3.lemmas_3_7 import gradient_growth_bound as gradient_growth_bound
     from mindgap.theory.chapter3.network_3_2_3 import DeepLinear as DeepLinear
-    from mindgap.theory.chapter3.sawtooth import Sawtooth as Sawtooth
     from mindgap.theory.chapter3.section_3_3_1 import matching_clipped_step as matching_clipped_step
     from mindgap.theory.chapter3.section_3_3_1 import normalized_step as normalized_step
     from mindgap.theory.chapter3.thm_3_4_1 import ClippedStep as ClippedStep
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from mindgap.theory.chapter3.thm_3_4_4 import noisy_delta as noisy_delta
     from mindgap.theory.chapter3.thm_3_4_5 import sgd_bound as sgd_bound
     from mindgap.theory.chapter3.thm_3_4_5 import sgd_step as sgd_step
+    from mindgap.theory.chapter3.toothed_slope import ToothedSlope as ToothedSlope
 
 #: Public name -> module of this package.
 NAMES: dict[str, str] = {
@@ -38,7 +38,7 @@ NAMES: dict[str, str] = {
     **dict.fromkeys(("Polynomial", "polynomial_l0"), "lemma_3_2_1"),
     **dict.fromkeys(("ErrorTerms", "error_terms", "gradient_growth_bound"), "lemmas_3_7"),
     "DeepLinear": "network_3_2_3",
-    "Sawtooth": "sawtooth",
+    "ToothedSlope": "toothed_slope",
     **dict.fromkeys(("matching_clipped_step", "normalized_step"), "section_3_3_1"),
     **dict.fromkeys(("ClippedStep", "clipped_gd_bound", "clipped_gd_step"), "thm_3_4_1"),
     "fixed_step_lower_bound": "thm_3_4_2",

@@ -36,7 +36,7 @@ CHAPTER_3: tuple[Theorem, ...] = (
         "holds; the upper factor is 1, not 2", _thesis("3.3.1"),
     ),
     Theorem(
-        "Theorem 3.4.1", "clipped GD, upper bound", "clipped GD finds an eps-stationary point under (L0, L1)-smoothness",
+        "Theorem 3.4.1", "clipped GD, upper bound", "clipped GD finds an eps-stationary point of an (L0, L1)-smooth f",
         "T <= 20 L0 D/eps^2 + 20 max(1, L1^2) D/L0", "RelaxedSmooth", _HERE + "thm_3_4_1.clipped_gd_bound",
         _TESTS + "test_half_of_the_upper_bound_is_refuted_by_the_sawtooth",
         "holds on the grid; within a factor 2 of tight (sawtooth)", _thesis("Theorem 3.4.1, 3.7.1"),

@@ -20,7 +20,7 @@ def gd_step(a: RelaxedSmooth) -> float:
 def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """Most iterations until ‖∇f(x_t)‖ <= ε: 4 (M L1 + L0) Δ / ε².
 
-    The proof's own inequality gives 8/3 in place of 4; ``Sawtooth`` needs more than 2.
+    The proof's own inequality gives 8/3 in place of 4; ``ToothedSlope`` needs more than 2.
 
     Example:
         >>> round(gd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=9.0), epsilon=0.1), 9)

@@ -16,7 +16,7 @@ from mindgap.theory.function import Function, namespace
 
 
 @dataclass(frozen=True)
-class Sawtooth(Function):
+class ToothedSlope(Function):
     """f' is periodic with period h·s: s at the grid points, falling and rising with slope ±L between them.
 
     For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x) = s + L x, a
@@ -30,7 +30,7 @@ class Sawtooth(Function):
         teeth: n, number of steps from the start to 0.
 
     Example:
-        >>> f = Sawtooth(slope=0.1, step=0.5, L=1.0, teeth=4)
+        >>> f = ToothedSlope(slope=0.1, step=0.5, L=1.0, teeth=4)
         >>> round(f.start, 9), round(float(f.gradient(f.start)), 9), round(float(f.gradient(f.start - 0.025)), 9)
         (0.2, 0.1, 0.0775)
     """
