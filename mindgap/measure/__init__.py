@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
     from mindgap.measure.probes.statistics import equilibrium as equilibrium
     from mindgap.measure.probes.statistics import training_statistics as training_statistics
+    from mindgap.measure.probes.tails import TailIndex as TailIndex
+    from mindgap.measure.probes.tails import tail_index as tail_index
+    from mindgap.measure.probes.tails import tail_table as tail_table
+    from mindgap.measure.probes.variance import VarianceGrowth as VarianceGrowth
+    from mindgap.measure.probes.variance import variance_growth as variance_growth
     from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
     from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
     from mindgap.measure.stability import stability_threshold as stability_threshold
@@ -55,6 +60,11 @@ _WHERE = {
     "NoiseSample": "probes.noise",
     "noise_sample": "probes.noise",
     "squared_gradient_norm_by_halves": "probes.noise",
+    "TailIndex": "probes.tails",
+    "tail_index": "probes.tails",
+    "tail_table": "probes.tails",
+    "VarianceGrowth": "probes.variance",
+    "variance_growth": "probes.variance",
     "undisturbed": "undisturbed",
 }
 

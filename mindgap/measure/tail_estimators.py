@@ -1,0 +1,197 @@
+"""Estimators of a tail index α, as pure functions of numpy arrays; intervals and answers stand in ``probes/tails.py``.
+
+Two kinds, which answer different questions:
+
+* ``hill`` and ``moment`` look at the largest values only and estimate α in ``P(|X| > x) ≈ c x^(-α)``;
+* ``block_sum`` and ``stable`` assume that the whole law is α-stable. For other laws they describe the body of the
+  distribution: a Student t3, whose variance is finite, looks like 1.7 to the original block-sum estimator.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+#: α -> q(0.95)/q(0.75) of the symmetric α-stable law, from Zolotarev's integral for its distribution function.
+STABLE_RATIOS = (
+    (0.50, 44.635118), (0.55, 31.565569), (0.60, 23.612189), (0.65, 18.439617), (0.70, 14.893767), (0.75, 12.357522),
+    (0.80, 10.479083), (0.85, 9.047016), (0.90, 7.928492), (0.95, 7.036866), (1.00, 6.313752), (1.05, 5.718676),
+    (1.10, 5.222869), (1.15, 4.805423), (1.20, 4.450851), (1.25, 4.147494), (1.30, 3.886470), (1.35, 3.660946),
+    (1.40, 3.465625), (1.45, 3.296352), (1.50, 3.149795), (1.55, 3.023170), (1.60, 2.914029), (1.65, 2.820128),
+    (1.70, 2.739382), (1.75, 2.669882), (1.80, 2.609914), (1.85, 2.557985), (1.90, 2.512818), (1.95, 2.473342),
+    (2.00, 2.438664),
+)  # fmt: skip
+
+
+def tail_length(n: int) -> int:
+    """How many of the n largest values the tail estimators use: k = ⌈n^0.65⌉.
+
+    k/n must fall (or the body biases the estimate) and k must grow (or it never gets sharper). With this k the 90 %
+    intervals of ``hill`` cover a known index in 87 to 92 % of samples of n = 2000 from stable (1.2, 1.5), Student
+    (1.5, 2, 3) and Pareto laws; with n^0.7 and the stable law of index 1.5 they no longer do.
+
+    Example:
+        >>> tail_length(2000)
+        140
+    """
+    return min(n - 1, math.ceil(n**0.65))
+
+
+def hill_gamma(logs: Array) -> Array:
+    """γ = 1/α from the logarithms of the k+1 largest values, decreasing along the last axis, bias removed.
+
+    Hill's estimator is the mean of Z_j = j (L_j - L_{j+1}), j = 1..k, and each Z_j has mean γ + b (j/k)^(-ρ) to second
+    order: Student's and the stable laws put the largest values of a sample of 2000 far from the limit. Here Z_j is
+    regressed on j/(k+1), which is exact for ρ = -1 (stable laws; Student ν has ρ = -2/ν), and the intercept is kept.
+    Twice Hill's standard deviation, without its bias.
+
+    Example:
+        >>> logs = np.array([4.0, 3.0, 2.5, 2.0])  # Z = (1, 1, 1.5), fitted by 2/3 + (j/4)
+        >>> round(float(hill_gamma(logs)), 6)
+        0.666667
+    """
+    k = logs.shape[-1] - 1
+    u = np.arange(1, k + 1) / (k + 1)
+    centred = u - u.mean()
+    weights = 1 / k - u.mean() * centred / np.sum(centred**2)
+    return ((logs[..., :-1] - logs[..., 1:]) * np.arange(1, k + 1)) @ weights
+
+
+def plain_hill_gamma(logs: Array) -> Array:
+    """Hill's estimator itself: the mean of ``L_j - L_{k+1}``, j = 1..k.
+
+    Example:
+        >>> float(plain_hill_gamma(np.array([3.0, 2.0, 1.0])))
+        1.5
+    """
+    return (logs[..., :-1] - logs[..., -1:]).mean(-1)
+
+
+def moment_gamma(logs: Array) -> Array:
+    """The moment estimator of Dekkers, Einmahl and de Haan: γ = M1 + 1 - 1/2 (1 - M1²/M2)^(-1), of either sign.
+
+    Example:
+        >>> round(float(moment_gamma(np.array([3.0, 2.0, 1.0]))), 6)  # M1 = 1.5, M2 = 2.5
+        -2.5
+    """
+    excess = logs[..., :-1] - logs[..., -1:]
+    first, second = excess.mean(-1), np.square(excess).mean(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(second > 0, first + 1 - 0.5 / (1 - first**2 / second), -np.inf)
+
+
+def stable_alpha(upper: Array, middle: Array) -> Array:
+    """McCulloch's estimate for a symmetric stable law from the 90 % and 50 % quantiles of ``|X|``.
+
+    Beyond 2 (quantiles closer together than the Gaussian's) the last line of the table is carried on, so that the
+    spread of the estimate is not cut off at the Gaussian law; at most 4.
+
+    Example:
+        >>> float(stable_alpha(np.array(6.313752), np.array(1.0)))  # the Cauchy law
+        1.0
+    """
+    alphas, ratios = np.array(STABLE_RATIOS).T
+    steepness = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
+    alphas, logs = np.append(alphas, 4.0), np.append(np.log(ratios), np.log(ratios[-1]) - 2.0 / steepness)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # log-log interpolation between points 0.05 apart errs by less than 0.001
+        return np.interp(-np.log(np.asarray(upper) / middle), -logs, alphas)
+
+
+def block_lengths(n: int) -> list[int]:
+    """Powers of 2 from about n^(1/4) to √n: the block lengths of ``block_sum_gamma``.
+
+    The shortest grows with n, because short sums of values of finite variance are not Gaussian yet.
+
+    Example:
+        >>> block_lengths(2000), block_lengths(100_000)
+        ([4, 8, 16, 32], [16, 32, 64, 128, 256])
+    """
+    first, last = max(4, int(n**0.25)).bit_length() - 1, max(8, math.isqrt(n)).bit_length() - 1
+    return [2**e for e in range(first, last + 1)]
+
+
+def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
+    """1/α as the growth of ``mean log|sum of K symmetric values|`` with log K, over shuffles; samples on the last axis.
+
+    Mohammadi et al. compare sums of K values with single values, so that whatever makes a single value unlike a sum
+    (a Laplace or Student body, layers of different scale) counts as a tail. Comparing sums with longer sums removes
+    most of that; a stable law gives 1/α either way. Weights are the numbers of blocks.
+
+    Args:
+        x: values; symmetrised by random signs here.
+        rng: shuffles and signs.
+        rounds: shuffles to average over.
+
+    Example:
+        >>> x = np.random.default_rng(0).standard_normal(4000)
+        >>> round(1 / float(block_sum_gamma(x, np.random.default_rng(1), 8)), 1)
+        2.0
+    """
+    n = x.shape[-1]
+    lengths = block_lengths(n)
+    means = np.zeros((len(lengths), *x.shape[:-1]))
+    for _ in range(rounds):
+        sums = x[..., rng.permutation(n)] * rng.choice([-1.0, 1.0], n)
+        for i, length in enumerate(lengths):
+            step = length if i == 0 else 2  # two short sums make a longer one
+            whole = sums.shape[-1] // step * step
+            sums = sums[..., :whole].reshape(*sums.shape[:-1], -1, step).sum(-1)
+            size = np.abs(sums)
+            # A sum of equal values with opposite signs is exactly zero; it says nothing about growth.
+            positive = size > 0
+            logs = np.log(size, out=np.zeros_like(size), where=positive)
+            means[i] += logs.sum(-1) / np.maximum(positive.sum(-1), 1)
+    t = np.log(lengths)
+    weights = 1.0 / np.array(lengths)
+    t = t - np.sum(weights * t) / weights.sum()
+    slope = np.tensordot(weights * t, means / rounds, axes=1)
+    return slope / np.sum(weights * t**2)
+
+
+def largest(x: Array, count: int) -> Array:
+    """The ``count`` largest values of the last axis, decreasing.
+
+    Example:
+        >>> largest(np.array([1.0, 5.0, 3.0]), 2)
+        array([5., 3.])
+    """
+    if count < x.shape[-1]:
+        x = np.partition(x, x.shape[-1] - count, axis=-1)[..., x.shape[-1] - count :]
+    return np.sort(x, axis=-1)[..., ::-1]
+
+
+def resampled_quantile_ranks(
+    n: int, places: tuple[int, int], draws: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Ranks (0 = largest) of the values at two places of the order of each of ``draws`` bootstrap samples of size n.
+
+    Example:
+        >>> resampled_quantile_ranks(1000, (100, 500), 4, np.random.default_rng(0)).shape
+        (4, 2)
+    """
+    first, second = places
+    low = rng.gamma(first, size=draws)
+    high = low + rng.gamma(second - first, size=draws)
+    total = high + rng.gamma(n + 1 - second, size=draws)
+    return np.minimum((n * np.stack([low, high], axis=1) / total[:, None]).astype(np.int64), n - 1)
+
+
+def resampled_ranks(n: int, k: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Ranks (0 = largest) of the k largest values in each of ``draws`` bootstrap samples of size n.
+
+    The order statistics of n uniforms are partial sums of exponentials over their total, so that the k largest of a
+    resample cost O(k) and no sort.
+
+    Example:
+        >>> ranks = resampled_ranks(1000, 5, 3, np.random.default_rng(0))
+        >>> ranks.shape, bool((np.diff(ranks) >= 0).all())
+        ((3, 5), True)
+    """
+    sums = rng.exponential(size=(draws, k)).cumsum(axis=1)
+    total = sums[:, -1] + rng.gamma(n + 1 - k, size=draws)
+    return np.minimum((n * sums / total[:, None]).astype(np.int64), n - 1)
