@@ -1,0 +1,157 @@
+"""Piecewise linear functions of one variable in exact arithmetic: what the resisting oracles answer with.
+
+Breakpoints, slopes and values are fractions, so that two queries one rounding error apart are still told apart and
+"agrees with every answer" is an equality, not a tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from mindgap.base.check import fail
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+Number = float | Fraction
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """f with ``f(anchor) = level`` and slope ``slopes[i]`` between ``breaks[i-1]`` and ``breaks[i]``.
+
+    Args:
+        breaks: increasing points; the slope changes there.
+        slopes: one more than the breaks, from left to right.
+        anchor: a point where the value is known.
+        level: the value there.
+
+    Raises:
+        RuleError: when the breaks do not increase or the number of slopes does not fit.
+
+    Example:
+        >>> f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))   # |x|
+        >>> f.value(-2.5), f.subdifferential(0.0), f.distance(0.5, delta=0.5), f.distance(0.5, delta=0.25)
+        (Fraction(5, 2), (Fraction(-1, 1), Fraction(1, 1)), Fraction(0, 1), Fraction(1, 1))
+    """
+
+    breaks: tuple[Fraction, ...]
+    slopes: tuple[Fraction, ...]
+    anchor: Fraction = Fraction(0)
+    level: Fraction = Fraction(0)
+
+    def __post_init__(self) -> None:
+        if len(self.slopes) != len(self.breaks) + 1:
+            fail("slopes", f"must be {len(self.breaks) + 1} for {len(self.breaks)} breaks", len(self.slopes))
+        if any(b >= c for b, c in pairwise(self.breaks)):
+            fail("breaks", "must increase", [float(b) for b in self.breaks])
+
+    @cached_property
+    def _heights(self) -> tuple[Fraction, ...]:
+        """Values at the breaks, up to a constant: zero at the first."""
+        heights = [Fraction(0)]
+        for i in range(1, len(self.breaks)):
+            heights.append(heights[-1] + self.slopes[i] * (self.breaks[i] - self.breaks[i - 1]))
+        return tuple(heights)
+
+    @cached_property
+    def _offset(self) -> Fraction:
+        return self.level - self._raw(self.anchor)
+
+    def _raw(self, x: Fraction) -> Fraction:
+        if not self.breaks:
+            return self.slopes[0] * x
+        i = bisect_right(self.breaks, x)
+        j = max(i - 1, 0)
+        return self._heights[j] + self.slopes[i] * (x - self.breaks[j])
+
+    def value(self, x: Number) -> Fraction:
+        """f(x), exactly."""
+        return self._raw(Fraction(x)) + self._offset
+
+    def subdifferential(self, x: Number) -> tuple[Fraction, Fraction]:
+        """The ends of ∂f(x): equal where f is differentiable."""
+        return self.goldstein(x, 0)
+
+    def goldstein(self, x: Number, delta: Number) -> tuple[Fraction, Fraction]:
+        """The ends of the Goldstein set ∂f(x + δB), the hull of all slopes within δ of x (Definition 5.3.1)."""
+        centre, reach = Fraction(x), Fraction(delta)
+        near = self.slopes[bisect_left(self.breaks, centre - reach) : bisect_right(self.breaks, centre + reach) + 1]
+        return min(near), max(near)
+
+    def distance(self, x: Number, delta: Number = 0) -> Fraction:
+        """d(0, ∂f(x + δB)): x is (δ, ε)-stationary when this is at most ε; δ = 0 gives ε-stationarity."""
+        low, high = self.goldstein(x, delta)
+        return max(low, -high, Fraction(0))
+
+    @property
+    def lipschitz(self) -> Fraction:
+        """The Lipschitz constant, max |slope|."""
+        return max(abs(s) for s in self.slopes)
+
+    @property
+    def infimum(self) -> Fraction | float:
+        """inf f; -inf when an end falls away."""
+        if self.slopes[0] > 0 or self.slopes[-1] < 0:
+            return -math.inf
+        return min((self.value(b) for b in self.breaks), default=self.level)
+
+    @property
+    def kinks(self) -> tuple[Fraction, ...]:
+        """Breaks where the slope changes sign: the stationary points, if no slope is zero."""
+        return tuple(b for b, left, right in zip(self.breaks, self.slopes, self.slopes[1:]) if left * right <= 0)
+
+    def values(self, x: np.ndarray) -> np.ndarray:
+        """f at many points, in float64."""
+        import numpy as np
+
+        index, breaks, heights, slopes = self._arrays(np.asarray(x, dtype=float))
+        return heights[index[1]] + slopes[index[0]] * (x - breaks[index[1]]) + float(self._offset)
+
+    def gradients(self, x: np.ndarray) -> np.ndarray:
+        """The right derivative at many points, in float64."""
+        import numpy as np
+
+        index, _, _, slopes = self._arrays(np.asarray(x, dtype=float))
+        return slopes[index[0]]
+
+    def _arrays(self, x: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+        import numpy as np
+
+        breaks, heights, slopes = (np.array([float(v) for v in part]) for part in
+                                   (self.breaks or (Fraction(0),), self._heights, self.slopes))
+        i = np.searchsorted(breaks, x, side="right") if self.breaks else np.zeros(x.shape, dtype=int)
+        return (i, np.maximum(i - 1, 0)), breaks, heights, slopes
+
+    def tensor(self, x: Tensor) -> Tensor:
+        """f on a float64 tensor, differentiable by autograd; for gradients against ours."""
+        import torch
+
+        _, breaks, heights, slopes = self._arrays(x.detach().numpy())
+        i = torch.searchsorted(torch.from_numpy(breaks), x.detach(), right=True)
+        j = (i - 1).clamp(min=0)
+        return torch.from_numpy(heights)[j] + torch.from_numpy(slopes)[i] * (x - torch.from_numpy(breaks)[j]) + float(
+            self._offset
+        )
+
+
+def exact_points(points: Sequence[Number]) -> list[Fraction]:
+    """Distinct points as fractions, increasing.
+
+    Raises:
+        RuleError: when there is none, or one is not finite.
+    """
+    if not points:
+        fail("points", "must hold at least one point", points)
+    for x in points:
+        if not math.isfinite(x):
+            fail("points", "must be finite", x)
+    return sorted({Fraction(x) for x in points})
