@@ -19,6 +19,9 @@ DARK = ("#6cb6ff", "#ff9d5c", "#5fd38d", "#c9a2ff", "#e6c34a", "#4fd0e0", "#ff8f
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
+#: The order in which x-axes are offered (a description on disk has its keys in order of the alphabet).
+AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds")
+
 SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
@@ -110,7 +113,8 @@ def draw(
     lines = figure.get("kind", "lines") == "lines"
     offered = {figure["x"]: figure.get("x_label") or axes.get(figure["x"], figure["x"])}
     if lines and figure["x"] in axes:
-        offered |= {name: label for name, label in axes.items() if name not in offered}
+        known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
+        offered |= {name: axes[name] for name in known if name not in offered}
     facets = facet_values(runs, figure.get("facet", ""))
     drawn = []
     for name, label in offered.items():
@@ -197,8 +201,9 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     legend |= {"symbolOpacity": 1, "symbolType": "circle" if kind == "points" else "stroke"}
     colour = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": colours}, "legend": legend}
     detail = {"field": "r", "type": "nominal"}
-    tooltip = [{"field": "m", "title": "method"}, {"field": "xt", "title": axis.label}]
-    tooltip += [{"field": "v", "title": figure["y_label"]}]
+    # The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for the fields of a
+    # tooltip channel in the wrong place and shows "undefined".
+    tooltip = {"content": "data"}
     hover = {
         "transform": [{"filter": "datum.h"}],
         "params": [
@@ -207,20 +212,19 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
                 "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
             }
         ],
-        "mark": {"type": "point", "filled": True, "size": 70},
+        "mark": {"type": "point", "filled": True, "size": 70, "tooltip": tooltip},
         "encoding": {
             "y": y,
             "detail": detail,
             "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
-            "tooltip": tooltip,
         },
     }
     layers: list[dict[str, Any]]
     if kind == "points":
         shapes = [SHAPES[i % len(SHAPES)] for i in range(len(methods))]
         shape = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": shapes}, "legend": legend}
-        mark = {"type": "point", "filled": True, "size": 26, "opacity": 0.6}
-        layers = [{"mark": mark, "encoding": {"y": y, "shape": shape, "tooltip": tooltip}}]
+        mark = {"type": "point", "filled": True, "size": 26, "opacity": 0.6, "tooltip": tooltip}
+        layers = [{"mark": mark, "encoding": {"y": y, "shape": shape}}]
     elif kind == "path":
         order = {"field": "o", "type": "quantitative"}
         path = {"type": "line", "strokeWidth": 1.5}
@@ -296,17 +300,23 @@ def _rules(hlines: dict[str, float], scale: dict[str, Any]) -> list[dict[str, An
     data = {"values": [{"y": value, "label": label} for label, value in hlines.items()]}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": scale}
     grey = {"value": "#57606a"}
+    words = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
+    place = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
+    rule = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
         {
             "data": data,
-            "mark": {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2},
-            "encoding": {"x": None, "y": y, "color": grey},
+            "mark": rule,
+            "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
         },
+        # Under the words, the same words with a broad rim in the colour of the paper: crossing lines do not hide them.
         {
+            "name": "rim",
             "data": data,
-            "mark": {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12},
-            "encoding": {"x": {"value": "width"}, "y": y, "text": {"field": "label"}, "color": grey},
+            "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
+            "encoding": {**place, "color": {"value": "#ffffff"}},
         },
+        {"data": data, "mark": words, "encoding": {**place, "color": grey}},
     ]
 
 

@@ -77,18 +77,19 @@ def load_study(folder: Path) -> Loaded:
     description = read_json(folder / STUDY_FILE)
     verdict = read_json(folder / VERDICT_FILE) if (folder / VERDICT_FILE).exists() else {}
     tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
-    found: list[Run] = []
+    planned = set(description.get("files") or verdict.get("files") or [])
+    paths = sorted(folder.glob("*.jsonl"))
+    drawn = [path for path in paths if not planned or path.name in planned]
+    kept: list[Run] = []
     problems: list[str] = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in drawn:
         try:
-            found.append(read_run(path))
+            kept.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
-    planned = description.get("runs") or verdict.get("runs")
-    kept = [run for run in found if not planned or run.header.key in set(planned)]
     order = {method: place for place, method in enumerate(description.get("methods", []))}
     kept.sort(key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed))
-    return Loaded(description, verdict, tuple(kept), tuple(problems), len(found) - len(kept), tuning)
+    return Loaded(description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning)
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:

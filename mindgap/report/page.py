@@ -114,16 +114,18 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]]) -> 
 def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
     about = study.description
     measured = study.verdict.get("measured", "")
+    where = f"{study.name}, {study.scale}"
     return (
-        f'<section class="study" id="{anchor}" aria-labelledby="{anchor}-title"><div class="top">'
-        f'<h2 id="{anchor}-title">{text(about["claim"])} · {text(about["title"])}</h2>'
+        f'<section class="study" id="{anchor}" aria-label="{text(where)}">'
+        '<div class="top">'
+        f"<h2>{text(about['claim'])} · {text(about['title'])}</h2>"
         f'{mark(study.verdict.get("verdict", ""))}<a class="up" href="#verdicts">All verdicts</a></div>'
         f'<p>{text(about["statement"])} <span class="muted">({text(about["source"])})</span></p>'
         + (f"<p><strong>Measured:</strong> {text(measured)}.</p>" if measured else "")
         + f'<p class="muted"><code>{text(study.name)}</code>, scale {text(study.scale)}, '
         f"{study.seeds} seed{'' if study.seeds == 1 else 's'}</p>"
         + failures(study)
-        + f'<div class="figures">{"".join(figure_card(d) for d in drawings)}</div>{behind(study)}</section>'
+        + f'<div class="figures">{"".join(figure_card(d, where) for d in drawings)}</div>{behind(study)}</section>'
     )
 
 

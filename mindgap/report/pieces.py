@@ -118,12 +118,12 @@ def legend(drawing: Drawing) -> str:
     return f'<ul class="legend" aria-label="Methods: switch on and off">{"".join(items)}</ul>'
 
 
-def figure_card(drawing: Drawing) -> str:
+def figure_card(drawing: Drawing, where: str) -> str:
     """One figure: controls, place of the chart, legend, downloads, and a table of the last values."""
     figure = drawing.figure
     title = f"<h3>{text(figure['title'])}</h3>"
     caption = f"<p>{text(figure['caption'])}</p>" if figure.get("caption") else ""
-    name = text(figure["title"])
+    name = text(f"{figure['title']} ({where})")  # the same title may stand under several studies
     if drawing.empty:
         return (
             f'<article class="figure" id="{drawing.id}">{title}{caption}<p>No readings of '
@@ -175,7 +175,9 @@ def failures(study: Loaded) -> str:
             (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "")
             for r in study.failed
         ]
-        inner = table(("Method", "Seed", "Rows before", "Error"), rows, label=f"Failed runs of {study.name}")
+        inner = table(
+            ("Method", "Seed", "Rows before", "Error"), rows, label=f"Failed runs of {study.name}, {study.scale}"
+        )
         parts.append(f"<h3>{_count(len(rows), 'run')} failed</h3>{inner}")
     if study.unfinished:
         names = ", ".join(f"{r.header.method} (seed {r.header.seed})" for r in study.unfinished[:12])
@@ -199,14 +201,18 @@ def behind(study: Loaded) -> str:
     names = sorted({name for settings in by_method.values() for name in settings})
     same = [n for n in names if len({to_json(s.get(n)) for s in by_method.values()}) == 1]
     differ = [n for n in names if n not in same]
-    parts = []
+    parts, where = [], f"{study.name}, {study.scale}"
     if same:
         first = next(iter(by_method.values()))
         rows = [(n, plain(first.get(n))) for n in same]
-        parts.append("<h4>Settings of every method</h4>" + table(("Setting", "Value"), rows, label="Settings"))
+        parts.append(
+            "<h4>Settings of every method</h4>" + table(("Setting", "Value"), rows, label=f"Settings of {where}")
+        )
     if differ:
         rows_ = [(m, *(plain(s[n]) if n in s else "–" for n in differ)) for m, s in by_method.items()]
-        parts.append("<h4>Settings by method</h4>" + table(("Method", *differ), rows_, label="Settings by method"))
+        parts.append(
+            "<h4>Settings by method</h4>" + table(("Method", *differ), rows_, label=f"Settings by method of {where}")
+        )
     for title, values in (
         ("Versions", _distinct(study.runs, "versions")),
         ("Machine", _distinct(study.runs, "machine")),
@@ -227,9 +233,8 @@ def behind(study: Loaded) -> str:
         for run in study.runs
     ]
     head = ("Method", "Seed", "Outcome", "Rows", "Seconds", "Started", "Record")
-    parts.append(
-        f"<details><summary>{_count(len(rows__), 'run')}</summary>{table(head, rows__, label='Runs')}</details>"
-    )
+    listed = table(head, rows__, label=f"Runs of {where}")
+    parts.append(f"<details><summary>{_count(len(rows__), 'run')}</summary>{listed}</details>")
     if study.others:
         parts.append(f"<p>{_count(study.others, 'further record')} of other settings in the folder, not drawn.</p>")
     return f"<details><summary>Settings, versions, machine, command</summary>{''.join(parts)}</details>"

@@ -51,8 +51,7 @@
           if (lo !== null && hi !== null) { row.lo = lo; row.hi = hi; }
           if (figure.kind === "points" || i % stride === 0 || i === size - 1) {
             row.h = true;
-            row.xt = show(x);
-            row.v = value(series, i, st.statistic, lo, y, hi);
+            row.t = `${row.m}\n${axis.label}: ${show(x)}\n${figure.yLabel}: ${value(series, i, st.statistic, lo, y, hi)}`;
           }
         }
         rows.push(row);
@@ -94,7 +93,6 @@
         y.scale = scale(st.logY, true);
         if (y.axis) ticks(y.axis, st.logY, heights);
       }
-      for (const t of (layer.encoding && layer.encoding.tooltip) || []) if (t.field === "xt") t.title = axis.label;
     }
     if (spec.facet) {
       spec.facet.sort = figure.facets;
@@ -116,7 +114,8 @@
       const e = layer.encoding;
       if (e.shape) e.shape.legend = null;
       if (e.strokeDash) e.strokeDash.legend = null;
-      if (e.color && e.color.value) e.color.value = "var(--muted)";
+      if (e.color && e.color.value) e.color.value = layer.name === "rim" ? "var(--card)" : "var(--muted)";
+      if (layer.name === "rim") layer.mark.stroke = "var(--card)";
     }
     const c = spec.config;
     c.font = c.axis.titleFont = c.legend.labelFont = "system-ui, sans-serif";
@@ -152,8 +151,10 @@
     }
     const ticket = (st.ticket = (st.ticket || 0) + 1);
     const box = document.createElement("div");
+    box.setAttribute("aria-hidden", "true"); // the picture is described as a whole, its numbers stand in the table
     const result = await window.vegaEmbed(box, forPage(figure, st, width), {
-      renderer: "svg", actions: false, tooltip: { theme: "custom" }, ast: false,
+      renderer: "svg", actions: false,
+      tooltip: { theme: "custom", formatTooltip: (row, sanitize) => sanitize(row.t || "") },
     });
     if (ticket !== st.ticket) { result.finalize(); return; }
     if (drawn.has(id)) drawn.get(id).finalize();
@@ -205,12 +206,9 @@
     setTimeout(() => URL.revokeObjectURL(url), 10000);
   }
 
-  function viewFor(figure, st) {
-    const rows = rowsOf(figure, st);
-    const spec = withState(figure, st, rows);
-    const view = new window.vega.View(window.vega.parse(window.vegaLite.compile(spec).spec), { renderer: "none" });
-    return view;
-  }
+  // A view that is not on the page: white paper, the legend inside, as `picture` draws it.
+  const apart = (figure, st) =>
+    window.vegaEmbed(document.createElement("div"), withState(figure, st, rowsOf(figure, st)), { renderer: "svg", actions: false });
 
   const quote = (text) => (/[",\n\r]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : String(text));
 
@@ -233,10 +231,14 @@
     const figure = figures.get(id), st = state.get(id);
     const name = id.replace(/^fig-/, "");
     if (kind === "csv") return save(`${name}.csv`, csv(figure, st), "text/csv;charset=utf-8");
-    const view = viewFor(figure, st);
-    if (kind === "svg") return save(`${name}.svg`, await view.toSVG(), "image/svg+xml");
-    const canvas = await view.toCanvas(2);
-    canvas.toBlob((blob) => save(`${name}.png`, blob, "image/png"));
+    const result = await apart(figure, st);
+    try {
+      if (kind === "svg") return save(`${name}.svg`, await result.view.toSVG(), "image/svg+xml");
+      const canvas = await result.view.toCanvas(2);
+      canvas.toBlob((blob) => save(`${name}.png`, blob, "image/png"));
+    } finally {
+      result.finalize();
+    }
   }
 
   // ---- controls ----------------------------------------------------------------------------------------------
