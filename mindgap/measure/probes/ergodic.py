@@ -1,0 +1,248 @@
+"""Time averages of a training run: what settles on average although nothing settles at a point (thesis, chapter 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from mindgap.base.check import between, fail, whole
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OneStepChange:
+    """The time average of the one-step change φ(θ_t) - φ(F(θ_t)).
+
+    Attributes:
+        sizes: n, growing.
+        change: ``|mean of the first n changes|``, the left side of Theorem 6.4.1 along one run.
+        lengths: lengths of disjoint blocks of consecutive steps.
+        spread: root mean square over the blocks of the block's mean change.
+        exponent: slope of log spread against log length: -1/2 when chance decides each step, -1 when the changes
+            telescope (a deterministic map), 0 when φ moves on for good.
+        interval: interval for the exponent, from the residuals of the fit.
+        coefficient: c of the fit ``spread = c / √n``.
+    """
+
+    sizes: NDArray[np.int64]
+    change: Array
+    lengths: NDArray[np.int64]
+    spread: Array
+    exponent: float
+    interval: tuple[float, float]
+    coefficient: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Whether the time average still moves between two windows.
+
+    Attributes:
+        early, late: means over the two windows.
+        change: late - early.
+        interval: for the change, with the series' own correlation taken into account.
+        drifts: True when zero lies outside the interval.
+    """
+
+    early: float
+    late: float
+    change: float
+    interval: tuple[float, float]
+    drifts: bool
+
+
+@dataclass(frozen=True)
+class Oscillation:
+    """Oscillation against trend.
+
+    Attributes:
+        trend: rise of the straight line through the series, from its first to its last value.
+        oscillation: standard deviation around that line.
+        ratio: |trend| / oscillation; below 1 the series moves around more than it moves on.
+        path_ratio: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes back and forth.
+        period: length of the strongest cycle around the line, in steps.
+        share: part of the variance around the line that the strongest cycle explains.
+    """
+
+    trend: float
+    oscillation: float
+    ratio: float
+    path_ratio: float
+    period: float
+    share: float
+
+
+def running_average(values: Any) -> Array:
+    """Means of the first 1, 2, ... values, along the last axis.
+
+    Example:
+        >>> running_average([1.0, 3.0, 5.0]).tolist()
+        [1.0, 2.0, 3.0]
+
+    Source: thesis, Fig. 6-5 and 6-6.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    return np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
+
+
+def window_average(values: Any, window: int) -> Array:
+    """Means of ``window`` consecutive values, at every start: M_t of Lemma 6.4.2.
+
+    Example:
+        >>> window_average([1.0, 3.0, 5.0], 2).tolist()
+        [2.0, 4.0]
+    """
+    x = np.asarray(values, dtype=np.float64)
+    whole("window", window, least=1)
+    if window > x.shape[-1]:
+        fail("window", f"must be at most the series' length {x.shape[-1]}", window)
+    return np.lib.stride_tricks.sliding_window_view(x, window, axis=-1).mean(-1)
+
+
+def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -> OneStepChange:
+    """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps.
+
+    Args:
+        values: φ(θ_t) along the run.
+        following: φ(F(θ_t)), or its mean over the randomness of one update, for the same t; None: the next value of the
+            run itself, for which the sum telescopes and the change is at most 2M/n.
+        level: of the exponent's interval.
+
+    Raises:
+        RuleError: fewer than 64 steps, or values that are not finite.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> phi = rng.uniform(-1, 1, 4096)                   # F forgets its argument: E φ(F(θ)) = 0
+        >>> found = one_step_change(phi, np.zeros(4096))
+        >>> round(found.exponent, 1), round(found.coefficient, 1)
+        (-0.5, 0.6)
+
+    Source: thesis, Theorem 6.4.1 and (6.6).
+    """
+    between("level", level, 0, 1, ends="()")
+    x = _series("values", values, 64)
+    if following is None:
+        steps = x[:-1] - x[1:]
+    else:
+        after = _series("following", following, 64)
+        if len(after) != len(x):
+            fail("following", f"must have one value for each of {len(x)} steps", len(after))
+        steps = x - after
+    n = len(steps)
+    sizes = np.unique(np.geomspace(1, n, 40).astype(np.int64))
+    change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
+    lengths = np.array([2**e for e in range(int(math.log2(n / 8)) + 1)], dtype=np.int64)
+    spread = np.array([math.sqrt(np.mean(_blocks(steps, int(b)).mean(axis=1) ** 2)) for b in lengths])
+    if not (spread > 0).all():
+        return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
+    # Few long blocks, so each length counts by its number of blocks.
+    t, y, w = np.log(lengths), np.log(spread), np.sqrt(n // lengths)
+    design = np.stack([np.ones_like(t), t], axis=1) * w[:, None]
+    fit, *_ = np.linalg.lstsq(design, y * w, rcond=None)
+    residual = y * w - design @ fit
+    freedom = len(t) - 2
+    error = math.sqrt(float(residual @ residual) / freedom * np.linalg.inv(design.T @ design)[1, 1])
+    reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    slope = float(fit[1])
+    coefficient = float(np.exp(np.average(y + t / 2, weights=w)))
+    return OneStepChange(sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient)
+
+
+def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
+    """Difference between the means of the first and the last part of a series, with an interval.
+
+    Neighbouring iterates are alike, so that the usual standard error is far too small: each window is cut into about
+    ∜n... ∛n blocks whose means are nearly independent (batch means), and their spread gives the error.
+
+    Args:
+        values: the series.
+        share: length of each window as a part of the series, at most one half.
+        level: of the interval.
+
+    Raises:
+        RuleError: fewer than 64 values, or values that are not finite.
+
+    Example:
+        >>> drift(np.sin(2 * np.pi * np.arange(480) / 12)).drifts
+        False
+        >>> drift(np.arange(480.0)).drifts
+        True
+    """
+    between("share", share, 0, 0.5, ends="(]")
+    between("level", level, 0, 1, ends="()")
+    x = _series("values", values, 64)
+    size = max(16, int(share * len(x)))
+    early, late = x[:size], x[-size:]
+    errors, freedom = [], 0
+    for window in (early, late):
+        count = max(4, round(size ** (1 / 3)))
+        means = _blocks(window, size // count).mean(axis=1)
+        errors.append(float(np.var(means, ddof=1)) / len(means))
+        freedom += len(means) - 1
+    change = float(late.mean() - early.mean())
+    # What is left after exact cancellation (a cycle) is rounding, not drift.
+    error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(x).max())
+    reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    interval = (change - reach, change + reach)
+    return Drift(float(early.mean()), float(late.mean()), change, interval, not interval[0] <= 0 <= interval[1])
+
+
+def oscillation(values: Any) -> Oscillation:
+    """How much a series moves around compared with how far it moves on, and the length of its strongest cycle.
+
+    The cycle is the highest point of the periodogram around the fitted line, refined between the frequencies of the
+    grid by a parabola through the logarithms of the three points at the top.
+
+    Args:
+        values: the series.
+
+    Raises:
+        RuleError: fewer than 64 values, or values that are not finite.
+
+    Example:
+        >>> found = oscillation(np.sin(2 * np.pi * np.arange(600) / 12))
+        >>> round(found.period, 3), found.ratio < 0.2
+        (12.0, True)
+    """
+    x = _series("values", values, 64)
+    n = len(x)
+    t = np.arange(n) - (n - 1) / 2
+    slope = float(t @ x / (t @ t))
+    around = x - x.mean() - slope * t
+    spread, trend = float(np.std(around)), slope * (n - 1)
+    path = float(np.abs(np.diff(x)).sum())
+    path_ratio = abs(float(x[-1] - x[0])) / path if path > 0 else 1.0
+    if spread <= 1e-12 * max(float(np.abs(x).max()), 1e-300):
+        return Oscillation(trend, 0.0, math.inf if trend else 0.0, path_ratio, math.inf, 0.0)
+    power = np.abs(np.fft.rfft(around * np.hanning(n))) ** 2
+    top = int(np.argmax(power[1:])) + 1
+    place = float(top)
+    if 1 < top < len(power) - 1 and min(power[top - 1], power[top + 1]) > 0:
+        a, b, c = np.log(power[top - 1 : top + 2])
+        place += 0.5 * float((a - c) / (a - 2 * b + c)) if a - 2 * b + c else 0.0
+    phase = 2 * np.pi * place / n * np.arange(n)
+    cycle = np.stack([np.cos(phase), np.sin(phase)], axis=1)
+    fit, *_ = np.linalg.lstsq(cycle, around, rcond=None)
+    share = 1 - float(np.var(around - cycle @ fit) / np.var(around))
+    return Oscillation(trend, spread, abs(trend) / spread, path_ratio, n / place, max(share, 0.0))
+
+
+def _series(name: str, values: Any, least: int) -> Array:
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or len(x) < least:
+        fail(name, f"must be a series of at least {least} values", f"shape {x.shape}")
+    if not np.isfinite(x).all():
+        fail(name, "must be finite", f"{int(np.sum(~np.isfinite(x)))} values that are not")
+    return x
+
+
+def _blocks(x: Array, length: int) -> Array:
+    length = max(length, 1)
+    return x[: len(x) // length * length].reshape(-1, length)

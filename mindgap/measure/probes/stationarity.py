@@ -1,0 +1,163 @@
+"""Goldstein stationarity: how close to zero a mean of gradients near a point can come, and what that certifies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mindgap.base.check import non_negative, positive, whole
+from mindgap.base.objective import Objective
+from mindgap.base.rng import torch_stream
+from mindgap.measure.gradients import GradientPasses, gradient_passes, passes_mean
+from mindgap.measure.min_norm import min_norm_weights
+from mindgap.measure.probes.noise import chunks
+
+
+@dataclass(frozen=True)
+class GoldsteinDistance:
+    """An upper bound on d(0, ∂f(x + δB)).
+
+    Attributes:
+        bound: ‖Σ w_i g_i‖ at the best weights: never below the distance.
+        delta: δ, the radius of the ball.
+        weights: w, one a sampled gradient; the first gradient is the one at x itself.
+        gap: error of the smallest norm over *these* gradients (its square lies within ``gap`` below ``bound²``); says
+            nothing about gradients that were not sampled.
+        curve: the bound after 1, 2, ... gradients; flat at its end means that more samples did not help.
+    """
+
+    bound: float
+    delta: float
+    weights: NDArray[np.float64]
+    gap: float
+    curve: NDArray[np.float64]
+
+    def certifies(self, epsilon: float) -> bool:
+        """Whether x is shown to be (δ, ε)-stationary. False means "not shown", never "is not"."""
+        return self.bound <= non_negative("epsilon", epsilon)
+
+    @property
+    def answer(self) -> str:
+        """One plain sentence."""
+        return (
+            f"stationary within a ball of radius {self.delta:g}: shown for every epsilon of {self.bound:.3g} and above "
+            f"(the gradient at the point itself has norm {self.curve[0]:.3g}; {len(self.curve)} gradients)"
+        )
+
+
+def goldstein_distance(
+    objective: Objective,
+    batches: Iterable[Any],
+    delta: float,
+    *,
+    samples: int = 32,
+    epsilon: float = 0.0,
+    seed: int = 0,
+    train: bool | None = None,
+) -> GoldsteinDistance:
+    """Upper bound on d(0, ∂f(x + δB)), the smallest norm in the hull of the gradients within δ of x.
+
+    Gradients of f (the mean over ``batches``, the same random numbers at every point) are taken at x and at points of
+    the ball: in turn uniform in the ball, and uniform on the segment from x against the current smallest-norm point p, to
+    x - δ p/‖p‖. On that segment either f falls by δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2.
+    Every mean of these gradients is in the Goldstein subdifferential, so that the smallest is an upper bound.
+
+    Args:
+        objective: model and loss; x is the parameters' current value, which is put back.
+        batches: the batches that define f.
+        delta: δ > 0, the radius, in the Euclidean norm over all parameters that take gradients.
+        samples: gradients at most; each is kept (one gradient of memory each) and costs one pass over the batches.
+        epsilon: stop as soon as the bound is at or below this.
+        seed: names the random points.
+        train: training (True) or evaluation (False) mode; None keeps the model's own.
+
+    Raises:
+        RuleError: δ not positive, and all that ``gradient_passes`` refuses.
+
+    Example:
+        >>> class Line(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.x = torch.nn.Parameter(torch.tensor([0.05]))
+        >>> distance = goldstein_distance(Objective(Line(), lambda m, b: m.x.abs().sum()), [0], delta=0.1)
+        >>> distance.bound, distance.certifies(0.01)
+        (0.0, True)
+
+    Source: thesis, section 5.3 (Definition of (δ, ε)-stationary points), Algorithm 2 for the segment.
+    """
+    positive("delta", delta)
+    whole("samples", samples, least=1)
+    non_negative("epsilon", epsilon)
+    draw = torch_stream(seed, "goldstein")
+    kept: list[list[Tensor]] = []
+    gram = np.zeros((0, 0))
+    curve: list[float] = []
+    weights, gap = np.ones(1), 0.0
+    with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
+        for i in range(samples):
+            if i == 0:
+                gradient = passes_mean(passes)
+            else:
+                step = _segment(kept, weights, delta, draw) if i % 2 else _ball(passes.parameters, delta, draw)
+                gradient = _gradient_at(passes, step)
+            kept.append(gradient)
+            gram = _extended(gram, kept)
+            weights, gap = min_norm_weights(gram)
+            curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))
+            if curve[-1] <= epsilon:
+                break
+    return GoldsteinDistance(curve[-1], float(delta), weights, gap, np.minimum.accumulate(np.array(curve)))
+
+
+def _gradient_at(passes: GradientPasses, step: list[Tensor]) -> list[Tensor]:
+    with passes.moved(step):
+        return passes_mean(passes)
+
+
+def _segment(
+    kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float, draw: torch.Generator
+) -> list[Tensor]:
+    """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p."""
+    point = [torch.zeros_like(t) for t in kept[0]]
+    for w, gradient in zip(weights, kept, strict=True):
+        if w:
+            torch._foreach_add_(point, gradient, alpha=float(w))
+    norm = _norm(point)
+    if norm == 0.0:
+        return point
+    far = float(torch.rand((), generator=draw, dtype=torch.float64))
+    return [t * (-far * delta / norm) for t in point]
+
+
+def _ball(parameters: list[Any], delta: float, draw: torch.Generator) -> list[Tensor]:
+    """A uniform point of the ball of radius δ."""
+    step = [torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p.device, p.dtype) for p in parameters]
+    size = sum(p.numel() for p in parameters)
+    radius = delta * float(torch.rand((), generator=draw, dtype=torch.float64)) ** (1 / size)
+    return [t * (radius / _norm(step)) for t in step]
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return math.sqrt(sum(float(torch.dot(c.double(), c.double())) for c in chunks(tensors)))
+
+
+def _extended(gram: NDArray[np.float64], kept: list[list[Tensor]]) -> NDArray[np.float64]:
+    """The Gram matrix with one more row, products accumulated in float64."""
+    m = len(kept)
+    row = np.array(
+        [
+            sum(float(torch.dot(a.double(), b.double())) for a, b in zip(chunks(g), chunks(kept[-1]), strict=True))
+            for g in kept
+        ]
+    )
+    larger = np.zeros((m, m))
+    larger[: m - 1, : m - 1] = gram
+    larger[m - 1], larger[:, m - 1] = row, row
+    return larger
