@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mindgap.measure.gradients import NonFiniteError as NonFiniteError
     from mindgap.measure.gradients import gradient_passes as gradient_passes
     from mindgap.measure.hessian import HessianProduct as HessianProduct
+    from mindgap.measure.min_norm import min_norm_weights as min_norm_weights
     from mindgap.measure.monitor import Monitor as Monitor
     from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
     from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from mindgap.measure.probe import Probe as Probe
     from mindgap.measure.probes.curvature import Sharpness as Sharpness
     from mindgap.measure.probes.curvature import sharpness as sharpness
+    from mindgap.measure.probes.ergodic import drift as drift
+    from mindgap.measure.probes.ergodic import one_step_change as one_step_change
+    from mindgap.measure.probes.ergodic import oscillation as oscillation
+    from mindgap.measure.probes.ergodic import running_average as running_average
+    from mindgap.measure.probes.ergodic import window_average as window_average
     from mindgap.measure.probes.noise import NoiseSample as NoiseSample
     from mindgap.measure.probes.noise import noise_sample as noise_sample
     from mindgap.measure.probes.noise import squared_gradient_norm_by_halves as squared_gradient_norm_by_halves
     from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
     from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
+    from mindgap.measure.probes.stationarity import GoldsteinDistance as GoldsteinDistance
+    from mindgap.measure.probes.stationarity import goldstein_distance as goldstein_distance
     from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
     from mindgap.measure.probes.statistics import equilibrium as equilibrium
     from mindgap.measure.probes.statistics import training_statistics as training_statistics
@@ -60,6 +68,14 @@ _WHERE = {
     "NoiseSample": "probes.noise",
     "noise_sample": "probes.noise",
     "squared_gradient_norm_by_halves": "probes.noise",
+    "min_norm_weights": "min_norm",
+    "drift": "probes.ergodic",
+    "one_step_change": "probes.ergodic",
+    "oscillation": "probes.ergodic",
+    "running_average": "probes.ergodic",
+    "window_average": "probes.ergodic",
+    "GoldsteinDistance": "probes.stationarity",
+    "goldstein_distance": "probes.stationarity",
     "TailIndex": "probes.tails",
     "tail_index": "probes.tails",
     "tail_table": "probes.tails",

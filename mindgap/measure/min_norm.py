@@ -13,9 +13,9 @@ Array = NDArray[np.float64]
 def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
     """Weights w ≥ 0 with sum 1 that minimise ‖Σ w_i g_i‖, and the duality gap at them.
 
-    Wolfe's method (1976): keep a set S of vectors whose affine hull has its smallest point inside their convex hull; add
-    the vector most opposed to the current point; when the affine hull's smallest point falls outside, move towards it
-    until a weight reaches zero and drop that vector. Each S occurs once, so that the method ends.
+    Wolfe's method (1976): keep a set S of vectors whose affine hull has its smallest point inside their convex hull;
+    add the vector most opposed to the current point; when the affine hull's smallest point falls outside, move towards
+    it until a weight reaches zero and drop that vector. Each S occurs once, so that the method ends.
 
     Args:
         gram: inner products ⟨g_i, g_j⟩.
@@ -27,7 +27,7 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
 
     Example:
         >>> weights, gap = min_norm_weights(np.array([[4.0, 0.0], [0.0, 4.0]]))  # (2, 0) and (0, 2)
-        >>> weights.tolist(), abs(gap) < 1e-9
+        >>> weights.round(9).tolist(), abs(gap) < 1e-9
         ([0.5, 0.5], True)
     """
     gram = np.asarray(gram, dtype=np.float64)
@@ -47,7 +47,7 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
             affine = _affine_minimum(gram[np.ix_(chosen, chosen)])
             if (affine >= 0).all():
                 weights[:] = 0.0
-                weights[chosen] = affine
+                weights[chosen] = affine / affine.sum()
                 break
             now = weights[chosen]
             falling = affine < 0
@@ -69,4 +69,4 @@ def _affine_minimum(gram: Array) -> Array:
     system[:m, :m], system[:m, m], system[m, :m] = gram / size, 1.0, 1.0
     right = np.zeros(m + 1)
     right[m] = 1.0
-    return np.linalg.lstsq(system, right, rcond=None)[0][:m]
+    return np.asarray(np.linalg.lstsq(system, right, rcond=None)[0][:m], dtype=np.float64)

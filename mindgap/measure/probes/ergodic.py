@@ -26,7 +26,7 @@ class OneStepChange:
         spread: root mean square over the blocks of the block's mean change.
         exponent: slope of log spread against log length: -1/2 when chance decides each step, -1 when the changes
             telescope (a deterministic map), 0 when φ moves on for good.
-        interval: interval for the exponent, from the residuals of the fit.
+        interval: interval for the exponent, by leaving out one of sixteen stretches of the run at a time.
         coefficient: c of the fit ``spread = c / √n``.
     """
 
@@ -65,7 +65,7 @@ class Oscillation:
         trend: rise of the straight line through the series, from its first to its last value.
         oscillation: standard deviation around that line.
         ratio: |trend| / oscillation; below 1 the series moves around more than it moves on.
-        path_ratio: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes back and forth.
+        path_ratio: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes to and fro.
         period: length of the strongest cycle around the line, in steps.
         share: part of the variance around the line that the strongest cycle explains.
     """
@@ -138,28 +138,42 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     n = len(steps)
     sizes = np.unique(np.geomspace(1, n, 40).astype(np.int64))
     change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
-    lengths = np.array([2**e for e in range(int(math.log2(n / 8)) + 1)], dtype=np.int64)
-    spread = np.array([math.sqrt(np.mean(_blocks(steps, int(b)).mean(axis=1) ** 2)) for b in lengths])
+    # Sixteen stretches of the run: squares of block means within each, so that leaving one stretch out gives the error.
+    stretch = n // 16
+    lengths = np.array([2**e for e in range(int(math.log2(stretch)) + 1)], dtype=np.int64)
+    parts = steps[: 16 * stretch].reshape(16, stretch)
+    squares = np.stack([_block_squares(parts, int(length)) for length in lengths])
+    spread = np.sqrt(squares.mean(axis=1))
     if not (spread > 0).all():
         return OneStepChange(sizes, change, lengths, spread, -math.inf, (-math.inf, -math.inf), 0.0)
-    # Few long blocks, so each length counts by its number of blocks.
-    t, y, w = np.log(lengths), np.log(spread), np.sqrt(n // lengths)
-    design = np.stack([np.ones_like(t), t], axis=1) * w[:, None]
-    fit, *_ = np.linalg.lstsq(design, y * w, rcond=None)
-    residual = y * w - design @ fit
-    freedom = len(t) - 2
-    error = math.sqrt(float(residual @ residual) / freedom * np.linalg.inv(design.T @ design)[1, 1])
-    reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
-    slope = float(fit[1])
-    coefficient = float(np.exp(np.average(y + t / 2, weights=w)))
+    slope, coefficient = _root_fit(lengths, spread)
+    total = squares.sum(axis=1, keepdims=True)
+    without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
+    left = np.array([_root_fit(lengths, without[:, j])[0] for j in range(16)])
+    error = math.sqrt(15 / 16 * float(np.sum((left - left.mean()) ** 2)))
+    reach = float(stats.t.ppf(0.5 + level / 2, 15)) * error
     return OneStepChange(sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient)
+
+
+def _block_squares(parts: Array, length: int) -> Array:
+    """Mean square of the means of blocks of that length, for each stretch."""
+    whole_blocks = parts.shape[1] // length * length
+    return np.square(parts[:, :whole_blocks].reshape(len(parts), -1, length).mean(axis=2)).mean(axis=1)
+
+
+def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
+    """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few and count less."""
+    t, y, w = np.log(lengths), np.log(spread), 1 / lengths
+    t0, y0 = np.average(t, weights=w), np.average(y, weights=w)
+    slope = float(np.sum(w * (t - t0) * (y - y0)) / np.sum(w * (t - t0) ** 2))
+    return slope, float(np.exp(np.average(y + t / 2, weights=w)))
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     """Difference between the means of the first and the last part of a series, with an interval.
 
     Neighbouring iterates are alike, so that the usual standard error is far too small: each window is cut into about
-    ∜n... ∛n blocks whose means are nearly independent (batch means), and their spread gives the error.
+    ∛n blocks whose means are nearly independent (batch means), and their spread gives the error.
 
     Args:
         values: the series.

@@ -65,8 +65,8 @@ def goldstein_distance(
     """Upper bound on d(0, ∂f(x + δB)), the smallest norm in the hull of the gradients within δ of x.
 
     Gradients of f (the mean over ``batches``, the same random numbers at every point) are taken at x and at points of
-    the ball: in turn uniform in the ball, and uniform on the segment from x against the current smallest-norm point p, to
-    x - δ p/‖p‖. On that segment either f falls by δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2.
+    the ball: in turn uniform in the ball, and uniform on the segment from x against the current smallest-norm point p,
+    to x - δ p/‖p‖. On that segment either f falls by δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2.
     Every mean of these gradients is in the Goldstein subdifferential, so that the smallest is an upper bound.
 
     Args:
@@ -90,7 +90,7 @@ def goldstein_distance(
         >>> distance.bound, distance.certifies(0.01)
         (0.0, True)
 
-    Source: thesis, section 5.3 (Definition of (δ, ε)-stationary points), Algorithm 2 for the segment.
+    Source: thesis, Definition 5.3.1; Algorithm 2 for the segment.
     """
     positive("delta", delta)
     whole("samples", samples, least=1)
