@@ -197,12 +197,37 @@ def test_cleaning_losses_written_out(cleaning):
 def test_perfect_cleaning_helps(cleaning):
     """Zero weight on the corrupted samples beats equal weights: there is something to be learnt."""
     equal = cleaning.accuracy(cleaning.minimiser(torch.ones(300, dtype=torch.float64)))
-    assert cleaning.oracle_accuracy() > equal + 0.05
-    y = cleaning.minimiser(torch.full((300,), 0.5, dtype=torch.float64)).requires_grad_()
-    numbers = torch.arange(300)
-    value = cleaning.lower(torch.zeros(300, dtype=torch.float64), y.view(64, 10), (*cleaning.train, numbers))
+    assert cleaning.perfect_accuracy() > equal + 0.05
+
+
+def test_cleaning_closed_forms():
+    task = hyper_cleaning(digits(), corruption=0.4, train=60, validation=80, components=5, decay=1e-2, seed=1)
+    torch.manual_seed(0)
+    x = torch.randn(60, dtype=torch.float64)
+    y = task.minimiser(torch.sigmoid(x)).requires_grad_()
+    value = task.lower(x, y.view(5, 10), (*task.train, torch.arange(60)))
     (slope,) = torch.autograd.grad(value, y)
-    assert slope.norm() < 1e-7
+    assert slope.norm() < 1e-11
+
+    def phi(v):
+        return torch.tensor(task.validation_loss(task.minimiser(torch.sigmoid(v))), dtype=torch.float64)
+
+    torch.testing.assert_close(_differences(phi, x), task.hypergradient(x), rtol=1e-5, atol=1e-9)
+
+
+def test_components_are_white_and_know_no_test_sample():
+    task = hyper_cleaning(digits(), train=200, validation=300, components=7, seed=0)
+    known = torch.cat([task.train[0], task.validation[0]])
+    torch.testing.assert_close(known.T @ known / 500, torch.eye(7, dtype=torch.float64), rtol=0, atol=1e-12)
+    table = digits()
+    changed = Table(table.features.copy(), table.labels, "made up")
+    from mindgap.base.rng import numpy_stream
+
+    changed.features[numpy_stream(0, "cleaning", "split").permutation(len(table))[500:]] += 100.0
+    other = hyper_cleaning(changed, train=200, validation=300, components=7, seed=0)
+    assert torch.equal(other.train[0], task.train[0])
+    with pytest.raises(RuleError, match="components must be at most 64, got 65"):
+        hyper_cleaning(digits(), components=65)
 
 
 def test_area_under_curve_by_counting_pairs():

@@ -12,6 +12,7 @@ from mindgap.base.check import one_of
 from mindgap.studies.spec import Study
 
 MODULES = (
+    "b10_tracking",
     "s5_clipping_is_normalising",
     "h7_infinite_variance",
     "h10_rmsprop_is_clipping",

@@ -38,4 +38,5 @@ _WHERE = {
     **dict.fromkeys(("amazon_reviews", "glove", "language_tokens", "sentiment140", "snli", "squad"), "text"),
 }
 
+__all__ = list(_WHERE)
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -151,3 +151,18 @@ _TABLE = (
 
 #: name -> data set
 DATASETS = {data.name: data for data in _TABLE}
+
+
+def table_markdown() -> str:
+    """The table for the documentation.
+
+    Example:
+        >>> table_markdown().splitlines()[0]
+        '| name | what | files | MB | licence, as its origin states it | fetched from |'
+    """
+    rows = [("name", "what", "files", "MB", "licence, as its origin states it", "fetched from"), ("---",) * 6]
+    for data in DATASETS.values():
+        size = sum(file.size for file in data.files) / 1e6
+        place = data.address.split("/")[2] if data.address else "your own copy or mirror"
+        rows.append((f"`{data.name}`", data.title, str(len(data.files)), f"{size:.1f}", data.licence, place))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -30,4 +30,5 @@ _WHERE = {
     **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),
 }
 
+__all__ = list(_WHERE)
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -9,18 +9,19 @@ the upper level never sees a corrupted label.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
 from mindgap.tasks.data.tabular import Table
+from mindgap.tasks.problems.softmax import newton, softmax_derivatives
 
 
 @dataclass(frozen=True)
@@ -106,33 +107,43 @@ class HyperCleaning:
         """Area under the curve: how likely a clean sample has a larger weight than a corrupted one (ties: half)."""
         return area_under_curve(x, ~self.corrupted)
 
-    def oracle_accuracy(self, *, steps: int = 2000) -> float:
-        """Test accuracy of the minimiser of g with weight 1 on clean samples and 0 on corrupted ones: what perfect
-        cleaning gives."""
-        return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype), steps=steps))
-
-    def minimiser(self, weights: Tensor, *, steps: int = 2000) -> Tensor:
-        """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², by L-BFGS (flat)."""
+    def minimiser(self, weights: Tensor) -> Tensor:
+        """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense Hessian."""
         features, labels = self.train
-        y = self.y0.requires_grad_()
-        solver = torch.optim.LBFGS(
-            [y],
-            max_iter=steps,
-            history_size=20,
-            tolerance_grad=1e-10,
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
 
-        def closure() -> Tensor:
-            solver.zero_grad()
-            losses = cross_entropy(features @ y, labels, reduction="none")
-            value = (weights * losses).mean() + self.decay * y.square().sum()
-            value.backward()
-            return value
+        def at(flat: Tensor) -> tuple[Tensor, Tensor]:
+            slope, curvature = softmax_derivatives(features, labels, weights, flat.view(self.classes, -1))
+            decay = 2 * self.decay * torch.ones_like(flat)
+            return slope.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
-        solver.step(closure)
-        return y.detach().reshape(-1)
+        def value(flat: Tensor) -> float:
+            losses = cross_entropy(features @ flat.view(self.classes, -1).T, labels, reduction="none")
+            return float((weights * losses).mean() + self.decay * flat.square().sum())
+
+        return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
+
+    def perfect_accuracy(self) -> float:
+        """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted ones: perfect cleaning."""
+        return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype)))
+
+    def hypergradient(self, x: Tensor) -> Tensor:
+        """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""
+        features, labels = self.train
+        weights = torch.sigmoid(x)
+        y = _flip(self.minimiser(weights), features.shape[1]).view(self.classes, -1)
+        ones = torch.ones_like(self.validation[1])
+        f_y, _ = softmax_derivatives(*self.validation, ones, y)
+        curvature = softmax_derivatives(features, labels, weights, y)[1]
+        curvature.diagonal().add_(2 * self.decay)
+        z = torch.linalg.solve(curvature, f_y.reshape(-1)).view_as(y)
+        errors = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)
+        slopes = (errors * (features @ z.T)).sum(1)
+        return -weights * (1 - weights) * slopes / len(labels)
+
+
+def _flip(flat: Tensor, rows: int) -> Tensor:
+    """A flat (rows, columns) matrix as its flat transpose."""
+    return flat.view(rows, -1).T.reshape(-1)
 
 
 def hyper_cleaning(
@@ -142,6 +153,7 @@ def hyper_cleaning(
     corruption: float = 0.4,
     train: int | None = None,
     validation: int | None = None,
+    components: int | None = None,
     decay: float = 1e-3,
     start: float = 0.0,
     seed: int = 0,
@@ -156,6 +168,8 @@ def hyper_cleaning(
         corruption: p, share of training labels that are changed to another label, all others equally likely.
         train: training samples; by default half of what is not for testing.
         validation: clean samples of the upper level; by default the other half.
+        components: project the features on that many principal components of the training and validation samples,
+            each scaled to variance one (a dense Hessian needs few features).
         decay: c, weight of the squared norm of W.
         start: λ at the start.
         seed: of the split and of the corruption.
@@ -177,6 +191,8 @@ def hyper_cleaning(
         fail("train + validation", f"must leave samples of {len(table)}", train + validation)
     parts = [table.part(order[:train]), table.part(order[train : train + validation])]
     parts.append(table.part(order[train + validation :]) if test is None else test)
+    if components is not None:
+        parts = _whitened(parts, components)
     classes = 1 + max(int(part.labels.max()) for part in parts)
     labels, mask = corrupt(parts[0].labels, classes, corruption, seed)
     where = torch.device(device)
@@ -193,6 +209,17 @@ def hyper_cleaning(
         decay,
         start,
     )
+
+
+def _whitened(parts: list[Table], components: int) -> list[Table]:
+    """Principal components of the first two tables, applied to all three: no test sample has a say."""
+    known = np.concatenate([part.features for part in parts[:2]])
+    if whole("components", components, least=1) > min(known.shape):
+        fail("components", f"must be at most {min(known.shape)}", components)
+    mean = known.mean(0)
+    _, spread, basis = np.linalg.svd(known - mean, full_matrices=False)
+    scale = spread[:components] / np.sqrt(len(known))
+    return [replace(part, features=(part.features - mean) @ basis[:components].T / scale) for part in parts]
 
 
 def corrupt(labels: np.ndarray, classes: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
 from mindgap.tasks.data.tabular import Table, covtype, ijcnn1
+from mindgap.tasks.problems.softmax import newton, softmax_derivatives
 
 Batch = tuple[Tensor, Tensor]
 
@@ -81,18 +82,7 @@ class RegularisationSelection:
 
     def y_star(self, x: Tensor) -> Tensor:
         """argmin_y g(x, y), flat, by Newton's method with halving (strongly convex: e^x > 0)."""
-        y = self.y0.reshape(-1).clone()
-        for _ in range(200):
-            gradient, curvature = self._derivatives(x, y)
-            if float(gradient.norm()) <= 1e-12 * max(1.0, float(y.norm())):
-                return y
-            direction = torch.linalg.solve(curvature, gradient)
-            value, slope, step = self._value(x, y), float(gradient @ direction), 1.0
-            # Near the minimum rounding hides any decrease: there the full step is right.
-            while step > 1e-8 and slope > 1e-12 and self._value(x, y - step * direction) > value - 0.1 * step * slope:
-                step /= 2
-            y = y - step * direction
-        return y
+        return newton(lambda y: self._derivatives(x, y), lambda y: self._value(x, y), self.y0.reshape(-1).clone())
 
     def hypergradient(self, x: Tensor) -> Tensor:
         """∇Φ(x) = -J H⁻¹ f_y at y*(x), with dense H; (J z)_k = e^{x_k} y_k z_k, summed over a class's features."""
@@ -120,18 +110,9 @@ class RegularisationSelection:
             gradient = -features.T @ (labels * chance) / n + x.exp() * y
             curvature = features.T @ (features * (chance * (1 - chance))[:, None]) / n + torch.diag(x.exp())
             return gradient, curvature
-        weights, width = y.view(self.y0.shape), self.y0.shape[1]
-        chances = torch.softmax(features @ weights.T, 1)
-        errors = chances - torch.nn.functional.one_hot(labels, self.classes)
-        gradient = errors.T @ features / n + x.exp()[:, None] * weights
-        curvature = y.new_zeros(self.classes, width, self.classes, width)
-        for a in range(self.classes):
-            for b in range(a + 1):
-                share = chances[:, a] * (float(a == b) - chances[:, b])
-                block = features.T @ (features * share[:, None]) / n
-                curvature[a, :, b], curvature[b, :, a] = block, block
-        dense = curvature.view(y.numel(), y.numel())
-        return gradient.reshape(-1), dense + torch.diag(x.exp().repeat_interleave(width))
+        decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
+        slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
+        return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
 
 def ijcnn1_selection(

@@ -114,7 +114,8 @@ def unbounded_problem(
     Args:
         growth: of f in x, ``"exponential"`` or ``"quartic"``.
         rate: κ.
-        distance: every coordinate of the start x0.
+        distance: how far out the start is: its coordinates have magnitudes uniform in [distance/2, distance] and
+            random signs, so that no single step suits them all.
         lower, upper, dim_y, dim_x: samples and dimensions.
         noise: standard deviation of the centres c_j.
         seed: of all draws.
@@ -132,5 +133,7 @@ def unbounded_problem(
     draw = torch_stream(seed, "unbounded")
     centres = noise * torch.randn(upper, dim_x, generator=draw, dtype=torch.float64)
     targets = torch.randn(upper, dim_y, generator=draw, dtype=torch.float64) + 1.0
-    x0 = torch.full((dim_x,), distance, dtype=dtype, device=device)
+    magnitudes = distance * (0.5 + 0.5 * torch.rand(dim_x, generator=draw, dtype=torch.float64))
+    signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=draw) - 1.0
+    x0 = (magnitudes * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)
