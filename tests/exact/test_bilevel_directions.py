@@ -1,0 +1,194 @@
+"""Every direction against the closed form on the quadratic; the fused oracle against dense derivatives."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from references.bilevel_small import small_quadratic
+
+from mindgap.bilevel import (
+    FULL,
+    BilevelProblem,
+    Sample,
+    TorchOracle,
+    exact_hypergradient,
+    hyper_objective,
+    lower_solution,
+)
+from mindgap.bilevel import directions as d
+
+QUADRATIC = small_quadratic(seed=2)
+PROBLEM = QUADRATIC.problem(16)
+X = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64)
+Y = QUADRATIC.y_star(X)
+TRUTH = QUADRATIC.hypergradient(X)
+
+
+def oracle():
+    return TorchOracle(PROBLEM)
+
+
+def close(a, b, rtol=1e-8):
+    np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=rtol, atol=rtol * float(b.abs().max()))
+
+
+def test_linear_system_direction_is_the_closed_form():
+    z = QUADRATIC.z_star(X)
+    found = d.linear_system(oracle(), X, Y, z, FULL, FULL)
+    close(found["x"], TRUTH)
+    assert float(found["y"].norm()) < 1e-12
+    assert float(found["z"].norm()) < 1e-12
+    split = d.linear_system(oracle(), X, Y, z, FULL, FULL, other=FULL)
+    for key, value in found.items():
+        np.testing.assert_array_equal(split[key].numpy(), value.numpy())
+
+
+def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
+    o = oracle()
+    close(d.exact(o, X, Y), TRUTH)
+    close(d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o, X, Y, v), FULL, FULL), TRUTH)
+    close(exact_hypergradient(PROBLEM, X), TRUTH)
+    close(lower_solution(PROBLEM, X), Y)
+    assert hyper_objective(PROBLEM, X) == pytest.approx(float(QUADRATIC.hyper_objective(X)), rel=1e-10)
+
+
+def test_neumann_sum_has_its_geometric_error():
+    """eta sum_{q<=Q} (I - eta H)^q v = (I - (I - eta H)^(Q+1)) H^-1 v, exactly."""
+    o, eta = oracle(), 0.7
+    tokens = Sample(np.zeros(12, dtype=int))
+    whole = _all_as_one(o)
+    _, f_y = o.upper(X, Y, FULL)
+    h = QUADRATIC.lower.A
+    for terms in (1, 5, 12):
+        found = d.neumann_sum(whole, X, Y, f_y, Sample(tokens.which[:terms]), eta)
+        shrink = torch.linalg.matrix_power(torch.eye(6, dtype=torch.float64) - eta * h, terms + 1)
+        truth = torch.linalg.solve(h, f_y)
+        close(found, truth - shrink @ truth, rtol=1e-11)
+    many = d.implicit(
+        whole, X, Y, lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta), FULL, FULL
+    )
+    close(many, TRUTH)
+
+
+def test_random_neumann_is_unbiased_for_the_sum():
+    """The mean over all N values of k is the sum with N terms."""
+    o, eta, terms = _all_as_one(oracle()), 0.7, 9
+    v = torch.arange(1.0, 7.0, dtype=torch.float64)
+    tokens = Sample(np.zeros(terms - 1, dtype=int))
+    each = [d.neumann_random(o, X, Y, v, tokens, eta, terms, k) for k in range(terms)]
+    close(sum(each) / terms, d.neumann_sum(o, X, Y, v, tokens, eta), rtol=1e-12)
+
+
+def test_penalty_direction_has_an_error_that_falls_as_one_over_lambda():
+    """With both inner problems solved exactly, over four decades."""
+    o, low, up = oracle(), QUADRATIC.lower, QUADRATIC.upper
+    errors = []
+    for lam in (1e2, 1e3, 1e4, 1e5, 1e6):
+        both = torch.linalg.solve(up.A + lam * low.A, -(up.a + lam * low.a + (up.C + lam * low.C).T @ X))
+        found = d.penalty(o, X, both, Y, lam, FULL, FULL, FULL)
+        errors.append(float((found - TRUTH).norm()))
+    falls = [a / b for a, b in itertools.pairwise(errors)]
+    assert all(9.4 < f < 10.1 for f in falls), falls
+    assert errors[-1] < 1.2e-4 * errors[0]
+
+
+def test_dense_direction_is_the_closed_form():
+    o = oracle()
+    _, h, j = o.dense(X, Y, FULL)
+    f_x, f_y = o.upper(X, Y, FULL)
+    close(h, QUADRATIC.lower.A, rtol=1e-12)
+    close(j, QUADRATIC.lower.C, rtol=1e-12)
+    close(f_x - j @ d.solve_raised(o.ops, h, f_y, 1e-3), TRUTH)
+
+
+def _all_as_one(o):
+    """The oracle with every lower token read as all samples."""
+    o.hessian_of_token = o.hessian
+    o.hessian = lambda x, y, v, token: o.hessian_of_token(x, y, v, FULL)
+    return o
+
+
+def nonlinear():
+    """A lower level with a Hessian that changes, and an x that acts nonlinearly."""
+    torch.manual_seed(0)
+    data, targets = torch.randn(40, 4, dtype=torch.float64), torch.randn(40, dtype=torch.float64)
+
+    def lower(x, y, b):
+        features, t = b
+        hidden = torch.tanh(features @ y["w"]) * y["s"]
+        return (hidden - t).square().mean() + (x["r"].exp() * y["w"].square()).sum() + (x["q"] * y["s"]).sum() ** 2
+
+    def upper(x, y, b):
+        features, t = b
+        return (features @ y["w"] - t).square().mean() + 0.1 * x["r"].square().sum()
+
+    x = {"r": torch.full((4,), -1.0, dtype=torch.float64), "q": torch.ones(2, dtype=torch.float64)}
+    y = {"w": torch.randn(4, dtype=torch.float64), "s": torch.ones(1, dtype=torch.float64)}
+    return BilevelProblem(upper, lower, x, y, (data[:15], targets[:15]), (data[15:], targets[15:]), batch_size=5)
+
+
+def test_fused_oracle_is_dense_autograd():
+    problem = nonlinear()
+    o = TorchOracle(problem)
+    x, y = o.start
+    token = Sample(1)
+    batch = problem.lower_data.fetch(token)
+
+    def g(x, y):
+        return problem.lower(problem.view_x(x), problem.view_y(y), batch)
+
+    h = torch.autograd.functional.hessian(g, (x, y))
+    dense_h, dense_j = h[1][1], h[0][1]
+    z = torch.randn(5, dtype=torch.float64)
+    g_y, hz, jz = o.system(x, y, z, token)
+    close(g_y, torch.autograd.functional.jacobian(lambda v: g(x, v), y), rtol=1e-12)
+    close(hz, dense_h @ z, rtol=1e-12)
+    close(jz, dense_j @ z, rtol=1e-12)
+    assert o.calls.as_dict() == {"Hz": 1, "Jz": 1, "g_y": 1}
+    for found, truth in ((o.hessian(x, y, z, token), hz), (o.mixed(x, y, z, token), jz), (o.lower(x, y, token), g_y)):
+        close(found, truth, rtol=1e-13)
+    found_h, found_j = o.products(x, y, z, token)
+    close(found_h, hz, rtol=1e-13)
+    close(found_j, jz, rtol=1e-13)
+    _, full_h, full_j = o.dense(x, y, token)
+    close(full_h, dense_h, rtol=1e-12)
+    close(full_j, dense_j, rtol=1e-12)
+    close(o.lower_x(x, y, token), torch.autograd.functional.jacobian(lambda v: g(v, y), x), rtol=1e-12)
+    assert torch.autograd.gradcheck(g, (x.requires_grad_(), y.requires_grad_()))
+
+
+def test_all_samples_in_chunks_are_the_mean_over_samples():
+    problem = nonlinear()
+    for level in ("upper", "lower"):
+        problem.data(level).chunk = 4
+    o = TorchOracle(problem)
+    x, y = o.start
+    z = torch.randn(5, dtype=torch.float64)
+    parts = o.system(x, y, z, FULL)
+    assert o.calls.as_dict() == {"Hz": 5, "Jz": 5, "g_y": 5}
+    each = [o.system(x, y, z, Sample(i)) for i in range(5)]
+    for found, batches in zip(parts, zip(*each)):
+        close(found, sum(batches) / 5, rtol=1e-12)
+    f_x, f_y = o.upper(x, y, FULL)
+    each = [o.upper(x, y, Sample(i)) for i in range(3)]
+    close(f_x, sum(e[0] for e in each) / 3, rtol=1e-12)
+    close(f_y, sum(e[1] for e in each) / 3, rtol=1e-12)
+    large = o.lower(x, y, Sample(np.array([0, 3])))
+    close(large, (o.lower(x, y, Sample(0)) + o.lower(x, y, Sample(3))) / 2, rtol=1e-13)
+
+
+def test_yardsticks_on_a_nonlinear_problem_against_differences():
+    problem = nonlinear()
+    # strong convexity does not hold far away; near this start it does
+    x, y = TorchOracle(problem).start
+    found = exact_hypergradient(problem, x, y, tol=1e-12)
+    y_star = lower_solution(problem, x, y, tol=1e-12)
+    step = 1e-5
+    for i in range(len(x)):
+        e = torch.zeros_like(x)
+        e[i] = step
+        ahead, behind = (hyper_objective(problem, x + s * e, y_star, tol=1e-12) for s in (1, -1))
+        assert float(found[i]) == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-8)
