@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mindgap.base.check import positive, whole
@@ -12,7 +13,7 @@ from mindgap.bilevel.sample import FULL
 
 
 def lower_solution(
-    problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float = 1e-10, most: int = 100
+    problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None, most: int = 100
 ) -> Tensor:
     """y*(x) by Newton's method with conjugate gradients and backtracking, over all lower samples.
 
@@ -20,7 +21,8 @@ def lower_solution(
         problem: g must be strongly convex in y.
         x: flat vector.
         y: where to start; the problem's start if not given.
-        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search (at least ``tol``).
+        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search (at least ``tol``); 1e-10 in
+            float64 and 1e-5 in float32 if not given.
         most: most Newton steps.
 
     Raises:
@@ -34,7 +36,7 @@ def lower_solution(
         >>> lower_solution(problem, torch.tensor([3.0]))
         tensor([3.])
     """
-    positive("tol", tol)
+    tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
     y = problem.pack_y.start.clone() if y is None else y.detach().clone()
@@ -61,7 +63,7 @@ def lower_solution(
     )
 
 
-def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float = 1e-10) -> float:
+def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None) -> float:
     """Phi(x) = f(x, y*(x)) over all samples.
 
     Args:
@@ -80,7 +82,9 @@ def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None,
     return float(problem.loss("upper", x, lower_solution(problem, x, y, tol=tol)))
 
 
-def exact_hypergradient(problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float = 1e-10) -> Tensor:
+def exact_hypergradient(
+    problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None
+) -> Tensor:
     """grad Phi(x) = f_x - J H^-1 f_y at y*(x), over all samples, the inverse by conjugate gradients.
 
     Args:

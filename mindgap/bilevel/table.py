@@ -148,3 +148,22 @@ def as_records() -> list[dict[str, Any]]:
         'bsa'
     """
     return [{f.name: getattr(m, f.name) for f in fields(m)} for m in METHODS.values()]
+
+
+def write_table(path: str) -> None:
+    """Put the table between the marks of a document (``python -m mindgap.bilevel.table docs/bilevel.md``)."""
+    from pathlib import Path
+
+    begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->"
+    text = Path(path).read_text(encoding="utf-8")
+    head, _, rest = text.partition(begin)
+    _, found, tail = rest.partition(end)
+    if not found:
+        raise ValueError(f"{path} has no place for the table ({begin.strip()} ... {end})")
+    Path(path).write_text(head + begin + table_markdown() + "\n" + end + tail, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import sys
+
+    write_table(sys.argv[1])
