@@ -131,7 +131,9 @@ def from_json(text: str) -> Any:
         >>> from_json('{"loss":"Infinity"}')
         {'loss': inf}
     """
-    return _restore(json.loads(text))
+    value = json.loads(text)
+    # Most lines have no such number: looking for the words is a tenth of the work of walking through the values.
+    return _restore(value) if '"NaN"' in text or 'Infinity"' in text else value
 
 
 def _plain(value: Any) -> Any:

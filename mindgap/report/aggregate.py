@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,26 +58,43 @@ def _of_run(run: Run, facet: str) -> Any:
     return run.header.method if facet == "method" else run.header.settings.get(facet)
 
 
-def readings(run: Run, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Panel -> (x, y) of one run, over the rows that have both as numbers."""
-    fixed = _of_run(run, facet) if facet else ""
-    panels: dict[str, tuple[list[float], list[float]]] = {}
-    for row in run.rows:
-        a, b = row.get(x), row.get(y)
-        if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
-            continue
-        if not facet:
-            panel = ""
-        elif fixed is not None:
-            panel = facet_label(facet, fixed)
-        elif facet in row:
-            panel = facet_label(facet, row[facet])
-        else:
-            continue
-        xs, ys = panels.setdefault(panel, ([], []))
-        xs.append(a)
-        ys.append(b)
-    return {p: (np.asarray(xs, dtype=float), np.asarray(ys, dtype=float)) for p, (xs, ys) in panels.items()}
+class Readings:
+    """One run as columns of numbers, each made once however many figures ask for it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._columns: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def column(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The values of a quantity and in which rows it is a number."""
+        if name not in self._columns:
+            raw = [row.get(name) for row in self.run.rows]
+            number = np.array([isinstance(v, (int, float)) for v in raw], dtype=bool)
+            values = np.array([v if ok else np.nan for v, ok in zip(raw, number.tolist())], dtype=float)
+            self._columns[name] = values, number
+        return self._columns[name]
+
+    def panels(self, x: str, y: str, facet: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Panel -> (x, y), over the rows that have both as numbers.
+
+        Example:
+            >>> from mindgap.record.schema import Header
+            >>> rows = ({"step": 0, "loss": 2.0}, {"step": 1}, {"step": 2, "loss": 1.0})
+            >>> readings = Readings(Run(Header("s", "S1", "quick", "m", 0, {}), rows))
+            >>> [column.tolist() for column in readings.panels("step", "loss", "")[""]]
+            [[0.0, 2.0], [2.0, 1.0]]
+        """
+        (a, has_a), (b, has_b) = self.column(x), self.column(y)
+        both = has_a & has_b
+        fixed = _of_run(self.run, facet) if facet else ""
+        if fixed is not None:
+            label = facet_label(facet, fixed) if facet else ""
+            return {label: (a[both], b[both])} if both.any() else {}
+        where: dict[str, list[int]] = {}
+        for place in np.flatnonzero(both).tolist():
+            if facet in self.run.rows[place]:
+                where.setdefault(facet_label(facet, self.run.rows[place][facet]), []).append(place)
+        return {label: (a[places], b[places]) for label, places in where.items()}
 
 
 def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: int = 512) -> dict[str, np.ndarray]:
@@ -166,13 +182,16 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     edges = _edges(series.columns["x"], buckets, log_x)
     names = [n for n in ("y", "mean", "q50") if n in series.columns]
     keep = {0, size - 1}
-    for begin, stop in pairwise(edges):
-        if stop > begin:
-            keep.update((int(begin), int(stop) - 1))
-            for name in names:
-                column = series.columns[name][begin:stop]
-                if not np.isnan(column).all():
-                    keep.update((int(begin + np.nanargmin(column)), int(begin + np.nanargmax(column))))
+    begin, stop = edges[:-1], edges[1:]
+    begin, stop = begin[stop > begin], stop[stop > begin]
+    keep.update(begin.tolist(), (stop - 1).tolist())
+    bucket = np.searchsorted(begin, np.arange(size), side="right")
+    for name in names:
+        column = series.columns[name]
+        # Sorted inside each bucket, the first is the smallest and the last the largest; an undefined value is neither.
+        smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[begin]
+        largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stop - 1]
+        keep.update(smallest.tolist(), largest.tolist())
     for edge in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
         if edge in series.columns and not np.isnan(series.columns[edge]).all():
             keep.update((int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge]))))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mindgap.record.schema import Run
-from mindgap.report.aggregate import Series, facet_values, over_seeds, readings, thin, thin_points
+from mindgap.report.aggregate import Readings, Series, facet_values, over_seeds, thin, thin_points
 
 #: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
 LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
@@ -95,7 +94,7 @@ def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
 def draw(
     identity: str,
     figure: dict[str, Any],
-    runs: list[Run],
+    runs: Sequence[Readings],
     methods: list[str],
     axes: dict[str, str],
     budget: int = 6000,
@@ -105,7 +104,7 @@ def draw(
     Args:
         identity: id of the figure in the page.
         figure: the figure's description, as ``study.json`` has it.
-        runs: the records to draw.
+        runs: the records to draw, as columns.
         methods: every method of the study, in its order; colours follow it.
         axes: column -> label of what may serve as x-axis.
         budget: points to keep, per axis; more are thinned, keeping extremes.
@@ -115,7 +114,7 @@ def draw(
     if lines and figure["x"] in axes:
         known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
         offered |= {name: axes[name] for name in known if name not in offered}
-    facets = facet_values(runs, figure.get("facet", ""))
+    facets = facet_values([r.run for r in runs], figure.get("facet", ""))
     drawn = []
     for name, label in offered.items():
         axis = _axis(name, label, figure, runs, methods, facets, budget)
@@ -129,15 +128,16 @@ def _axis(
     name: str,
     label: str,
     figure: dict[str, Any],
-    runs: list[Run],
+    runs: Sequence[Readings],
     methods: list[str],
     facets: list[str],
     budget: int,
 ) -> Axis:
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
-        for facet, (x, y) in readings(run, name, figure["y"], figure.get("facet", "")).items():
-            by_place.setdefault((run.header.method, facet), []).append((run.header.seed, x, y))
+        header = run.run.header
+        for facet, (x, y) in run.panels(name, figure["y"], figure.get("facet", "")).items():
+            by_place.setdefault((header.method, facet), []).append((header.seed, x, y))
     order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
     each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
     kind, log_x = figure.get("kind", "lines"), bool(figure.get("log_x"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.record.store import slug, write_atomically
-from mindgap.report.aggregate import STATISTICS, Series
+from mindgap.report.aggregate import STATISTICS, Readings, Series
 from mindgap.report.figure import Drawing, draw, figure_png, figure_svg, picture, specification
 from mindgap.report.load import Loaded, load
 from mindgap.report.pieces import behind, failures, figure_card, mark, text, verdict_table
@@ -58,13 +58,13 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         for f in s.description["figures"]
     )
     budget = min(6000, max(300, POINTS // max(count, 1)))
-    return [
-        [
-            draw(f"fig-{anchor}-{n}", f, list(s.runs), s.methods, s.description.get("axes", {}), budget)
-            for n, f in enumerate(s.description["figures"], 1)
-        ]
-        for s, anchor in zip(studies, anchors(studies))
-    ]
+    drawings = []
+    for study, anchor in zip(studies, anchors(studies)):
+        readings = [Readings(run) for run in study.runs]
+        axes = study.description.get("axes", {})
+        figures = enumerate(study.description["figures"], 1)
+        drawings.append([draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget) for n, f in figures])
+    return drawings
 
 
 def anchors(studies: Sequence[Loaded]) -> list[str]:

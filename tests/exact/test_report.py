@@ -17,7 +17,7 @@ import pytest
 from cases.report_records import NASTY, figure, write_everything, write_study
 
 from mindgap.record.schema import RecordError
-from mindgap.report.aggregate import Series, over_seeds, thin, thin_points
+from mindgap.report.aggregate import Readings, Series, over_seeds, thin, thin_points
 from mindgap.report.figure import draw, figure_png, figure_svg, picture
 from mindgap.report.load import load, load_study
 from mindgap.report.page import draw_all, render, write_page
@@ -157,11 +157,17 @@ def test_every_specification_is_valid_vega_lite_and_becomes_a_picture(tmp_path: 
 def test_axes_offered_are_those_the_rows_have(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path))
     axes = study.description["axes"]
-    lines = draw("f", study.description["figures"][1], list(study.runs), study.methods, axes)
+    lines = draw("f", study.description["figures"][1], [Readings(run) for run in study.runs], study.methods, axes)
     assert [axis.name for axis in lines.axes] == ["oracle_calls", "step", "x_epoch", "y_epoch", "seconds"]
-    odd = draw("f", figure("t", "norm", x="loss"), list(study.runs), study.methods, axes)
+    odd = draw("f", figure("t", "norm", x="loss"), [Readings(run) for run in study.runs], study.methods, axes)
     assert [axis.name for axis in odd.axes] == ["loss"]
-    missing = draw("f", figure("t", "norm"), list(study.runs), study.methods, {"step": "step", "never": "never"})
+    missing = draw(
+        "f",
+        figure("t", "norm"),
+        [Readings(run) for run in study.runs],
+        study.methods,
+        {"step": "step", "never": "never"},
+    )
     assert [axis.name for axis in missing.axes] == ["step"]
 
 
