@@ -1,0 +1,119 @@
+"""Fig. 2-3: an online problem on which Adam's average regret does not vanish and AMSGrad's does.
+
+f_t(x) = C x when t mod P = 1 and -s x otherwise, x in [-1, 1]. The sum over a period is (C - (P-1)s) x, so x = -1 is
+best when that factor is positive; Adam forgets the rare large gradient and goes to x = +1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mindgap.base.check import between, fail, one_of, positive, whole
+
+
+@dataclass(frozen=True)
+class RareLargeLoss:
+    """The problem, with the first period of length ``period``.
+
+    Args:
+        C: slope of the rare loss.
+        s: slope of the others is -s.
+        period: P; one rare loss a period.
+
+    Raises:
+        RuleError: when x = -1 is not the best point, C <= (P-1)s.
+
+    Example:
+        >>> RareLargeLoss(C=3.0).gain, RareLargeLoss(C=1010.0, s=10.0, period=101).gain
+        (1.0, 10.0)
+        >>> RareLargeLoss(C=2.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: C must be above (P-1)s = 2, got 2.0
+
+    Source: Reddi et al., cited for thesis, Fig. 2-3.
+    """
+
+    C: float
+    s: float = 1.0
+    period: int = 3
+
+    def __post_init__(self) -> None:
+        positive("C", self.C)
+        positive("s", self.s)
+        whole("period", self.period, least=2)
+        if self.gain <= 0:
+            fail("C", f"must be above (P-1)s = {(self.period - 1) * self.s:g}", self.C)
+
+    @property
+    def gain(self) -> float:
+        """C - (P-1)s, the slope of a whole period."""
+        return self.C - (self.period - 1) * self.s
+
+    def forgetting(self) -> float:
+        """β2 = 1/(1 + C²), with which the theorem forces Adam back to x = 1 (s = 1, P = 3)."""
+        return 1 / (1 + self.C**2)
+
+    def adam_floor(self) -> float:
+        """2(C-2)/3, below which the average regret of Adam never settles when x returns to 1 in every period.
+
+        At the start of each period x = 1, and the other two losses cost at least -1 each; x = -1 pays 2 - C.
+        """
+        return 2 * self.gain / self.period
+
+    def amsgrad_bound(self, alpha: float, beta2: float, steps: int) -> float:
+        """(2C/α + αC/√(1-β2)) / √T, an upper bound of AMSGrad's average regret with β1 = 0 and α_t = α/√t.
+
+        Online gradient descent with non-increasing steps α_t/√v̂_t has regret at most
+        D²√v̂_T/(2α_T) + Σ α_t g_t²/(2√v̂_t), with D = 2, (1-β2)C² <= v̂_t <= C² and Σ 1/√t <= 2√T.
+        """
+        positive("alpha", alpha)
+        between("beta2", beta2, 0, 1, ends="[)")
+        return (2 * self.C / alpha + alpha * self.C / math.sqrt(1 - beta2)) / math.sqrt(whole("steps", steps, least=1))
+
+
+def online_regret(problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float],
+                  at: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Average regret R_t/t and the point x_t, at the steps ``at``, for Adam or AMSGrad with steps α/√t from x_1 = 1.
+
+    Args:
+        problem: the losses.
+        method: ``"adam"`` or ``"amsgrad"``.
+        alpha: α.
+        betas: (β1, β2).
+        at: increasing step numbers, from 1.
+
+    Example:
+        >>> problem = RareLargeLoss(C=3.0)
+        >>> adam, _ = online_regret(problem, "adam", 0.5, (0.0, problem.forgetting()), [30, 3000])
+        >>> ams, _ = online_regret(problem, "amsgrad", 0.5, (0.0, problem.forgetting()), [30, 3000])
+        >>> min(adam) >= problem.adam_floor(), ams[1] < ams[0] / 3
+        (True, True)
+
+    Source: thesis, Fig. 2-3.
+    """
+    one_of("method", method, ("adam", "amsgrad"))
+    positive("alpha", alpha)
+    for name, value in zip(("beta1", "beta2"), betas, strict=True):
+        between(name, value, 0, 1, ends="[)")
+    beta1, beta2 = betas
+    large, small, period, ams = problem.C, -problem.s, problem.period, method == "amsgrad"
+    x, m, v, peak, loss, best = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    wanted = iter([*at, 0])
+    stop = next(wanted)
+    regrets, points = [], []
+    for t in range(1, at[-1] + 1):
+        g = large if t % period == 1 else small
+        loss += g * x
+        best -= g  # the value at x = -1
+        if t == stop:
+            regrets.append((loss - best) / t)
+            points.append(x)
+            stop = next(wanted)
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g
+        peak = v if v > peak or not ams else peak
+        x -= alpha * m / math.sqrt(t * peak)
+        x = 1.0 if x > 1 else -1.0 if x < -1 else x
+    return regrets, points
