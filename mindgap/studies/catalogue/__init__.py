@@ -13,9 +13,15 @@ from mindgap.studies.spec import Study
 
 MODULES = (
     "b10_tracking",
+    "s4_relaxed_smoothness",
     "s5_clipping_is_normalising",
+    "s6_smoothness_of_models",
     "h7_infinite_variance",
+    "h8_exponents",
+    "h8_clipping_bounds",
+    "h9_lower_bounds",
     "h10_rmsprop_is_clipping",
+    "h13_clipped_moments",
     "e5_cycle",
     "e8_windows",
 )

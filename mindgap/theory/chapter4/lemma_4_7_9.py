@@ -136,9 +136,12 @@ class ChainOracle:
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
-        g = self.chain.gradient(x)
+        return self.noisy(self.chain.gradient(x), x, z)
+
+    def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The stochastic gradient from an exact gradient (or a multiple of it) that is already known at ``x``."""
         marked = np.arange(1, self.chain.dimension + 1) == (prog(x, 0.25) + 1)[..., None]
-        return np.where(marked, (z / self.probability)[..., None], 1.0) * g
+        return np.where(marked, (z / self.probability)[..., None], 1.0) * exact
 
     def moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
         """E‖g_d(x)‖^α, an exact sum over z."""
