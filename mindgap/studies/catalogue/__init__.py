@@ -12,6 +12,7 @@ from mindgap.base.check import one_of
 from mindgap.studies.spec import Study
 
 MODULES = (
+    "b0_unbounded_smoothness",
     "b10_tracking",
     "s4_relaxed_smoothness",
     "s5_clipping_is_normalising",

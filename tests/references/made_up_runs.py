@@ -1,0 +1,17 @@
+"""Records that say what a test wants them to say."""
+
+from __future__ import annotations
+
+from mindgap.record.schema import End, Header, Run
+from mindgap.studies.catalogue import find
+
+
+def made_up(study, ends, scale="quick"):
+    """Runs of a study with given last rows: ``ends`` maps a method to one row a seed."""
+    found = find(study)
+    runs = []
+    for method, rows in ends.items():
+        for seed, row in enumerate(rows):
+            header = Header(study, found.claim, scale, method, seed, found.settings(scale, method))
+            runs.append(Run(header, (row, row), End("done")))
+    return runs
