@@ -72,7 +72,7 @@ def _sawtooth(kind: str) -> tuple[ToothedSlope, object, RelaxedSmooth, float]:
 
 
 @pytest.mark.parametrize(("kind", "bound"), [("clipped", clipped_gd_bound), ("fixed", gd_bound)])
-def test_half_of_the_upper_bound_is_refuted_by_the_sawtooth(kind: str, bound) -> None:
+def test_half_of_the_upper_bound_is_refuted_by_the_toothed_slope(kind: str, bound) -> None:
     f, step, a, epsilon = _sawtooth(kind)
     measured = hits(f, f.start, step, epsilon, 20_000)[0]
     assert measured <= bound(a, epsilon)

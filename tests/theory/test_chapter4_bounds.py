@@ -178,6 +178,28 @@ def test_closed_form_of_the_mean_square_gradient_equals_the_recursion() -> None:
     assert closed == pytest.approx(total / K, rel=1e-10)
 
 
+def _inner(gradient: np.ndarray, values: np.ndarray, weights: np.ndarray, tau: float) -> float:
+    """E⟨∇f, ĝ⟩ as an exact sum over a finite noise law."""
+    return float(weights @ (clip_global(gradient + values, tau) @ gradient))
+
+
+def test_case_2_of_theorem_4_4_1_as_exact_sums() -> None:
+    # ‖∇f‖ >= τ/2 and τ >= 16σ give E⟨∇f, ĝ⟩ >= τ‖∇f‖/6.
+    rng, closest = numpy_stream(0, "case 2"), math.inf
+    for _ in range(3000):
+        alpha = float(rng.uniform(1.01, 2))
+        weights = rng.dirichlet(np.ones(4) * 0.3)
+        values = rng.standard_normal((4, 2)) / np.maximum(weights, 1e-3)[:, None] ** rng.uniform(0, 1)
+        values -= weights @ values
+        sigma = float(weights @ np.linalg.norm(values, axis=1) ** alpha) ** (1 / alpha)
+        tau = 16 * sigma * math.exp(rng.exponential(0.3))
+        direction = rng.standard_normal(2)
+        gradient = tau * rng.uniform(0.5, 1.5) * direction / np.linalg.norm(direction)
+        assert _inner(gradient, values, weights, tau) >= tau * np.linalg.norm(gradient) / 6
+        closest = min(closest, _inner(gradient, values, weights, tau) / (tau * np.linalg.norm(gradient)))
+    assert closest < 0.55  # at ‖∇f‖ = τ/2 even exact gradients give no more than 1/2
+
+
 def _huber_min(parameters, slope: float, length: float, K: int) -> float:
     """(1/K) Σ min{|f'|, f'²} of GClip on a slope of that length without noise (σ is only an upper bound)."""
     x, total = length, 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import mindgap.theory
+from mindgap.studies.catalogue import catalogue
 from mindgap.theory import THEOREMS, Theorem
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,10 @@ def test_rows_point_at_code_and_tests_that_exist(row: Theorem) -> None:
     for part in re.findall(r"tests/\S+::\w+", row.checked_by):
         file, _, name = part.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+    studies = re.findall(r"study ([\w-]+)", row.checked_by)
+    if "chapter3" in row.bounds or "chapter4" in row.bounds:
+        assert set(studies) <= set(catalogue())
+    assert studies or "tests/" in row.checked_by
 
 
 def test_the_table_is_read_without_torch_and_numpy() -> None:

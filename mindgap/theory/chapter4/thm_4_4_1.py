@@ -5,9 +5,11 @@
 * Case 2 of the proof drops a factor τ from ⟨∇f, ĝ⟩, so the descent there is η τ‖∇f‖/12, not η‖∇f‖/12: the quantity
   that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is small and the stated
   bound is refuted by a long slope (see the tests).
-* The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather needs τ >= 38σ: the
-  proof says τ/2 >= 8σ, which leaves ‖∇f‖/3 - 8σ/3 >= 0 and not ‖∇f‖/6, and it treats E[⟨∇f, g⟩; ‖g‖ <= τ] as
-  P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ the constant is 38, that is η <= 1/(38^α L).
+* The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather needs the τ >= 16σ
+  that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not give. The proof's own steps need more:
+  with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for ‖∇f‖ >= 16σ, and E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for
+  P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ there, and the sharp 4/3 in Lemma 4.7.3, case 2 gives
+  E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3) >= τ‖∇f‖/6 for τ >= 16σ.
 * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20 f0/(ηK) is
   20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)).
 """
@@ -19,8 +21,8 @@ from dataclasses import dataclass
 from mindgap.base.check import whole
 from mindgap.theory.assumptions import HeavyTail
 
-#: Case 2 needs τ >= 38σ.
-THRESHOLD_RATIO = 38.0
+#: Case 2 needs τ >= 16σ.
+THRESHOLD_RATIO = 16.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ConstantClip:
 
 
 def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
-    """η = min{1/(38^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
+    """η = min{1/(16^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
 
     Args:
         a: α, σ, L and Δ = f0.
@@ -55,7 +57,7 @@ def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
 def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
     """(1/K) Σ E min{‖∇f(x_k)‖², τ‖∇f(x_k)‖/3} <= 20 f0/(ηK), k = 0 .. K-1.
 
-    That is max{20·38^α L f0/K, 20 σ^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2))}.
+    That is max{20·16^α L f0/K, 20 σ^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2))}.
 
     Example:
         >>> round(gclip_nonconvex_bound(HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8), 9)
