@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: Version of the written form. A reader refuses a version it does not know.
-SCHEMA = 1
+#: Version of the written form. Older versions are migrated when read; a reader refuses a version it does not know.
+SCHEMA = 2
 
 #: What may differ between two runs of the same settings on the same versions: clocks, machines, the command typed.
-TIMING_FIELDS = frozenset({"seconds", "started", "machine", "command", "versions"})
+TIMING_FIELDS = frozenset({"seconds", "wall", "started", "machine", "command", "versions"})
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 OUTCOMES = ("done", "failed")
@@ -66,11 +66,16 @@ class Header:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended. ``seconds`` is the time inside the algorithm, evaluation apart."""
+    """How a run ended.
+
+    ``seconds`` is the time inside the algorithm, evaluation apart; ``wall`` the time the whole run took (of its last
+    part, where it was interrupted), unknown in records of version 1.
+    """
 
     outcome: str
     seconds: float = 0.0
     message: str = ""
+    wall: float | None = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+from mindgap.record.migrate import STEPS, migrate, migrate_file
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, from_json, line, to_json, without_timing
 
 STUDY_FILE = "study.json"
@@ -91,18 +97,20 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     header: Header | None = None
     rows: list[Row] = []
     end: End | None = None
+    version = SCHEMA
     for number, raw in enumerate(lines, 1):
         try:
             ((kind, content),) = from_json(raw.decode("utf-8")).items()
         except (ValueError, AttributeError) as error:
             raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}") from error
         if kind == "header" and number == 1:
-            header = _header(path, content)
+            version = _version(path, content)
+            header = _header(path, migrate("header", content, version, SCHEMA))
         elif kind == "row" and header is not None:
             rows.append(content)
             end = None
         elif kind == "end" and header is not None:
-            end = End(**content)
+            end = End(**migrate("end", content, version, SCHEMA))
         else:
             raise RecordError(f"{path}:{number}: a line of kind {kind!r} does not belong here")
     if header is None:
@@ -110,10 +118,29 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     return Run(header, tuple(rows), end)
 
 
-def _header(path: Path, content: dict[str, Any]) -> Header:
+def _version(path: Path, content: dict[str, Any]) -> int:
     version = content.get("schema")
-    if version != SCHEMA:
-        raise RecordError(f"{path}:1: schema must be {SCHEMA}, the version this program reads, got {version!r}")
+    if version != SCHEMA and version not in STEPS:
+        raise RecordError(
+            f"{path}:1: schema must be {SCHEMA}, the version this program writes, or older, got {version!r}"
+        )
+    return int(version)
+
+
+def schema_of(path: Path) -> int:
+    """The version of the written form of a record.
+
+    Raises:
+        RecordError: unreadable file, or a version this program does not know.
+    """
+    lines, _ = _whole_lines(path)
+    try:
+        return _version(path, from_json(lines[0].decode("utf-8"))["header"])
+    except (IndexError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordError(f"{path}:1: no header line") from error
+
+
+def _header(path: Path, content: dict[str, Any]) -> Header:
     try:
         return Header(**content)
     except TypeError as error:
@@ -148,19 +175,41 @@ class RunWriter:
     def __init__(self, folder: Path, header: Header) -> None:
         self.path = run_file(folder, header)
         self._position = 0
-        recorded: tuple[Row, ...] = ()
-        if self.path.exists():
-            lines, whole = _whole_lines(self.path)
-            if lines:
-                recorded = _parse(self.path, lines).rows
-                if whole < self.path.stat().st_size:
-                    os.truncate(self.path, whole)
-            else:  # nothing but a torn header: the file holds no information
-                self.path.unlink()
+        self._file: int | None = None
         if not self.path.exists():
             write_atomically(self.path, line("header", header) + "\n")
-        self.recorded = recorded
-        self._file: int | None = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        elif _whole_lines(self.path)[0]:
+            migrate_file(self.path)  # lines of two versions must not mix
+        else:  # nothing but a torn header: the file holds no information
+            write_atomically(self.path, line("header", header) + "\n")
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            self._lock()
+            self.recorded = self._mend()
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self) -> None:
+        """One writer at a time: two would each append their rows. A killed process lets go by itself."""
+        if fcntl is None or self._file is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"{self.path} is being written by another process") from None
+        except OSError:
+            return  # a file system without locks
+
+    def _mend(self) -> tuple[Row, ...]:
+        """The rows recorded so far, after cutting off a torn line and the end line of a failure that is tried again."""
+        lines, whole = _whole_lines(self.path)
+        run = _parse(self.path, lines)
+        if run.end is not None and not run.done:
+            whole -= len(lines[-1]) + 1
+        if whole < self.path.stat().st_size:
+            os.truncate(self.path, whole)
+        return run.rows
 
     def row(self, values: Row) -> None:
         """Record one reading (or, while catching up, check it against the one already recorded)."""
@@ -181,11 +230,20 @@ class RunWriter:
         """Say that the next row passed to :meth:`row` is row ``position`` (a run resumed from a checkpoint)."""
         self._position = min(position, len(self.recorded))
 
+    @property
+    def position(self) -> int:
+        """How many rows stand before the next one."""
+        return self._position
+
     def end(self, end: End) -> None:
         """Record how the run ended, and make sure it is on the disk."""
         self._append(line("end", end))
-        assert self._file is not None
-        os.fsync(self._file)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make sure that everything recorded so far is on the disk."""
+        if self._file is not None:
+            os.fsync(self._file)
 
     def _append(self, text: str) -> None:
         if self._file is None:

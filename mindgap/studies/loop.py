@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,9 @@ from mindgap.base.rng import numpy_stream, torch_stream
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+#: What a loop offers to save: the mapping, or a function that makes it when it is wanted.
+State = dict[str, Any] | Callable[[], dict[str, Any]]
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Trial:
     seconds: float = 0.0
     #: What :meth:`save` stored before an interruption; empty on a fresh start.
     restored: dict[str, Any] = field(default_factory=dict)
-    _saved: dict[str, Any] | None = None
+    _saved: State | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -56,14 +59,22 @@ class Trial:
         finally:
             self.seconds += time.perf_counter() - start
 
-    def save(self, state: dict[str, Any]) -> None:
+    def save(self, state: State) -> None:
         """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it yields next.
 
-        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``. The runner decides
-        whether to write it.
+        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``; or a function
+        that makes such a mapping, called only when a checkpoint is due. The runner decides when that is. A loop that
+        finds :attr:`restored` filled goes on from there::
+
+            start = trial.restored.get("step", 0)
+            for step in range(start, trial["steps"]):
+                ...
+                trial.save(lambda: {"step": step + 1, "model": model.state_dict()})
+                yield {"step": step, "loss": loss}
         """
         self._saved = state
 
-    def take_saved(self) -> dict[str, Any] | None:
+    def take_saved(self) -> State | None:
+        """What was offered since the last call, for the runner."""
         saved, self._saved = self._saved, None
         return saved

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ from mindgap.record.store import (
     write_atomically,
 )
 from mindgap.studies.catalogue import find
+from mindgap.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Study
+from mindgap.studies.sweep import Sweep, spread
 
 
 @dataclass(frozen=True)
@@ -67,25 +71,48 @@ def plan(study: Study, scale: str, *, seeds: int | None = None, overrides: Mappi
     return Plan(study, scale, tuple(headers))
 
 
-def execute(study: Study, header: Header, folder: Path) -> End:
-    """Run one trial to its end, appending every row to its record; a failure is recorded, not raised.
+#: Seconds between the checkpoints of a run whose loop offers them.
+CHECKPOINT_EVERY = 60.0
 
-    A trial that was interrupted is computed again from its start; its recorded rows stay and are checked.
+
+def execute(study: Study, header: Header, folder: Path, *, every: float = CHECKPOINT_EVERY) -> End:
+    """Run one trial to its end, appending every row to its record; a failure is told, not raised.
+
+    A trial that was interrupted goes on from its last checkpoint, or from its start where it has none; rows that are
+    recorded already stay and are checked. An error of the loop is recorded in the record's end line. An error of the
+    record itself (disk full, damaged line, rows that differ) can only be returned: the next run tries again.
     """
     header = replace(header, versions=versions(), machine=machine(), command=command(), started=now())
+    try:
+        with RunWriter(folder, header) as writer:
+            return _record(study, header, writer, every)
+    except (RecordError, OSError) as error:
+        return End("failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}")
+
+
+def _record(study: Study, header: Header, writer: RunWriter, every: float) -> End:
+    begin = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
-    with RunWriter(folder, header) as writer:
+    checkpoints = Checkpoints(writer, every)
+    checkpoints.restore(trial)
+    rows = study.loop(trial)
+    outcome, message = "done", ""
+    while True:
         try:
-            for row in study.loop(trial):
-                writer.row({**row, "seconds": round(trial.seconds, 6)})
-            end = End("done", round(trial.seconds, 6))
-        except (RecordError, OSError):
-            raise  # the record itself cannot be kept: nothing to record it in
+            row = next(rows, None)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(where.filename).name}:{where.lineno}"
-            end = End("failed", round(trial.seconds, 6), f"{type(error).__name__}: {error} ({place})")
-        writer.end(end)
+            outcome = "failed"
+            message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            break
+        if row is None:
+            break
+        writer.row({**row, "seconds": round(trial.seconds, 6)})
+        checkpoints.offer(trial)
+    end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begin, 3))
+    writer.end(end)
+    if outcome == "done":
+        checkpoints.clear()
     return end
 
 
@@ -103,6 +130,8 @@ def run_all(
     out: Path,
     *,
     jobs: int = 1,
+    sweep: Sweep | None = None,
+    every: float = CHECKPOINT_EVERY,
     on_end: Callable[[Header, End], None] = lambda header, end: None,
 ) -> None:
     """Run everything that is missing, then write each study's description and verdict.
@@ -110,37 +139,35 @@ def run_all(
     Args:
         plans: what to run.
         out: folder of records; running again does only what is missing.
-        jobs: worker processes, each with one thread.
+        jobs: worker processes on this machine, each with one thread.
+        sweep: how to spread the trials, where ``jobs`` does not say enough (a cluster).
+        every: seconds between checkpoints.
         on_end: called in this process after each trial.
     """
-    whole("jobs", jobs, least=1)
+    how = sweep or Sweep(whole("jobs", jobs, least=1))
     for item in plans:
         folder = item.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / STUDY_FILE, to_json(item.study.describe(item.scale), indent=1) + "\n")
-    work = [(item.study, header, item.folder(out)) for item in plans for header in item.missing(out)]
-    for header, end in _sweep(work, jobs):
+        about = {**item.study.describe(item.scale), "files": [run_file(folder, h).name for h in item.headers]}
+        write_atomically(folder / STUDY_FILE, to_json(about, indent=1) + "\n")
+    work = [(item.study, header, item.folder(out).absolute()) for item in plans for header in item.missing(out)]
+    for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
     for item in plans:
         write_verdict(item, out)
 
 
-def _sweep(work: list[tuple[Study, Header, Path]], jobs: int) -> Iterator[tuple[Header, End]]:
-    if jobs == 1 or len(work) < 2:
-        for study, header, folder in work:
-            yield header, execute(study, header, folder)
-        return
-    from joblib import Parallel, delayed
-
-    tasks = (delayed(_execute_in_worker)(*item) for item in work)
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(tasks)
+def overwritten(plans: Sequence[Plan], out: Path) -> list[Path]:
+    """The records that ``--force`` would begin anew: those of the planned trials that exist."""
+    files = (run_file(item.folder(out), header) for item in plans for header in item.headers)
+    return [path for path in files if path.exists()]
 
 
-def _execute_in_worker(study: Study, header: Header, folder: Path) -> tuple[Header, End]:
-    # One thread a worker: two OpenMP threads each on a busy machine make a gradient many times slower.
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
-    return header, execute(study, header, folder)
+def forget(records: Iterable[Path]) -> None:
+    """Delete records and their checkpoints, so that they are run again from the start."""
+    for path in records:
+        path.with_suffix(SUFFIX).unlink(missing_ok=True)
+        path.unlink()
 
 
 def finished_runs(item: Plan, out: Path) -> list[Run]:

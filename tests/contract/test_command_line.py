@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mindgap.record.schema import without_timing
+from mindgap.record.schema import SCHEMA, without_timing
 
 MINDGAP = [sys.executable, "-m", "mindgap"]
 # Enough rows that a kill lands inside a run, few enough that the test stays short.
@@ -96,10 +96,10 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(words: list[str], messa
 def test_a_record_of_another_schema_is_refused_by_name(tmp_path: Path) -> None:
     mindgap("run", "e8-windows", "--out", str(tmp_path))
     path = next(tmp_path.rglob("*.jsonl"))
-    path.write_text(path.read_text().replace('"schema":1', '"schema":7'))
+    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":7'))
     done = mindgap("check", str(tmp_path))
     assert done.returncode == 2
-    assert f"{path.name}:1: schema must be 1" in done.stderr
+    assert f"{path.name}:1: schema must be {SCHEMA}" in done.stderr
 
 
 def test_a_second_run_does_nothing_again(tmp_path: Path) -> None:

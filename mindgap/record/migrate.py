@@ -1,0 +1,51 @@
+"""Records from before a change of the written form: read as if they had been written today, or written anew.
+
+Version 2 added ``wall`` to the end line: the seconds from start to end, evaluation included, from which costs are
+estimated. An end of version 1 has no such number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Content = dict[str, Any]
+
+
+def _one_to_two(kind: str, content: Content) -> Content:
+    return {**content, "wall": None} if kind == "end" else content
+
+
+#: Version -> what turns a line of that version into one of the next.
+STEPS: dict[int, Callable[[str, Content], Content]] = {1: _one_to_two}
+
+
+def migrate(kind: str, content: Content, version: int, target: int) -> Content:
+    """A line's content as version ``target`` has it; the header's ``schema`` follows.
+
+    Example:
+        >>> migrate("end", {"outcome": "done", "seconds": 2.0, "message": ""}, 1, 2)["wall"] is None
+        True
+    """
+    for step in range(version, target):
+        content = STEPS[step](kind, content)
+    return {**content, "schema": target} if kind == "header" else content
+
+
+def migrate_file(path: Path) -> bool:
+    """Write a record anew in today's form, by atomic rename; ``False`` where it is of today's form already.
+
+    Rows and their order are untouched; a torn last line is dropped, as every reader does.
+    """
+    from mindgap.record.schema import SCHEMA, line
+    from mindgap.record.store import read_run, schema_of, write_atomically
+
+    if schema_of(path) == SCHEMA:
+        return False
+    run = read_run(path)
+    lines = [line("header", run.header), *(line("row", row) for row in run.rows)]
+    if run.end is not None:
+        lines.append(line("end", run.end))
+    write_atomically(path, "\n".join(lines) + "\n")
+    return True

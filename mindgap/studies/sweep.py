@@ -1,0 +1,161 @@
+"""Spread trials over processes: loky at home, Dask or Ray on a running cluster; the same records everywhere.
+
+Workers write the records themselves, so ``out`` must be a folder that all of them see. A trial that fails is told,
+not raised; a worker that dies takes nobody with it: what it was doing is tried again, three times at most.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.record.schema import End, Header
+from mindgap.record.store import is_finished, run_file
+
+BACKENDS = ("loky", "dask", "ray")
+
+#: How often a trial is tried whose worker dies under it.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How to spread trials.
+
+    Args:
+        jobs: worker processes, one thread each; on a cluster ``None`` means all it has.
+        backend: ``"loky"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running).
+        address: where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray.
+
+    Example:
+        >>> Sweep(backend="dask")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: address must be given with --backend dask, got ''
+    """
+
+    jobs: int | None = 1
+    backend: str = "loky"
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("backend", self.backend, BACKENDS)
+        if self.jobs is not None:
+            whole("jobs", self.jobs, least=1)
+        if self.backend == "loky" and self.address:
+            fail("address", "must be left out with --backend loky, which is this machine", self.address)
+        if self.backend != "loky" and not self.address:
+            fail("address", f"must be given with --backend {self.backend}", self.address)
+
+    @property
+    def serial(self) -> bool:
+        return self.backend == "loky" and self.jobs == 1
+
+
+Work = tuple[Any, Header, Path]
+Execute = Callable[[Any, Header, Path], End]
+
+
+def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+    """Carry out every piece of work and yield how each ended, in the order in which they end.
+
+    Args:
+        execute: runs one trial and records it; must be importable by the workers.
+        work: (study, header, folder) of each trial.
+        sweep: how to spread them.
+    """
+    if sweep.serial or (sweep.backend == "loky" and len(work) < 2):
+        for study, header, folder in work:
+            yield header, execute(study, header, folder)
+        return
+    with _cluster(sweep):
+        yield from _until_done(execute, list(work), sweep)
+
+
+def _until_done(execute: Execute, work: list[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+    from joblib import Parallel, delayed
+
+    attempts: dict[str, int] = {}
+    while work:
+        ended: set[str] = set()
+        how: dict[str, Any] = {"return_as": "generator_unordered"} if sweep.backend != "ray" else {}
+        parallel = Parallel(n_jobs=sweep.jobs if sweep.jobs is not None else -1, batch_size=1, **how)
+        try:
+            for header, end in parallel(delayed(in_worker)(execute, *item) for item in work):
+                ended.add(header.key)
+                yield header, end
+            return
+        except Exception as error:
+            if not died(error):
+                raise
+        # Whoever has a record without an end was at work when the worker died.
+        work = [item for item in work if item[1].key not in ended and not is_finished(run_file(item[2], item[1]))]
+        again = []
+        for item in work:
+            _, header, folder = item
+            if run_file(folder, header).exists():
+                attempts[header.key] = attempts.get(header.key, 0) + 1
+            if attempts.get(header.key, 0) >= ATTEMPTS:
+                yield header, End("failed", message=f"its worker died {ATTEMPTS} times (out of memory?)")
+            else:
+                again.append(item)
+        work = again
+
+
+def died(error: Exception) -> bool:
+    """Whether an error says that a worker process is gone, and not that a trial went wrong."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"BrokenProcessPool", "KilledWorker", "WorkerCrashedError", "RayActorError", "ActorDiedError"})
+
+
+def in_worker(execute: Execute, study: Any, header: Header, folder: Path) -> tuple[Header, End]:
+    """One trial inside a worker, with one thread: two each on a busy machine make a gradient many times slower."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    return header, execute(study, header, folder)
+
+
+def _cluster(sweep: Sweep) -> AbstractContextManager[Any]:
+    """joblib set to the backend, for the time of a sweep."""
+    from joblib import parallel_config
+
+    stack = ExitStack()
+    if sweep.backend == "loky":
+        stack.enter_context(parallel_config(backend="loky", inner_max_num_threads=1))
+    elif sweep.backend == "dask":
+        client = _needs("distributed", "dask").Client(sweep.address, timeout="20s", set_as_default=False)
+        stack.callback(client.close)
+        stack.enter_context(parallel_config(backend="dask", client=client, pure=False))
+    else:
+        ray = _needs("ray", "ray")
+        from ray.util.joblib import register_ray
+
+        ray.init(address=sweep.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        stack.callback(ray.shutdown)
+        register_ray()
+        stack.enter_context(parallel_config(backend="ray"))
+    return stack
+
+
+def _needs(module: str, extra: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        fail("backend", f"must be installed: pip install 'mindgap[{extra}]'", extra)
+
+
+def stop_workers() -> None:
+    """End loky's workers at once (after Ctrl-C): their records keep every row written."""
+    if "joblib.externals.loky.reusable_executor" in sys.modules:
+        loky = sys.modules["joblib.externals.loky.reusable_executor"]
+        if getattr(loky, "_executor", None) is not None:
+            loky._executor.shutdown(wait=False, kill_workers=True)
