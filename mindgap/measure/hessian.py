@@ -111,10 +111,15 @@ class HessianProduct:
         """Number of coordinates."""
         return self.gradient.numel()
 
+    @property
+    def lengths(self) -> list[int]:
+        """Number of coordinates of each parameter tensor, in order."""
+        return [p.numel() for p in self._parameters]
+
     def __call__(self, vector: Tensor) -> Tensor:
         """H v; ``vector`` is flat."""
         self.products += 1
-        vectors = [v.view_as(p) for v, p in zip(vector.split([p.numel() for p in self._parameters]), self._parameters)]
+        vectors = [v.view_as(p) for v, p in zip(vector.split(self.lengths), self._parameters)]
         total = torch.zeros_like(vector)
         for graph in self._graphs:
             total += self._differentiate(graph, vectors)

@@ -175,8 +175,10 @@ def _search(
 ) -> _Search:
     size, like = hessian.size, hessian.gradient
     if before is None or before.ends.top.vector.numel() != size:
-        # Drawn on the CPU so that one seed gives one start on every device.
+        # Drawn on the CPU so that one seed gives one start on every device. Every tensor gets the same length: the
+        # leading eigenvectors have much of theirs in small tensors, and a start that has too saves a product or two.
         draw = torch.randn(size, generator=torch_stream(seed, "lanczos"), dtype=torch.float64)
+        draw = torch.cat([part / part.norm() for part in draw.split(hessian.lengths) if part.numel()])
         ends = lanczos(product, draw.to(like), tol=tol, max_products=limit, both=both)
         return _Search(ends, max(0.0, ends.top.value - ends.second))
     old = before.ends

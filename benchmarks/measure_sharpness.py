@@ -1,0 +1,311 @@
+"""Sharpness against PyHessian and curvlinops + eigsh, and the monitor's overhead: ratios in one run.
+
+The two peers pull torchvision, which does not go with the CPU build of torch; install them for this script only, without
+dependencies, into a folder of their own:
+
+    pip install --no-deps --target PEERS pyhessian curvlinops-for-pytorch einops einconv backpack-for-pytorch unfoldNd \
+        linear_operator jaxtyping wadler-lindig
+    python benchmarks/measure.py --peers PEERS
+
+Without ``--peers`` their rows are left out. Times are CPU seconds of this process with one thread, so that a busy machine
+disturbs the ratios little; each is the least of a few interleaved repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mindgap.base.objective import Objective
+from mindgap.measure.gradients import gradient_passes
+from mindgap.measure.hessian import HessianProduct
+from mindgap.measure.monitor import Monitor
+from mindgap.measure.probes.curvature import Sharpness, sharpness
+
+
+@dataclass
+class Case:
+    """A model, the batch its sharpness is taken on, and the limits the project promises for it."""
+
+    name: str
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    lr: float
+    train_batch: int
+    steps: int
+    product_limit: float | None
+
+    def objective(self) -> Objective:
+        return Objective(self.model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+
+    def train(self, steps: int, optimizer: torch.optim.Optimizer, seed: int = 0) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        for _ in range(steps):
+            rows = torch.randint(0, len(self.inputs), (self.train_batch,), generator=draw)
+            optimizer.zero_grad()
+            F.cross_entropy(self.model(self.inputs[rows]), self.labels[rows]).backward()
+            optimizer.step()
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), lr=self.lr, momentum=0.9)
+
+
+class Block(nn.Module):
+    def __init__(self, into: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
+        )  # fmt: skip
+        self.skip = nn.Identity() if into == out and stride == 1 else nn.Conv2d(into, out, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.skip(x))
+
+
+def resnet20() -> nn.Module:
+    widths = [(16, 16, 1)] * 3 + [(16, 32, 2), (32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 64, 1)]
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*stem, *(Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Transformer(nn.Module):
+    """Two pre-norm layers of width 64, four heads, over 64 symbols in windows of 32; predicts the next symbol."""
+
+    def __init__(self, symbols: int = 64, width: int = 64, length: int = 32) -> None:
+        super().__init__()
+        self.symbols, self.places = nn.Embedding(symbols, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "n1": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width), "out": nn.Linear(width, width),
+                    "n2": nn.LayerNorm(width), "up": nn.Linear(width, 4 * width), "down": nn.Linear(4 * width, width),
+                }
+            )
+            for _ in range(2)
+        )  # fmt: skip
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, symbols)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.symbols(tokens) + self.places
+        for layer in self.layers:
+            parts = layer["qkv"](layer["n1"](x)).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in parts)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + layer["out"](mixed.transpose(1, 2).flatten(2))
+            x = x + layer["down"](F.gelu(layer["up"](layer["n2"](x))))
+        return self.head(self.norm(x)).transpose(1, 2)  # (batch, symbol, place), as cross_entropy wants it
+
+
+def cases(small: bool) -> list[Case]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(digits.target)
+    torch.manual_seed(0)
+    flat = F.interpolate(images, size=(28, 28), mode="bilinear").flatten(1)
+    flat = (flat - flat.mean()) / flat.std()
+    mlp = nn.Sequential(nn.Linear(784, 300), nn.Tanh(), nn.Linear(300, 100), nn.Tanh(), nn.Linear(100, 10))
+    colour = F.interpolate(images, size=(32, 32), mode="bilinear").repeat(1, 3, 1, 1)[: 64 if small else 256]
+    # A Markov chain over 64 symbols: something to learn, made here.
+    table = torch.softmax(2.5 * torch.randn(64, 64), dim=1)
+    rows = [torch.randint(0, 64, (128,))]
+    for _ in range(32):
+        rows.append(torch.multinomial(table[rows[-1]], 1)[:, 0])
+    text = torch.stack(rows, dim=1)
+    return [
+        Case("MLP 270k", mlp, flat, labels, 0.05, 128, 6000, 1.5),
+        Case("ResNet20", resnet20(), (colour - 0.3) / 0.4, labels[: len(colour)], 0.05, 8, 700, 2.2),
+        Case("transformer", Transformer(), text[:, :-1], text[:, 1:], 0.05, 16, 2500, None),
+    ]
+
+
+def least(run: Callable[[], object], times: int) -> float:
+    """Least CPU seconds of several calls."""
+    found = []
+    for _ in range(times):
+        gc.collect()
+        begin = time.process_time()
+        run()
+        found.append(time.process_time() - begin)
+    return min(found)
+
+
+def pyhessian_top(case: Case) -> tuple[float, int]:
+    from pyhessian import hessian
+
+    counted = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # create_graph in backward
+        machine = hessian(case.model, nn.CrossEntropyLoss(), data=(case.inputs, case.labels), cuda=False)
+        inner = sys.modules["pyhessian.hessian"]  # the package hides it behind a class of that name
+
+        product = inner.hessian_vector_product
+
+        def counting(*arguments: object) -> object:
+            nonlocal counted
+            counted += 1
+            return product(*arguments)
+
+        inner.hessian_vector_product = counting
+        try:
+            values, _ = machine.eigenvalues()
+        finally:
+            inner.hessian_vector_product = product
+    for p in case.model.parameters():
+        p.grad = None  # PyHessian leaves a graph there
+    return float(values[0]), counted
+
+
+def curvlinops_top(case: Case, tol: float) -> float:
+    from curvlinops import HessianLinearOperator
+    from scipy.sparse.linalg import eigsh
+
+    parameters = list(case.model.parameters())
+    operator = HessianLinearOperator(
+        case.model, nn.CrossEntropyLoss(), parameters, [(case.inputs, case.labels)], check_deterministic=False
+    )
+    return float(eigsh(operator.to_scipy(), k=1, which="LA", tol=tol, return_eigenvectors=False)[0])
+
+
+def compare(case: Case, peers: bool, repeats: int) -> list[tuple[str, str, str]]:
+    """Rows of (quantity, measured, promise)."""
+    rows: list[tuple[str, str, str]] = []
+    case.train(60, case.optimizer())
+    case.model.eval()  # as PyHessian insists
+    objective, batches = case.objective(), [(case.inputs, case.labels)]
+    truth = sharpness(objective, batches, tol=1e-7, max_products=300).value
+    gradient = least(lambda: objective.value_and_grad(batches[0]), 2 * repeats + 1)
+    with gradient_passes(objective, batches) as passes:
+        product = HessianProduct(passes)
+        vector = torch.randn(product.size)
+        cost = least(lambda: product(vector), 2 * repeats + 1) / gradient
+        held = product.bytes / 2**20
+        product.close()
+    limit = case.product_limit
+    rows.append(("product / gradient", f"{cost:.2f} ({held:.0f} MiB held)", f"<= {limit}" if limit else "-"))
+    seeds = iter(range(1000))
+    readings: list[Sharpness] = []
+
+    def ours() -> None:
+        readings.append(sharpness(objective, batches, seed=next(seeds)))
+
+    values: dict[str, float] = {}
+    mine = [least(ours, 1)]
+    theirs: list[float] = []
+    count = 0
+    if peers:
+        for _ in range(repeats):
+            begin = time.process_time()
+            with attention_by_hand(case):
+                values["PyHessian"], count = pyhessian_top(case)
+            theirs.append(time.process_time() - begin)
+            mine.append(least(ours, 1))
+        begin = time.process_time()
+        with attention_by_hand(case):
+            values["curvlinops"] = curvlinops_top(case, 1e-3)
+        linops = time.process_time() - begin
+    else:
+        mine.append(least(ours, repeats))
+    errors = [abs(r.value / truth - 1) for r in readings]
+    spent = sum(r.products for r in readings) / len(readings)
+    rows.append(("cold: relative error, worst", f"{max(errors):.1e} in {spent:.1f} products", "<= 1e-3"))
+    if peers:
+        mean = sum(mine) / len(mine)
+        ratio = mean / (sum(theirs) / len(theirs))
+        error = abs(values["PyHessian"] / truth - 1)
+        rows.append(("cold: time / PyHessian", f"{ratio:.2f} (its error {error:.1e}, {count} products)", "<= 1"))
+        error = abs(values["curvlinops"] / truth - 1)
+        rows.append(("cold: time / curvlinops + eigsh", f"{mean / linops:.3f} (its error {error:.1e})", "<= 0.25"))
+    optimizer = case.optimizer()
+    for tol in (1e-2, 1e-3):
+        last = sharpness(objective, batches, tol=tol)
+        products, off = [], []
+        for k in range(6):
+            case.model.train()
+            case.train(10, optimizer, seed=k)
+            case.model.eval()
+            last = sharpness(objective, batches, tol=tol, start=last)
+            products.append(last.products)
+            off.append(abs(last.value / sharpness(objective, batches, tol=1e-6, max_products=200).value - 1))
+        text = f"{sum(products) / len(products):.2f} (worst error {max(off):.1e})"
+        rows.append((f"warm, tol {tol:g}: products a reading", text, "<= 3" if tol == 1e-2 else "-"))
+    return rows
+
+
+@contextlib.contextmanager
+def attention_by_hand(case: Case):
+    """The peers do not switch attention kernels themselves."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH), contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def overhead(case: Case) -> list[tuple[str, str, str]]:
+    """CPU time of a loop with the default monitor over the same loop without it."""
+    case.model.train()
+    size = case.train_batch
+    batches = [(case.inputs[i : i + size], case.labels[i : i + size]) for i in (0, size)]
+    state = {k: v.clone() for k, v in case.model.state_dict().items()}
+    plain, watched, pieces = 0.0, 0.0, 4
+    monitor = None
+    for part in range(pieces):  # interleaved, so that the machine's moods hit both
+        begin = time.process_time()
+        case.train(case.steps // pieces, case.optimizer(), seed=part)
+        plain += time.process_time() - begin
+    case.model.load_state_dict(state)
+    optimizer = case.optimizer()
+    begin = time.process_time()
+    monitor = Monitor(optimizer, case.objective(), batches, budget=0.05)
+    for part in range(pieces):
+        case.train(case.steps // pieces, optimizer, seed=part)
+    monitor.close()
+    watched = time.process_time() - begin
+    case.model.load_state_dict(state)
+    begin = time.process_time()
+    case.train(case.steps, case.optimizer())
+    plain = (plain + time.process_time() - begin) / 2
+    counts = {
+        name: sum(key in row for row in monitor.readings)
+        for name, key in (("noise", "noise_level"), ("sharpness", "sharpness_value"), ("smoothness", "smoothness_value"))
+    }
+    text = f"{100 * (watched / plain - 1):.1f} % (its own account {100 * monitor.spent / monitor.training:.1f} %; "
+    text += ", ".join(f"{n} {name}" for name, n in counts.items()) + f" readings in {case.steps} steps)"
+    return [("monitor, budget 0.05: overhead", text, "< 7 %")]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", help="folder with pyhessian and curvlinops")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--small", action="store_true", help="a quarter of the images for the ResNet")
+    parser.add_argument("--skip-overhead", action="store_true")
+    given = parser.parse_args(arguments)
+    if given.peers:
+        sys.path.append(given.peers)
+    torch.set_num_threads(1)
+    for case in cases(given.small):
+        print(f"\n{case.name}: {sum(p.numel() for p in case.model.parameters()):,} parameters")
+        rows = compare(case, bool(given.peers), given.repeats)
+        if not given.skip_overhead:
+            rows += overhead(case)
+        for quantity, measured, promise in rows:
+            print(f"  {quantity:36s} {measured:78s} {promise}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
