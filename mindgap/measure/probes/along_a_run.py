@@ -1,0 +1,98 @@
+"""Tail index, Goldstein distance and running averages as probes of a monitor.
+
+Apart from the functions they call, because those work without torch, on records alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mindgap.base.check import positive, whole
+from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probes.stationarity import goldstein_distance
+from mindgap.measure.probes.tails import tail_index
+
+
+class TailsProbe(Probe):
+    """Tail index of the noise along a run, from followed coordinates brought to one scale per layer.
+
+    The few batches of a monitor give too few norms for a tail; the followed coordinates of all batches give enough.
+    ``heavier`` is 1, 0, or NaN where the sample cannot tell.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.base.objective import Objective
+        >>> problem = Objective(torch.nn.Linear(8, 8).double(), lambda m, b: m(b).square().mean())
+        >>> batches = [torch.randn(4, 8, generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
+        >>> sorted(TailsProbe().read(Moment(problem, batches)))
+        ['heavier', 'high', 'index', 'low']
+    """
+
+    name, needs = "tails", frozenset({"gradients"})
+
+    def __init__(self, every: int = 1, *, method: str = "hill") -> None:
+        super().__init__(every)
+        self.method = method
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        sample = moment.noise
+        if sample.coordinates.size < 30:
+            return dict.fromkeys(("index", "low", "high", "heavier"), math.nan)
+        found = tail_index(sample, self.method, of="coordinates", per_layer=True, bootstrap=50, null=50)
+        low, high = found.interval
+        heavier = math.nan if found.heavier is None else float(found.heavier)
+        return {"index": found.index, "low": low, "high": high, "heavier": heavier}
+
+
+class StationarityProbe(Probe):
+    """Goldstein distance along a run: an upper bound on the smallest mean of gradients within ``delta``.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.base.objective import Objective
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: m.weight.abs().sum())
+        >>> with torch.no_grad():
+        ...     _ = problem.model.weight.fill_(0.005)
+        >>> StationarityProbe(delta=0.02).read(Moment(problem, [0]))["bound"]
+        0.0
+    """
+
+    name, needs = "stationarity", frozenset({"gradients"})
+
+    def __init__(self, every: int = 1, *, delta: float = 0.01, samples: int = 8) -> None:
+        super().__init__(every)
+        self.delta, self.samples = positive("delta", delta), whole("samples", samples, least=1)
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        found = goldstein_distance(moment.objective, moment.batches, self.delta, samples=self.samples, seed=moment.seed)
+        return {"bound": found.bound, "delta": found.delta}
+
+    def cost(self, batches: int) -> float:
+        return float(self.samples * batches)
+
+
+class AverageProbe(Probe):
+    """The loss at the readings so far: its running average, and the change since the last reading.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.base.objective import Objective
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: 0 * m.weight.sum() + b.mean())
+        >>> probe = AverageProbe()
+        >>> _ = probe.read(Moment(problem, [torch.tensor([1.0]), torch.tensor([1.0])]))
+        >>> probe.read(Moment(problem, [torch.tensor([3.0]), torch.tensor([3.0])]))
+        {'loss': 3.0, 'average': 2.0, 'change': 2.0}
+    """
+
+    name, needs = "ergodic", frozenset({"gradients"})
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__(every)
+        self._count, self._average, self._last = 0, 0.0, math.nan
+
+    def read(self, moment: Moment) -> dict[str, float]:
+        loss = moment.noise.loss
+        self._count += 1
+        self._average += (loss - self._average) / self._count
+        change, self._last = loss - self._last, loss
+        return {"loss": loss, "average": self._average, "change": change}
