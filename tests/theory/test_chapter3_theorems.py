@@ -28,6 +28,7 @@ from mindgap.theory import (
     gd_step,
     matching_clipped_step,
     normalized_step,
+    repaired_lower_bound,
     sgd_bound,
     sgd_step,
 )
@@ -111,6 +112,20 @@ def test_theorem_3_4_2_every_fixed_step_is_slow_on_one_of_the_two(M: float) -> N
         hits(slow, slow.start(delta), clipped_gd_step(a), epsilon, limit)[0],
     )
     assert clipped <= clipped_gd_bound(a, epsilon)
+
+
+@pytest.mark.parametrize(("L0", "L1"), [(0.5, 5.0), (2.0, 0.5), (1.0, 1.0)])
+def test_the_repaired_lower_bound_holds_for_any_l0_and_l1(L0: float, L1: float) -> None:
+    M, epsilon, delta = 100.0, 0.1, 2.0
+    fast, slow = HyperbolicCosine(L0=L0, L1=L1), SlowFunction(epsilon=epsilon)
+    bound = repaired_lower_bound(RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=M), epsilon)
+    limit = int(6 * bound) + 50
+    worst = [
+        max(hits(fast, fast.start(M), constant(h), epsilon, limit)[0], hits(slow, slow.start(delta), constant(h),
+                                                                            epsilon, limit)[0])
+        for h in fast.longest_step(M) * np.array([0.5, 0.9, 0.999, 1.001, 3.0])
+    ]
+    assert bound <= min(worst) < 2 * bound
 
 
 def test_the_slow_function_gives_five_quarters_where_five_eighths_is_printed() -> None:

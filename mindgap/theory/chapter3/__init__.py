@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mindgap.theory.chapter3.thm_3_4_1 import clipped_gd_bound as clipped_gd_bound
     from mindgap.theory.chapter3.thm_3_4_1 import clipped_gd_step as clipped_gd_step
     from mindgap.theory.chapter3.thm_3_4_2 import fixed_step_lower_bound as fixed_step_lower_bound
+    from mindgap.theory.chapter3.thm_3_4_2 import repaired_lower_bound as repaired_lower_bound
     from mindgap.theory.chapter3.thm_3_4_3 import gd_bound as gd_bound
     from mindgap.theory.chapter3.thm_3_4_3 import gd_step as gd_step
     from mindgap.theory.chapter3.thm_3_4_4 import StochasticClippedStep as StochasticClippedStep
@@ -41,7 +42,7 @@ NAMES: dict[str, str] = {
     "ToothedSlope": "toothed_slope",
     **dict.fromkeys(("matching_clipped_step", "normalized_step"), "section_3_3_1"),
     **dict.fromkeys(("ClippedStep", "clipped_gd_bound", "clipped_gd_step"), "thm_3_4_1"),
-    "fixed_step_lower_bound": "thm_3_4_2",
+    **dict.fromkeys(("fixed_step_lower_bound", "repaired_lower_bound"), "thm_3_4_2"),
     **dict.fromkeys(("gd_bound", "gd_step"), "thm_3_4_3"),
     **dict.fromkeys(("StochasticClippedStep", "clipped_sgd_bound", "clipped_sgd_step", "noisy_delta"), "thm_3_4_4"),
     **dict.fromkeys(("sgd_bound", "sgd_step"), "thm_3_4_5"),

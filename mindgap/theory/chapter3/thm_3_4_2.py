@@ -2,7 +2,8 @@
 
 *Differs from the paper*: with x0 = 1 + Δ'/ε the slow function has f(x0) - f* = 2Δ' + 5ε/4, so the proof gives
 (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The exponential function needs L0 >= L1, not L0 >= 1 (see
-``hard_3_7_2``), and the slow one ε <= L0/3.
+``hard_3_7_2``), and the slow one ε <= L0/3. ``repaired_lower_bound`` runs the same argument with
+``HyperbolicCosine`` and holds for every L0 and L1.
 """
 
 from __future__ import annotations
@@ -42,3 +43,26 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
         fail("M", "must be above 1", M)
     accuracy(epsilon, below=a.L0 / 3 * (1 + 1e-12))
     return a.L1 * M * (a.delta - 1.25 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
+
+
+def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
+    """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)).
+
+    (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient is M; a shorter step
+    covers at most 2εh a step on the slow function.
+
+    Args:
+        a: L0, L1 > 0, M and Δ.
+        epsilon: accuracy, at most L0/3 and below M/2.
+
+    Example:
+        >>> a = RelaxedSmooth(L0=0.5, L1=5.0, delta=1.125, M=100.0)
+        >>> round(repaired_lower_bound(a, epsilon=0.1), 6)
+        822.270754
+
+    Source: thesis, 3.7.2, repaired.
+    """
+    M = a.need_m()
+    accuracy(epsilon, below=min(a.L0 / 3 * (1 + 1e-12), M / 2))
+    longest = 2 * math.asinh(M * a.need_l1() / a.L0) / (a.L1 * M)
+    return (a.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
