@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from mindgap.base.check import fail, non_negative, one_of, positive
 from mindgap.base.tensors import is_sharded, local, robust_norm
+from mindgap.optim.fused import FusedSteps
+from mindgap.rules.fused.plan import Job
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
@@ -104,6 +107,7 @@ class RuleOptimizer(Optimizer, ABC):
             fail("fused", "must not be asked for together with foreach", fused)
         self._project = project
         self._track = bool(track)
+        self._fused = FusedSteps()
         self._clear_tally()
         if not isinstance(params, Tensor):
             params = list(params)
@@ -121,6 +125,27 @@ class RuleOptimizer(Optimizer, ABC):
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step."""
 
+    # -- its fused form, where it has one ----------------------------------------------------------------------
+
+    #: Whether a step needs a norm over several tensors, so that all of them must take the fused form or none.
+    _joint = True
+
+    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
+        """Why the settings of a group have no fused form; None where they have one."""
+        return "this optimizer has no fused form"
+
+    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """States that the fused form reads or writes."""
+        return ()
+
+    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        """What the fused form needs of a group besides lr, beta, weight_decay and maximize."""
+        return {}
+
+    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
+        """One step in the fused form; returns what to note for the report."""
+        raise NotImplementedError
+
     # -- torch's contract --------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -135,6 +160,7 @@ class RuleOptimizer(Optimizer, ABC):
         except Exception:
             self.param_groups.pop()
             raise
+        self._fused.forget()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -150,14 +176,16 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        batches = self._begin()
-        if batches:
-            self._update(batches)
-            self._projected(batches)
+        if torch.compiler.is_compiling() or not self._fused.step(self):
+            batches = self._begin()
+            if batches:
+                self._update(batches)
+                self._projected(batches)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, without functions of the step: those belong to the program, not to the checkpoint."""
+        self._fused.follow_device(self)
         packed = super().state_dict()
         for group in packed["param_groups"]:
             for name in self._functions:
@@ -170,6 +198,7 @@ class RuleOptimizer(Optimizer, ABC):
         """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay as they are."""
         functions = [{n: g[n] for n in self._functions if n in g} for g in self.param_groups]
         super().load_state_dict(dict(state_dict))
+        self._fused.forget()
         for group, kept in zip(self.param_groups, functions):
             for name, value in kept.items():
                 group.setdefault(name, value)
@@ -187,12 +216,14 @@ class RuleOptimizer(Optimizer, ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._fused = FusedSteps()
         if "_clipped" not in self.__dict__:
             self._clear_tally()
 
     def _kept_attributes(self) -> tuple[str, ...]:
         """Own attributes that a copy or a pickle keeps (torch's keeps only groups and states)."""
-        return ("_nonfinite", "_project", "_track", "_scope", "_clip", "_steps", "_skipped", "_clipped", "_last")
+        settings = ("_nonfinite", "_project", "_track", "_scope", "_clip")
+        return (*settings, "_steps", "_skipped", "_clipped", "_last", "_tallies", "_device_skips")
 
     # -- collecting gradients ----------------------------------------------------------------------------------
 
@@ -209,12 +240,16 @@ class RuleOptimizer(Optimizer, ABC):
                     fail("gradients", "must be finite (nonfinite='raise')", float(norm))
                 self._skipped += 1
                 batches = []
-        self._steps += 1
-        for group in self.param_groups:
-            group["k"] += 1
+        self._tick()
         for batch in batches:
             batch.k = batch.group["k"]
         return batches
+
+    def _tick(self) -> None:
+        """Count the step."""
+        self._steps += 1
+        for group in self.param_groups:
+            group["k"] += 1
 
     def _collect(self, group: dict[str, Any]) -> Batch:
         batch = Batch(group, [], [], [], 0)
@@ -273,11 +308,22 @@ class RuleOptimizer(Optimizer, ABC):
     def _clear_tally(self) -> None:
         self._steps = 0
         self._skipped = 0
-        self._clipped: Tensor | None = None
+        self._clipped: Any = None
+        for tally in (*getattr(self, "_tallies", ()), getattr(self, "_device_skips", None)):
+            if tally is not None:
+                tally.zero_()
+        self._tallies: list[Tensor] = []
+        self._device_skips: Tensor | None = None
         self._last: dict[str, Any] = {}
 
-    def _note(self, *, share: Tensor | None = None, **last: Any) -> None:
-        """Add the share of this step that was clipped and remember the last norms, all on the device."""
+    def _note(self, *, share: Any = None, tallies: Sequence[Tensor] = (), **last: Any) -> None:
+        """Add the share of this step that was clipped and remember the last norms, all on the device.
+
+        ``tallies`` count in device memory by themselves; they are only looked up for a report.
+        """
+        for tally in tallies:
+            if not any(tally is known for known in self._tallies):
+                self._tallies.append(tally)
         if share is not None:
             self._clipped = share if self._clipped is None else self._clipped + share
         self._last.update(last)
@@ -305,10 +351,13 @@ class RuleOptimizer(Optimizer, ABC):
         Returns:
             A ``Report``.
         """
-        done = self._steps - self._skipped
-        clipped = None if self._clipped is None else float(self._clipped) / max(done, 1)
+        skipped = self._skipped + (0 if self._device_skips is None else int(self._device_skips))
+        done = self._steps - skipped
+        counted = [float(self._clipped)] if self._clipped is not None else []
+        counted += [sum(float(tally) for tally in self._tallies) / len(self._tallies)] if self._tallies else []
+        clipped = sum(counted) / max(done, 1) if counted else None
         last = {name: _as_float(value) for name, value in self._last.items()}
-        answer = Report(self._steps, self._skipped, clipped, last.get("direction"), last.get("update"))
+        answer = Report(self._steps, skipped, clipped, last.get("direction"), last.get("update"))
         if reset:
             self._clear_tally()
         return answer
@@ -316,9 +365,14 @@ class RuleOptimizer(Optimizer, ABC):
 
 def _as_float(value: Any) -> float:
     """A norm that was kept as a tensor, or as products (factor, norm) over groups."""
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, float)):
         return float(value)
-    return math.sqrt(sum(float((s.double() * n.to(s.device)).square().sum()) for s, n in value))
+    on_host = [(np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64)) for s, n in value]
+    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
+
+
+def _host(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
 def check_lr(name: str, lr: Any) -> None:

@@ -13,6 +13,7 @@ from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
 from mindgap.rules.clip import clip_coordinates
 from mindgap.rules.descend import descend_
+from mindgap.rules.fused.plan import Job
 from mindgap.rules.moments import average_
 from mindgap.rules.schedule import value_at
 
@@ -95,6 +96,24 @@ class CClip(RuleOptimizer):
         between("beta", group["beta"], 0, 1, ends="[)")
         if not callable(group["tau"]):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
+
+    _joint = False
+
+    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
+        if self._track:
+            return "track=True counts coordinates"
+        if not isinstance(group["tau"], (int, float)):
+            return "tau is not a number"
+        return None
+
+    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum",) if group["beta"] else ()
+
+    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"level": group["tau"]}
+
+    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
+        return engine.coordinate(jobs, self._clip == "gradient")
 
     def _update(self, batches: list[Batch]) -> None:
         counts: list[Tensor] = []

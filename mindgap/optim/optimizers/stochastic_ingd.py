@@ -10,6 +10,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
+from mindgap.rules.fused.plan import Job
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import interpolated_coefficient
 from mindgap.rules.schedule import unit_draw
@@ -118,6 +119,18 @@ class StochasticINGD(RuleOptimizer):
                 if "y" in self.state.get(p, {}):
                     p.copy_(self.state[p].pop("y"))
             group["training"] = True
+
+    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
+        return None if group["training"] else "the parameters stand at x for evaluation"
+
+    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("x", "m")
+
+    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {"p": group["p"], "q": group["q"], "seed": group["seed"], "k": group["k"]}
+
+    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
+        return engine.interpolated(jobs)
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:

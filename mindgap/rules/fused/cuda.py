@@ -1,0 +1,66 @@
+"""The fused rules on CUDA: Triton kernels, one launch for all tensors of a group.
+
+A program of a launch works on one chunk of ``BLOCK`` elements of one tensor. It finds the tensor in a table and the
+tensor's address in another, so the number of launches does not grow with the number of tensors. The formulas are those
+of ``arithmetic``, compiled by Triton as they stand there.
+
+Scalars that depend on a norm never leave the device: a kernel with a single program adds up the chunks' sums of
+squares (in float64: squares of float32 numbers neither overflow nor vanish there) and writes the factor to memory, from
+where the next kernel takes it. Kernels are built on first use; nothing here needs Triton to be imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from functools import lru_cache
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from mindgap.rules.fused import arithmetic
+from mindgap.rules.fused.cuda_kernels import HELPERS, KERNELS
+
+#: Elements of a chunk and warps of a program; 2048 and more elements were half as fast on an H200.
+BLOCK = 1024
+WARPS = 4
+
+
+@lru_cache(None)
+def unavailable() -> str | None:
+    """Why the fused form cannot be used here, or None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    try:
+        import triton  # noqa: F401
+    except Exception as error:  # a broken installation must not break the optimizers
+        return f"triton cannot be imported ({error})"
+    return None
+
+
+@lru_cache(None)
+def kernels() -> SimpleNamespace:
+    """All kernels, handed to Triton; each is compiled when it is first launched with a set of dtypes and options."""
+    import triton
+    import triton.language as language
+
+    names: dict[str, Any] = {"__name__": __name__, "tl": language, "Number": language.tensor}
+    try:
+        from triton.language.extra import libdevice as names_libdevice
+
+        names["libdevice"] = names_libdevice
+    except ImportError:  # pragma: no cover - very old or stripped Triton: only powers other than 1 and 2 need it
+        pass
+
+    def taken(function: Any, name: str) -> Any:
+        copy = FunctionType(function.__code__, names, name)
+        copy.__module__ = __name__
+        constant = {k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)}
+        copy.__annotations__ = constant
+        counts = [a for a in ("n", "begin", "end", "first", "last") if a in inspect.signature(copy).parameters]
+        return triton.jit(copy, do_not_specialize=counts)
+
+    for name in ("blend", "held", "adaptive", "moved"):
+        names[name] = taken(getattr(arithmetic, name), name)
+    for function in HELPERS:
+        names[function.__name__[1:]] = taken(function, function.__name__)
+    return SimpleNamespace(**{k.__name__[1:]: taken(k, k.__name__) for k in KERNELS})

@@ -1,0 +1,258 @@
+"""Checks of the fused forms, for any device, without a test framework: a machine with a GPU may have none.
+
+Every check compares with the literal transcription in float64, one step at a time, the transcription given the fused
+optimizer's own state before each step. Tolerances are a few units in the last place of the parameter's dtype (of
+float32 for states), relative to the numbers that enter the sum.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from references import optimizers as reference
+
+from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.rules.schedule import unit_draw
+
+#: Units in the last place that a fused step may differ from the exactly computed one.
+ULPS = 4
+EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+STEPS = 50
+
+
+def tensors(device, dtype, rng):
+    """Odd sizes, a misaligned tensor, one that is dense in another order, an empty one, a scalar."""
+
+    def drawn(*shape):
+        return torch.tensor(rng.normal(size=shape), dtype=dtype, device=device)
+
+    store = drawn(1024)
+    values = [drawn(n) for n in (1, 127, 1023, 1025)] + [drawn(), drawn(0, 3), store[1:514], drawn(64, 33).t()]
+    assert values[6].data_ptr() % 16 != 0
+    assert not values[7].is_contiguous()
+    return [torch.nn.Parameter(v) for v in values]
+
+
+def flat(values):
+    return np.concatenate([v.detach().double().cpu().reshape(-1).numpy() for v in values])
+
+
+def set_grads(params, vector):
+    at = 0
+    for p in params:
+        part = vector[at : at + p.numel()].reshape(p.shape)
+        p.grad = torch.empty_like(p).copy_(torch.from_numpy(part))
+        at += p.numel()
+
+
+def rules():
+    """name -> (constructor, transcription of one step, transcription's name -> ours)."""
+    momentum = {"m": "momentum"}
+
+    def clipped(line, clip, beta):
+        return lambda s, g, k: line(s, g, 0.1, clip, beta)
+
+    one, two = reference.clipped_descent, reference.clipped_gradient_first
+    g_clip = lambda m: reference.gclip(1.5, m)  # noqa: E731
+    c_clip = lambda m: reference.cclip(0.7, m)  # noqa: E731
+    return {
+        "gclip": (lambda p, **o: GClip(p, 0.1, 1.5, **o), clipped(one, g_clip, 0.0), {}),
+        "gclip momentum": (lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, **o), clipped(one, g_clip, 0.9), momentum),
+        "gclip gradient": (
+            lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="gradient", **o),
+            clipped(two, g_clip, 0.9),
+            momentum,
+        ),
+        "cclip": (lambda p, **o: CClip(p, 0.1, 0.7, **o), clipped(one, c_clip, 0.0), {}),
+        "cclip momentum": (lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, **o), clipped(one, c_clip, 0.9), momentum),
+        "cclip gradient": (
+            lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, clip="gradient", **o),
+            clipped(two, c_clip, 0.9),
+            momentum,
+        ),
+        **{
+            f"acclip {alpha} {form}": (
+                lambda p, alpha=alpha, form=form, **o: ACClip(p, 0.1, alpha=alpha, weight_decay=0.0, form=form, **o),
+                lambda s, g, k, alpha=alpha, form=form: reference.acclip(
+                    s, g, 0.1, 0.9, 0.99, alpha, 1e-5, normalized=form == "normalized"
+                ),
+                {"m": "momentum", "tau_alpha": "moment"},
+            )
+            for alpha in (1.0, 1.5, 2.0)
+            for form in ("algorithm", "normalized")
+        },
+        "normalized_sgd": (
+            lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
+            lambda s, g, k: reference.normalized_gd(s, g, 0.1, 0.5, 0.9),
+            momentum,
+        ),
+        "stochastic_ingd": (
+            lambda p, **o: StochasticINGD(p, 0.9, 1.0, 10.0, seed=5, **o),
+            lambda s, g, k: reference.stochastic_ingd(s, g, 0.9, 1.0, 10.0, unit_draw(5, k)),
+            {"m": "m", "x": "x"},
+        ),
+    }
+
+
+def worst_error(name, device, dtype, steps=STEPS):
+    """Largest difference from the transcription, in units in the last place, over all steps and states."""
+    make, line, names = rules()[name]
+    rng = np.random.default_rng(0)
+    params = tensors(device, dtype, rng)
+    # The first gradient of StochasticINGD starts its states outside the kernels, so it cannot insist on them.
+    optimizer = make(params, fused=None if name == "stochastic_ingd" else True)
+    size = sum(p.numel() for p in params)
+    eps, wide = EPS[dtype], EPS[torch.float32 if dtype != torch.float64 else dtype]
+    state, worst = {"x": flat(params)}, 0.0
+    used = 0
+    for k in range(1, steps + 1):
+        drawn = rng.standard_t(1.5, size=size) * 10 ** rng.uniform(-1.5, 1.0)
+        set_grads(params, np.clip(drawn, -1e4, 1e4))
+        g = flat([p.grad for p in params])
+        expected = line(state, g, k)
+        optimizer.step()
+        used += optimizer._fused._plans is not None
+        at, target = flat(params), expected.get("y", expected["x"])
+        # An average may cancel: its rounding error is relative to what enters it, and so is the step's.
+        entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))
+        if name.endswith("normalized"):
+            entering /= expected["tau_alpha"] ** (1 / float(name.split()[1])) + 1e-5
+        room = eps * np.abs(target) + wide * (np.abs(target - state["x"]) + entering) + 1e-30
+        worst = max(worst, float((np.abs(at - target) / room).max()))
+        for theirs, ours in names.items():
+            mine = flat([optimizer.state[p][ours] for p in params])
+            before = np.abs(state.get(theirs, np.zeros(size)))
+            entering = np.abs(g) ** (1.0 if theirs != "tau_alpha" else float(name.split()[1]))
+            room = wide * (before + entering + np.abs(expected[theirs])) + 1e-30
+            worst = max(worst, float((np.abs(mine - expected[theirs]) / room).max()))
+            state[theirs] = mine
+        if "x" not in names:
+            state["x"] = at
+        state["k"] = k
+    assert used >= steps - 1, f"{name}: the fused form was used in {used} of {steps} steps"
+    return worst
+
+
+def check_all_rules(device, dtypes):
+    """Every rule and dtype within ``ULPS``; returns a table of what was seen."""
+    seen = {}
+    for name in rules():
+        for dtype in dtypes:
+            error = worst_error(name, device, dtype)
+            seen[name, str(dtype)] = error
+            # General powers go through pow and back: their error is that of two powers more.
+            limit = ULPS if "1.5" not in name else 4 * ULPS
+            assert error <= limit, f"{name} {dtype} on {device}: {error:.2f} units in the last place"
+    return seen
+
+
+def check_settings(device):
+    """Decay, maximize, groups, tensor lr and schedules: fused equals the plain loop."""
+    makes = {
+        "gclip": lambda p, **o: GClip(p, 0.1, 1.0, weight_decay=0.1, maximize=True, **o),
+        "gclip schedule": lambda p, **o: GClip(p, 0.1, lambda k: 0.5 * k, beta=0.5, **o),
+        "gclip groups": lambda p, **o: GClip([{"params": p[:3]}, {"params": p[3:], "lr": 0.3}], 0.1, 1.0, **o),
+        "gclip group scope": lambda p, **o: GClip(
+            [{"params": p[:3]}, {"params": p[3:], "tau": 0.3}], 0.1, 1.0, scope="group", **o
+        ),
+        "cclip": lambda p, **o: CClip(p, torch.tensor(0.1, device=device), 0.5, beta=0.9, weight_decay=0.1, **o),
+        "acclip": lambda p, **o: ACClip(p, torch.tensor(0.1, device=device), weight_decay=0.1, maximize=True, **o),
+        "normalized_sgd": lambda p, **o: NormalizedSGD(p, torch.tensor(0.1, device=device), weight_decay=0.1, **o),
+    }
+    for name, make in makes.items():
+        runs = []
+        for options in ({"fused": True}, {"foreach": False}):
+            rng = np.random.default_rng(1)
+            params = tensors(device, torch.float32, rng)
+            optimizer = make(params, **options)
+            for _ in range(8):
+                set_grads(params, rng.normal(size=sum(p.numel() for p in params)))
+                optimizer.step()
+            runs.append((flat(params), optimizer.report()))
+        np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=3e-6, atol=3e-6, err_msg=name)
+        first, second = (r[1] for r in runs)
+        assert (first.steps, first.skipped, first.clipped) == (second.steps, second.skipped, second.clipped), name
+        for ours, theirs in ((first.direction_norm, second.direction_norm), (first.update_norm, second.update_norm)):
+            assert (ours is None) == (theirs is None), name
+            assert ours is None or abs(ours - theirs) <= 1e-5 * theirs, (name, ours, theirs)
+
+
+def check_stochastic_decay(device):
+    """StochasticINGD with coupled decay, in groups: fused equals the plain loop."""
+    runs = []
+    for foreach in (None, False):
+        rng = np.random.default_rng(1)
+        params = tensors(device, torch.float32, rng)
+        groups = [{"params": params[:3]}, {"params": params[3:], "lr": 0.5}]
+        optimizer = StochasticINGD(groups, weight_decay=0.3, maximize=True, foreach=foreach)
+        for _ in range(8):
+            set_grads(params, rng.normal(size=sum(p.numel() for p in params)))
+            optimizer.step()
+        optimizer.eval()
+        runs.append((flat(params), optimizer.report().direction_norm))
+    np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=3e-6, atol=3e-6)
+    assert abs(runs[0][1] - runs[1][1]) <= 1e-5 * runs[1][1]
+
+
+def check_moving_tensors(device):
+    """Gradients that move, a parameter that moves, states replaced, layers frozen: the tables follow."""
+    runs = []
+    for options in ({"fused": True}, {"foreach": False}):
+        rng = np.random.default_rng(2)
+        params = tensors(device, torch.float32, rng)
+        optimizer = ACClip(params, 0.1, **options)
+        for k in range(12):
+            size = sum(p.numel() for p in params)
+            set_grads(params, rng.normal(size=size))  # new memory each time
+            if k == 3:
+                params[2].data = params[2].data.clone()
+            if k == 5:
+                params[1].grad = None
+            if k == 7:
+                optimizer.state[params[0]]["moment"] = optimizer.state[params[0]]["moment"].clone()
+            if k == 9:
+                optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.step()
+        runs.append(flat(params))
+    np.testing.assert_allclose(runs[0], runs[1], rtol=3e-6, atol=3e-6)
+
+
+def check_nonfinite(device):
+    """Skip leaves everything as it was and counts; huge entries are finite; NaN propagates by default."""
+    for make in (
+        lambda p, **o: GClip(p, 0.1, 1.0, beta=0.9, fused=True, **o),
+        lambda p, **o: CClip(p, 0.1, 1.0, beta=0.9, fused=True, **o),
+        lambda p, **o: ACClip(p, 0.1, fused=True, **o),
+        lambda p, **o: NormalizedSGD(p, 0.1, fused=True, **o),
+        lambda p, **o: StochasticINGD(p, **o),
+    ):
+        params = [torch.nn.Parameter(torch.ones(3000, device=device)), torch.nn.Parameter(torch.ones(5, device=device))]
+        optimizer = make(params, nonfinite="skip")
+        for p in params:
+            p.grad = torch.ones_like(p)
+        for _ in range(3):
+            optimizer.step()
+        before = [p.detach().clone() for p in params]
+        states = [v.clone() for p in params for v in optimizer.state[p].values()]
+        params[0].grad[2999] = float("inf")
+        optimizer.step()
+        params[0].grad[2999] = float("nan")
+        optimizer.step()
+        assert all(torch.equal(a, b) for a, b in zip(before, params))
+        now = [v for p in params for v in optimizer.state[p].values()]
+        assert all(torch.equal(a, b) for a, b in zip(states, now))
+        assert optimizer.report().skipped == 2
+        params[0].grad.fill_(1e20)
+        optimizer.step()
+        assert all(bool(torch.isfinite(p).all()) for p in params)
+        assert not torch.equal(before[0], params[0])
+        assert optimizer.report().skipped == 2
+        params = [torch.nn.Parameter(torch.ones(3000, device=device))]
+        params[0].grad = torch.full_like(params[0], float("nan"))
+        make(params).step()
+        assert not bool(torch.isfinite(params[0]).any())
