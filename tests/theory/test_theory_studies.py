@@ -17,7 +17,7 @@ def verdict(name: str, **overrides: Any) -> Verdict:
 
 
 def test_counts_stay_below_the_bounds_and_half_of_them_is_too_little() -> None:
-    small = {"L0": "1.0", "L1": "0.1,2.0", "L1_noisy": "2.0", "M": "5.0", "tau": "0.1"}
+    small = {"L0": "1.0", "L1": "0.1,2.0", "L1_noisy": "2.0", "M": "5.0", "M_noisy": "5.0", "tau": "0.1"}
     holds = verdict("s4-counts-below-bounds", **small)
     assert holds.verdict == "holds"
     assert holds.numbers["GD (3.4.3)"]["largest"] > 0.5  # the toothed slope
@@ -73,6 +73,14 @@ def test_errors_stay_below_the_bounds_and_a_few_thousandths_are_too_little() -> 
     small = {"laws": "pareto,rare jump", "alphas": "1.5", "mus": "1.0"}
     assert verdict("h8-errors-below-bounds", **small).verdict == "holds"
     assert verdict("h8-errors-below-bounds", **small, bound_factor=0.003).verdict == "does not hold"
+
+
+def test_nonconvex_runs_stay_below_the_bounds_and_a_fifth_of_them_is_too_little() -> None:
+    small = {"laws": "pareto,rare jump", "alphas": "1.5,2.0", "horizon": 1000}
+    result = verdict("h8-nonconvex-bounds", **small)
+    assert result.verdict == "holds"
+    assert result.numbers["GClip, Theorem 2"]["largest_ratio"] > 0.2
+    assert verdict("h8-nonconvex-bounds", **small, bound_factor=0.2).verdict == "does not hold"
 
 
 def test_dimension_matters_for_gclip_below_alpha_two_only() -> None:

@@ -20,6 +20,7 @@ MODULES = (
     "h7_infinite_variance",
     "h8_exponents",
     "h8_clipping_bounds",
+    "h8_nonconvex_bounds",
     "h9_lower_bounds",
     "h10_rmsprop_is_clipping",
     "h13_clipped_moments",

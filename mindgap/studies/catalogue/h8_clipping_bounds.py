@@ -17,7 +17,7 @@ from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.verdict import by_method, slope
 
 
-def _law(name: str, alpha: float, horizon: int) -> Any:
+def noise_law(name: str, alpha: float, horizon: int) -> Any:
     """A law whose α-moment is finite, with a tail as heavy as that allows (or none).
 
     The rare jump is made for the longest horizon: about one of them in a run, of the size of the last threshold.
@@ -39,7 +39,7 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
 
     d, optimum, horizons, runs = trial["dimension"], 0.4, trial["horizons"], trial["replicas"]
     for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
-        law = _law(name, alpha, max(horizons))
+        law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy(f"{name} {alpha} {mu}")
         # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the noise.
         a = theory.CoordinateMoment(alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * d, mu=mu)

@@ -68,8 +68,10 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
     rng = trial.numpy(f"starts {family}")
-    growths, radii = (trial["L1_noisy"], trial["tau"]) if stochastic else (trial["L1"], [0.0])
-    for L0, L1, M, tau in itertools.product(trial["L0"], growths, trial["M"], radii):
+    growths, steepest, radii = (
+        (trial["L1_noisy"], trial["M_noisy"], trial["tau"]) if stochastic else (trial["L1"], trial["M"], [0.0])
+    )
+    for L0, L1, M, tau in itertools.product(trial["L0"], growths, steepest, radii):
         if family == "cosh":
             if theorem == "3.4.5":
                 continue  # its gradient is not bounded everywhere
@@ -214,7 +216,8 @@ def judge_ratio(runs: Sequence[Run]) -> Verdict:
 
 
 _GRID = {
-    "L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "tau": [0.1, 0.3],
+    "L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "M_noisy": [5.0, 20.0],
+    "tau": [0.1, 0.3],
     "epsilon": 0.3, "epsilon_noisy": 0.5, "replicas": 20, "limit": 20_000, "teeth": 1000, "bound_factor": 1.0,
 }  # fmt: skip
 _RATIO = {
@@ -233,9 +236,9 @@ STUDIES = (
         scales={
             "quick": Scale(_GRID),
             "cpu": Scale({
-                **_GRID, "L0": [0.2, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
-                "tau": [0.05, 0.3], "L1_noisy": [0.5, 2.0, 5.0], "epsilon_noisy": 0.3, "limit": 1_000_000,
-                "teeth": 20_000,
+                **_GRID, "L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
+                "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0], "epsilon_noisy": 0.4,
+                "limit": 500_000, "teeth": 20_000,
             }),
         },
         methods={

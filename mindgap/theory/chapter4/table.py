@@ -230,7 +230,10 @@ CHAPTER_4: tuple[Theorem, ...] = (
         formula="mean of E‖∇f‖² <= 4 ‖B‖_α^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2))",
         assumptions="SmoothMoment",
         bounds="mindgap.theory.chapter4.acclip_thm_2.coordinate_moment",
-        checked_by="tests/theory/test_chapter4_bounds.py::test_gclip_in_ten_dimensions_stays_below_corollary_3",
+        checked_by=(
+            "tests/theory/test_chapter4_bounds.py::test_gclip_in_ten_dimensions_stays_below_corollary_3; "
+            "study h8-nonconvex-bounds"
+        ),
         outcome="holds without the printed √d, with the lost L",
         source=Source("acclip", "Corollary 3, App. F.1"),
     ),
@@ -241,7 +244,10 @@ CHAPTER_4: tuple[Theorem, ...] = (
         formula="mean of E‖∇f‖² <= 4 ‖B‖_2^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2))",
         assumptions="SmoothMoment",
         bounds="mindgap.theory.chapter4.acclip_thm_2.coordinate_moment",
-        checked_by="tests/theory/test_chapter4_bounds.py::test_theorem_5_of_acclip_holds_with_l_and_fails_without",
+        checked_by=(
+            "tests/theory/test_chapter4_bounds.py::test_theorem_5_of_acclip_holds_with_l_and_fails_without; "
+            "study h8-nonconvex-bounds"
+        ),
         outcome="holds with the factor L; refuted as printed",
         source=Source("acclip", "Theorem 5, App. F.2"),
     ),
