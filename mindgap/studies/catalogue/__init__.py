@@ -14,6 +14,7 @@ from mindgap.studies.spec import Study
 MODULES = (
     "b0_unbounded_smoothness",
     "b10_tracking",
+    "t_textbook",
     "s4_relaxed_smoothness",
     "s5_clipping_is_normalising",
     "s6_smoothness_of_models",
@@ -24,7 +25,9 @@ MODULES = (
     "h9_lower_bounds",
     "h10_rmsprop_is_clipping",
     "h13_clipped_moments",
+    "n_nonsmooth",
     "e5_cycle",
+    "e_averages",
     "e8_windows",
 )
 
