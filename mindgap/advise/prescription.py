@@ -23,7 +23,7 @@ _ADVICE = {
     "finite variance": (
         Advice(
             "clip every coordinate at a running moment of its gradient",
-            "with infinite variance SGD's expected squared gradient is infinite at every fixed step; clipped SGD converges",
+            "with infinite variance E‖∇f‖² is infinite for SGD at every fixed step; clipped SGD converges",
             "ACClip(model.parameters(), lr=1e-3)",
             Source("acclip", "Thm. 1 to 3, App. A"),
         ),
