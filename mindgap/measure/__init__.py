@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from mindgap.measure.hessian import HessianProduct as HessianProduct
     from mindgap.measure.min_norm import min_norm_weights as min_norm_weights
     from mindgap.measure.monitor import Monitor as Monitor
+    from mindgap.measure.overview import Survey as Survey
+    from mindgap.measure.overview import survey as survey
     from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
     from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
     from mindgap.measure.probe import Moment as Moment
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 #: Public name -> module below this package that defines it.
 _WHERE = {
+    "survey": "overview",
+    "Survey": "overview",
     "Monitor": "monitor",
     "PROBES": "table",
     "Probe": "probe",
