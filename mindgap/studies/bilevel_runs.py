@@ -144,6 +144,8 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
         ),
         "lr_y": (0.1, 0.3),
     },
+    "b3-hyper-cleaning": {"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
+    "b4-hyper-cleaning": {"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
 }
 
 #: Seeds of the grid search, apart from those the studies report.

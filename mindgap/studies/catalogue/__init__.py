@@ -13,6 +13,7 @@ from mindgap.studies.spec import Study
 
 MODULES = (
     "b0_unbounded_smoothness",
+    "b3_hyper_cleaning",
     "b10_tracking",
     "t_textbook",
     "s4_relaxed_smoothness",
