@@ -22,7 +22,6 @@ import numpy as np
 from mindgap.base.check import between, fail, one_of, positive
 
 Array = np.ndarray
-Scale = "float | Sequence[float] | Array"
 
 
 def _scales(scale: Any) -> Array:

@@ -37,6 +37,8 @@ def loop(trial: Trial) -> Iterator[Row]:
                 for multiple in np.geomspace(0.1, 300, trial["thresholds"]):
                     with trial.timed():
                         row = _ratios(trial["lemma"], law, alpha, share, float(multiple))
+                    # Below 1e-9 a bias is a difference of equal numbers: it is recorded as that.
+                    row = {key: max(value, 1e-9) for key, value in row.items()}
                     yield {"law": name, "alpha": alpha, "share": share, "threshold": float(multiple), **row}
 
 

@@ -4,9 +4,9 @@ The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) dif
 Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
 
 *Differs from the papers*: in the proof of Lemma 4.7.8 the step to k(γε)²/(4γ^α) is too small by a factor two at least
-((p0-p1)² = 4γ²ε² and the prefactor is k/8), and the next line has 4^(2-1/α) where the power is (2-α)/(α-1) - ...;
-neither implies the lemma, which is true all the same (``success_bound`` against the exact success probability). At
-α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact probability is below it.
+((p0-p1)² = 4γ²ε² and the prefactor is k/8), and it equals k·4^((3-2α)/(α-1)) ε^(α/(α-1)), not the next line's
+k·4^((2α-1)/(α-1)) ε^(α/(α-1)). Neither line implies the lemma, which is true all the same (``success_bound`` against
+the exact success probability). At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact one is below.
 """
 
 from __future__ import annotations
