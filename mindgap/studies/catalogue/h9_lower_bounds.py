@@ -167,7 +167,7 @@ STUDIES = (
         figures=(
             Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
                    x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},
-                   caption="For so many steps the gradient stays above ε, whatever a method does with what it has seen."),
+                   caption="For so many steps the gradient stays above ε, whatever a method does with what it saw."),
         ),
     ),
 )
