@@ -136,7 +136,9 @@ class FusedSteps:
         for kind, jobs in by_engine.items():
             optimizer._note(**optimizer._fused_update(_engine(kind), jobs))
         if optimizer._project is not None:
-            optimizer._project([p for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
+            with torch.no_grad():
+                everything = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+                optimizer._project(everything)
         if not self._lasting:
             self._plans = None
 

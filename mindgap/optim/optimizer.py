@@ -162,7 +162,6 @@ class RuleOptimizer(Optimizer, ABC):
             raise
         self._fused.forget()
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step with the gradients in ``p.grad``, which it only reads.
 
@@ -177,10 +176,11 @@ class RuleOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling() or not self._fused.step(self):
-            batches = self._begin()
-            if batches:
-                self._update(batches)
-                self._projected(batches)
+            with torch.no_grad():
+                batches = self._begin()
+                if batches:
+                    self._update(batches)
+                    self._projected(batches)
         return loss
 
     def state_dict(self) -> dict[str, Any]:

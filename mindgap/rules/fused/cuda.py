@@ -37,6 +37,38 @@ def unavailable() -> str | None:
     return None
 
 
+_RUNNERS: dict[Any, Any] = {}
+
+
+def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any) -> None:
+    """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own order.
+
+    Triton looks at every argument of every call to find the compiled variant, which takes longer than a small step.
+    The variant depends only on the constants, on which addresses are multiples of 16, and on the device, so it is
+    looked up by those here and then started directly.
+    """
+    addresses = tuple(t.data_ptr() for t in tensors)
+    key = (name, programs, WARPS, tuple(a % 16 for a in addresses), tensors[0].device.index, *constants.values())
+    runner = _RUNNERS.get(key)
+    if runner is not None:
+        runner(*addresses, *numbers, *runner_constants(name, constants))
+        return
+    warps = 8 if "WIDE" in constants else WARPS
+    compiled = getattr(kernels(), name)[(programs,)](*tensors, *numbers, **constants, num_warps=warps)
+    if compiled is not None:  # Triton's interpreter compiles nothing
+        _RUNNERS[key] = compiled[(programs, 1, 1)]
+
+
+@lru_cache(None)
+def _constant_names(name: str) -> tuple[str, ...]:
+    return tuple(p.name for p in getattr(kernels(), name).params if p.is_constexpr)
+
+
+def runner_constants(name: str, constants: dict[str, Any]) -> list[Any]:
+    """Constants in the order of the kernel's arguments."""
+    return [constants[n] for n in _constant_names(name)]
+
+
 @lru_cache(None)
 def kernels() -> SimpleNamespace:
     """All kernels, handed to Triton; each is compiled when it is first launched with a set of dtypes and options."""
@@ -56,7 +88,7 @@ def kernels() -> SimpleNamespace:
         copy.__module__ = __name__
         constant = {k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)}
         copy.__annotations__ = constant
-        counts = [a for a in ("n", "begin", "end", "first", "last") if a in inspect.signature(copy).parameters]
+        counts = [a for a in ("n", "begin", "end", "first", "last", "base") if a in inspect.signature(copy).parameters]
         return triton.jit(copy, do_not_specialize=counts)
 
     for name in ("blend", "held", "adaptive", "moved"):

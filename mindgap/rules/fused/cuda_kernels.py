@@ -98,7 +98,7 @@ def _adaptive_part(
 
 
 def _adaptive(
-    addresses, n, tensor_of, first_of, sizes, lr, lr_at, flag_at, decay, beta1, rest1, beta2, rest2, alpha, inverse,
+    addresses, tensor_of, first_of, sizes, lr_at, flag_at, n, lr, decay, beta1, rest1, beta2, rest2, alpha, inverse,
     eps, P: tl.constexpr, G: tl.constexpr, MODE: tl.constexpr, NORMALIZED: tl.constexpr, LR_AT: tl.constexpr, GUARD:
     tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -138,7 +138,7 @@ def _held_part(p, m, g, offset, size, lr, keep, tau, beta, rest, FORM: tl.conste
 
 
 def _held(
-    addresses, n, tensor_of, first_of, sizes, lr, lr_at, flag_at, decay, tau, beta, rest, sign, P: tl.constexpr, G:
+    addresses, tensor_of, first_of, sizes, lr_at, flag_at, n, lr, decay, tau, beta, rest, sign, P: tl.constexpr, G:
     tl.constexpr, FORM: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK:
     tl.constexpr
 ):
@@ -172,7 +172,7 @@ def _sum_part(d, g, y, offset, size, beta, rest, decay, FORM: tl.constexpr, FULL
 
 
 def _sum(
-    addresses, n, tensor_of, first_of, sizes, sums, flag_at, beta, rest, decay, P: tl.constexpr, G: tl.constexpr,
+    addresses, tensor_of, first_of, sizes, sums, flag_at, n, beta, rest, decay, P: tl.constexpr, G: tl.constexpr,
     FORM: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Sum of squares of a chunk: of g (form 0), of m after averaging g in (1), or g + w·y (2)."""
@@ -203,7 +203,7 @@ def _length(sums, begin, end, WIDE: tl.constexpr):
     return tl.sqrt(tl.sum(total, axis=0))
 
 
-def _flag(sums, end, out, tally, WIDE: tl.constexpr):
+def _flag(sums, out, tally, end, WIDE: tl.constexpr):
     """out ← whether the sum of all squares is finite; a sum that is not counts one skipped step."""
     norm = length(sums, 0, end, WIDE)
     finite = (norm - norm) == 0.0
@@ -212,7 +212,7 @@ def _flag(sums, end, out, tally, WIDE: tl.constexpr):
 
 
 def _factor(
-    sums, begin, end, first, last, out, tally, lr, lr_at, flag_at, counter, level, decay, sign, q, base, KIND:
+    sums, out, tally, lr_at, flag_at, counter, begin, end, first, last, lr, level, decay, sign, q, base, KIND:
     tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr
 ):
     """From sums of squares to the numbers of the next kernel.
@@ -265,7 +265,7 @@ def _scaled_part(p, d, offset, size, scale, keep, FULL: tl.constexpr):
 
 
 def _scaled(
-    addresses, n, tensor_of, first_of, sizes, numbers, flag_at, P: tl.constexpr, D: tl.constexpr, GUARD: tl.constexpr,
+    addresses, tensor_of, first_of, sizes, numbers, flag_at, n, P: tl.constexpr, D: tl.constexpr, GUARD: tl.constexpr,
     ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
     if guarded(flag_at, GUARD):
@@ -287,7 +287,7 @@ def _average_part(p, m, g, offset, size, lr, keep, beta, rest, FULL: tl.constexp
 
 
 def _average(
-    addresses, n, tensor_of, first_of, sizes, numbers, lr, lr_at, flag_at, beta, rest, P: tl.constexpr, G:
+    addresses, tensor_of, first_of, sizes, numbers, lr_at, flag_at, n, lr, beta, rest, P: tl.constexpr, G:
     tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
     """m ← β·m + (1−β)·c·g, x ← (1−ηw)·x − η·m with the factor c of the numbers."""
@@ -312,7 +312,7 @@ def _interpolate_part(p, x, m, offset, size, eta, part, FULL: tl.constexpr):
 
 
 def _interpolate(
-    addresses, n, tensor_of, first_of, sizes, numbers, flag_at, P: tl.constexpr, GUARD: tl.constexpr, ALIGNED:
+    addresses, tensor_of, first_of, sizes, numbers, flag_at, n, P: tl.constexpr, GUARD: tl.constexpr, ALIGNED:
     tl.constexpr, BLOCK: tl.constexpr
 ):
     if guarded(flag_at, GUARD):

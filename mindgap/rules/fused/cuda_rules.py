@@ -116,10 +116,10 @@ def _sums(
     rows, aligned = held.addresses(plan, lists)
     flag = held.flag if guard is None else guard
     with _on(plan):
-        cuda.kernels().sum[(held.chunks,)](
-            rows, held.n, held.tensor_of, held.first_of, held.sizes, sums, flag, *numbers,
+        cuda.launch(
+            "sum", held.chunks, (rows, held.tensor_of, held.first_of, held.sizes, sums, flag), (held.n, *numbers),
             P=_type(plan.dtype), G=_type(plan.grad_dtype), FORM=form, GUARD=guard is not None, ALIGNED=aligned,
-            BLOCK=cuda.BLOCK, num_warps=cuda.WARPS,
+            BLOCK=cuda.BLOCK,
         )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def guard(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     for job, (begin, end) in zip(jobs, parts):
         _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), sums[begin:end], None)
     with _on(jobs[0].plan):
-        cuda.kernels().flag[(1,)](sums, parts[-1][1], held.flag, held.skips, WIDE=WIDE, num_warps=8)
+        cuda.launch("flag", 1, (sums, held.flag, held.skips), (parts[-1][1],), WIDE=WIDE)
     return held.flag, held.skips
 
 
@@ -173,10 +173,10 @@ def _factors(
             q, base, counter = float(job.numbers["q"]), draw_base(job.numbers["seed"]), _counter(job, held)
         decay = 0.0 if kind == 2 else job.decay
         with _on(job.plan):
-            cuda.kernels().factor[(1,)](
-                sums, begin, end, first, last, held.numbers, held.tally, lr, lr_at,
-                held.flag if flag is None else flag, counter, level, float(decay), _sign(job), q, base,
-                KIND=kind, LR_AT=lr_read, GUARD=flag is not None, WIDE=WIDE, num_warps=8,
+            cuda.launch(
+                "factor", 1, (sums, held.numbers, held.tally, lr_at, held.flag if flag is None else flag, counter),
+                (begin, end, first, last, lr, level, float(decay), _sign(job), q, base),
+                KIND=kind, LR_AT=lr_read, GUARD=flag is not None, WIDE=WIDE,
             )  # fmt: skip
 
 
@@ -202,17 +202,32 @@ def device_step(plan: Plan) -> int | None:
     return None if held is None or held.counter is None else int(held.counter)
 
 
-def _launch(job: Job, name: str, lists: tuple[str, ...], flag: Tensor | None, *numbers: Any, **constants: Any) -> None:
+def _launch(
+    job: Job,
+    name: str,
+    lists: tuple[str, ...],
+    flag: Tensor | None,
+    memory: tuple[Tensor, ...],
+    numbers: tuple[float, ...] = (),
+    **constants: Any,
+) -> None:
+    """Launch an element-wise kernel over a plan; ``memory`` is what it reads besides the plan's tables."""
     plan, held = job.plan, tables(job.plan)
     if not held.chunks:
         return
     rows, aligned = held.addresses(plan, lists)
     with _on(plan):
-        getattr(cuda.kernels(), name)[(held.chunks,)](
-            rows, held.n, held.tensor_of, held.first_of, held.sizes, *numbers,
-            P=_type(plan.dtype), GUARD=flag is not None, ALIGNED=aligned, BLOCK=cuda.BLOCK, num_warps=cuda.WARPS,
+        cuda.launch(
+            name,
+            held.chunks,
+            (rows, held.tensor_of, held.first_of, held.sizes, *memory, held.flag if flag is None else flag),
+            (held.n, *numbers),
+            P=_type(plan.dtype),
+            GUARD=flag is not None,
+            ALIGNED=aligned,
+            BLOCK=cuda.BLOCK,
             **constants,
-        )  # fmt: skip
+        )
 
 
 def _notes(jobs: Sequence[Job], **more: Any) -> dict[str, Any]:
@@ -234,17 +249,16 @@ def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dic
     _factors(jobs, sums, parts, 0 if kind == "clip" else 1, scope == "all", flag)
     for job in jobs:
         held = tables(job.plan)
-        used = held.flag if flag is None else flag
         if job.beta > 0 and on_gradient:
             lr, lr_at, read = _rate(job, held.numbers)
             rest = job.sign * (1.0 - job.beta)
             constants = {"G": _type(job.plan.grad_dtype), "LR_AT": read}
             lists = ("param", "momentum", "grad")
-            _launch(job, "average", lists, flag, held.numbers, lr, lr_at, used, float(job.beta), rest, **constants)
+            _launch(job, "average", lists, flag, (held.numbers, lr_at), (lr, float(job.beta), rest), **constants)
         else:
             name = "momentum" if job.beta > 0 else "grad"
             dtype = torch.float32 if job.beta > 0 else job.plan.grad_dtype
-            _launch(job, "scaled", ("param", name), flag, held.numbers, used, D=_type(dtype))
+            _launch(job, "scaled", ("param", name), flag, (held.numbers,), D=_type(dtype))
     notes = _notes(jobs)
     if kind == "clip":
         notes["tallies"] = [tables(job.plan).tally for job in jobs]
@@ -263,9 +277,8 @@ def coordinate(jobs: Sequence[Job], on_gradient: bool) -> dict[str, Any]:
         lists = ("param", "grad") if form == 0 else ("param", "grad", "momentum")
         sign = job.sign if form == 0 else 1.0
         numbers = (float(job.numbers["level"]), float(job.beta), job.sign * (1.0 - job.beta), sign)
-        used = held.flag if flag is None else flag
         constants = {"G": _type(job.plan.grad_dtype), "FORM": form, "LR_AT": read}
-        _launch(job, "held", lists, flag, lr, lr_at, used, float(job.decay), *numbers, **constants)
+        _launch(job, "held", lists, flag, (lr_at,), (lr, float(job.decay), *numbers), **constants)
     return {}
 
 
@@ -278,11 +291,11 @@ def adaptive(jobs: Sequence[Job]) -> dict[str, Any]:
         beta2, alpha, eps = job.numbers["beta2"], float(job.numbers["alpha"]), float(job.numbers["eps"])
         weights = (float(job.beta), job.sign * (1.0 - job.beta), float(beta2), 1.0 - beta2)
         mode = {1.0: 1, 2.0: 2}.get(alpha, 0)
-        used = held.flag if flag is None else flag
         constants = {"G": _type(job.plan.grad_dtype), "MODE": mode, "LR_AT": read}
         lists = ("param", "grad", "momentum", "moment")
-        numbers = (lr, lr_at, used, float(job.decay), *weights, alpha, 1.0 / alpha, eps)
-        _launch(job, "adaptive", lists, flag, *numbers, NORMALIZED=bool(job.numbers["normalized"]), **constants)
+        numbers = (lr, float(job.decay), *weights, alpha, 1.0 / alpha, eps)
+        normalized = bool(job.numbers["normalized"])
+        _launch(job, "adaptive", lists, flag, (lr_at,), numbers, NORMALIZED=normalized, **constants)
     return {}
 
 
@@ -297,5 +310,5 @@ def interpolated(jobs: Sequence[Job]) -> dict[str, Any]:
     _factors(jobs, sums, parts, 2, True, flag)
     for job in jobs:
         held = tables(job.plan)
-        _launch(job, "interpolate", ("param", "x", "m"), flag, held.numbers, held.flag if flag is None else flag)
+        _launch(job, "interpolate", ("param", "x", "m"), flag, (held.numbers,))
     return _notes(jobs)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_POINTER: Any = torch._C.TensorBase.data_ptr
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -70,25 +73,24 @@ class Plan:
         self.kept: dict[Any, Any] = {}
 
     def fresh(self) -> bool:
-        """Whether the plan still describes the tensors; follows gradients that moved."""
-        owners = self.owners
-        grads = [p.grad for p in owners]
+        """Whether the plan still describes the tensors; follows gradients that moved.
+
+        Runs at every step for every tensor, so it walks through them in C (``map``) and not in Python.
+        """
+        grads = [p.grad for p in self.owners]
         try:
-            pointers = [g.data_ptr() for g in grads]  # type: ignore[union-attr]
-            strides = [g.stride() for g in grads]  # type: ignore[union-attr]
-        except AttributeError:
-            return False
-        lay, grad_dtype = self._lay, self.grad_dtype
-        if [p.data_ptr() for p in owners] != lay[0] or strides != self._grads[1]:
-            return False
-        for g in grads:
-            if g.dtype is not grad_dtype:  # type: ignore[union-attr]
-                return False
-        for name, tensors in self.states.items():
-            for home, tensor in zip(self.homes, tensors):
-                if home.get(name) is not tensor:
+            pointers = list(map(_POINTER, grads))
+            for name, tensors in self.states.items():
+                if not all(map(is_, map(itemgetter(name), self.homes), tensors)):
                     return False
+        except (TypeError, KeyError):  # a gradient or a state is missing
+            return False
+        if list(map(_POINTER, self.owners)) != self._lay[0]:
+            return False
         if pointers != self._grads[0]:
+            strides = [g.stride() for g in grads]  # type: ignore[union-attr]
+            if strides != self._grads[1] or any(g.dtype is not self.grad_dtype for g in grads):  # type: ignore[union-attr]
+                return False
             self._grads = (pointers, strides)
             self._rows.clear()
         return True
