@@ -11,6 +11,7 @@ import sys
 import typer
 
 from mindgap.base.check import RuleError
+from mindgap.cli.laboratory import compare, show, tune, watch
 from mindgap.cli.pages import check, report
 from mindgap.cli.studies import demo, list_studies, run
 from mindgap.cli.tables import methods, optimizers, theory
@@ -27,7 +28,11 @@ app = typer.Typer(
 app.command("list")(list_studies)
 app.command("run")(run)
 app.command("demo")(demo)
+app.command("show")(show)
+app.command("tune")(tune)
 app.command("report")(report)
+app.command("watch")(watch)
+app.command("compare")(compare)
 app.command("check")(check)
 app.command("optimizers")(optimizers)
 app.command("methods")(methods)

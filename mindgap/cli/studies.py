@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mindgap.base.check import fail, one_of
-from mindgap.cli.show import progress, say, table
+from mindgap.base.check import fail, non_negative, one_of
+from mindgap.cli.show import say, table
 from mindgap.record.schema import End, Header, Verdict
 from mindgap.studies.catalogue import catalogue, find
 from mindgap.studies.spec import SCALES
 
 if TYPE_CHECKING:
     from mindgap.studies.run import Plan
+    from mindgap.studies.spec import Study
+    from mindgap.studies.sweep import Sweep
 
 #: The studies of ``make demo``: the first of every chapter, each a matter of seconds.
 DEMO = ("e5-cycle", "e8-windows", "h7-infinite-variance", "h10-rmsprop-is-clipping", "s5-clipping-is-normalising")
@@ -27,28 +29,55 @@ def list_studies() -> None:
     table(("study", "claim", "scales", "the paper states"), rows)
 
 
+Names = Annotated[list[str], typer.Argument(help="Studies to run ('all' for every one), and key=value overrides.")]
+ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
+Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
+
+
 def run(
-    names: Annotated[list[str], typer.Argument(help="Studies to run ('all' for every one), and key=value overrides.")],
-    scale: Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")] = "quick",
+    names: Names,
+    scale: ScaleName = "quick",
     seeds: Annotated[int | None, typer.Option(help="Seeds per method; by default the scale's own number.")] = None,
-    jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")] = Path(
-        "runs"
-    ),
+    jobs: Annotated[
+        int | None, typer.Option(help="Worker processes, one thread each (default: 1; on a cluster all it has).")
+    ] = None,
+    out: Records = Path("runs"),
+    backend: Annotated[str, typer.Option(help="loky (this machine), dask or ray (a running cluster).")] = "loky",
+    address: Annotated[str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin the named runs anew, saying what is overwritten.")
+    ] = False,
+    untuned: Annotated[bool, typer.Option("--untuned", help="Leave out what 'mindgap tune' has chosen.")] = False,
+    checkpoint: Annotated[float, typer.Option(help="Seconds between the checkpoints of a long run.")] = 60.0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
 ) -> None:
     """Run studies and pronounce their verdicts. Running again does only what is missing."""
     from mindgap.studies.run import plan
+    from mindgap.studies.sweep import Sweep
+    from mindgap.studies.tune import chosen
 
+    wanted, overrides = wanted_studies(names, scale)
+    non_negative("checkpoint", checkpoint)
+    sweep = Sweep(jobs if jobs is not None or backend != "loky" else 1, backend, address)
+    plans = []
+    for study in wanted:
+        tuned = {} if untuned else chosen(out, study, scale)
+        if tuned:
+            say(f"{study.name}: settings chosen by 'mindgap tune' are used (--untuned leaves them out)")
+        plans.append(plan(study, scale, seeds=seeds, overrides=overrides, tuned=tuned))
+    _carry_out(plans, out, sweep, force=force, every=checkpoint, tensorboard=tensorboard)
+
+
+def wanted_studies(names: list[str], scale: str) -> tuple[list[Study], dict[str, str]]:
+    """What a command line names: studies, and key=value overrides."""
     one_of("scale", scale, SCALES)
-    overrides = _overrides([name for name in names if "=" in name])
     wanted = [name for name in names if "=" not in name]
     if not wanted:
         fail("NAMES", "must name at least one study ('mindgap list' shows them)", names)
+    overrides = _overrides([name for name in names if "=" in name])
     if wanted == ["all"]:
-        studies = [study for study in catalogue().values() if scale in study.scales]
-    else:
-        studies = [find(name) for name in wanted]
-    _carry_out([plan(study, scale, seeds=seeds, overrides=overrides) for study in studies], out, jobs)
+        return [study for study in catalogue().values() if scale in study.scales], overrides
+    return [find(name) for name in wanted], overrides
 
 
 def demo(
@@ -58,8 +87,9 @@ def demo(
     """Run the first studies at scale quick, show their verdicts and draw their page."""
     from mindgap.report import write_page
     from mindgap.studies.run import plan
+    from mindgap.studies.sweep import Sweep
 
-    _carry_out([plan(find(name), "quick") for name in DEMO], out / "runs", jobs)
+    _carry_out([plan(find(name), "quick") for name in DEMO], out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
     print(f"\nThe page with all figures: {page}\nOpen it in a browser; it works offline.")
 
@@ -74,21 +104,38 @@ def _overrides(items: list[str]) -> dict[str, str]:
     return found
 
 
-def _carry_out(plans: list[Plan], out: Path, jobs: int) -> None:
-    from mindgap.studies.run import run_all, verdict_of
+def _carry_out(
+    plans: list[Plan],
+    out: Path,
+    sweep: Sweep,
+    *,
+    force: bool = False,
+    every: float = 60.0,
+    tensorboard: Path | None = None,
+) -> None:
+    from mindgap.cli.interrupt import how_to_go_on, prompt_interrupt
+    from mindgap.cli.live import looking_on
+    from mindgap.studies.run import forget, overwritten, run_all, verdict_of
+    from mindgap.studies.sweep import stop_workers
 
+    if force:
+        old = overwritten(plans, out)
+        for path in old:
+            print(f"overwriting {path}", file=sys.stderr)
+        forget(old)
     planned = sum(len(item.headers) for item in plans)
-    missing = sum(len(item.missing(out)) for item in plans)
-    say(f"{planned} runs planned, {planned - missing} recorded already")
+    say(f"{planned} runs planned, {planned - sum(len(item.missing(out)) for item in plans)} recorded already")
     failed: list[tuple[Header, End]] = []
-    with progress("running", missing) as advance:
 
-        def on_end(header: Header, end: End) -> None:
-            advance(f"{header.study}: {header.method}, seed {header.seed}")
-            if end.outcome != "done":
-                failed.append((header, end))
+    def on_end(header: Header, end: End) -> None:
+        if end.outcome != "done":
+            failed.append((header, end))
 
-        run_all(plans, out, jobs=jobs, on_end=on_end)
+    def last_words() -> str:
+        return how_to_go_on(planned - sum(len(item.missing(out)) for item in plans), planned)
+
+    with prompt_interrupt(last_words, stop_workers), looking_on(plans, out, tensorboard=tensorboard):
+        run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
     print_verdicts([(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans])
     for header, end in failed:
         print(f"failed: {header.study}, {header.method}, seed {header.seed}: {end.message}", file=sys.stderr)

@@ -124,6 +124,26 @@ def draw(
     return Drawing(identity, figure, tuple(methods), tuple(facets), tuple(drawn))
 
 
+def draw_tuning(identity: str, tuning: dict[str, Any], methods: list[str]) -> Drawing:
+    """The best value so far against the number of trials: how a search with equal budgets went for each method."""
+    figure = {
+        "title": "Tuning: best value so far",
+        "y": tuning["metric"],
+        "y_label": f"best {tuning['metric']} so far",
+        "x": "trial",
+        "caption": "Every method had the same number of trials in the same space.",
+    }
+    series = []
+    for method, made in tuning["methods"].items():
+        values = np.array([trial["value"] for trial in made["trials"]], dtype=float)
+        best = np.minimum.accumulate(values)
+        columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
+        columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
+        series.append(Series(method, "", columns))
+    known = list(dict.fromkeys([*methods, *tuning["methods"]]))
+    return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
+
+
 def _axis(
     name: str,
     label: str,

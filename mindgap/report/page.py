@@ -14,21 +14,22 @@ import numpy as np
 
 from mindgap.record.store import slug, write_atomically
 from mindgap.report.aggregate import STATISTICS, Readings, Series
-from mindgap.report.figure import Drawing, draw, figure_png, figure_svg, picture, specification
+from mindgap.report.figure import Drawing, draw, draw_tuning, figure_png, figure_svg, picture, specification
 from mindgap.report.load import Loaded, load
-from mindgap.report.pieces import behind, failures, figure_card, mark, text, verdict_table
+from mindgap.report.pieces import behind, failures, figure_card, mark, text, tuning, verdict_table
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.
 POINTS = 250_000
 
 
-def write_page(runs: Path, out: Path, *, png: Path | None = None) -> Path:
+def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float | None = None) -> Path:
     """Write the report on a folder of records; the file appears whole or not at all.
 
     Args:
         runs: folder written by ``mindgap run``.
         out: the HTML file to write.
         png: folder for a PNG and an SVG of every figure, drawn from the same specifications; ``None``: none.
+        refresh: seconds after which an open page loads itself again (``mindgap watch``); ``None``: never.
 
     Returns:
         The path of the page.
@@ -39,7 +40,7 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None) -> Path:
     studies = load(Path(runs))
     drawings = draw_all(studies)
     out = Path(out)
-    write_atomically(out, render(studies, drawings))
+    write_atomically(out, render(studies, drawings, refresh=refresh))
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)
         for drawing in (d for group in drawings for d in group if not d.empty):
@@ -63,7 +64,10 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         readings = [Readings(run) for run in study.runs]
         axes = study.description.get("axes", {})
         figures = enumerate(study.description["figures"], 1)
-        drawings.append([draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget) for n, f in figures])
+        group = [draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget) for n, f in figures]
+        if study.tuning:
+            group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
+        drawings.append(group)
     return drawings
 
 
@@ -77,7 +81,7 @@ def anchors(studies: Sequence[Loaded]) -> list[str]:
     return taken
 
 
-def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]]) -> str:
+def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, refresh: float | None = None) -> str:
     """The whole page as text."""
     names = anchors(studies)
     figures = [encode(d) for group in drawings for d in group if not d.empty]
@@ -95,8 +99,9 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]]) -> 
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        + (f'<meta http-equiv="refresh" content="{math.ceil(refresh)}">\n' if refresh else "")
         # An empty picture of our own: a browser would otherwise ask for /favicon.ico.
-        '<link rel="icon" href="data:,">\n'
+        + '<link rel="icon" href="data:,">\n'
         f"<title>mindgap: {text(_counts(studies))}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#verdicts">To the verdicts</a>\n'
         f"<header><div><h1>What the papers state, and what was measured</h1><p>{text(_counts(studies))}</p></div>"
@@ -125,7 +130,8 @@ def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
         + f'<p class="muted"><code>{text(study.name)}</code>, scale {text(study.scale)}, '
         f"{study.seeds} seed{'' if study.seeds == 1 else 's'}</p>"
         + failures(study)
-        + f'<div class="figures">{"".join(figure_card(d, where) for d in drawings)}</div>{behind(study)}</section>'
+        + f'<div class="figures">{"".join(figure_card(d, where) for d in drawings)}</div>'
+        f"{tuning(study)}{behind(study)}</section>"
     )
 
 

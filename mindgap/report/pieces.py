@@ -189,6 +189,30 @@ def failures(study: Loaded) -> str:
     return f'<div class="problem">{"".join(parts)}</div>' if parts else ""
 
 
+def tuning(study: Loaded) -> str:
+    """What ``mindgap tune`` chose for each method, from how many trials, at what cost."""
+    found = study.tuning
+    if not found:
+        return ""
+    space = ", ".join(f"{name} in [{plain(low)}, {plain(high)}]" for name, (low, high) in found["space"].items())
+    rows = [
+        (
+            method,
+            str(len(made["trials"])),
+            ", ".join(f"{name} = {value:.4g}" for name, value in made["chosen"].items()),
+            f"{made['value']:.4g}",
+            f"{made['seconds']:.3g}",
+        )
+        for method, made in found["methods"].items()
+    ]
+    head = ("Method", "Trials", "Chosen", f"Best {found['metric']}", "Cost in seconds")
+    listed = table(head, rows, label=f"Tuning of {study.name}, {study.scale}")
+    return (
+        f"<h3>Tuning</h3><p>{found['trials']} trials of every method, {text(space)} on a log scale, on "
+        f"{text(found['metric'])} with seeds that no reported run has.</p>{listed}"
+    )
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -52,7 +53,14 @@ class Plan:
         return [h for h in self.headers if not is_finished(run_file(folder, h))]
 
 
-def plan(study: Study, scale: str, *, seeds: int | None = None, overrides: Mapping[str, Any] | None = None) -> Plan:
+def plan(
+    study: Study,
+    scale: str,
+    *,
+    seeds: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    tuned: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
     """Lay out the trials: every method with every seed, settings checked.
 
     Args:
@@ -60,11 +68,13 @@ def plan(study: Study, scale: str, *, seeds: int | None = None, overrides: Mappi
         scale: one of the study's scales.
         seeds: seeds per method; by default the scale's own number.
         overrides: setting -> value, for all methods alike.
+        tuned: method -> settings that a search has chosen; the overrides have the last word.
     """
     number = study.scales[scale].seeds if seeds is None and scale in study.scales else seeds
     headers = []
     for method in study.methods:
-        settings = study.settings(scale, method, overrides)  # checks the scale as well
+        laid_over = {**(tuned or {}).get(method, {}), **(overrides or {})}
+        settings = study.settings(scale, method, laid_over)  # checks the scale as well
         for seed in range(whole("seeds", number, least=1)):
             header = Header(study.name, study.claim, scale, method, seed, settings)
             headers.append(replace(header, run=header.key))
@@ -181,7 +191,19 @@ def pronounce(item: Plan, runs: Sequence[Run]) -> Verdict:
     """The verdict on finished runs; inconclusive where some are missing or failed."""
     if len(runs) < len(item.headers):
         return _incomplete(len(item.headers) - len(runs), len(item.headers))
-    return item.study.judge(runs)
+    return _judge(item.study, runs)
+
+
+def _judge(study: Study, runs: Sequence[Run]) -> Verdict:
+    """The study's own verdict; where its rule cannot be applied to these settings, that is said and nothing lost."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return study.judge(runs)
+    except Exception as error:
+        return Verdict(
+            "inconclusive", f"the pass rule cannot be applied to these runs ({type(error).__name__}: {error})"
+        )
 
 
 def _incomplete(missing: int, planned: int) -> Verdict:
@@ -217,7 +239,7 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
     runs = [read_run(path) for path in paths if is_finished(path)]
     if len(runs) < len(paths):
         return study.claim, study.name, _incomplete(len(paths) - len(runs), len(paths))
-    return study.claim, study.name, study.judge(runs)
+    return study.claim, study.name, _judge(study, runs)
 
 
 def versions() -> dict[str, str]:

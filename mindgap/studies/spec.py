@@ -90,6 +90,7 @@ class Study:
         judge: ``judge(runs)`` gives the verdict; it sees finished runs only.
         figures: what the page draws.
         tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
+        tune_on: the column whose last value a search makes small; validation data, never a test column.
     """
 
     name: str
@@ -103,10 +104,16 @@ class Study:
     judge: Callable[[Sequence[Run]], Verdict]
     figures: tuple[Figure, ...] = ()
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tune_on: str = ""
 
     def __post_init__(self) -> None:
         for scale in self.scales:
             one_of("scale", scale, SCALES)
+        if "test" in self.tune_on.lower():
+            fail("tune_on", "must be a column of validation data", self.tune_on)
+        for name, (low, high) in self.tunable.items():
+            if not 0 < low < high:
+                fail("tunable", f"must have 0 < low < high for {name}", (low, high))
 
     def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The effective settings of one method: the scale's, then the method's, then the overrides.

@@ -128,6 +128,8 @@ def _cluster(sweep: Sweep) -> AbstractContextManager[Any]:
 
     stack = ExitStack()
     if sweep.backend == "loky":
+        # Workers ended by Ctrl-C leave semaphores behind; their tracker removes them and need not speak of it.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         stack.enter_context(parallel_config(backend="loky", inner_max_num_threads=1))
     elif sweep.backend == "dask":
         client = _needs("distributed", "dask").Client(sweep.address, timeout="20s", set_as_default=False)

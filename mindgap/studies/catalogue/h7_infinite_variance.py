@@ -102,6 +102,8 @@ STUDIES = (
         methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
         loop=loop,
         judge=judge,
+        tunable={"lr": (0.05, 5.0)},
+        tune_on="q90",
         figures=(
             Figure(
                 "Median of block means of ‖∇f‖²",
