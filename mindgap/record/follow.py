@@ -14,7 +14,7 @@ class Follower:
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "a.jsonl"
-        >>> _ = path.write_text('{"row":{"step":0}}\\\\n{"row":{"st')
+        >>> _ = path.write_text('{"row":{"step":0}}\\n{"row":{"st')
         >>> follower = Follower()
         >>> follower.news(path), follower.news(path)
         ([('row', {'step': 0})], [])
