@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn import grad as weight_gradients
 
 #: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the batch.
 ROOM = 2**23
@@ -82,35 +83,30 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
-    n, groups = a.shape[0], module.groups
-    total = b.new_zeros(n)
+    total = b.new_zeros(a.shape[0])
     if module.bias is not None and module.bias.requires_grad:
         total = total + b.flatten(2).sum(2).square().sum(1)
     if not module.weight.requires_grad:
         return total
-    if isinstance(module, nn.Conv1d):
-        kernel, stride, padding, dilation = ((1, v[0]) for v in _geometry(module))
-        padding = (0, padding[1])
-        a, b = a.unsqueeze(2), b.unsqueeze(2)
-    else:
-        kernel, stride, padding, dilation = _geometry(module)
-    width = a.shape[1] * kernel[0] * kernel[1] * b.shape[2] * b.shape[3]
-    step, found = max(1, ROOM // max(width, 1)), []
+    weight_gradient = _WEIGHT_GRADIENTS[type(module)]
+    step, found = max(1, ROOM // module.weight.numel()), []
     for x, y in zip(a.split(step), b.split(step), strict=True):
-        columns = F.unfold(x, kernel, dilation=dilation, padding=padding, stride=stride)
-        columns = columns.reshape(len(x) * groups, -1, columns.shape[2])
-        ends = y.reshape(len(x) * groups, -1, columns.shape[2])
-        positions, p, q = columns.shape[2], columns.shape[1], ends.shape[1]
-        if positions * (p + q) < p * q:
-            squares = (columns.mT @ columns).mul_(ends.mT @ ends).sum((1, 2))
-        else:
-            squares = (ends @ columns.mT).square().sum((1, 2))
-        found.append(squares.view(len(x), groups).sum(1))
+        # Samples as groups of channels: one grouped convolution gives each sample's own weight gradient.
+        n = len(x)
+        gradient = weight_gradient(
+            x.reshape(1, -1, *x.shape[2:]), (n * module.weight.shape[0], *module.weight.shape[1:]),
+            y.reshape(1, -1, *y.shape[2:]), stride=module.stride, padding=module.padding, dilation=module.dilation,
+            groups=n * module.groups,
+        )  # fmt: skip
+        found.append(gradient.reshape(n, -1).square().sum(1))
     return total + torch.cat(found)
 
 
-def _geometry(module: Any) -> tuple[Any, Any, Any, Any]:
-    return module.kernel_size, module.stride, module.padding, module.dilation
+_WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv1d: weight_gradients.conv1d_weight,
+    nn.Conv2d: weight_gradients.conv2d_weight,
+    nn.Conv3d: weight_gradients.conv3d_weight,
+}
 
 
 def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
@@ -146,6 +142,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.Embedding: LayerRule(lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse, _embedding),
     nn.Conv1d: LayerRule(_plain_convolution, _convolution),
     nn.Conv2d: LayerRule(_plain_convolution, _convolution),
+    nn.Conv3d: LayerRule(_plain_convolution, _convolution),
     nn.LayerNorm: LayerRule(lambda m, a: a.ndim > len(m.normalized_shape), _layer_norm),
     nn.BatchNorm1d: LayerRule(lambda m, a: not m.training and a.ndim >= 2, _batch_norm),
     nn.BatchNorm2d: LayerRule(lambda m, a: not m.training, _batch_norm),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,8 @@ def per_sample_norms(
     Args:
         objective: model and loss.
         batch: one batch; every tensor in it has the samples on its first axis.
-        method: ``"structure"`` (linear, embedding, convolution, layer norm, batch norm in evaluation mode; other
-            parameters by ``torch.func``), ``"func"``, ``"loop"``, or ``"auto"``.
+        method: ``"structure"`` (linear, embedding, convolution, layer norm, batch norm in evaluation mode, parameters
+            that are added; other parameters by ``torch.func``), ``"func"``, ``"loop"``, or ``"auto"``.
         chunk: samples differentiated at once by ``torch.func`` (64 is fastest on a CPU).
         check: compare the structural norm of the last sample with a gradient (skipped while dropout is active).
         seed: names dropout's random numbers.
@@ -122,41 +123,93 @@ def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, se
     finally:
         for handle in handles:
             handle.remove()
-    times, uses = Counter(id(module) for module, _, _ in calls), _uses(loss)
-    chosen = []
+    graph = _Graph(loss)
+    times = Counter(id(module) for module, _, _ in calls)
+    # (squares from the gradient there, edge at which to take the gradient, parameters explained)
+    wanted: list[tuple[Callable[[Tensor], Tensor | None], Any, list[nn.Parameter]]] = []
+    explained: set[int] = set()
     for module, entered, edge in calls:
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]
         # One call and one use of each parameter in the graph: what the hook saw is all there is (no tied weights).
-        plain = edge is not None and times[id(module)] == 1 and all(uses[id(p)] == 1 for p in own)
-        if own and plain and entered.ndim and entered.shape[0] == size and RULES[type(module)].applies(module, entered):
-            chosen.append((module, entered, edge, own))
-    squares = torch.zeros(size, dtype=torch.float64)
-    if not chosen:
-        return squares, set()
-    ends = torch.autograd.grad(loss, [edge for _, _, edge, _ in chosen], allow_unused=True)
-    known = [(call, end) for call, end in zip(chosen, ends, strict=True) if end is not None]
-    with torch.no_grad():
-        total: Tensor | float = 0.0
-        for (module, entered, _, _), end in known:
-            total = total + RULES[type(module)].squares(module, entered, end * size).to(torch.float64)
-    return squares + torch.as_tensor(total).cpu(), {id(p) for (*_, own), _ in known for p in own}
-
-
-def _uses(loss: Tensor) -> Counter[int]:
-    """How many edges of the graph lead to each parameter."""
-    counts: Counter[int] = Counter()
-    queue, seen = [loss.grad_fn], set()
-    while queue:
-        node = queue.pop()
-        if node is None or node in seen:
+        if edge is None or times[id(module)] != 1 or not own or any(len(graph.users(p)) != 1 for p in own):
             continue
-        seen.add(node)
-        for following, _ in node.next_functions:
-            if following is not None and hasattr(following, "variable"):
-                counts[id(following.variable)] += 1
-            else:
-                queue.append(following)
-    return counts
+        rule = RULES[type(module)]
+        square: Callable[[Tensor], Tensor | None] = partial(rule.squares, module, entered)
+        if entered.shape[:1] != (size,):
+            # Positions looked up once for all samples: go on to where they are added to something of each sample.
+            edge = graph.sum_of(edge.node) if isinstance(module, nn.Embedding) else None
+            square = partial(_looked_up, module, entered)
+        if edge is not None and rule.applies(module, entered):
+            wanted.append((square, edge, own))
+            explained |= {id(p) for p in own}
+    for p in objective.parameters:
+        users = graph.users(p)
+        edge = graph.sum_at(users[0]) if id(p) not in explained and len(users) == 1 else None
+        if edge is not None:
+            wanted.append((partial(_added, p), edge, [p]))
+    squares = torch.zeros(size, dtype=torch.float64)
+    ends = torch.autograd.grad(loss, [edge for _, edge, _ in wanted], allow_unused=True) if wanted else ()
+    explained = set()
+    with torch.no_grad():
+        for (square, _, own), end in zip(wanted, ends, strict=True):
+            found = square(end * size) if end is not None and end.shape[:1] == (size,) else None
+            if found is not None:
+                squares = squares + found.to("cpu", torch.float64)
+                explained |= {id(p) for p in own}
+    return squares, explained
+
+
+def _added(parameter: Tensor, end: Tensor) -> Tensor | None:
+    """A parameter added to something with a sample axis: its gradient for a sample is that at the sum, summed back."""
+    own = tuple(parameter.shape[1:] if parameter.ndim == end.ndim and parameter.shape[0] == 1 else parameter.shape)
+    shape = (1,) * (end.ndim - 1 - len(own)) + own
+    if len(shape) != end.ndim - 1 or any(p not in (1, e) for p, e in zip(shape, end.shape[1:], strict=True)):
+        return None
+    repeated = tuple(i for i, (p, e) in enumerate(zip(shape, end.shape[1:], strict=True), 1) if p != e)
+    return (end.sum(repeated) if repeated else end).flatten(1).square().sum(1)
+
+
+def _looked_up(module: nn.Module, places: Tensor, end: Tensor) -> Tensor | None:
+    """An embedding of the same places for all samples, added to something with a sample axis."""
+    if end.ndim < 3 or end.shape[1:-1].numel() != places.numel():
+        return None
+    return RULES[nn.Embedding].squares(module, places.reshape(1, -1).expand(end.shape[0], -1), end)
+
+
+class _Graph:
+    """Who uses what in the graph of a loss."""
+
+    def __init__(self, loss: Tensor) -> None:
+        self._users: dict[Any, list[Any]] = {}
+        self._leaves: dict[int, list[Any]] = {}
+        queue, seen = [loss.grad_fn], set()
+        while queue:
+            node = queue.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            for following, _ in node.next_functions:
+                if following is None:
+                    continue
+                if hasattr(following, "variable"):
+                    self._leaves.setdefault(id(following.variable), []).append(node)
+                else:
+                    self._users.setdefault(following, []).append(node)
+                    queue.append(following)
+
+    def users(self, parameter: Tensor) -> list[Any]:
+        """The nodes that use a parameter, once for every use."""
+        return self._leaves.get(id(parameter), [])
+
+    def sum_of(self, node: Any) -> Any:
+        """The edge of the one sum that a node's result goes into, if that is its only use."""
+        users = self._users.get(node, [])
+        return self.sum_at(users[0]) if len(users) == 1 else None
+
+    def sum_at(self, node: Any) -> Any:
+        """The edge of a node that is a plain sum."""
+        plain = node.name() == "AddBackward0" and node._saved_alpha == 1
+        return torch.autograd.graph.GradientEdge(node, 0) if plain else None
 
 
 class _Whole(nn.Module):

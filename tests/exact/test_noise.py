@@ -183,6 +183,9 @@ class Tangle(nn.Module):
     def __init__(self, tied=False):
         super().__init__()
         self.table = nn.Embedding(9, 6, padding_idx=0)
+        self.places = nn.Embedding(8, 6)
+        self.offset = nn.Parameter(torch.randn(1, 5, 6))
+        self.shift = nn.Parameter(torch.randn(6))
         self.norm = nn.LayerNorm(6)
         self.mix = nn.Linear(6, 6)
         self.conv1 = nn.Conv1d(6, 8, 3, stride=2, padding=1, groups=2)
@@ -193,7 +196,8 @@ class Tangle(nn.Module):
         self.tied = tied
 
     def forward(self, tokens):
-        h = self.norm(self.table(tokens))
+        h = self.table(tokens) + self.places(torch.arange(5) % 3) + self.offset
+        h = self.norm(h) + self.shift
         h = h + F.relu(self.mix(h), inplace=True) * self.scale
         a = F.relu(self.conv1(h.transpose(1, 2)), inplace=True).sum((1, 2))
         b = self.bn(self.conv2(h.unsqueeze(1))).tanh().sum((1, 2, 3))

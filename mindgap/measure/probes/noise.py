@@ -24,8 +24,9 @@ from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import accumulation_dtype, gradient_passes
 from mindgap.measure.probe import Moment, Probe
 
-#: Numbers handled at once: what is above the two gradients stays near this many words, whatever the model.
-CHUNK = 2**18
+#: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than memory): what is
+#: above the two gradients stays near a few times this, whatever the model.
+CHUNK = 2**16
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,9 @@ def squared_gradient_norm_by_halves(
 class Sketch:
     """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory independent of P.
 
-    Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random signs of period
-    ``CHUNK`` times random signs a chunk. Two different coordinates have uncorrelated signs, so that inner products of
-    sketches are unbiased.
+    Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random signs along a chunk,
+    the same for all chunks, times random signs a chunk. Two different coordinates have uncorrelated signs, so that
+    inner products of sketches are unbiased.
     """
 
     def __init__(self, like: list[Any], projections: int, coordinates: int, seed: int) -> None:
@@ -212,10 +213,10 @@ class Sketch:
         self._signs = signs.to(device, torch.float32)
         self._chunk_signs = torch.randint(0, 2, (len(lengths), k), generator=draw).mul_(2).sub_(1).to(device).float()
         total = sum(lengths)
-        chosen = torch.randperm(total, generator=draw)[: min(coordinates, total)] if total <= 2**22 else None
-        if chosen is None:  # a permutation of all parameters would cost more than a gradient
+        if total <= 2**16:
+            chosen = torch.randperm(total, generator=draw)[: min(coordinates, total)].sort().values
+        else:  # a permutation of all parameters would take the memory of a gradient
             chosen = torch.randint(0, total, (coordinates,), generator=draw).unique()
-        chosen = chosen.sort().values
         starts = np.cumsum([0, *lengths])
         self._picks = []
         for i in range(len(lengths)):
@@ -254,18 +255,19 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
 
     Example:
         >>> [len(piece) for piece in chunks([torch.ones(3), torch.ones(CHUNK + 1), torch.ones(2)])]
-        [3, 262144, 1, 2]
+        [3, 65536, 1, 2]
     """
+    limit = CHUNK if not tensors or tensors[0].device.type == "cpu" else 16 * CHUNK
     waiting: list[Tensor] = []
     held = 0
     for tensor in tensors:
         flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
-        fits = not waiting or (held + len(flat) <= CHUNK and flat.dtype == waiting[0].dtype)
+        fits = not waiting or (held + len(flat) <= limit and flat.dtype == waiting[0].dtype)
         if not fits or (waiting and flat.device != waiting[0].device):
             yield torch.cat(waiting)
             waiting, held = [], 0
-        if len(flat) > CHUNK:
-            yield from flat.split(CHUNK)
+        if len(flat) > limit:
+            yield from flat.split(limit)
         elif len(flat):
             waiting.append(flat)
             held += len(flat)
@@ -275,7 +277,8 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
     """Inner product accumulated in float64 (products of float32 are exact there)."""
-    return torch.dot(a.double(), b.double())
+    wide = a.double()
+    return torch.dot(wide, wide if b is a else b.double())
 
 
 def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float32]:
