@@ -90,6 +90,15 @@ def test_a_clipped_step_far_too_long_is_refuted() -> None:
         assert (hits(f, f.start(3.0), longer, 1e-3, 30_000)[0] <= 30_000 < clipped_gd_bound(a, 1e-3)) == works
 
 
+def test_a_fixed_step_far_too_long_is_refuted() -> None:
+    # h = 1/(2(M L1 + L0)) is a quarter of the textbook's limit 2/L: four times and a little is too long.
+    f = HyperbolicCosine(L0=1.0, L1=0.01)
+    a = f.constants(M=3.0)
+    for factor, works in ((1, True), (2, True), (4.3, False)):
+        count = hits(f, f.start(3.0), constant(factor * gd_step(a)), 1e-3, 5000)[0]
+        assert (count <= 5000 < gd_bound(a, 1e-3)) == works
+
+
 @pytest.mark.parametrize("M", [10.0, 50.0, 250.0])
 def test_theorem_3_4_2_every_fixed_step_is_slow_on_one_of_the_two(M: float) -> None:
     L1, epsilon, delta = 1.0, 0.1, 3.0

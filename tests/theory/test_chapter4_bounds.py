@@ -210,7 +210,7 @@ def _huber_min(parameters, slope: float, length: float, K: int) -> float:
     return total / K
 
 
-def test_theorem_4_4_1_as_printed_is_refuted_by_a_small_sigma() -> None:
+def test_theorem_4_4_1_with_its_last_term_put_right_is_refuted_by_a_small_sigma() -> None:
     K, sigma, slope = 2000, 1e-3, 1.0
     length = 1.2  # the printed threshold is 2σ at most: K η τ = 2000·(1/4)·0.002 = 1 does not reach the end
     f0 = slope * (length - slope) + slope**2 / 2

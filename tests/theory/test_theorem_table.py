@@ -42,8 +42,7 @@ def test_rows_point_at_code_and_tests_that_exist(row: Theorem) -> None:
         file, _, name = part.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
     studies = re.findall(r"study ([\w-]+)", row.checked_by)
-    if "chapter3" in row.bounds or "chapter4" in row.bounds:
-        assert set(studies) <= set(catalogue())
+    assert set(studies) <= set(catalogue())
     assert studies or "tests/" in row.checked_by
 
 

@@ -31,7 +31,10 @@ CHAPTER_4: tuple[Theorem, ...] = (
             "tests/theory/test_chapter4_bounds.py::test_nonconvex_exponent_is_attained_and_the_bound_holds; study"
             " h8-nonconvex-exponent"
         ),
-        outcome="holds as repaired, exponent attained; refuted as printed for small and for large σ",
+        outcome=(
+            "holds as repaired, exponent attained; "
+            "refuted as printed (large σ), and with its last term put right (small σ)"
+        ),
         source=Source("thesis", "Theorem 4.4.1, 4.7.1"),
     ),
     Theorem(

@@ -3,15 +3,15 @@
 *Differs from the paper*, whose statement is false in several ways and whose proof shows what is true:
 
 * Case 2 of the proof drops a factor τ from ⟨∇f, ĝ⟩, so the descent there is η τ‖∇f‖/12, not η‖∇f‖/12: the quantity
-  that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is small and the stated
-  bound is refuted by a long slope (see the tests).
+  that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is small, and the stated
+  bound with its last term put right (below) is refuted by a long slope.
 * The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather needs the τ >= 16σ
   that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not give. The proof's own steps need more:
   with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for ‖∇f‖ >= 16σ, and E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for
   P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ there, and the sharp 4/3 in Lemma 4.7.3, case 2 gives
   E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3) >= τ‖∇f‖/6 for τ >= 16σ.
 * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20 f0/(ηK) is
-  20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)).
+  20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is refuted by a large σ.
 """
 
 from __future__ import annotations
