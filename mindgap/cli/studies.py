@@ -19,8 +19,17 @@ if TYPE_CHECKING:
     from mindgap.studies.spec import Study
     from mindgap.studies.sweep import Sweep
 
-#: The studies of ``make demo``: the first of every chapter, each a matter of seconds.
-DEMO = ("e5-cycle", "e8-windows", "h7-infinite-variance", "h10-rmsprop-is-clipping", "s5-clipping-is-normalising")
+#: The studies of ``make demo``: the first of every chapter. The two on hyper-cleaning take half a minute together.
+DEMO = (
+    "e5-cycle",
+    "e8-windows",
+    "h7-infinite-variance",
+    "h10-rmsprop-is-clipping",
+    "s5-clipping-is-normalising",
+    "b10-tracking",
+    "b3-hyper-cleaning",
+    "b4-hyper-cleaning",
+)
 
 
 def list_studies() -> None:

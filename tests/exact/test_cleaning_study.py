@@ -65,3 +65,23 @@ def test_cleaning_scales_can_be_expressed_and_refuse_unknown_data():
     assert study.settings("paper", "SLIP")["train"] == 30_000
     with pytest.raises(RuleError, match="data must be one of 'digits', 'mnist-5000', 'mnist'"):
         list(study.loop(Trial("SLIP", 0, study.settings("quick", "SLIP", {"data": "letters"}))))
+
+
+def test_cleaning_leaves_out_and_names_a_method_that_refuses_the_size(monkeypatch):
+    from mindgap.bilevel import SVRB
+
+    study = find("b4-hyper-cleaning")
+    monkeypatch.setattr(
+        "mindgap.studies.catalogue.b3_hyper_cleaning.method_of",
+        lambda s: SVRB(lr_x=1.0, lr_y=1.0, mu=0.02, largest=100),
+    )
+    rows = list(study.loop(Trial("SVRB", 0, study.settings("quick", "SVRB"))))
+    assert len(rows) == 1
+    assert "must" in rows[0]["refused"]
+    ends = {name: [{"test_accuracy": 0.8 + 0.01 * i, "weight_auc": 0.9} for i in range(5)] for name in TITLES}
+    ends["SLIP"] = [{"test_accuracy": 0.9 + 0.01 * i, "weight_auc": 0.9} for i in range(5)]
+    ends["SVRB"] = [rows[0]] * 5
+    verdict = study.judge(made_up("b4-hyper-cleaning", ends))
+    assert verdict.verdict == "holds"
+    assert verdict.numbers["refused"] == ["SVRB"]
+    assert "refused at this size: SVRB" in verdict.measured
