@@ -12,6 +12,7 @@ import typer
 
 from mindgap.base.check import RuleError
 from mindgap.cli.laboratory import compare, show, tune, watch
+from mindgap.cli.measure import advise, measure
 from mindgap.cli.pages import check, report
 from mindgap.cli.studies import demo, list_studies, run
 from mindgap.cli.tables import methods, optimizers, theory
@@ -34,6 +35,8 @@ app.command("report")(report)
 app.command("watch")(watch)
 app.command("compare")(compare)
 app.command("check")(check)
+app.command("measure")(measure)
+app.command("advise")(advise)
 app.command("optimizers")(optimizers)
 app.command("methods")(methods)
 app.command("theory")(theory)

@@ -1,0 +1,69 @@
+"""``mindgap measure`` and ``advise``: what a training problem is like, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mindgap.base.check import fail
+from mindgap.cli.show import say, table
+
+
+def measure(
+    target: Annotated[str, typer.Argument(help="module:function; the function returns (objective, batches).")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
+    ] = Path("survey.html"),
+    limit: Annotated[int, typer.Option(help="Minibatches used for the noise.")] = 512,
+    seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
+) -> None:
+    """Measure noise, tails, smoothness, curvature and stationarity once, and write the page."""
+    from mindgap.report.survey import write_survey_page
+
+    problem = load_target(target)
+    from mindgap.measure import survey
+
+    say("measuring ...")
+    objective, batches, *rest = problem
+    found = survey(objective, batches, optimizer=rest[0] if rest else None, limit=limit, seed=seed)
+    numbers = found.write(out.with_suffix(".json"))
+    page = write_survey_page(numbers, out)
+    table(("quantity", "in words"), [(f.quantity, f.sentence) for f in found.findings])
+    say(f"the page: {page}; its numbers: {numbers}")
+
+
+def load_target(target: str) -> tuple[Any, ...]:
+    """Call ``module:function`` (the current folder counts) and check what it returns."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        fail("TARGET", "must have the form module:function", target)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        fail("TARGET", f"must name a function that can be imported ({error})", target)
+    finally:
+        sys.path.pop(0)
+    problem = function()
+    from mindgap.base.objective import Objective
+
+    if not isinstance(problem, tuple) or len(problem) not in (2, 3) or not isinstance(problem[0], Objective):
+        fail("TARGET", "must return (objective, batches) or (objective, batches, optimizer)", type(problem).__name__)
+    return problem
+
+
+def advise(
+    survey: Annotated[Path, typer.Argument(help="The JSON file that 'mindgap measure' wrote.")],
+) -> None:
+    """Say which of the textbook's assumptions fails, and what helps."""
+    from mindgap.advise import diagnose, prescribe
+    from mindgap.report.survey import read_survey, readings_of
+
+    findings = diagnose(readings_of(read_survey(survey)))
+    words = {True: "fails", False: "holds", None: "cannot tell"}
+    table(("assumption", "verdict", "evidence"), [(f.assumption, words[f.fails], f.evidence) for f in findings])
+    table(("do", "code", "source"), [(a.action, a.code, a.source) for a in prescribe(findings)])
