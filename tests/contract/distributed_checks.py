@@ -1,0 +1,195 @@
+"""Optimizers on two processes: DDP, FSDP2, DTensor and checkpoints that change the number of processes.
+
+``test_optim_distributed`` starts this file four times: alone (the reference), twice together, and alone again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from mindgap.optim import INGD, ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+
+HALF = 4  # steps before and after the checkpoint
+MAKES = {
+    "gclip": lambda ps: GClip(ps, 0.1, 0.05, beta=0.9),
+    "gclip-tensor": lambda ps: GClip(ps, 0.1, 0.02, scope="tensor"),
+    "cclip": lambda ps: CClip(ps, 0.1, 0.01, beta=0.5),
+    "acclip": lambda ps: ACClip(ps, 0.5),
+    "normalized_sgd": lambda ps: NormalizedSGD(ps, 0.05, beta=0.5),
+    "ingd": lambda ps: INGD(ps, delta=0.05, epsilon=1e-3, lipschitz=2.0, inner=8),
+    "stochastic_ingd": lambda ps: StochasticINGD(ps, weight_decay=0.01),
+}
+#: How far a sharded run may be from the whole one: sums are taken in another order.
+RTOL = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def problem(dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+    return model, torch.randn(8, 6, dtype=dtype), torch.randn(8, 3, dtype=dtype)
+
+
+def train(model, optimizer, data, target, steps, *, together=False):
+    """Steps with the mean loss over all processes; returns the norms that the optimizer reports."""
+    norms = []
+    for _ in range(steps):
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(data) - target).square().mean()
+            loss.backward()
+            value = loss.detach().clone()
+            if together:
+                dist.all_reduce(value)
+                value /= dist.get_world_size()
+            return value
+
+        optimizer.step(closure)
+        norms.append(optimizer.report().direction_norm)
+    return norms
+
+
+def whole(model):
+    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
+
+
+def at_x(optimizer, model):
+    """The parameters to compare: x, not y."""
+    if hasattr(optimizer, "eval"):
+        optimizer.eval()
+        values = whole(model)
+        optimizer.train()
+        return values
+    return whole(model)
+
+
+def close(label, values, expected, dtype):
+    for a, b in zip(values, expected, strict=True):
+        scale = float(b.abs().max())
+        torch.testing.assert_close(a, b, rtol=RTOL[dtype], atol=RTOL[dtype] * scale, msg=lambda m: f"{label}: {m}")
+
+
+def alone(folder):
+    """The reference: one process, whole parameters; writes a checkpoint in mid-run."""
+    for dtype in RTOL:
+        for name, make in MAKES.items():
+            model, data, target = problem(dtype)
+            optimizer = make(model.parameters())
+            norms = train(model, optimizer, data, target, HALF)
+            middle = at_x(optimizer, model)
+            save(folder / "one" / f"{name}-{dtype}", model, optimizer)
+            norms += train(model, optimizer, data, target, HALF)
+            kept = {"middle": middle, "final": at_x(optimizer, model), "norms": norms}
+            torch.save(kept, folder / f"{name}-{dtype}.pt")
+
+
+def save(path, model, optimizer):
+    state, optim = get_state_dict(model, optimizer)
+    checkpoint.save({"model": state, "optim": optim}, checkpoint_id=path)
+
+
+def load(path, model, optimizer):
+    state, optim = get_state_dict(model, optimizer)
+    both = {"model": state, "optim": optim}
+    checkpoint.load(both, checkpoint_id=path)
+    set_state_dict(model, optimizer, model_state_dict=both["model"], optim_state_dict=both["optim"])
+
+
+def resume(folder):
+    """One process goes on from the checkpoint that two processes wrote."""
+    for dtype in RTOL:
+        for name, make in MAKES.items():
+            expected = torch.load(folder / f"{name}-{dtype}.pt")
+            model, data, target = problem(dtype)
+            optimizer = make(model.parameters())
+            load(folder / "two" / f"{name}-{dtype}", model, optimizer)
+            train(model, optimizer, data, target, HALF)
+            close(f"two to one {name}", at_x(optimizer, model), expected["final"], dtype)
+
+
+def pair(folder, rank):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = init_device_mesh("cpu", (2,))
+    for dtype in RTOL:
+        for name, make in MAKES.items():
+            expected = torch.load(folder / f"{name}-{dtype}.pt")
+            label = f"{name} {dtype}"
+
+            model, data, target = problem(dtype)
+            mine = slice(4 * rank, 4 * rank + 4)
+            ddp = DistributedDataParallel(model)
+            optimizer = make(ddp.parameters())
+            train(ddp, optimizer, data[mine], target[mine], 2 * HALF, together=True)
+            close(f"DDP {label}", at_x(optimizer, model), expected["final"], dtype)
+
+            model, _, _ = problem(dtype)
+            fully_shard(model)
+            assert all(isinstance(p, DTensor) for p in model.parameters())
+            optimizer = make(model.parameters())
+            norms = train(model, optimizer, data[mine], target[mine], HALF, together=True)
+            close(f"FSDP2 {label}", at_x(optimizer, model), expected["middle"], dtype)
+            for ours, theirs in zip(norms, expected["norms"]):
+                # The norm of the whole vector, not of this process's part of it (√2 smaller).
+                assert ours is None or abs(ours - theirs) <= 1e-5 * theirs, (label, ours, theirs)
+            save(folder / "two" / f"{name}-{dtype}", model, optimizer)
+            train(model, optimizer, data[mine], target[mine], HALF, together=True)
+            close(f"FSDP2 {label}", at_x(optimizer, model), expected["final"], dtype)
+
+            model, _, _ = problem(dtype)
+            fully_shard(model)
+            optimizer = make(model.parameters())
+            load(folder / "one" / f"{name}-{dtype}", model, optimizer)
+            train(model, optimizer, data[mine], target[mine], HALF, together=True)
+            close(f"one to two {label}", at_x(optimizer, model), expected["final"], dtype)
+
+    for name, make in {
+        **MAKES,
+        "cclip-coordinates": lambda ps: CClip(ps, 0.1, [0.1 + torch.arange(5.0).double() / 9]),
+    }.items():
+        if name == "ingd":
+            continue
+        runs = []
+        for spread in (True, False):
+            start = torch.linspace(-1, 1, 5, dtype=torch.float64)
+            p = nn.Parameter(distribute_tensor(start, mesh, [Shard(0)]) if spread else start)
+            optimizer = make([p])
+            for k in range(1, 7):
+                slope = torch.sin(k * torch.arange(1.0, 6.0, dtype=torch.float64))
+                p.grad = distribute_tensor(slope, mesh, [Shard(0)]) if spread else slope
+                optimizer.step()
+            runs.append(p.full_tensor().detach() if spread else p.detach())
+        close(f"DTensor {name}", runs[:1], runs[1:], torch.float64)
+
+
+def main():
+    task, folder, rank, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if task == "pair":
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE="2")
+        dist.init_process_group("gloo")
+        try:
+            pair(folder, rank)
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
+    else:
+        {"alone": alone, "resume": resume}[task](folder)
+    print("fine")
+
+
+if __name__ == "__main__":
+    main()
