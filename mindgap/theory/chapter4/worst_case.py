@@ -8,6 +8,9 @@ The stochastic gradient is a·x with probability 1-p and -J with probability p, 
 f(x) = μ(x - b)²/2 with a = μ/(1-p) and b = pJ/μ, and p = (G/J)^α makes the jump's share of the α-moment G^α. Clipping
 acts on the jump alone (it gives -min{J, τ_k} whatever x is), so the iterate obeys a linear recursion with random
 coefficients, and E x_k, E x_k² and the second moment of any weighted average follow without sampling.
+
+This is GClip as long as |a x_k| <= τ_k. From x_0 = 0 that can fail only right after a jump in the first few steps;
+a test compares the recursion with runs of the method itself, and so does the study of the exponent.
 """
 
 from __future__ import annotations
