@@ -119,25 +119,26 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     x = np.full(runs, c.Delta / c.L)
     output = x.copy()
     m = c.L * np.sign(x) + c.sigma * rng.choice([-1.0, 1.0], size=runs)
+    # stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs
     marks = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
-    total, block = 0.0, 2048
-    for first in range(1, rule.T + 1, block):
-        uniform = rng.random((block, runs))
-        kicks = (1 - beta) * c.sigma * (2.0 * rng.integers(0, 2, size=(block, runs)) - 1)
-        steps = range(first, min(first + block, rule.T + 1))
-        wanted = {t: output_at == t for t in set(output_at.tolist()) & set(steps)}
-        for t in steps:
-            if t in wanted:
-                output[wanted[t]] = x[wanted[t]]
-            with trial.timed():
+    stops = sorted(marks | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
+    total, kick, p, q = 0.0, (1 - beta) * c.sigma, rule.p, rule.q
+    for t, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        output[output_at == t] = x[output_at == t]
+        if t in marks:
+            yield {"step": t, "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
+                   "bound": mean_direction_bound(c)}
+        with trial.timed():
+            count = following - t
+            uniform = rng.random((count, runs))
+            kicks = kick * (2.0 * rng.integers(0, 2, size=(count, runs)) - 1)
+            for u, noise in zip(uniform, kicks):
                 size = np.abs(m)
-                total += size.sum()
-                step = m / (rule.p * size + rule.q)
-                slope = np.sign(x - uniform[t - first] * step)
+                total += np.add.reduce(size)
+                step = m / (p * size + q)
+                slope = np.sign(x - u * step)
                 x = x - step
-                m = beta * m + ((1 - beta) * c.L) * slope + kicks[t - first]
-            if t in marks:
-                yield {"step": t, "mean_direction": float(total) / (t * runs), "bound": mean_direction_bound(c)}
+                m = beta * m + ((1 - beta) * c.L) * slope + noise
     distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
     yield {"step": rule.T, "mean_distance": float(distance.mean()), "stationary": float((distance <= c.epsilon).mean()),
            "distance_bound": c.epsilon / 3}

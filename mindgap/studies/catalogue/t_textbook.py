@@ -32,14 +32,14 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
 
 
 def _count(name: str, constants, epsilon: float, step_factor: float):  # type: ignore[no-untyped-def]
-    """First step from which the worst gap stays at most ε, and the table's bound; infinite if not within 3 bounds."""
+    """First step from which the worst gap stays at most ε, and the table's bound; infinite if not within 1.5 bounds."""
     from mindgap.theory.chapter2.quadratics import parameters, worst_gap
     from mindgap.theory.chapter2.table_2_1 import iteration_bound
 
     bound = math.ceil(iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon))
     alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
     with np.errstate(over="ignore", invalid="ignore"):
-        gap = worst_gap(name, constants, min(3 * bound + 50, 40_000), alpha=alpha)
+        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
     above = np.flatnonzero(~(gap <= epsilon))
     return (math.inf if above[-1] == len(gap) - 1 else int(above[-1]) + 1), bound
 

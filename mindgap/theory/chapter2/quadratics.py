@@ -114,7 +114,7 @@ def amplitudes(method: str, curvature: np.ndarray, alpha: float, beta: float | N
         step += 1
 
 
-def spectrum(constants: SmoothConvex, points: int = 4001) -> np.ndarray:
+def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
     """Curvatures from μ to L, dense at the low end on a logarithmic scale (from 1e-9 L where μ = 0)."""
     whole("points", points, least=2)
     return np.geomspace(max(constants.mu, 1e-9 * constants.L), constants.L, points)
