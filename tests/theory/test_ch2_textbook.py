@@ -175,14 +175,14 @@ def test_chain_gradient_agrees_with_autograd():
 
     c = SmoothConvex(L=3.0, mu=0.2)
     f = Chain(c, 25)
-    g = numpy_stream(0, "chain")
-    for _ in range(20):
-        at = np.append(g.normal(size=24), 0.0)
-        x = torch.from_numpy(at).requires_grad_()
-        y = torch.cat([x, torch.zeros(1, dtype=torch.float64)])
-        chain = x[0] ** 2 + (y[:-1] - y[1:]).square().sum() - 2 * x[0]
-        (gradient,) = torch.autograd.grad((c.L - c.mu) / 8 * chain + c.mu / 2 * x.square().sum(), x)
-        np.testing.assert_allclose(f.gradient(at), gradient.numpy(), rtol=1e-12, atol=1e-12)
+    at = numpy_stream(0, "chain").normal(size=(10_000, 25))
+    at[:, -1] = 0.0
+    x = torch.from_numpy(at).requires_grad_()
+    y = torch.nn.functional.pad(x, (0, 1))
+    chain = x[:, 0] ** 2 + (y[:, :-1] - y[:, 1:]).square().sum(1) - 2 * x[:, 0]
+    value = (c.L - c.mu) / 8 * chain + c.mu / 2 * x.square().sum(1)
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    np.testing.assert_allclose(f.gradient(at), gradient.numpy(), rtol=1e-12, atol=1e-12)
 
 
 needs_pep = pytest.mark.skipif(bool(pep_missing()), reason=pep_missing() or "present")

@@ -317,11 +317,18 @@ def _many_runs(rule, L, sigma, start, steps, runs, seed=0):
     return total / steps
 
 
-def test_mean_direction_of_theorem_5_5_1():
+@pytest.mark.parametrize(("L", "sigma", "share", "Delta", "delta"), [
+    (1.0, 0.1, 0.98, 0.12, 1.0), (1.0, 0.0, 0.98, 0.3, 1.0), (20.0, 6.0, 0.98, 0.5, 0.2), (0.01, 0.0, 0.8, 1e-3, 1.0),
+])
+def test_mean_direction_of_theorem_5_5_1(L, sigma, share, Delta, delta):
+    c = StochasticTarget(L, sigma, Delta, delta, share * L)
+    rule = stochastic_rule(c)
+    assert _many_runs(rule, c.L, c.sigma, c.Delta / c.L, rule.T, runs=20) <= mean_direction_bound(c)
+
+
+def test_a_shorter_memory_breaks_theorem_5_5_1():
     c = StochasticTarget(L=1.0, sigma=0.1, Delta=0.12, delta=1.0, epsilon=0.98)
     rule = stochastic_rule(c)
-    measured = _many_runs(rule, c.L, c.sigma, c.Delta / c.L, rule.T, runs=20)
-    assert measured <= mean_direction_bound(c)
     hasty = type(rule)(1 - 64 * (1 - rule.beta) / 3, rule.p, rule.q, rule.K, rule.T)
     assert _many_runs(hasty, c.L, c.sigma, c.Delta / c.L, rule.T // 4, runs=20) > mean_direction_bound(c)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -62,6 +63,18 @@ def test_cross_entropy_is_root_two_lipschitz_and_no_less():
     assert norms.max() > CROSS_ENTROPY_LIPSCHITZ / 2
     one_hot = torch.nn.functional.one_hot(y, 5)
     torch.testing.assert_close(gradient, torch.softmax(x.detach(), 1) - one_hot, rtol=1e-10, atol=1e-14)
+
+
+def test_estimated_noise_is_too_small_not_too_large():
+    """6.6.2 says that estimated norms are larger, by Jensen: the gradient's is, the noise has its own batch mean."""
+    gradients = np.array([[0.0, 1.0], [2.0, -1.0], [5.0, 0.0], [-3.0, 0.5]])
+
+    def noise(rows):
+        return math.sqrt(((rows - rows.mean(0)) ** 2).sum(1).mean())
+
+    batches = [gradients[list(pick)] for pick in itertools.combinations(range(4), 2)]  # every batch of two
+    assert np.mean([np.linalg.norm(b.mean(0)) for b in batches]) > np.linalg.norm(gradients.mean(0))
+    assert np.mean([noise(b) for b in batches]) < noise(gradients)
 
 
 def _data(copies: int, samples: int, dimension: int, classes: int, name: str):

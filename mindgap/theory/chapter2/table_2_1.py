@@ -126,11 +126,11 @@ class Chain:
         self.minimiser = self.q ** np.arange(1.0, dimension + 1)
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """∇f(x), for x whose last coordinate is zero."""
-        left = np.concatenate([[0.0], x[:-1]])
-        right = np.concatenate([x[1:], [0.0]])
-        chain = 2 * x - left - right
-        chain[0] -= 1.0
+        """∇f(x) along the last axis, for x whose last coordinate is zero."""
+        chain = 2.0 * x
+        chain[..., 1:] -= x[..., :-1]
+        chain[..., :-1] -= x[..., 1:]
+        chain[..., 0] -= 1.0
         return (self.constants.L - self.constants.mu) / 4 * chain + self.constants.mu * x
 
     def distance_square(self, x: np.ndarray) -> float:
