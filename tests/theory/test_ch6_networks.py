@@ -13,6 +13,7 @@ from mindgap.base.check import RuleError
 from mindgap.base.rng import torch_stream
 from mindgap.theory import (
     CROSS_ENTROPY_LIPSCHITZ,
+    BoundedValues,
     DecayedBatchNorm,
     DecayedNetwork,
     InvariantDistribution,
@@ -20,6 +21,8 @@ from mindgap.theory import (
     cross_entropy,
     cross_entropy_bound,
     cross_entropy_peak,
+    one_step_change,
+    one_step_change_bound,
     quadratic_invariant,
 )
 
@@ -101,6 +104,28 @@ def test_weights_stay_in_the_compact_set(activation, layers, gamma, eta_share):
         assert net.scores(theta, x).norm(dim=2).max() <= rule.output_bound(rule.radius) * (1 + 1e-12)
         assert net.loss(theta, x, y).max() <= rule.loss_bound(3)
     assert rule.gradient_bound(rule.radius) == pytest.approx(gamma * rule.radius, rel=1e-12)
+
+
+def test_one_step_change_of_the_loss_of_a_decayed_network():
+    """Theorem 6.4.6's conclusion with Theorem 6.4.1's constants; the mean over the sample is an exact sum."""
+    rule, samples, steps = DecayedNetwork(3, 1.5), 6, 150
+    net = Network((4, 4, 4, 3), "relu")
+    x, y, g = _data(1, samples, 4, 3, "one step change")
+    full = {n: (x.expand(n, -1, -1), y.expand(n, -1)) for n in (SEEDS, SEEDS * samples)}
+    theta = net.start(SEEDS, rule.radius, g)
+    values, expected = [], []
+    for _ in range(steps):
+        pick = torch.randint(samples, (SEEDS, 1), generator=g)
+        theta = net.decayed_step(theta, x[0][pick], y[0][pick], 0.3 * rule.largest_step, rule.gamma)
+        wide = [t.repeat_interleave(samples, 0) for t in theta]
+        one_x, one_y = x[0].repeat(SEEDS, 1)[:, None], y[0].repeat(SEEDS)[:, None]
+        moved = net.decayed_step(wide, one_x, one_y, 0.3 * rule.largest_step, rule.gamma)
+        values.append(net.loss(theta, *full[SEEDS]))
+        expected.append(net.loss(moved, *full[SEEDS * samples]).view(SEEDS, samples).mean(dim=1))
+    change = one_step_change(torch.stack(values, 1).numpy(), torch.stack(expected, 1).numpy())
+    constants = BoundedValues(rule.loss_bound(3), 0.05)
+    for n in (1, 10, steps):
+        assert np.mean(change[:, n - 1] > one_step_change_bound(constants, n)) <= 0.05
 
 
 @pytest.mark.parametrize(("radius_factor", "step_factor"), [(4.0, 1.0), (1.0, 2.2)])

@@ -55,6 +55,8 @@ def proved_rate(method: str, Q: float) -> float:
     Example:
         >>> proved_rate("gd", 2.0), proved_rate("heavy-ball", 2.0)
         (0.5, 1.0)
+
+    Source: thesis, (2.3) and Theorem 2.1.3.
     """
     one_of("method", method, METHODS)
     return {"gd": 1 - 1 / Q, "nesterov": math.sqrt(1 - 1 / math.sqrt(positive("Q", Q))), "heavy-ball": 1.0}[method]
@@ -110,6 +112,10 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     Raises:
         ImportError: without the extra ``pep``.
 
+    Example:
+        >>> bool(pep_missing()) or abs(lmi_rate("gd", 4.0) - 0.75) < 1e-4
+        True
+
     Source: thesis, Fig. 2-1 (Lessard et al.).
     """
     one_of("method", method, METHODS)
@@ -147,6 +153,10 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
 
     Raises:
         ImportError: without the extra ``pep``.
+
+    Example:
+        >>> bool(pep_missing()) or abs(pep_gap("gd", SmoothConvex(L=6.0), 1) - 1.0) < 1e-4
+        True
 
     Source: thesis, Fig. 2-1; performance estimation as PEPit does it.
     """

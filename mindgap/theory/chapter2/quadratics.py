@@ -132,6 +132,8 @@ def worst_gap(method: str, constants: SmoothConvex, steps: int, *, alpha: float 
     Example:
         >>> worst_gap("gd", SmoothConvex(L=1.0, mu=0.5), 2).round(6)
         array([0.5     , 0.0625  , 0.015625])
+
+    Source: thesis, 2.1.1 (the sup over a class, here quadratics).
     """
     curvature = spectrum(constants)
     rule = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, None if method == "nesterov" else 0)

@@ -41,6 +41,8 @@ class PiecewiseLinear:
         >>> f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))   # |x|
         >>> f.value(-2.5), f.subdifferential(0.0), f.distance(0.5, delta=0.5), f.distance(0.5, delta=0.25)
         (Fraction(5, 2), (Fraction(-1, 1), Fraction(1, 1)), Fraction(0, 1), Fraction(1, 1))
+
+    Source: thesis, Definitions 5.2.2 and 5.3.1.
     """
 
     breaks: tuple[Fraction, ...]

@@ -48,7 +48,18 @@ class LipschitzClass:
 
 
 class OutOfCalls(Exception):
-    """Raised by an oracle that has answered as often as agreed; :meth:`play` takes the last query as the output."""
+    """Raised by an oracle that has answered as often as agreed; ``play`` takes the last query as the output.
+
+    Example:
+        >>> oracle = ValueAdversary(LipschitzClass(L=1.0, Delta=1.0), start=0.0, calls=1)
+        >>> oracle(0.0)
+        (0.0, 1.0)
+        >>> oracle(0.5)
+        Traceback (most recent call last):
+        mindgap.theory.chapter5.thm_5_3_1.OutOfCalls
+
+    Source: thesis, Theorem 5.3.1 ("for any finite iteration T").
+    """
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,13 @@ class Defeat:
         best_distance: the smallest such distance over queries and output.
         consistent: whether the function gives every answer that was given, exactly.
         in_class: whether the function belongs to F(Δ, L), exactly.
+
+    Example:
+        >>> adversary = ValueAdversary(LipschitzClass(L=2.0, Delta=1.0), start=0.0, calls=3)
+        >>> adversary.show(output=7.0).output_distance
+        2.0
+
+    Source: thesis, 5.7.3 and 5.7.6.
     """
 
     function: PiecewiseLinear

@@ -61,6 +61,10 @@ def ingd_inner_steps(constants: NonsmoothTarget) -> int:
 def ingd_outer_steps(constants: NonsmoothTarget) -> int:
     """T = 4Δ/(εδ), rounded up, at least 1: every outer step but the last lowers f by more than εδ/4.
 
+    Example:
+        >>> ingd_outer_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
+        80
+
     Source: thesis, Theorem 5.4.1.
 
     *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ < εδ.
@@ -70,6 +74,10 @@ def ingd_outer_steps(constants: NonsmoothTarget) -> int:
 
 def ingd_calls_printed(constants: NonsmoothTarget) -> float:
     """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), as stated.
+
+    Example:
+        >>> round(ingd_calls_printed(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)))
+        102676
 
     Source: thesis, Theorem 5.4.1.
     """

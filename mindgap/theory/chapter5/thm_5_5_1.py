@@ -60,6 +60,12 @@ class StochasticRule:
         p, q: step size η_t = 1/(p‖m_t‖ + q).
         K: how far back the output lies.
         T: number of steps.
+
+    Example:
+        >>> StochasticRule(beta=0.9, p=1.0, q=4.0, K=3, T=10).output_index(drawn=8)
+        5
+
+    Source: thesis, Alg. 3.
     """
 
     beta: float
@@ -122,6 +128,10 @@ def printed_rule(constants: StochasticTarget) -> dict[str, float]:
 def mean_direction_bound(constants: StochasticTarget) -> float:
     """ε/4, an upper bound of (1/T) Σ_t E‖m_t‖ (5.8).
 
+    Example:
+        >>> mean_direction_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        0.125
+
     Source: thesis, Theorem 5.5.1.
     """
     return constants.epsilon / 4
@@ -129,6 +139,10 @@ def mean_direction_bound(constants: StochasticTarget) -> float:
 
 def mean_distance_bound(constants: StochasticTarget) -> float:
     """ε/3, an upper bound of E d(0, ∂f(x_out + δB)) at the output; so x_out is (δ, ε)-stationary with chance 2/3.
+
+    Example:
+        >>> mean_distance_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.75))
+        0.25
 
     Source: thesis, last display of 5.7.5.
     """

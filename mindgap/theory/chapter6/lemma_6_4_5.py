@@ -53,6 +53,8 @@ def cross_entropy_peak(spread: float, classes: int) -> float:
     Example:
         >>> cross_entropy_peak(0.0, 10) == cross_entropy_bound(0.0, 10)
         True
+
+    Source: thesis, Lemma 6.4.5, 1., where it is attained.
     """
     non_negative("spread", spread)
     return math.log1p((whole("classes", classes, least=1) - 1) * math.exp(spread))

@@ -18,6 +18,8 @@ def block_symbol(k: int) -> int:
     Example:
         >>> [block_symbol(k) for k in range(15)]
         [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+
+    Source: an example for thesis, Theorem 6.4.3.
     """
     return ((whole("k", k) + 1).bit_length() - 1) % 2
 
@@ -45,6 +47,8 @@ def block_point(k: int, digits: int = 40) -> float:
     Example:
         >>> abs(block_point(3) - (3 * block_point(2)) % 1) < 1e-12
         True
+
+    Source: an example for thesis, Theorem 6.4.3.
     """
     return sum(2 * block_symbol(k + i) * 3.0 ** -(i + 1) for i in range(digits))
 
@@ -88,5 +92,7 @@ def invariance_defect(step: Callable[[float], float], points: list[float], weigh
     Example:
         >>> invariance_defect(halving_map, [0.0], [1.0], lambda theta: theta)
         1.0
+
+    Source: thesis, 6.4.1 (definition of an invariant measure).
     """
     return abs(sum(w * (test(p) - test(step(p))) for p, w in zip(points, weights, strict=True)))
