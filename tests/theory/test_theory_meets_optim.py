@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from mindgap.base.rng import numpy_stream
-from mindgap.optim import Box, CClip, GClip, NormalizedSGD, k_weighted_average
+from mindgap.optim import ACClip, Box, CClip, GClip, NormalizedSGD, k_weighted_average
 from mindgap.theory import (
+    BernoulliQuadratic,
     CoordinateMoment,
+    HardChain,
     HyperbolicCosine,
     StronglyConvexMoment,
     SymmetricPareto,
+    bayes_risk,
     cclip_threshold,
     clipped_gd_bound,
     clipped_gd_step,
     gclip_bound,
     gclip_step,
     gclip_threshold,
+    hardest_epsilon,
     matching_clipped_step,
     weighted_average_runs,
 )
@@ -113,3 +117,50 @@ def test_the_optimizer_itself_stays_below_theorem_4_4_2() -> None:
         optimizer.step()
     error = mu / 2 * (total / (K * (K + 1) / 2) - 0.4) ** 2
     assert error.mean() - 4 * error.std() / math.sqrt(20) <= gclip_bound(a, K)
+
+
+OPTIMIZERS = {
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=3.0, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, lr=10.0),
+    "ACClip": lambda p: ACClip(p, lr=10.0, weight_decay=0.0),
+    "CClip": lambda p: CClip(p, lr=3.0, tau=1.0),
+    "GClip": lambda p: GClip(p, lr=3.0, tau=5.0, scope="tensor"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_stay_above_epsilon_on_the_zero_chain(name: str) -> None:
+    # All of them move only along coordinates that a gradient has shown, so Theorem 4.4.4 binds them all.
+    alpha, epsilon, d, replicas = 1.5, 0.01, 5, 60
+    delta = 7296 * d * epsilon**2 * (1 + 1e-9)
+    margin = epsilon * 5000 ** (1 / alpha) * 10 ** ((alpha - 1) / alpha)  # p = 1/10
+    hard = HardChain(alpha, 1.0, delta, 4 * math.sqrt(delta) + margin, epsilon)
+    rows = [torch.zeros(d, dtype=torch.float64, requires_grad=True) for _ in range(replicas)]
+    optimizer, rng = OPTIMIZERS[name](rows), numpy_stream(0, "chain", name)
+    for _ in range(int(hard.steps) + 1):
+        x = np.stack([row.detach().numpy() for row in rows])
+        norm = np.linalg.norm(hard.gradient(x), axis=1)
+        assert norm.mean() + 4 * norm.std() / math.sqrt(replicas) >= epsilon
+        g = hard.stochastic_gradient(x, (rng.random(replicas) < hard.probability).astype(float))
+        for row, value in zip(rows, g, strict=True):
+            row.grad = torch.tensor(value)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["SGD with momentum", "Adam", "ACClip"])
+def test_optimizers_stay_above_the_bayes_risk_on_the_bernoulli_quadratics(name: str) -> None:
+    alpha, k, replicas = 1.5, 40, 200
+    epsilon, errors = hardest_epsilon(alpha, k), []
+    for nu in (0, 1):
+        f, rng = BernoulliQuadratic(alpha, epsilon, nu), numpy_stream(nu, "coins", name)
+        x = torch.full((replicas,), 0.1, dtype=torch.float64, requires_grad=True)
+        optimizer = OPTIMIZERS[name]([x])
+        optimizer.param_groups[0]["lr"] = 0.05
+        for _ in range(k):
+            x.grad = f.stochastic_gradient(x.detach(), torch.tensor(rng.random(replicas) < f.probability))
+            optimizer.step()
+            with torch.no_grad():
+                x.clamp_(0.0, 0.5)
+        errors.append(f.value(x.detach().numpy()))
+    error = np.concatenate(errors)
+    assert error.mean() + 4 * error.std() / math.sqrt(error.size) >= bayes_risk(alpha, epsilon, k)

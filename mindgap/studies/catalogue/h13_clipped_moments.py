@@ -92,7 +92,7 @@ STUDIES = (
         source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
         scales={
             "quick": Scale(_SETTINGS),
-            "cpu": Scale({**_SETTINGS, "alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9], "thresholds": 60,
+            "cpu": Scale({**_SETTINGS, "alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9], "thresholds": 30,
                           "shares": [0.0, 0.3, 1.0]}),
         },
         methods={

@@ -178,8 +178,8 @@ STUDIES = (
         source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
         scales={
             "quick": Scale(_BOUNDS, seeds=2),
-            "cpu": Scale({**_BOUNDS, "horizons": [1, 3, 10, 30, 100, 300, 1000, 3000], "mus": [0.1, 1.0, 10.0],
-                          "replicas": 100}, seeds=5),
+            "cpu": Scale({**_BOUNDS, "horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0],
+                          "replicas": 200}, seeds=2),
         },
         methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
         loop=loop_bounds,

@@ -158,8 +158,7 @@ STUDIES = (
         source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
         scales={
             "quick": Scale(_CHAIN),
-            "cpu": Scale({**_CHAIN, "alphas": [1.4, 1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125, 0.09],
-                          "replicas": 200}),
+            "cpu": Scale({**_CHAIN, "epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
         },
         methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
         loop=loop_chain,

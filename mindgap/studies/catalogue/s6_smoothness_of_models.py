@@ -103,7 +103,7 @@ STUDIES = (
         statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at every L1 > 0, "
         "and no bound |f''| <= L.",
         source=Source("thesis", "Lemma 3.2.1"),
-        scales={"quick": Scale(_POLY, seeds=2), "cpu": Scale({**_POLY, "points": 40_001, "polynomials": 20}, seeds=10)},
+        scales={"quick": Scale(_POLY, seeds=2), "cpu": Scale({**_POLY, "points": 40_001, "polynomials": 10}, seeds=5)},
         methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
         loop=loop_polynomials,
         judge=judge_polynomials,
@@ -119,7 +119,7 @@ STUDIES = (
         statement="Deep linear networks are (L0, L1)-smooth: their curvature is bounded by a linear function of the "
         "gradient norm.",
         source=Source("thesis", "3.2.3"),
-        scales={"quick": Scale(_NET), "cpu": Scale({**_NET, "points": 400, "width": 8, "layers": 4}, seeds=3)},
+        scales={"quick": Scale(_NET), "cpu": Scale({**_NET, "points": 200, "width": 6, "layers": 4}, seeds=2)},
         methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},
         loop=loop_networks,
         judge=judge_networks,
