@@ -123,6 +123,8 @@ def survey(
         held = list(islice(iter(batches), limit))
     if not held:
         fail("batches", "must give at least one batch", batches)
+    with gradient_passes(objective, held[:1], seed=seed) as passes:
+        passes_mean(passes)  # what no part could measure is an error here, not a sentence in every row
     few = held[:curvature_batches]
     findings: list[Finding] = []
     figures: dict[str, Any] = {}

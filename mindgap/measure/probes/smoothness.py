@@ -98,6 +98,8 @@ def local_smoothness(
 
 def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4) -> LocalSmoothness:
     """``local_smoothness`` inside passes opened with ``move=True``."""
+    if any(p.is_meta for p in passes.parameters):
+        fail("model", "must hold numbers", "parameters on the meta device")
     direction = _as_parameters(step, passes.parameters)
     length = math.sqrt(sum(float(d.double().square().sum()) for d in direction))
     if not (length > 0 and math.isfinite(length)):
