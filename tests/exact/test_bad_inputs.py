@@ -151,7 +151,7 @@ def test_frozen_and_unused_parameters(name: str) -> None:
     assert same(everything(model), before)
     for p in model.parameters():
         p.requires_grad_(False)
-    with pytest.raises(RuleError, match="must have a parameter that takes gradients|must train a parameter"):
+    with pytest.raises(RuleError, match=r"must have a parameter that takes gradients|must train a parameter"):
         INSTRUMENTS[name](Objective(model, loss), data())
 
 
