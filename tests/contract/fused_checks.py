@@ -122,7 +122,9 @@ def worst_error(name, device, dtype, steps=STEPS):
         entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))
         if name.endswith("normalized"):
             entering /= expected["tau_alpha"] ** (1 / float(name.split()[1])) + 1e-5
-        room = eps * np.abs(target) + wide * (np.abs(target - state["x"]) + entering) + 1e-30
+        # Below its smallest normal number a dtype's spacing no longer shrinks.
+        least = eps * torch.finfo(dtype).smallest_normal
+        room = eps * np.abs(target) + wide * (np.abs(target - state["x"]) + entering) + least + 1e-30
         worst = max(worst, float((np.abs(at - target) / room).max()))
         for theirs, ours in names.items():
             mine = flat([optimizer.state[p][ours] for p in params])

@@ -17,6 +17,8 @@ from functools import lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+import torch
+
 from mindgap.rules.fused import arithmetic
 from mindgap.rules.fused.cuda_kernels import HELPERS, KERNELS
 
@@ -44,29 +46,27 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own order.
 
     Triton looks at every argument of every call to find the compiled variant, which takes longer than a small step.
-    The variant depends only on the constants, on which addresses are multiples of 16, and on the device, so it is
-    looked up by those here and then started directly.
+    The variant depends on nothing but the constants, the tensors' addresses and the device, so it is looked up by
+    those here and then started directly.
     """
-    addresses = tuple(t.data_ptr() for t in tensors)
-    key = (name, programs, WARPS, tuple(a % 16 for a in addresses), tensors[0].device.index, *constants.values())
-    runner = _RUNNERS.get(key)
-    if runner is not None:
-        runner(*addresses, *numbers, *runner_constants(name, constants))
+    device = tensors[0].device.index
+    addresses = tuple([t.data_ptr() for t in tensors])
+    key = (name, programs, WARPS, device, addresses, *constants.values())
+    found = _RUNNERS.get(key)
+    if found is not None:
+        runner, tail = found
+        runner(*addresses, *numbers, *tail, stream=_stream(device))
         return
-    warps = 8 if "WIDE" in constants else WARPS
-    compiled = getattr(kernels(), name)[(programs,)](*tensors, *numbers, **constants, num_warps=warps)
+    kernel = getattr(kernels(), name)
+    compiled = kernel[(programs,)](*tensors, *numbers, **constants, num_warps=8 if "WIDE" in constants else WARPS)
     if compiled is not None:  # Triton's interpreter compiles nothing
-        _RUNNERS[key] = compiled[(programs, 1, 1)]
+        if len(_RUNNERS) > 1024:  # gradients that move at every step would fill it
+            _RUNNERS.clear()
+        _RUNNERS[key] = compiled[(programs, 1, 1)], [constants[p.name] for p in kernel.params if p.is_constexpr]
 
 
-@lru_cache(None)
-def _constant_names(name: str) -> tuple[str, ...]:
-    return tuple(p.name for p in getattr(kernels(), name).params if p.is_constexpr)
-
-
-def runner_constants(name: str, constants: dict[str, Any]) -> list[Any]:
-    """Constants in the order of the kernel's arguments."""
-    return [constants[n] for n in _constant_names(name)]
+def _stream(device: int) -> int:
+    return torch._C._cuda_getCurrentRawStream(device)
 
 
 @lru_cache(None)

@@ -39,6 +39,7 @@ class _Tables:
         self.sizes = _to(sizes, device)
         self.sums = torch.zeros(max(self.chunks, 1), dtype=torch.float64, device=device)
         self.numbers = torch.zeros(8, dtype=torch.float64, device=device)
+        self.own, self.step = self.numbers[0], self.numbers[2]
         self.tally = torch.zeros((), dtype=torch.float64, device=device)
         self.skips = torch.zeros((), dtype=torch.float64, device=device)
         self.flag = torch.ones((), dtype=torch.int32, device=device)
@@ -135,11 +136,15 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
     return kept["shared"], parts
 
 
+def _part(sums: Tensor, begin: int, end: int) -> Tensor:
+    return sums if end - begin == sums.numel() else sums[begin:end]
+
+
 def square_norm(jobs: Sequence[Job]) -> float:
     """Norm of all gradients (waits for the device)."""
     sums, parts = _shared_sums(jobs)
     for job, (begin, end) in zip(jobs, parts):
-        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), sums[begin:end], None)
+        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), _part(sums, begin, end), None)
     return float(sums.sum().sqrt())
 
 
@@ -148,7 +153,7 @@ def guard(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     held = tables(jobs[0].plan)
     sums, parts = _shared_sums(jobs)
     for job, (begin, end) in zip(jobs, parts):
-        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), sums[begin:end], None)
+        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), _part(sums, begin, end), None)
     with _on(jobs[0].plan):
         cuda.launch("flag", 1, (sums, held.flag, held.skips), (parts[-1][1],), WIDE=WIDE)
     return held.flag, held.skips
@@ -232,8 +237,7 @@ def _launch(
 
 def _notes(jobs: Sequence[Job], **more: Any) -> dict[str, Any]:
     held = [tables(job.plan) for job in jobs]
-    terms = [(h.numbers[2], h.numbers[0]) for h in held]
-    return {"direction": [(1.0, h.numbers[0]) for h in held], "update": terms, **more}
+    return {"direction": [(1.0, h.own) for h in held], "update": [(h.step, h.own) for h in held], **more}
 
 
 def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dict[str, Any]:
@@ -245,7 +249,7 @@ def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dic
         job.numbers["bare"] = job.beta == 0
         numbers = (float(job.beta), job.sign * (1.0 - job.beta), 0.0)
         summed = ("grad", "momentum") if averaged else ("grad",)
-        _sums(job, 1 if averaged else 0, summed, numbers, sums[begin:end], flag)
+        _sums(job, 1 if averaged else 0, summed, numbers, _part(sums, begin, end), flag)
     _factors(jobs, sums, parts, 0 if kind == "clip" else 1, scope == "all", flag)
     for job in jobs:
         held = tables(job.plan)
@@ -306,7 +310,7 @@ def interpolated(jobs: Sequence[Job]) -> dict[str, Any]:
     for job, (begin, end) in zip(jobs, parts):
         lists = ("grad", "m", "param") if job.decay else ("grad", "m")
         numbers = (float(job.beta), job.sign * (1.0 - job.beta), job.sign * job.decay)
-        _sums(job, 2 if job.decay else 1, lists, numbers, sums[begin:end], flag)
+        _sums(job, 2 if job.decay else 1, lists, numbers, _part(sums, begin, end), flag)
     _factors(jobs, sums, parts, 2, True, flag)
     for job in jobs:
         held = tables(job.plan)

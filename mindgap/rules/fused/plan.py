@@ -13,6 +13,20 @@ import torch
 from torch import Tensor
 
 _POINTER: Any = torch._C.TensorBase.data_ptr
+#: One call for a whole list, in builds of torch for CUDA.
+_ALL_AT: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
+def _at(tensors: Sequence[Any], pointers: list[int]) -> bool:
+    """Whether all tensors lie at these addresses."""
+    if _ALL_AT is not None:
+        return _ALL_AT(tensors, pointers, _count(len(pointers)))
+    return list(map(_POINTER, tensors)) == pointers
+
+
+@lru_cache(64)
+def _count(n: int) -> list[int]:
+    return list(range(n))
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -79,15 +93,16 @@ class Plan:
         """
         grads = [p.grad for p in self.owners]
         try:
-            pointers = list(map(_POINTER, grads))
             for name, tensors in self.states.items():
                 if not all(map(is_, map(itemgetter(name), self.homes), tensors)):
                     return False
-        except (TypeError, KeyError):  # a gradient or a state is missing
+            if not _at(self.owners, self._lay[0]):
+                return False
+            still = _at(grads, self._grads[0])
+        except (TypeError, KeyError, RuntimeError):  # a gradient or a state is missing
             return False
-        if list(map(_POINTER, self.owners)) != self._lay[0]:
-            return False
-        if pointers != self._grads[0]:
+        if not still:
+            pointers = list(map(_POINTER, grads))
             strides = [g.stride() for g in grads]  # type: ignore[union-attr]
             if strides != self._grads[1] or any(g.dtype is not self.grad_dtype for g in grads):  # type: ignore[union-attr]
                 return False
