@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Version of the written form. Older versions are migrated when read; a reader refuses a version it does not know.
@@ -25,6 +25,7 @@ OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
 
+_COMPACT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -123,10 +124,12 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
         >>> to_json({"loss": float("inf"), "step": 1})
         '{"loss":"Infinity","step":1}'
     """
-    separators = (",", ":") if indent is None else (",", ": ")
-    return json.dumps(
-        _plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, separators=separators, indent=indent
-    )
+    if indent is not None:
+        return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent)
+    try:  # nearly always everything is plain already, and looking at each value first costs more than writing it
+        return _COMPACT.encode(value)
+    except (TypeError, ValueError):
+        return _COMPACT.encode(_plain(value))
 
 
 def from_json(text: str) -> Any:
@@ -171,7 +174,7 @@ def _restore(value: Any) -> Any:
 
 def line(kind: str, content: Any) -> str:
     """One line of a record, without its newline."""
-    return to_json({kind: asdict(content) if hasattr(content, "__dataclass_fields__") else content})
+    return to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})
 
 
 def without_timing(content: Mapping[str, Any]) -> dict[str, Any]:

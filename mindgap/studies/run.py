@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def execute(study: Study, header: Header, folder: Path, *, every: float = CHECKP
     recorded already stay and are checked. An error of the loop is recorded in the record's end line. An error of the
     record itself (disk full, damaged line, rows that differ) can only be returned: the next run tries again.
     """
-    header = replace(header, versions=versions(), machine=machine(), command=command(), started=now())
+    header = replace(header, versions=dict(versions()), machine=machine(), command=command(), started=now())
     try:
         with RunWriter(folder, header) as writer:
             return _record(study, header, writer, every)
@@ -242,7 +242,8 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
     return study.claim, study.name, _judge(study, runs)
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Versions of what determines the numbers."""
     found = {"mindgap": __version__, "python": platform.python_version()}
     for package in ("torch", "numpy", "scipy"):

@@ -1,0 +1,130 @@
+"""What the laboratory itself costs: recording a step of one millisecond, listing finished runs, drawing a page.
+
+    python benchmarks/laboratory.py
+
+Times are ratios inside one run where they can be: the same loop with and without a record.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mindgap.base.source import Source
+from mindgap.record.schema import End, Header, Row, Run, Verdict, to_json
+from mindgap.record.store import STUDY_FILE, RunWriter, run_file
+from mindgap.report import write_page
+from mindgap.studies.loop import Trial
+from mindgap.studies.run import Plan, execute, plan, run_all
+from mindgap.studies.spec import AXES, Figure, Scale, Study
+
+STEP = 0.001
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Steps of one millisecond of arithmetic each, one row a step, a checkpoint offered at every one."""
+    value = 0.5
+    for step in range(trial["steps"]):
+        with trial.timed():
+            end = time.perf_counter() + STEP
+            while time.perf_counter() < end:
+                value = 3.7 * value * (1 - value)
+        trial.save({"step": step, "value": value})
+        yield {"step": step, "loss": value, "gradient_norm": value * 2, "oracle_calls": 3 * step}
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    return Verdict("holds", f"{len(runs)} runs")
+
+
+STUDY = Study(
+    "millisecond", "S1", "Steps of a millisecond", "It takes time.", Source("thesis", "1"),
+    {"quick": Scale({"steps": 2000}, seeds=1)}, {"method": {}}, loop, judge, (Figure("Loss", "loss", "loss"),),
+)  # fmt: skip
+
+
+def overhead(rounds: int = 5) -> float:
+    """Processor time of the whole study over that of the bare loop, less one; medians of alternating rounds.
+
+    Processor time, because a busy machine takes the clock away from either side at random. A step ends by the
+    clock, so that the bare loop is the yardstick of both.
+    """
+    bare, recorded = [], []
+    header = plan(STUDY, "quick").headers[0]
+    for number in range(rounds):
+        begin = time.process_time()
+        for _ in STUDY.loop(Trial("method", 0, header.settings)):
+            pass
+        bare.append(time.process_time() - begin)
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.process_time()
+            if number % 2:
+                execute(STUDY, header, Path(folder))
+            else:
+                run_all([plan(STUDY, "quick")], Path(folder))
+            recorded.append(time.process_time() - begin)
+    return statistics.median(recorded) / statistics.median(bare) - 1
+
+
+def listing(runs: int = 10_000) -> tuple[float, float]:
+    """Seconds to find that so many runs are finished, and to find that all but one are."""
+    with tempfile.TemporaryDirectory() as name:
+        headers = tuple(Header("millisecond", "S1", "quick", "method", seed, {"steps": 1}) for seed in range(runs))
+        item = Plan(STUDY, "quick", headers)
+        folder = item.folder(Path(name))
+        folder.mkdir(parents=True)
+        row = to_json({"row": {"step": 0, "loss": 0.5}})
+        for header in headers:
+            lines = [to_json({"header": vars(header)}), *[row] * 20, to_json({"end": vars(End("done"))})]
+            run_file(folder, header).write_text("\n".join(lines) + "\n")
+        begin = time.perf_counter()
+        assert item.missing(Path(name)) == []
+        all_there = time.perf_counter() - begin
+        run_file(folder, headers[7]).unlink()
+        begin = time.perf_counter()
+        assert item.missing(Path(name)) == [headers[7]]
+        return all_there, time.perf_counter() - begin
+
+
+def page(runs: int = 200, rows: int = 1000) -> tuple[float, float]:
+    """Processor seconds and megabytes of a page of 200 runs of 1000 rows: 20 methods, 10 seeds, 4 figures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "millisecond" / "quick"
+        folder.mkdir(parents=True)
+        figures = [vars(Figure(y, y, y)) | {"hlines": {}} for y in ("loss", "norm", "a", "b")]
+        methods = [f"method {i}" for i in range(runs // 10)]
+        about = {**STUDY.describe("quick"), "figures": figures, "methods": methods, "axes": AXES}
+        (folder / STUDY_FILE).write_text(json.dumps(about))
+        for number in range(runs):
+            header = Header("millisecond", "S1", "quick", methods[number // 10], number % 10, {})
+            with RunWriter(folder, header) as writer:
+                value = 0.1 + number / 1000
+                for step in range(rows):
+                    value = 3.7 * value * (1 - value)
+                    row = {"step": step, "x_epoch": step / 9, "y_epoch": step / 7, "oracle_calls": 3 * step}
+                    writer.row(
+                        {**row, "seconds": step * value, "loss": value, "norm": value**2, "a": -value, "b": step}
+                    )
+                writer.end(End("done"))
+        begin = time.process_time()
+        out = write_page(Path(name), Path(name) / "page.html")
+        return time.process_time() - begin, out.stat().st_size / 1e6
+
+
+def main() -> None:
+    share = overhead()
+    print(f"recording and scheduling: {100 * share:.2f} % of a study whose step takes 1 ms (aim: below 2 %)")
+    there, one = listing()
+    print(f"10,000 finished runs listed in {there:.2f} s, one missing found in {one:.2f} s (aim: below 2 s)")
+    seconds, size = page()
+    print(f"a page of 200 runs of 1000 rows: {seconds:.1f} s of processor time, {size:.1f} MB (aim: 15 s, 15 MB)")
+    print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
