@@ -1,11 +1,12 @@
 # make demo   set everything up, run the first studies, draw their page
 # make test   set everything up, run every test
+# make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test setup lint clean help
+.PHONY: demo test test-cluster setup lint clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -26,6 +27,13 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+$(VENV)/.cluster: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask,ray]"
+	touch $@
+
+test-cluster: $(VENV)/.cluster
+	$(BIN)/python -m pytest tests/contract/test_clusters.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -20,6 +20,9 @@ from mindgap.record.store import is_finished, run_file
 
 BACKENDS = ("loky", "dask", "ray")
 
+#: Seconds to wait for a cluster to answer.
+CONNECT = 20
+
 #: How often a trial is tried whose worker dies under it.
 ATTEMPTS = 3
 
@@ -132,14 +135,21 @@ def _cluster(sweep: Sweep) -> AbstractContextManager[Any]:
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         stack.enter_context(parallel_config(backend="loky", inner_max_num_threads=1))
     elif sweep.backend == "dask":
-        client = _needs("distributed", "dask").Client(sweep.address, timeout="20s", set_as_default=False)
+        distributed = _needs("distributed", "dask")
+        try:
+            client = distributed.Client(sweep.address, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError):
+            fail("address", "must be that of a running dask cluster", sweep.address)
         stack.callback(client.close)
         stack.enter_context(parallel_config(backend="dask", client=client, pure=False))
     else:
         ray = _needs("ray", "ray")
         from ray.util.joblib import register_ray
 
-        ray.init(address=sweep.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        try:
+            ray.init(address=sweep.address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        except (ConnectionError, OSError, ValueError, RuntimeError):
+            fail("address", "must be that of a running ray cluster", sweep.address)
         stack.callback(ray.shutdown)
         register_ray()
         stack.enter_context(parallel_config(backend="ray"))
