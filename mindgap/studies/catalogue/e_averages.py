@@ -88,6 +88,7 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
         radius = 1.0 if normal else trial["radius_factor"] * deep.radius
         theta = net.start(copies, radius, g, scale=trial["radius_factor"] * layer.scale_bound)
         eta = share * trial["step_factor"] / gamma
+        panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
         bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
         worst = loss_share = 0.0
         for step in range(1, trial["steps"] + 1):
@@ -96,12 +97,12 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
                 losses, gradients = net.gradient(theta, x[pick], y[pick])
                 theta = [(1 - eta * gamma) * t - eta * d for t, d in zip(theta, gradients)]
             if not all(bool(t.isfinite().all()) for t in theta):
-                yield {"step": step, "gamma": gamma, "step_share": share, "size": np.inf, "loss_share": np.inf}
+                yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}
                 break
             size = theta[-2].abs().max() / layer.scale_bound if normal else net.operator_norms(theta).max() / radius
             worst, loss_share = max(worst, float(size)), max(loss_share, float(losses.max()) / bound)
             if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-                yield {"step": step, "gamma": gamma, "step_share": share, "size": worst, "loss_share": loss_share,
+                yield {"step": step, "panel": panel, "size": worst, "size_now": float(size), "loss_share": loss_share,
                        "loss": float(losses.mean())}
 
 
@@ -233,9 +234,10 @@ STUDIES = (
         loop=compact_loop,
         judge=judge_compact,
         figures=(
-            Figure("Largest size so far, against the set's radius", "size", "size / radius", facet="gamma",
-                   hlines={"radius": 1.0}, caption="No line may cross 1."),
-            Figure("Mean training loss", "loss", "loss", facet="gamma"),
+            Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
+                   facet="panel", log_y=True, hlines={"radius": 1.0},
+                   caption="They start at the edge of the set; no line may cross 1."),
+            Figure("Mean training loss", "loss", "loss", facet="panel"),
         ),
     ),
     Study(
