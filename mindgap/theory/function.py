@@ -53,8 +53,12 @@ class Function(ABC):
         xp = namespace(g)
         return xp.abs(g) if self.dimension == 1 else xp.sqrt((g * g).sum(-1))
 
+    def sample_value(self, x: Any, batch: Any) -> Any:
+        """The loss of one batch; f itself where the function has no samples."""
+        return self.value(x)
+
     def objective(self, x0: Any) -> Objective:
-        """The function as an objective for any optimizer: one parameter ``x``, batches are ignored.
+        """The function as an objective for any optimizer: one parameter ``x``; see ``sample_value`` for batches.
 
         Args:
             x0: the starting point (number or vector).
@@ -68,4 +72,4 @@ class Function(ABC):
                 super().__init__()
                 self.x = torch.nn.Parameter(torch.as_tensor(x0, dtype=torch.float64).clone())
 
-        return Objective(Point(), lambda model, batch: self.value(model.x).sum())
+        return Objective(Point(), lambda model, batch: self.sample_value(model.x, batch).sum())

@@ -53,6 +53,16 @@ def test_bernoulli_quadratics_are_what_4_7_6_says(alpha: float, nu: int) -> None
         np.testing.assert_allclose(f.gradient(x), expected.numpy(), rtol=1e-12, atol=1e-15)
 
 
+def test_bernoulli_quadratic_as_a_stochastic_objective() -> None:
+    f = BernoulliQuadratic(1.5, 0.05, 1)
+    problem = f.objective(0.3)
+    for z in (0.0, 1.0):
+        _, (gradient,) = problem.value_and_grad(torch.tensor([z], dtype=torch.float64))
+        assert float(gradient) == pytest.approx(float(f.stochastic_gradient(0.3, z)), rel=1e-12)
+    _, (gradient,) = problem.value_and_grad(None)
+    assert float(gradient) == pytest.approx(float(f.gradient(0.3)), rel=1e-12)
+
+
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_lemma_4_7_8_against_the_exact_success_probability(alpha: float) -> None:
     for k in (1, 10, 100, 1000):

@@ -82,6 +82,10 @@ class BernoulliQuadratic(Function):
         """g(x) of (4.5) for Bernoulli(p_ν) draws ``jumps`` (0 or 1)."""
         return x - self.jump * jumps
 
+    def sample_value(self, x: Any, batch: Any) -> Any:
+        """x²/2 - x/(2γ)·(mean of the draws), whose gradient is g(x); f itself (up to a constant) for ``None``."""
+        return self.value(x) if batch is None else x * x / 2 - self.jump * batch.mean() * x
+
     def moment(self, x: Any) -> Any:
         """E|g(x)|^α, an exact sum of two terms; at most 1 on [0, 1/2]."""
         p = self.probability
