@@ -73,5 +73,10 @@ def first_hits(
 
 
 def row_norm(g: Any) -> Any:
-    """‖g‖ of every row."""
+    """‖g‖ of every row.
+
+    Example:
+        >>> row_norm(np.array([[3.0, 4.0]])).tolist()
+        [5.0]
+    """
     return np.sqrt((g * g).sum(-1))

@@ -35,6 +35,15 @@ class Function(ABC):
 
     ``dimension`` is 1 for functions of one variable, which act on every entry of an array by itself; otherwise the
     last axis of ``x`` is the vector and all other axes are independent points.
+
+    Example:
+        >>> class Square(Function):
+        ...     def value(self, x):
+        ...         return x * x / 2
+        ...     def gradient(self, x):
+        ...         return x
+        >>> Square().gradient_norm(np.array([-2.0, 1.0])).tolist()
+        [2.0, 1.0]
     """
 
     dimension: int = 1

@@ -39,6 +39,11 @@ class NoiseLaw(ABC):
 
     ``scale`` is one number for all coordinates or a vector with one number a coordinate, in which case the last
     axis of every sample has that length.
+
+    Example:
+        >>> law = Bounded(scale=[1.0, 2.0])                    # one of the laws below
+        >>> law.sample(np.random.default_rng(0), (5, 2)).shape, law.moment(1.0).tolist()
+        ((5, 2), [0.5, 1.0])
     """
 
     scale: Any

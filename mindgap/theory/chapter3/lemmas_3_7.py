@@ -32,7 +32,12 @@ def gradient_growth_bound(a: RelaxedSmooth, norm: Array | float) -> Array | floa
 
 @dataclass(frozen=True)
 class ErrorTerms:
-    """Left and right sides of Lemmas 3.7.2, 3.7.3 and 3.7.4 at one point."""
+    """Left and right sides of Lemmas 3.7.2, 3.7.3 and 3.7.4 at one point.
+
+    Example:
+        >>> ErrorTerms(left=(0.0, 0.1, 0.2), right=(1.0, 1.0, 1.0)).left[2]
+        0.2
+    """
 
     left: tuple[float, float, float]
     right: tuple[float, float, float]

@@ -37,7 +37,12 @@ def clip_coordinates(g: Any, tau: Any) -> Any:
 
 
 class ClippedMoments(NamedTuple):
-    """Exact moments of ĝ = clip(m + ξ, τ) for one coordinate: mean, E ĝ² and E(ĝ - m)²."""
+    """Exact moments of ĝ = clip(m + ξ, τ) for one coordinate: mean, E ĝ² and E(ĝ - m)².
+
+    Example:
+        >>> ClippedMoments(mean=0.0, second=0.25, error=0.25).second
+        0.25
+    """
 
     mean: float
     second: float

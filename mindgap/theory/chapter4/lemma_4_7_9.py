@@ -36,7 +36,12 @@ def psi(x: Any) -> Any:
 
 
 def psi_slope(x: Any) -> Any:
-    """Ψ'(x) = 4 Ψ(x)/(2x-1)³ for x > 1/2, else 0."""
+    """Ψ'(x) = 4 Ψ(x)/(2x-1)³ for x > 1/2, else 0.
+
+    Example:
+        >>> psi_slope(np.array([0.0, 1.0])).tolist()
+        [0.0, 4.0]
+    """
     xp = namespace(x)
     u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
     return xp.where(x > 0.5, 4 * xp.exp(1 - 1 / (u * u)) / (u * u * u), x * 0)
@@ -58,7 +63,12 @@ def phi(x: Any) -> Any:
 
 
 def phi_slope(x: Any) -> Any:
-    """Φ'(x) = √e e^(-x²/2)."""
+    """Φ'(x) = √e e^(-x²/2).
+
+    Example:
+        >>> float(phi_slope(np.array(1.0)))
+        1.0
+    """
     return namespace(x).exp(0.5 - x * x / 2)
 
 

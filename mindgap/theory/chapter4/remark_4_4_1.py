@@ -20,7 +20,12 @@ from mindgap.theory.noise import Stable
 
 
 class LinearIterate(NamedTuple):
-    """x_k = keep·x_0 - Σ_j weights_j ξ_j."""
+    """x_k = keep·x_0 - Σ_j weights_j ξ_j.
+
+    Example:
+        >>> LinearIterate(keep=0.0, weights=np.ones(1)).keep
+        0.0
+    """
 
     keep: float
     weights: np.ndarray

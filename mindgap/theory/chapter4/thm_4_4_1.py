@@ -27,7 +27,12 @@ THRESHOLD_RATIO = 16.0
 
 @dataclass(frozen=True)
 class ConstantClip:
-    """A constant step and a constant threshold."""
+    """A constant step and a constant threshold: the ``lr`` and ``tau`` of GClip.
+
+    Example:
+        >>> ConstantClip(eta=0.1, tau=2.0)
+        ConstantClip(eta=0.1, tau=2.0)
+    """
 
     eta: float
     tau: float
