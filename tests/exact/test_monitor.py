@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -319,3 +321,18 @@ def test_table_names_the_classes_and_their_needs() -> None:
         assert kind.name == name
         assert kind.needs == frozenset(entry.needs)
     assert set(DEFAULT_PROBES) <= set(PROBES)
+
+
+def test_the_page_is_drawn_from_a_monitor_s_record(tmp_path: Path) -> None:
+    from mindgap.report import write_page
+
+    run(every=6, to=tmp_path / "runs", name="first", probes=["noise", "update"])
+    page = write_page(tmp_path / "runs", tmp_path / "page.html").read_text()
+    assert "Readings of first" in page
+    assert "noise level" in page
+
+
+def test_table_and_wing_import_without_torch() -> None:
+    code = "import sys, mindgap.measure as m; assert m.PROBES['noise'].needs; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
