@@ -223,7 +223,7 @@ class Method(ABC):
             seed=seed,
             drawn=drawn,
             updates={"x": 0, "y": self.lower_steps(-1)},
-            calls=oracle.take_calls(),
+            calls=oracle.start_calls(self, draws),
         )
 
     def step(self, state: State, draws: Mapping[str, Any] | None = None) -> State:

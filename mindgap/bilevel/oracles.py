@@ -82,6 +82,10 @@ class TorchOracle:
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
 
+    def start_calls(self, method: Any, draws: Any) -> dict[str, int]:
+        """Oracle calls of the phase before the first iteration, which has just run."""
+        return self.take_calls()
+
     @staticmethod
     def to_torch(vector: Tensor) -> Tensor:
         """A vector of this backend as a tensor."""
@@ -234,7 +238,12 @@ class TorchOracle:
         second: bool = False,
     ) -> tuple[Tensor, ...]:
         """Evaluate on the token's samples (all in chunks for FULL), count, and average over ranks."""
-        data = self.problem.data(level)
+        data = self.problem.lower_data if level == "lower" else self.problem.upper_data
+        if type(token.which) is int and self.share[1] == 1 and not (second and self.plain_kernels) and _is_plain():
+            # The common case, without a context: a minibatch, one process, autograd on.
+            for name in names:
+                self.calls.add(name)
+            return evaluate(data.fetch(token))
         with contextlib.ExitStack() as stack:
             if not torch.is_grad_enabled():
                 stack.enter_context(torch.enable_grad())
@@ -364,6 +373,10 @@ class TorchOracle:
                         raise RuleError(f"lower must be differentiable twice, got {error}") from error
         finally:
             self.calls, self.share = calls, share
+
+
+def _is_plain() -> bool:
+    return torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
 
 
 def _filled(gradient: Tensor | None, like: Tensor) -> Tensor:

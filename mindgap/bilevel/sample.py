@@ -157,6 +157,7 @@ class Batches:
                 data = _tree(lambda t: t[pick.to(t.device)], data)
         self.data = data
         self._cache: dict[tuple[int, str, int], np.ndarray] = {}
+        self._slices: dict[int, Any] = {}
 
     @property
     def token_axes(self) -> int:
@@ -247,9 +248,14 @@ class Batches:
             share: (rank, world): only the rank's part of the samples, for data-parallel runs.
         """
         if self.order == "partition":
-            begin = int(token.which) * self.batch_size
-            end = min(begin + self.batch_size, self.n)
-            return self._slice(*_part(begin, end, share))
+            which = int(token.which)
+            if share[1] == 1 and which in self._slices:
+                return self._slices[which]
+            begin = which * self.batch_size
+            batch = self._slice(*_part(begin, min(begin + self.batch_size, self.n), share))
+            if share[1] == 1 and self.is_tensors:
+                self._slices[which] = batch  # views, made once
+            return batch
         picked = np.asarray(token.which)
         begin, end = _part(0, len(picked), share)
         return self._pick(picked[begin:end])

@@ -75,7 +75,7 @@ def solve(
     callbacks: Callback | Iterable[Callback] = (),
     every: int = 1,
     limit: float = 1e10,
-    check_every: int = 100,
+    check_every: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
@@ -96,7 +96,7 @@ def solve(
             True stops the run.
         every: iterations between calls of the callbacks.
         limit: "diverged" when the norm of x or y exceeds this times (1 + its norm at the start).
-        check_every: iterations between looks at the numbers.
+        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not given.
         checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end.
         resume: start from that file if it exists; the trajectory is bitwise that of an uninterrupted run.
         progress: write a line on standard error now and then.
@@ -129,11 +129,12 @@ def solve(
             whole(name, value)
     if seconds is not None:
         positive("seconds", seconds)
-    for name, value in (("every", every), ("check_every", check_every), ("checkpoint_every", checkpoint_every)):
+    runner = Eager() if backend is None else backend
+    check_every = runner.check_every if check_every is None else whole("check_every", check_every, least=1)
+    for name, value in (("every", every), ("checkpoint_every", checkpoint_every)):
         whole(name, value, least=1)
     positive("limit", limit)
     listeners: list[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
-    runner = Eager() if backend is None else backend
     if resume and checkpoint is None:
         fail("checkpoint", "must be given to resume", None)
     begin = time.perf_counter()
@@ -141,7 +142,7 @@ def solve(
     if resume and checkpoint is not None and Path(checkpoint).exists():
         state = load_state(checkpoint, method, oracle)
     else:
-        state = method.init_with(oracle, seed)
+        state = runner.start(method, oracle, seed)
     spent = time.perf_counter() - begin
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
@@ -161,7 +162,7 @@ def solve(
             return finished("out of calls", f"{state.total_calls} oracle calls after {state.t} iterations")
         if seconds is not None and spent >= seconds:
             return finished("out of time", f"{spent:.3g} s after {state.t} iterations")
-        stops = [every, check_every] + ([checkpoint_every] if checkpoint is not None else [])
+        stops = [check_every] + [every] * bool(listeners) + [checkpoint_every] * (checkpoint is not None)
         count = min(p - state.t % p for p in stops)
         if steps is not None:
             count = min(count, steps - state.t)
@@ -184,9 +185,15 @@ def solve(
 class Eager:
     """Runs a method in torch, one iteration after another."""
 
+    check_every = 100
+
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> Any:
         """Checked derivatives of the problem."""
         return method.oracle(problem, seed, distributed)
+
+    def start(self, method: Method, oracle: Any, seed: int) -> State:
+        """The state before the first iteration."""
+        return method.init_with(oracle, seed)
 
     def norm(self, vector: Any) -> float:
         """Euclidean norm as a number (waits for the device)."""

@@ -1,4 +1,4 @@
-"""One record a bilevel method: settings of the exact tests, its transcription's letters, bad settings, level to reach.
+"""One record a bilevel method: settings of the exact tests, its transcription's letters, bad settings.
 
 ``letters(method, t)`` gives the transcription's keyword arguments at iteration t; ``samples(s, idx)`` translates the
 draws of an iteration into its dict of index arrays (``idx(level, token)``). Exceptions stand here, not in the tests.
@@ -16,7 +16,6 @@ from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import part_of
 from mindgap.bilevel.lower import epoch_sgd_lengths
 from mindgap.bilevel.sample import row
-from mindgap.bilevel.schedules import Power
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Case:
     letters: Callable[[Any, int], dict[str, Any]]
     samples: Callable[[Any, Any], dict[str, Any]]
     bad: list[tuple[dict[str, Any], str]]
-    #: reference run of the design: settings, iterations, and the level ||grad Phi||^2 must fall below
-    level: tuple[dict[str, Any], int, float]
     init: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None = None
     names: dict[str, str] = field(default_factory=dict)
 
@@ -126,7 +123,6 @@ CASES = [
          [*BAD_STEP, ({"beta": 1.0}, r"beta must lie in \[0, 1\), got 1.0"),
           ({"warm_start": -1}, r"warm_start must be a whole number of at least 0, got -1"),
           ({"order": "gauss"}, r"order must be one of 'jacobi', 'seidel', got 'gauss'")],
-         ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1, "beta": 0.9}, 20000, 2e-2),
          init=lambda m, d, idx: (([idx("lower", b) for b in many(d["warm"])],), {"alpha_init": m.lr_y})),
     Case("borep", {**SLIP, "radius": 0.5, "refine_radius": 2.0},
          lambda m, t: {"alpha": m.lr_y, "nu": m.lr_z, "beta": m.beta, "eta": m.lr_x, "period_I": m.period,
@@ -135,66 +131,50 @@ CASES = [
                          "f": idx("upper", s["f"])},
          [*BAD_STEP, ({"period": 0}, r"period must be a whole number of at least 1, got 0"),
           ({"radius": 0.0}, r"radius must be positive, got 0.0")],
-         ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1, "beta": 0.9}, 20000, 2e-2),
          init=_borep_init),
-    Case("soba", {"lr_x": 0.1, "lr_y": 0.2}, lambda m, t: {"c": m.lr_y, "c_x": m.lr_x}, _steps, BAD_STEP,
-         ({"lr_x": 1.0, "lr_y": 1.0}, 20000, 2e-2)),
+    Case("soba", {"lr_x": 0.1, "lr_y": 0.2}, lambda m, t: {"c": m.lr_y, "c_x": m.lr_x}, _steps, BAD_STEP,),
     Case("saba", {"lr_x": 0.05, "lr_y": 0.1}, lambda m, t: {"rho": m.lr_y, "gamma": m.lr_x}, _saba, BAD_STEP,
-         ({"lr_x": 0.1, "lr_y": 0.1}, 20000, 1e-12),
          init=lambda m, d, idx: ((idx.batches("lower"), idx.batches("upper")), {}),
          names={"M": "rows"}),
     Case("masoba", {"lr_x": 0.05, "lr_y": 0.1, "lr_z": 0.1, "theta": 0.2},
          lambda m, t: {"alpha": m.lr_x, "beta": m.lr_y, "gamma": m.lr_z, "theta": m.theta}, _steps,
-         [*BAD_STEP, ({"theta": 0.0}, r"theta must lie in \(0, 1\], got 0.0")],
-         ({"lr_x": 0.02, "lr_y": 0.05, "lr_z": 0.05, "theta": 0.1}, 20000, 2e-2)),
-    Case("srba", {"lr_x": 0.05, "lr_y": 0.1, "period": 7, "radius": 3.0},
+         [*BAD_STEP, ({"theta": 0.0}, r"theta must lie in \(0, 1\], got 0.0")],),
+    Case("srba", {"lr_x": 0.05, "lr_y": 0.1, "period": 8, "radius": 3.0},
          lambda m, t: {"rho": m.lr_y, "gamma": m.lr_x, "q": m.period, "R": m.radius},
          lambda s, idx: _steps(s, idx) if "g" in s else {},
-         [*BAD_STEP, ({"period": 0}, r"period must be a whole number of at least 1, got 0")],
-         ({"lr_x": 0.1, "lr_y": 0.1, "period": 264}, 20000, 1e-20)),
+         [*BAD_STEP, ({"period": 0}, r"period must be a whole number of at least 1, got 0")],),
     Case("amigo", {"lr_x": 0.05, "lr_y": 0.1, "lr_z": 0.05, "inner": 3, "solves": 4},
          lambda m, t: {"alpha": m.lr_y, "beta": m.lr_z, "gamma": m.lr_x},
          lambda s, idx: {"g": [idx("lower", b) for b in many(s["y"])], "H": [idx("lower", b) for b in many(s["z"])],
                          "f": idx("upper", s["f"]), "J": idx("lower", s["j"])},
-         [*BAD_STEP, ({"solves": 0}, r"solves must be a whole number of at least 1, got 0")],
-         ({"lr_x": 0.1, "lr_y": 0.02, "lr_z": 0.02, "inner": 10, "solves": 10}, 4000, 2e-2)),
+         [*BAD_STEP, ({"solves": 0}, r"solves must be a whole number of at least 1, got 0")],),
     Case("bsa", {**NEUMANN, "inner": "sqrt"},
          lambda m, t: {"beta": m.lr_y, "alpha": m.lr_x, "eta": m.eta, "N": m.terms}, _neumann,
          [*BAD_STEP, *BAD_NEUMANN, ({"inner": "log"}, r"inner must be a whole number of at least 1, or 'sqrt'"),
           ({"inner_exponent": -1.0}, r"inner_exponent must be zero or positive")],
-         ({"lr_x": 1.0, "lr_y": Power(0.5, 0.5), "eta": 0.3, "terms": 10, "inner": 10, "inner_exponent": 0.0,
-           "warm": True}, 4000, 2e-2),
          names={"y_cold": "y0"}),
     Case("alset", {**NEUMANN, "inner": 3},
          lambda m, t: {"beta_k": m.lr_y, "alpha_k": m.lr_x, "eta": m.eta, "N": m.terms}, _neumann,
-         [*BAD_STEP, *BAD_NEUMANN, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")],
-         ({"lr_x": 0.01, "lr_y": 0.03, "eta": 0.3, "terms": 10, "inner": 10}, 4000, 2e-2)),
+         [*BAD_STEP, *BAD_NEUMANN, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")],),
     Case("ttsa", NEUMANN, lambda m, t: {"a": m.lr_x, "b": m.lr_y, "eta": m.eta, "N": m.terms}, _single,
-         [*BAD_STEP, *BAD_NEUMANN],
-         ({"lr_x": 1.0, "lr_y": 0.5, "eta": 0.3, "terms": 10}, 20000, 2e-2)),
+         [*BAD_STEP, *BAD_NEUMANN],),
     Case("stocbio", {**NEUMANN, "inner": 3}, lambda m, t: {"alpha": m.lr_y, "beta": m.lr_x, "eta": m.eta}, _neumann,
-         [*BAD_STEP, *BAD_NEUMANN, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")],
-         ({"lr_x": 0.05, "lr_y": 0.03, "eta": 0.3, "terms": 10, "inner": 10}, 4000, 2e-2)),
+         [*BAD_STEP, *BAD_NEUMANN, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")],),
     Case("mrbo", {**NEUMANN, "d": 1.2, "m": 2.0, "c_x": 0.6, "c_y": 0.8},
          lambda m, t: {"gamma": m.lr_x, "lam": m.lr_y, "d": m.d, "m": m.m, "c1": m.c_x, "c2": m.c_y, "eta": m.eta},
-         _single, [*BAD_STEP[:1], *BAD_NEUMANN, ({"d": 0.0}, r"d must be positive and finite, got 0.0")],
-         ({"lr_x": 0.5, "lr_y": 0.5, "eta": 0.3, "terms": 10}, 20000, 2e-2)),
+         _single, [*BAD_STEP[:1], *BAD_NEUMANN, ({"d": 0.0}, r"d must be positive and finite, got 0.0")],),
     Case("sustain", {**NEUMANN, "w": 2.0, "c_x": 0.6, "c_y": 0.8},
          lambda m, t: {"c_alpha": m.lr_x, "w": m.w, "c_beta": m.lr_y / m.lr_x, "c_f": m.c_x / m.lr_x**2,
                        "c_g": m.c_y / m.lr_x**2, "eta": m.eta, "N": m.terms},
-         _single, [*BAD_STEP[:1], *BAD_NEUMANN, ({"w": 0.0}, r"w must be positive and finite, got 0.0")],
-         ({"lr_x": 0.5, "lr_y": 0.5, "eta": 0.3, "terms": 10}, 20000, 2e-2)),
+         _single, [*BAD_STEP[:1], *BAD_NEUMANN, ({"w": 0.0}, r"w must be positive and finite, got 0.0")],),
     Case("vrbo", {**NEUMANN, "terms": 2, "inner": 2, "period": 4},
          lambda m, t: {"alpha": m.lr_x, "beta": m.lr_y, "q": m.period, "eta": m.eta, "m": m.inner}, _vrbo,
-         [*BAD_STEP, *BAD_NEUMANN, ({"refresh": 0}, r"refresh must be a whole number of at least 1, got 0")],
-         ({"lr_x": 0.1, "lr_y": 0.1, "eta": 0.3, "terms": 10, "inner": 10, "period": 5}, 600, 2e-2)),
+         [*BAD_STEP, *BAD_NEUMANN, ({"refresh": 0}, r"refresh must be a whole number of at least 1, got 0")],),
     Case("svrb", {"lr_x": 0.05, "lr_y": 0.1, "mu": 0.05, "d": 1.2, "m": 2.0, "c": 0.6}, _svrb_letters, _steps,
-         [*BAD_STEP[:1], ({"mu": 0.0}, r"mu must be positive and finite, got 0.0")],
-         ({"lr_x": 1.0, "lr_y": 1.0, "mu": 0.05}, 20000, 1e-3)),
+         [*BAD_STEP[:1], ({"mu": 0.0}, r"mu must be positive and finite, got 0.0")],),
     Case("f2sa", {"lr_x": 0.5, "lr_y": 0.2, "lam": 5.0, "delta": 0.3, "inner": 2}, _f2sa_letters, _f2sa,
          [*BAD_STEP[:1], ({"lam": 0.0}, r"lam must be positive and finite, got 0.0"),
           ({"delta": -1.0}, r"delta must be positive and finite, got -1.0")],
-         ({"lr_x": 1.0, "lr_y": 0.2, "lam": 10.0, "delta": 0.1, "inner": 2, "shared_samples": True}, 4000, 5e-3),
          init=lambda m, d, idx: ((m.lam,), {})),
 ]  # fmt: skip
 BY_KEY = {case.key: case for case in CASES}
