@@ -255,12 +255,22 @@ class Method(ABC):
 
 def advance(state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]) -> State:
     """The state after ``steps`` iterations, with its counters moved on."""
-    lower = sum(state.method.lower_steps(t) for t in range(state.t, state.t + steps))
+    lower = _lower_steps(state.method, state.t, state.t + steps)
     total = dict(state.calls)
     for name, count in calls.items():
         total[name] = total.get(name, 0) + count
     updates = {"x": state.updates["x"] + steps, "y": state.updates["y"] + lower}
     return replace(state, values=values, t=state.t + steps, drawn=drawn, updates=updates, calls=total)
+
+
+def _lower_steps(method: Any, begin: int, end: int) -> int:
+    """Steps on y in the iterations begin .. end - 1; whole periods are counted once and multiplied."""
+    period = len(method.kinds())
+    first = min(max(begin, len(method.prelude()), 1), end)
+    cycles = 0 if method.growing_plan(begin) is not None else (end - first) // period
+    rest = [*range(begin, first), *range(first + cycles * period, end)]
+    once = sum(method.lower_steps(t) for t in range(first, first + period)) if cycles else 0
+    return cycles * once + sum(method.lower_steps(t) for t in rest)
 
 
 def free_bytes(device: Any) -> int:
