@@ -23,11 +23,11 @@ from typing import Any
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import bilevel_by_hand as by_hand
-import numpy as np
-import torch
+import bilevel_by_hand as by_hand  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
-from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant, Power, solve
+from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant, Power, solve  # noqa: E402
 
 X, Y = by_hand.STEP_X, by_hand.STEP_Y
 NEUMANN = {"eta": by_hand.ETA, "terms": by_hand.TERMS}
