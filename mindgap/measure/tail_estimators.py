@@ -153,6 +153,25 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
     return slope / np.sum(weights * t**2)
 
 
+def published_block_sum_index(x: Array, block: int = 100) -> float:
+    """α by the block-sum estimator as published: sums of ``block`` values against single ones.
+
+    Kept to show what it answers; ``block_sum_gamma`` is the one to use. Values of different scale, pooled, make it
+    answer near 1 whatever they are.
+
+    Example:
+        >>> round(published_block_sum_index(np.random.default_rng(0).standard_cauchy(100_000)), 1)
+        1.0
+
+    Source: acclip, App. H; Mohammadi et al. 2015, Corollary 2.4, as Simsekli et al. 2019 use it.
+    """
+    count = len(x) // block
+    x = x[: count * block]
+    sums, single = np.abs(x.reshape(count, block).sum(axis=1)), np.abs(x)
+    gained = float(np.mean(np.log(sums[sums > 0])) - np.mean(np.log(single[single > 0])))
+    return math.log(block) / gained if gained > 0 else math.inf
+
+
 def largest(x: Array, count: int) -> Array:
     """The ``count`` largest values of the last axis, decreasing.
 

@@ -80,7 +80,7 @@ def test_null_without_sorting_equals_the_null_by_simulation(method, functional):
     logs = np.log(estimators.largest(x, k + 1))
     gammas = estimators.hill_gamma(logs) if method == "hill" else functional(logs)
     direct = 1 / gammas
-    drawn = tails._null(method, n, True, 1000, 0)
+    drawn = tails._null(method, n, True, 1000)
     assert stats.ks_2samp(np.where(gammas > 0, direct, np.inf)[gammas > 0], drawn[np.isfinite(drawn)]).pvalue > 0.001
 
 

@@ -107,7 +107,7 @@ def tail_index(
         level: of the interval.
         bootstrap: resamples for the interval (of rows, where there are rows).
         null: Gaussian samples of the same size to compare with.
-        seed: names the random numbers.
+        seed: names the random numbers of the interval; the null is the same for all samples of one size.
 
     Raises:
         RuleError: fewer than 30 values, values that are not finite, an unknown method.
@@ -134,7 +134,7 @@ def tail_index(
     gamma, again, tail = _ESTIMATE[method](rows, signed, bootstrap, rng)
     interval = _interval(method, gamma, again, level, n)
     index = _inverse(gamma)
-    nulls = _null(method, n, signed, null, seed)
+    nulls = _null(method, n, signed, null)
     low, middle, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95], method="inverted_cdf"))
     p_value = float((1 + np.sum(nulls <= index)) / (1 + len(nulls)))
     if p_value < 0.05 and interval[1] < middle:
@@ -288,13 +288,13 @@ def _inverse(gamma: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _null(method: str, n: int, signed: bool, draws: int, seed: int) -> Array:
+def _null(method: str, n: int, signed: bool, draws: int) -> Array:
     """The estimator on ``draws`` Gaussian samples of size n.
 
     For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it spreads most for its
     size, so that no Gaussian vector is called heavier than Gaussian.
     """
-    rng = numpy_stream(seed, "null", method, n, int(signed))
+    rng = numpy_stream(0, "null", method, n, int(signed))
     if method in ("hill", "moment"):
         k = estimators.tail_length(n)
         sums = rng.exponential(size=(draws, k + 1)).cumsum(axis=1)

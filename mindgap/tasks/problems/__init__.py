@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mindgap.tasks.problems.regularisation import covtype_selection as covtype_selection
     from mindgap.tasks.problems.regularisation import ijcnn1_selection as ijcnn1_selection
     from mindgap.tasks.problems.regularisation import multiclass_selection as multiclass_selection
+    from mindgap.tasks.problems.training import TrainingProblem as TrainingProblem
+    from mindgap.tasks.problems.training import digits_network as digits_network
+    from mindgap.tasks.problems.training import prose_transformer as prose_transformer
     from mindgap.tasks.problems.unbounded import UnboundedSmoothness as UnboundedSmoothness
     from mindgap.tasks.problems.unbounded import unbounded_problem as unbounded_problem
 
@@ -27,6 +30,7 @@ _WHERE = {
     **dict.fromkeys(
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
     ),
+    **dict.fromkeys(("TrainingProblem", "digits_network", "prose_transformer"), "training"),
     **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),
 }
 

@@ -1,0 +1,186 @@
+"""H1 and H11: the noise of an image network is concentrated, that of a language transformer heavy-tailed; norms against
+coordinates.
+
+Two controls run beside the networks, norms of Gaussian and of stable vectors (Fig. 2 b, e of acclip): if the instrument
+does not tell these apart at the sample's size, the verdict is inconclusive whatever the networks give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.record.schema import Row, Run, Verdict
+from mindgap.studies.loop import Trial
+from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.verdict import by_method, last
+
+
+def loop_norms(trial: Trial) -> Iterator[Row]:
+    """Noise norms at initialisation: their histogram, their tail by four methods, the variance against sample size."""
+    with trial.timed():
+        norms = _noise(trial).norms if trial["source"] in ("digits", "prose") else _control(trial)
+    from mindgap.measure.probes.tails import tail_table
+    from mindgap.measure.probes.variance import variance_growth
+
+    relative = norms / np.median(norms)
+    counts, edges = np.histogram(relative, bins=np.linspace(0.0, 4.0, 41))
+    for count, left, right in zip(counts, edges, edges[1:], strict=False):
+        yield {"norm": (left + right) / 2, "share": count / len(norms)}
+    growth = variance_growth(norms, bootstrap=60, shuffles=20, seed=trial.seed)
+    for size, running, middle in zip(growth.sizes, growth.running, growth.median, strict=True):
+        final = growth.running[-1]
+        yield {"minibatches": int(size), "variance": running / final, "median_variance": middle / final}
+    for place, tail in enumerate(tail_table(norms, bootstrap=100, null=100, seed=trial.seed)):
+        # An infinite index (no power law at all) is drawn at 1000.
+        low, high, index, *null = (min(v, 1e3) for v in (*tail.interval, tail.index, *tail.null))
+        yield {"estimator": tail.method, "place": place, "index": index, "low": low, "high": high,
+               "null_low": null[0], "null_middle": null[1], "null_high": null[2], "p_value": tail.p_value,
+               f"{tail.method}_heavier": _number(tail.heavier), f"{tail.method}_index": index, "answer": tail.answer}
+    yield {"settles": _number(growth.settles), "exponent": growth.exponent, "exponent_low": growth.interval[0],
+           "exponent_high": growth.interval[1], "largest": float(relative.max()),
+           "largest_share": growth.largest_share, "answer": growth.answer}
+
+
+def _noise(trial: Trial) -> Any:
+    from mindgap.measure.probes.noise import noise_sample
+    from mindgap.tasks.problems.training import digits_network, prose_transformer
+
+    build = digits_network if trial["source"] == "digits" else prose_transformer
+    problem = build(seed=trial.seed)
+    batches = problem.batches(trial.torch("minibatches"), trial["minibatches"], trial["batch"])
+    return noise_sample(problem.objective, batches, seed=trial.seed, coordinates=64)
+
+
+def _control(trial: Trial) -> np.ndarray:
+    """Norms of vectors of independent Gaussian or symmetric stable (index 1.5) numbers."""
+    rng, shape = trial.numpy("control"), (trial["minibatches"], 100)
+    if trial["source"] == "gaussian":
+        return np.linalg.norm(rng.standard_normal(shape), axis=1)
+    angle, wait, alpha = rng.uniform(-np.pi / 2, np.pi / 2, shape), rng.exponential(size=shape), 1.5
+    stretch = (np.cos((1 - alpha) * angle) / wait) ** ((1 - alpha) / alpha)
+    return np.linalg.norm(np.sin(alpha * angle) / np.cos(angle) ** (1 / alpha) * stretch, axis=1)
+
+
+def _number(answer: bool | None) -> float:
+    """Yes 1, no 0, cannot tell 1/2."""
+    return 0.5 if answer is None else float(answer)
+
+
+def judge_norms(runs: Sequence[Run]) -> Verdict:
+    """Holds when the transformer's norms are heavier than Gaussian with a variance that does not settle, and the
+    convolutional network's neither; median answers over the seeds. Controls that come out wrong decide nothing."""
+    answers, numbers = {}, {}
+    for name, group in by_method(runs).items():
+        heavier, settles = (float(np.median([last(run, c) for run in group])) for c in ("hill_heavier", "settles"))
+        index, exponent = (float(np.median([last(run, c) for run in group])) for c in ("hill_index", "exponent"))
+        answers[name] = (heavier, settles)
+        numbers[name] = {"heavier": heavier, "settles": settles, "index": index, "exponent": exponent}
+    measured = "; ".join(
+        f"{name}: index {v['index']:.1f}, heavier than Gaussian {_word(v['heavier'])}, variance settles "
+        f"{_word(v['settles'])} (m^{v['exponent']:.2f})"
+        for name, v in numbers.items()
+    )
+    gaussian, stable = answers["Gaussian vectors"], answers["stable vectors"]
+    if gaussian[0] == 1.0 or stable[0] < 1.0 or gaussian[1] < 1.0 or stable[1] == 1.0:
+        return Verdict("inconclusive", f"the controls are not told apart; {measured}", numbers)
+    image, text = answers["convolutional network"], answers["transformer"]
+    if text == (1.0, 0.0) and image[0] < 1.0 and image[1] > 0.0:
+        return Verdict("holds", measured, numbers)
+    refuted = image[0] == 1.0 or image[1] == 0.0 or text[0] == 0.0 or text[1] == 1.0
+    return Verdict("does not hold" if refuted else "inconclusive", measured, numbers)
+
+
+def _word(number: float) -> str:
+    return "yes" if number == 1.0 else "no" if number == 0.0 else "cannot tell"
+
+
+def loop_coordinates(trial: Trial) -> Iterator[Row]:
+    """Three readings of one noise sample: norms, coordinates pooled as published, coordinates on one scale a layer."""
+    from mindgap.measure.probes.tails import tail_index
+    from mindgap.measure.tail_estimators import published_block_sum_index
+
+    with trial.timed():
+        sample = _noise(trial)
+    pooled = trial.numpy("order").permutation(sample.coordinates.astype(float).reshape(-1))
+    shown = {
+        "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
+        "coordinates, one scale a layer": tail_index(
+            sample, "block-sum", of="coordinates", per_layer=True, bootstrap=20, null=20, seed=trial.seed
+        ).index,
+        "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
+    }
+    for place, (reading, index) in enumerate(shown.items()):
+        yield {"reading": reading, "place": place, "index": min(index, 1e3)}
+    hill = tail_index(sample, seed=trial.seed)
+    yield {"norms_heavier": _number(hill.heavier), "norms_index": min(hill.index, 1e3),
+           "published": shown["coordinates, as published"], "per_layer": shown["coordinates, one scale a layer"]}
+
+
+def judge_coordinates(runs: Sequence[Run]) -> Verdict:
+    """Holds when, on the image network, the published estimator per coordinate says heavy (below 1.8) and the norms do
+    not say heavier than Gaussian; medians over the seeds."""
+    groups = by_method(runs)
+    columns = ("published", "per_layer", "norms_index", "norms_heavier")
+    numbers = {n: {c: float(np.median([last(r, c) for r in g])) for c in columns} for n, g in groups.items()}
+    measured = "; ".join(
+        f"{name}: coordinates as published {v['published']:.2f}, on one scale a layer {v['per_layer']:.2f}; norms "
+        f"{v['norms_index']:.1f} by Hill, heavier than Gaussian {_word(v['norms_heavier'])}"
+        for name, v in numbers.items()
+    )
+    image = numbers["convolutional network"]
+    if image["norms_heavier"] == 0.5:
+        return Verdict("inconclusive", measured, numbers)
+    differ = image["published"] < 1.8 and image["norms_heavier"] == 0.0
+    return Verdict("holds" if differ else "does not hold", measured, numbers)
+
+
+_NETWORKS = {"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}
+_QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits"}, seeds=2)
+_CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits"}, seeds=5)
+
+STUDIES = (
+    Study(
+        name="h1-gradient-noise",
+        claim="H1",
+        title="Whose gradient noise is heavy-tailed?",
+        statement="At initialisation the noise norms of an image network are concentrated, those of a language "
+        "transformer heavy-tailed, and the empirical variance settles for the first and not for the second.",
+        source=Source("acclip", "section 2, Fig. 2"),
+        scales={"quick": _QUICK, "cpu": _CPU},
+        methods={**_NETWORKS, "Gaussian vectors": {"source": "gaussian"}, "stable vectors": {"source": "stable"}},
+        loop=loop_norms,
+        judge=judge_norms,
+        figures=(
+            Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
+                   x_label="norm / median norm", caption="Norms above 4 medians are not drawn; the records have them."),
+            Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
+                   x_label="minibatches", log_x=True, log_y=True,
+                   caption="As the papers draw it: one order of the minibatches a seed. A finite variance levels off."),
+            Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
+                   x_label="0 Hill, 1 moment, 2 block sums, 3 stable quantiles",
+                   hlines={"infinite variance below": 2.0},
+                   caption="Gaussian samples give values far above 2 by the first two and 2 by the others."),
+        ),
+    ),
+    Study(
+        name="h11-coordinates-or-norms",
+        claim="H11",
+        title="Coordinates or norms: two answers about one noise",
+        statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
+        "the noise as a vector is concentrated.",
+        source=Source("acclip", "App. H"),
+        scales={"quick": _QUICK, "cpu": _CPU},
+        methods=_NETWORKS,
+        loop=loop_coordinates,
+        judge=judge_coordinates,
+        figures=(
+            Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
+                   x_label="0 coordinates as published, 1 coordinates on one scale a layer, 2 norms",
+                   hlines={"Gaussian": 2.0}, caption="Scales that differ between layers look like a tail."),
+        ),
+    ),
+)  # fmt: skip
