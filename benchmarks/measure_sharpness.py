@@ -21,8 +21,9 @@ import io
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -182,9 +183,8 @@ def curvlinops_top(case: Case, tol: float) -> float:
     return float(eigsh(operator.to_scipy(), k=1, which="LA", tol=tol, return_eigenvectors=False)[0])
 
 
-def compare(case: Case, peers: bool, repeats: int) -> list[tuple[str, str, str]]:
+def compare(case: Case, peers: bool, repeats: int) -> Iterator[tuple[str, str, str]]:
     """Rows of (quantity, measured, promise)."""
-    rows: list[tuple[str, str, str]] = []
     case.train(60, case.optimizer())
     case.model.eval()  # as PyHessian insists
     objective, batches = case.objective(), [(case.inputs, case.labels)]
@@ -197,7 +197,7 @@ def compare(case: Case, peers: bool, repeats: int) -> list[tuple[str, str, str]]
         held = product.bytes / 2**20
         product.close()
     limit = case.product_limit
-    rows.append(("product / gradient", f"{cost:.2f} ({held:.0f} MiB held)", f"<= {limit}" if limit else "-"))
+    yield "product / gradient", f"{cost:.2f} ({held:.0f} MiB held)", f"<= {limit}" if limit else "-"
     seeds = iter(range(1000))
     readings: list[Sharpness] = []
 
@@ -223,14 +223,14 @@ def compare(case: Case, peers: bool, repeats: int) -> list[tuple[str, str, str]]
         mine.append(least(ours, repeats))
     errors = [abs(r.value / truth - 1) for r in readings]
     spent = sum(r.products for r in readings) / len(readings)
-    rows.append(("cold: relative error, worst", f"{max(errors):.1e} in {spent:.1f} products", "<= 1e-3"))
+    yield "cold: relative error, worst", f"{max(errors):.1e} in {spent:.1f} products", "<= 1e-3"
     if peers:
         mean = sum(mine) / len(mine)
         ratio = mean / (sum(theirs) / len(theirs))
         error = abs(values["PyHessian"] / truth - 1)
-        rows.append(("cold: time / PyHessian", f"{ratio:.2f} (its error {error:.1e}, {count} products)", "<= 1"))
+        yield "cold: time / PyHessian", f"{ratio:.2f} (its error {error:.1e}, {count} products)", "<= 1"
         error = abs(values["curvlinops"] / truth - 1)
-        rows.append(("cold: time / curvlinops + eigsh", f"{mean / linops:.3f} (its error {error:.1e})", "<= 0.25"))
+        yield "cold: time / curvlinops + eigsh", f"{mean / linops:.3f} (its error {error:.1e})", "<= 0.25"
     optimizer = case.optimizer()
     for tol in (1e-2, 1e-3):
         last = sharpness(objective, batches, tol=tol)
@@ -243,8 +243,7 @@ def compare(case: Case, peers: bool, repeats: int) -> list[tuple[str, str, str]]
             products.append(last.products)
             off.append(abs(last.value / sharpness(objective, batches, tol=1e-4).value - 1))
         text = f"{sum(products) / len(products):.2f} (worst error {max(off):.1e})"
-        rows.append((f"warm, tol {tol:g}: products a reading", text, "<= 3" if tol == 1e-2 else "-"))
-    return rows
+        yield f"warm, tol {tol:g}: products a reading", text, "<= 3" if tol == 1e-2 else "-"
 
 
 @contextlib.contextmanager
@@ -256,7 +255,7 @@ def attention_by_hand(case: Case):
         yield
 
 
-def overhead(case: Case) -> list[tuple[str, str, str]]:
+def overhead(case: Case) -> Iterator[tuple[str, str, str]]:
     """CPU time of a loop with the default monitor over the same loop without it, in turns."""
     case.model.train()
     size, pieces = case.train_batch, 10
@@ -279,7 +278,8 @@ def overhead(case: Case) -> list[tuple[str, str, str]]:
     counts = {name: sum(key in row for row in monitor.readings) for name, key in names.items()}
     text = f"{100 * (watched / plain - 1):.1f} % (its own account {100 * monitor.spent / monitor.training:.1f} %; "
     text += ", ".join(f"{n} {name}" for name, n in counts.items()) + f" readings in {case.steps} steps)"
-    return [("monitor, budget 0.05: overhead", text, "< 7 %"), ("monitored run equals the other", str(same), "True")]
+    yield "monitor, budget 0.05: overhead", text, "< 7 %"
+    yield "monitored run equals the other", str(same), "True"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -288,16 +288,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--small", action="store_true", help="48 instead of 256 images for the ResNet")
     parser.add_argument("--skip-overhead", action="store_true")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
     given = parser.parse_args(arguments)
     if given.peers:
         sys.path.append(given.peers)
     torch.set_num_threads(1)
     for case in cases(given.small):
-        print(f"\n{case.name}: {sum(p.numel() for p in case.model.parameters()):,} parameters")
-        rows = compare(case, bool(given.peers), given.repeats)
+        if given.only not in case.name:
+            continue
+        print(f"\n{case.name}: {sum(p.numel() for p in case.model.parameters()):,} parameters", flush=True)
+        parts = [compare(case, bool(given.peers), given.repeats)]
         if not given.skip_overhead:
-            rows += overhead(case)
-        for quantity, measured, promise in rows:
+            parts.append(overhead(case))
+        for quantity, measured, promise in chain.from_iterable(parts):
             print(f"  {quantity:36s} {measured:78s} {promise}", flush=True)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
+from mindgap.measure.gradients import NonFiniteError
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def lanczos(
         both: converge both ends to ``tol``, whichever is larger.
 
     Raises:
-        RuleError: for a zero or non-finite start, or a product that is not finite.
+        RuleError: for a zero or non-finite start. NonFiniteError: for a product that is not finite.
 
     Example:
         >>> d = torch.tensor([1.0, -3.0, 7.0, 2.0], dtype=torch.float64)
@@ -120,11 +121,8 @@ def lanczos(
         image -= again @ used
         column = (overlap + again).double().cpu().numpy()
         if not np.isfinite(column).all():
-            fail(
-                "product",
-                "must be finite (the Hessian product is not: does the loss have a NaN or infinity?)",
-                float(column[~np.isfinite(column)][0]),
-            )
+            # Loss and gradient may be finite where the second derivative is not (a norm at zero).
+            raise NonFiniteError(f"Hessian product must be finite, got {column[~np.isfinite(column)][0]}")
         projected[: count + 1, count] = projected[count, : count + 1] = column
         count += 1
         left = float(torch.linalg.vector_norm(image))

@@ -11,7 +11,7 @@ from torch import nn
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import flatten
-from mindgap.measure.gradients import gradient_passes
+from mindgap.measure.gradients import NonFiniteError, gradient_passes
 from mindgap.measure.hessian import HessianProduct, twice_differentiable
 from mindgap.measure.lanczos import lanczos
 from mindgap.measure.probes.curvature import sharpness
@@ -170,6 +170,12 @@ def test_attention_switches_are_restored_also_after_an_error() -> None:
     assert (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()) == state
     q = torch.ones(1, 1, 4, 8, requires_grad=True)
     assert "Flash" in type(F.scaled_dot_product_attention(q, q, q).grad_fn).__name__
+
+
+def test_a_second_derivative_that_does_not_exist_is_named() -> None:
+    objective = Objective(Point(torch.zeros(3)), lambda m, b: m.x.norm())  # loss 0, gradient 0, Hessian NaN
+    with pytest.raises(NonFiniteError, match="Hessian product must be finite, got nan"):
+        sharpness(objective, ONE)
 
 
 def test_warm_start_needs_few_products_and_agrees_with_a_cold_one() -> None:
