@@ -238,6 +238,25 @@ def test_hooks_run(case, changes):
     assert len(seen) == 6
 
 
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES.values()])
+def test_global_hooks_and_the_profiler_see_a_step(case):
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    params, seen = start(), []
+    optimizer = case.make(params)
+    handles = [
+        register_optimizer_step_pre_hook(lambda *a: seen.append("pre")),
+        register_optimizer_step_post_hook(lambda *a: seen.append("post")),
+    ]
+    drive(case, optimizer, params)
+    for handle in handles:
+        handle.remove()
+    assert seen == ["pre", "post"]
+    with torch.autograd.profiler.profile() as profile:
+        drive(case, optimizer, params)
+    assert f"Optimizer.step#{type(optimizer).__name__}.step" in {event.name for event in profile.function_events}
+
+
 @pytest.mark.parametrize(("case", "changes"), generic("closure"))
 def test_closure_gives_the_loss(case, changes):
     params, calls = start(), []

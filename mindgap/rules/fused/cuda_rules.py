@@ -25,6 +25,9 @@ WIDE = 4096
 RESERVE = 4
 
 
+_HERE = nullcontext()
+
+
 class _Tables:
     """Device memory of a plan: where its chunks are, its addresses, and its scalars."""
 
@@ -103,8 +106,8 @@ def _rate(job: Job, like: Tensor) -> tuple[float, Tensor, bool]:
 
 
 def _on(plan: Plan) -> Any:
-    if plan.device.type != "cuda" or torch.cuda.current_device() == plan.device.index:
-        return nullcontext()
+    if plan.device.type != "cuda" or torch._C._cuda_getDevice() == plan.device.index:
+        return _HERE
     return torch.cuda.device(plan.device)
 
 

@@ -102,6 +102,8 @@ class Plan:
         except (TypeError, KeyError, RuntimeError):  # a gradient or a state is missing
             return False
         if not still:
+            if any(g is None for g in grads):
+                return False
             pointers = list(map(_POINTER, grads))
             strides = [g.stride() for g in grads]  # type: ignore[union-attr]
             if strides != self._grads[1] or any(g.dtype is not self.grad_dtype for g in grads):  # type: ignore[union-attr]
