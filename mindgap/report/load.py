@@ -77,6 +77,8 @@ def load_study(folder: Path) -> Loaded:
     description = read_json(folder / STUDY_FILE)
     verdict = read_json(folder / VERDICT_FILE) if (folder / VERDICT_FILE).exists() else {}
     tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
+    if "files" in description and "files" in verdict and description["files"] != verdict["files"]:
+        verdict = {}  # it was pronounced on other runs than those planned last
     planned = set(description.get("files") or verdict.get("files") or [])
     paths = sorted(folder.glob("*.jsonl"))
     drawn = [path for path in paths if not planned or path.name in planned]

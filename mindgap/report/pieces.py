@@ -115,6 +115,9 @@ def legend(drawing: Drawing) -> str:
             f'<svg width="24" height="14" viewBox="0 0 24 14" aria-hidden="true">{sign}</svg>'
             f"{text(method)}</button></li>"
         )
+    if len(items) > 4:
+        for kind in ("all", "none"):
+            items.append(f'<li><button type="button" class="every" data-every="{kind}">{kind}</button></li>')
     return f'<ul class="legend" aria-label="Methods: switch on and off">{"".join(items)}</ul>'
 
 
@@ -129,7 +132,7 @@ def figure_card(drawing: Drawing, where: str) -> str:
             f'<article class="figure" id="{drawing.id}">{title}{caption}<p>No readings of '
             f"{text(figure['y'])} against {text(figure['x'])} are recorded yet.</p></article>"
         )
-    wide = " wide" if len(drawing.facets) > 1 else ""
+    wide = " wide" if len(drawing.facets) > 1 or len(drawing.methods) > len(LIGHT) else ""
     controls = []
     if len(drawing.axes) > 1:
         options = "".join(f'<option value="{i}">{text(axis.label)}</option>' for i, axis in enumerate(drawing.axes))
@@ -219,6 +222,8 @@ def _count(number: int, noun: str) -> str:
 
 def behind(study: Loaded) -> str:
     """The settings, versions, machine and exact command behind the figures."""
+    if not study.runs:
+        return ""
     by_method: dict[str, dict[str, Any]] = {}
     for run in study.runs:
         by_method.setdefault(run.header.method, run.header.settings)

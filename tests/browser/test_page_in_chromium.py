@@ -186,6 +186,14 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
     wait(lambda: "Every method is switched off" in page.chart(figure), "an empty figure says why")
     page.click(button)
     wait(lambda: "var(--s1)" in page.chart(figure), "the method is back")
+    figure = "fig-s4-single-quick-1"
+    page.click(f"#{figure} .legend button[data-every='none']")
+    wait(lambda: "Every method is switched off" in page.chart(figure), "none is shown")
+    page.click(f"#{figure} .legend button[data-method='2']")
+    wait(lambda: "var(--s2)" in page.chart(figure), "one of many is shown alone")
+    assert "var(--s1)" not in page.chart(figure)
+    page.click(f"#{figure} .legend button[data-every='all']")
+    wait(lambda: "var(--s1)" in page.chart(figure), "all are back")
 
 
 def test_hovering_shows_the_values(page: Page) -> None:

@@ -144,7 +144,7 @@
     const width = place.clientWidth;
     if (!width) return;
     st.width = width;
-    if (st.hidden.size === figure.methods.length) {
+    if (figure.axes[st.axis].series.every((series) => st.hidden.has(series.m))) {
       if (drawn.has(id)) { drawn.get(id).finalize(); drawn.delete(id); }
       place.textContent = "Every method is switched off.";
       return;
@@ -256,7 +256,18 @@
     on(".statistic", "change", (e) => { st.statistic = e.value; });
     on(".log-x", "change", (e) => { st.logX = e.checked; });
     on(".log-y", "change", (e) => { st.logY = e.checked; });
-    for (const button of section.querySelectorAll(".legend button")) {
+    const methods = section.querySelectorAll(".legend button[data-method]");
+    for (const button of section.querySelectorAll(".legend button[data-every]")) {
+      button.addEventListener("click", () => {
+        const on = button.dataset.every === "all";
+        for (const method of methods) {
+          method.setAttribute("aria-pressed", String(on));
+          if (on) st.hidden.delete(Number(method.dataset.method)); else st.hidden.add(Number(method.dataset.method));
+        }
+        again();
+      });
+    }
+    for (const button of methods) {
       button.addEventListener("click", () => {
         const index = Number(button.dataset.method);
         const off = button.getAttribute("aria-pressed") === "true";
