@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -115,9 +114,23 @@ def extra_memory(step: Any, device: str) -> float:
         step()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resident_peak(step)
+
+
+def resident_peak(step: Any) -> float:
+    """MiB by which a call's peak of resident memory exceeds what was resident before it (Linux; else NaN)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    except OSError:
+        return float("nan")
+    before = _status("VmRSS")
     step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+    return (_status("VmHWM") - before) / 2**10
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, which: str) -> None:

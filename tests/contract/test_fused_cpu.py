@@ -128,6 +128,24 @@ def test_without_numba_and_triton_everything_works():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset memory peaks")
+def test_no_form_takes_more_than_64_mib_beside_its_tensors():
+    """In a process of its own. A float32 temporary of this parameter's size would be 80 MiB."""
+    program = (
+        "import sys, torch; sys.path.insert(0, 'benchmarks'); from optim import OURS, resident_peak\n"
+        "p = torch.nn.Parameter(torch.zeros(20 * 2**20)); p.grad = torch.ones_like(p)\n"
+        "control = resident_peak(lambda: (p.detach() + 1).sum())\n"
+        "assert control > 64, control\n"
+        "for name, (make, _) in OURS.items():\n"
+        "    for options in ({'foreach': True}, {'foreach': False}, {'fused': None}):\n"
+        "        optimizer = make([p], **options); optimizer.step(); optimizer.step()\n"
+        "        extra = resident_peak(optimizer.step)\n"
+        "        assert extra <= 64, (name, options, extra)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @needs_numba
 def test_tables_are_rebuilt_only_when_a_tensor_moved():
     p = torch.nn.Parameter(torch.ones(10))
