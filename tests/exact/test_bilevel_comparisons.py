@@ -68,6 +68,24 @@ def test_grid_search_tries_the_same_points_for_all_and_takes_the_best():
     assert found["a"][-1][1] == float("inf")  # a run that diverged is never chosen
 
 
+def test_the_search_can_be_run_again_from_the_command_line(monkeypatch, capsys):
+    import json
+
+    from mindgap.studies import bilevel_runs, catalogue
+
+    def loop(trial):
+        yield {"loss": abs(trial["lr_x"] - 0.01) + trial["lr_y"] + trial["shift"]}
+
+    settings = {"lr_x": 0.0, "lr_y": 0.0, "shift": 0.0}
+    stub = replace(find("b10-tracking"), loop=loop, methods={"a": {}, "b": {}}, scales={"quick": Scale(settings)})
+    monkeypatch.setattr(catalogue, "find", lambda name: stub)
+    bilevel_runs.main(["b0-unbounded-smoothness", "quick", "loss", "shift=2.5"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["method"] for line in lines] == ["a", "b"]
+    assert all(line["lr_x"] == 0.01 and line["lr_y"] == 0.1 and line["trials"] == 30 for line in lines)
+    assert lines[0]["loss"] == pytest.approx(2.6)
+
+
 # ---------------------------------------------------------------------------------------------------- runs
 def test_a_run_is_cut_at_equal_oracle_calls():
     from mindgap.tasks.problems import unbounded_problem
