@@ -7,7 +7,7 @@ and ``paper`` MNIST. Which labels are corrupted is drawn once a seed; the upper 
 whose budget does not pay for 20 iterations (SVRB: 640 calls each) makes 20 all the same; the record says at what cost.
 
 Steps were chosen by :func:`mindgap.studies.bilevel_runs.grid_search` at p = 0.3, between the two: the same grid
-(``GRIDS`` there), the same two tuning seeds and the validation loss for all. ``python -m mindgap.studies.bilevel_runs
+(``GRIDS`` there), the same five tuning seeds and the validation loss for all. ``python -m mindgap.studies.bilevel_runs
 b3-hyper-cleaning quick validation_loss corruption=0.3`` finds them again.
 """
 
@@ -132,14 +132,14 @@ TUNED: dict[str, tuple[float, float]] = {
     "ALSET": (1000.0, 1.0),
     "TTSA": (1000.0, 3.0),
     "F²SA": (10.0, 10.0),
-    "SOBA": (1000.0, 3.0),
+    "SOBA": (1000.0, 10.0),
     "SABA": (1000.0, 1.0),
     "MA-SOBA": (100.0, 1.0),
-    "BO-REP": (1.0, 1.0),
-    "SLIP": (10.0, 3.0),
+    "BO-REP": (10.0, 1.0),
+    "SLIP": (10.0, 1.0),
     "VRBO": (1000.0, 1.0),
-    "MRBO": (100.0, 3.0),
-    "SUSTAIN": (1000.0, 3.0),
+    "MRBO": (1000.0, 3.0),
+    "SUSTAIN": (100.0, 3.0),
     "SVRB": (1000.0, 10.0),
     "SRBA": (100.0, 1.0),
 }
