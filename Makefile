@@ -1,12 +1,13 @@
 # make demo   set everything up, run the first studies, draw their page
 # make test   set everything up, run every test
+# make test-extras, make test-cluster   what needs heavy packages: trainers, solvers; Dask, Ray
 # make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-cluster setup lint clean help
+.PHONY: demo test test-cluster test-extras setup clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -34,6 +35,15 @@ $(VENV)/.cluster: $(VENV)/.installed
 
 test-cluster: $(VENV)/.cluster
 	$(BIN)/python -m pytest tests/contract/test_clusters.py
+
+# The adapters against the real trainers, worst-case rates by semidefinite programs, packaged images.
+$(VENV)/.extras: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lightning,transformers,pep,images]"
+	touch $@
+
+test-extras: $(VENV)/.extras
+	$(BIN)/python -m pytest tests/exact/test_adapters.py tests/theory/test_ch2_textbook.py \
+	  tests/theory/test_textbook_and_nonsmooth_studies.py tests/contract/test_data_readers.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
