@@ -1,6 +1,6 @@
 # make demo   set everything up, run the first studies, draw their page
 # make test   set everything up, run every test
-# make test-extras, make test-cluster   what needs heavy packages: trainers, solvers; Dask, Ray
+# make test-extras   install the trainers and solvers of the extras as well, run their tests
 # make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
 VENV   ?= .venv
