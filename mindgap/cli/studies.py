@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEMO = (
     "e5-cycle",
     "e8-windows",
+    "h1-gradient-noise",
+    "e0-training-statistics",
     "h7-infinite-variance",
     "h10-rmsprop-is-clipping",
     "s5-clipping-is-normalising",

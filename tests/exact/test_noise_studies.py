@@ -55,7 +55,7 @@ def test_verdict_on_coordinates(published, heavier, verdict):
     assert find("h11-coordinates-or-norms").judge(runs).verdict == verdict
 
 
-@pytest.mark.parametrize(("again", "verdict"), [(1.1, "holds"), (1.5, "does not hold")])
+@pytest.mark.parametrize(("again", "verdict"), [(1.1, "holds"), (1.5, "inconclusive"), (3.0, "does not hold")])
 def test_verdict_on_training_statistics(again, verdict):
     row = {"gradient_norm_unbiased": 1.0}
     row |= dict.fromkeys(("loss", "gradient_norm", "noise", "sharpness"), 1.0)

@@ -46,24 +46,26 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Verdict:
     """Holds when two independent batches of m samples agree within a fifth in nine of ten readings, for each quantity
-    on each network."""
-    parts, numbers, holds = [], {}, True
+    on each network; inconclusive (m is too small) when they agree within a factor 2 only."""
+    parts, numbers, closely, roughly = [], {}, True, True
     for name, group in by_method(runs).items():
         shares = {}
         for quantity in QUANTITIES:
             pairs = np.array([[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows])
             shares[quantity] = float(np.mean(np.abs(pairs[:, 0] - pairs[:, 1]) <= 0.2 * pairs.mean(axis=1)))
+            roughly &= bool(np.mean(pairs.max(axis=1) <= 2 * pairs.min(axis=1)) >= 0.9)
         first, final = (np.median([run.column("gradient_norm_unbiased")[i] for run in group]) for i in (0, -1))
         losses = [float(np.median([run.column("loss")[i] for run in group])) for i in (0, -1)]
         numbers[name] = {**shares, "gradient_first": float(first), "gradient_last": float(final)}
-        holds &= min(shares.values()) >= 0.9
+        closely &= min(shares.values()) >= 0.9
         agree = ", ".join(f"{quantity.replace('_', ' ')} {share:.0%}" for quantity, share in shares.items())
         parts.append(f"{name}: two batches of m agree in {agree}; loss {losses[0]:.2f} to {losses[1]:.2f}, "
                      f"gradient norm {first:.2g} to {final:.2g}")
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+    verdict = "holds" if closely else "inconclusive" if roughly else "does not hold"
+    return Verdict(verdict, "; ".join(parts), numbers)
 
 
-_QUICK = {"steps": 120, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.05, "source": "digits"}
+_QUICK = {"steps": 120, "every": 60, "batch": 16, "m": 256, "part": 32, "lr": 0.05, "source": "digits"}
 
 STUDIES = (
     Study(
@@ -74,7 +76,7 @@ STUDIES = (
         "batch of m samples.",
         source=Source("thesis", "(6.2), 6.6.2"),
         scales={
-            "quick": Scale(_QUICK, seeds=2),
+            "quick": Scale(_QUICK, seeds=1),
             "cpu": Scale({**_QUICK, "steps": 4000, "every": 200, "m": 2048}, seeds=3),
         },
         methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
