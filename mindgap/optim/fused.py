@@ -109,6 +109,8 @@ class FusedSteps:
             return self._refuse("the parameters lie on several devices", None)
         self._plans = plans
         self._lasting = keep
+        for _, plan in plans:
+            plan.lasting = keep
         return None
 
     def _refuse(self, reason: str, _: Any) -> str:

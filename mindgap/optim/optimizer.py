@@ -45,6 +45,9 @@ class Report:
             coordinate-wise rules with ``track=True`` only).
         update_norm: norm of the last change of the parameters, without weight decay and projection; None where it
             would need another pass over memory and ``track`` is off.
+
+    For parameters spread over several processes (DTensor) norms that a rule takes are those of the whole vector; what
+    ``track`` adds is counted over this process's part.
     """
 
     steps: int

@@ -57,10 +57,11 @@ class _Tables:
         rows = plan.addresses(names)
         kept = self._addresses.get(names)
         if kept is None or kept[0] is not rows:
-            kept = self._addresses[names] = (rows, self._upload(rows, names, plan.device), not (rows % 16).any())
+            kept = self._addresses[names] = (rows, self._upload(rows, names, plan), not (rows % 16).any())
         return kept[1], kept[2]
 
-    def _upload(self, rows: np.ndarray, names: tuple[str, ...], device: torch.device) -> Tensor:
+    def _upload(self, rows: np.ndarray, names: tuple[str, ...], plan: Plan) -> Tensor:
+        device = plan.device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             # A replay copies from this pinned memory again: it must live, unchanged, as long as the graph.
             host, table = self._spare[names].pop()
@@ -68,7 +69,7 @@ class _Tables:
             table.copy_(host, non_blocking=True)
             self._captured.append((host, table))
             return table
-        if names not in self._spare:
+        if names not in self._spare and plan.lasting:
             blank = torch.empty(rows.shape, dtype=torch.int64)
             pairs = [(blank.pin_memory() if device.type == "cuda" else blank, blank.to(device)) for _ in range(RESERVE)]
             self._spare[names] = pairs

@@ -83,6 +83,8 @@ class Plan:
         self._grads = ([g.data_ptr() for g in grads], [g.stride() for g in grads])
         self._fixed = {name: [t.data_ptr() for t in tensors] for name, tensors in states.items()}
         self._rows: dict[tuple[str, ...], Any] = {}
+        #: Whether the plan is kept for further steps (plans over the pieces of DTensors are not).
+        self.lasting = True
         #: Room for what an engine wants to keep with the plan (device tables, buffers).
         self.kept: dict[Any, Any] = {}
 
