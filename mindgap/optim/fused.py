@@ -86,18 +86,18 @@ class FusedSteps:
                 grad = p.grad
                 assert grad is not None
                 if p.is_complex() or grad.layout != torch.strided:
-                    return self._refuse("a parameter is complex or its gradient is not dense", grad)
+                    return self._refuse("a parameter is complex or its gradient is not dense")
                 if "x" in names and "x" not in optimizer.state.get(p, {}):
                     return None  # the first gradient of a parameter starts its states, outside the kernels
                 plain, plain_grad = p, grad
                 if is_sharded(p):
                     if optimizer._joint:
-                        return self._refuse("norms over a device mesh are taken by collectives", p)
+                        return self._refuse("norms over a device mesh are taken by collectives")
                     plain, plain_grad, keep = local(p), local(optimizer._placed(grad, p)), False
                 states = [local(optimizer._state(p, name)) for name in names]
                 why = _unsuitable(plain, plain_grad, states)
                 if why is not None:
-                    return self._refuse(why, p)
+                    return self._refuse(why)
                 kind = (plain.device, plain.dtype, plain_grad.dtype)
                 lists = by_kind.setdefault(kind, ([], [], [], *([] for _ in names)))
                 for where, value in zip(lists, (p, plain, plain_grad, *states)):
@@ -106,14 +106,15 @@ class FusedSteps:
                 homes = [optimizer.state[p] for p in whole] if names else []
                 plans.append((group, Plan(plain_list, grads, dict(zip(names, state_lists)), homes)))
         if optimizer._joint and len({plan.device for _, plan in plans}) > 1:
-            return self._refuse("the parameters lie on several devices", None)
+            return self._refuse("the parameters lie on several devices")
         self._plans = plans
         self._lasting = keep
         for _, plan in plans:
             plan.lasting = keep
         return None
 
-    def _refuse(self, reason: str, _: Any) -> str:
+    def _refuse(self, reason: str) -> str:
+        """Remember a reason that will not go away."""
         self._refusal = reason
         return reason
 

@@ -13,8 +13,6 @@ from mindgap.rules.fused import cpu
 from mindgap.rules.fused.plan import Job, Plan, chunk_table
 from mindgap.rules.schedule import unit_draw
 
-_NOTHING = np.zeros(0)
-
 
 def _run(plan: Plan, name: str, lists: tuple[str, ...], numbers: Sequence[float] | np.ndarray) -> np.ndarray:
     """Launch a kernel over a plan; returns the sums by chunk."""

@@ -150,18 +150,3 @@ class Job:
     sign: float
     beta: float
     numbers: dict[str, Any]
-
-
-def total_size(jobs: Sequence[Job]) -> int:
-    """Elements of all jobs."""
-    return sum(job.plan.total for job in jobs)
-
-
-def on_host(lr: Any) -> float:
-    """A step size as a number (only called where its tensor lies on the CPU)."""
-    return float(lr)
-
-
-def supported(device: torch.device) -> bool:
-    """Whether there is a fused form for the device at all."""
-    return device.type in ("cpu", "cuda")
