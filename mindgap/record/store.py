@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -58,6 +59,31 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+#: What :func:`write_atomically` calls its files before they are whole.
+_TEMPORARY = re.compile(r"\..+\.(jsonl?|ckpt|html)\.[a-z0-9_]{8}")
+
+
+def tidy(folder: Path, *, older: float = 10.0) -> None:
+    """Remove what a process killed in the middle of an atomic write has left: hidden files some seconds old.
+
+    Whole files appear within milliseconds, so what is older belongs to nobody.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / ".a.jsonl.x1y2z3_w").touch()
+        >>> tidy(folder, older=-1.0)
+        >>> list(folder.iterdir())
+        []
+    """
+    now = time.time()
+    for path in folder.glob(".*"):
+        try:
+            if _TEMPORARY.fullmatch(path.name) and now - path.stat().st_mtime > older:
+                path.unlink()
+        except FileNotFoundError:
+            continue
 
 
 def _umask() -> int:

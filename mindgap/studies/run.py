@@ -27,6 +27,7 @@ from mindgap.record.store import (
     read_json,
     read_run,
     run_file,
+    tidy,
     write_atomically,
 )
 from mindgap.studies.catalogue import find
@@ -158,6 +159,7 @@ def run_all(
     for item in plans:
         folder = item.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
         about = {**item.study.describe(item.scale), "files": [run_file(folder, h).name for h in item.headers]}
         write_atomically(folder / STUDY_FILE, to_json(about, indent=1) + "\n")
     work = [(item.study, header, item.folder(out).absolute()) for item in plans for header in item.missing(out)]

@@ -301,3 +301,23 @@ def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Pat
     assert before
     for path, rows in before.items():
         assert len(read_run(path).rows) >= rows > 0
+
+
+def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
+    """One call of C that lasts minutes: Python itself could act on the signal only after it."""
+    code = (
+        "import hashlib\n"
+        "from mindgap.cli.interrupt import prompt_interrupt\n"
+        "with prompt_interrupt(lambda: 'last words', lambda: None):\n"
+        "    print('begun', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2_000_000_000)\n"
+        "    print('came to its end', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out, errors) == (130, "", "last words\n")
