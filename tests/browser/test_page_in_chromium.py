@@ -297,7 +297,7 @@ def test_the_demo_shows_every_figure(browser: Page, tmp_path: Path) -> None:
     from mindgap.studies.catalogue import find
     from mindgap.studies.run import plan, run_all
 
-    plans = [plan(find(name), "quick", seeds=2) for name in DEMO]
+    plans = [plan(find(name), "quick", seeds=1) for name in DEMO]
     run_all(plans, tmp_path / "runs")
     page = write_page(tmp_path / "runs", tmp_path / "page.html")
     browser.complaints(), browser.requests()
