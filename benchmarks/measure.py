@@ -13,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 def main() -> None:
-    for name in ("measure_noise", "measure_sharpness"):
-        print(f"== {name}")
-        module = importlib.import_module(name)
-        module.main(sys.argv[1:] if name == "measure_sharpness" else [])
+    given = sys.argv[1:]
+    both = [argument for argument in given if argument == "--small"]
+    for name, arguments in (("measure_noise", both), ("measure_sharpness", given)):
+        print(f"== {name}", flush=True)
+        importlib.import_module(name).main(arguments)
 
 
 if __name__ == "__main__":

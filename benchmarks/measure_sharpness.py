@@ -232,7 +232,7 @@ def compare(case: Case, peers: bool, repeats: int) -> Iterator[tuple[str, str, s
         error = abs(values["curvlinops"] / truth - 1)
         yield "cold: time / curvlinops + eigsh", f"{mean / linops:.3f} (its error {error:.1e})", "<= 0.25"
     optimizer = case.optimizer()
-    for tol in (1e-2, 1e-3):
+    for tol in (2e-2, 1e-3):  # what the probe asks for by default, and what a cold reading does
         last = sharpness(objective, batches, tol=tol)
         products, off = [], []
         for k in range(5):
@@ -243,7 +243,7 @@ def compare(case: Case, peers: bool, repeats: int) -> Iterator[tuple[str, str, s
             products.append(last.products)
             off.append(abs(last.value / sharpness(objective, batches, tol=1e-4).value - 1))
         text = f"{sum(products) / len(products):.2f} (worst error {max(off):.1e})"
-        yield f"warm, tol {tol:g}: products a reading", text, "<= 3" if tol == 1e-2 else "-"
+        yield f"warm, tol {tol:g}: products a reading", text, "<= 3" if tol == 2e-2 else "-"
 
 
 @contextlib.contextmanager

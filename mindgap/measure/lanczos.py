@@ -171,9 +171,11 @@ def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float |
     r = float(residual[end])
     if len(theta) > 1:
         gap = abs(float(theta[-1] - theta[-2])) if end == -1 else abs(float(theta[1] - theta[0]))
-        # A Ritz value that has not settled may still move towards the end by its own residual.
-        gap -= float(residual[-2 if end == -1 else 1])
-        gap = gap if known_gap is None else min(gap, known_gap)
+        if known_gap is not None:
+            gap = min(gap, known_gap)
+        else:
+            # A Ritz value that has not settled may still move towards the end by its own residual.
+            gap -= float(residual[-2 if end == -1 else 1])
     else:
         gap = known_gap or 0.0
     return r if gap <= 0 else min(r, r * r / gap)

@@ -143,7 +143,7 @@ def test_readings_are_what_the_functions_say_at_that_point() -> None:
         row = watching.readings[-1]
         assert row["noise_level"] == noise.variance**0.5
         assert row["noise_mean_norm"] == noise.mean_norm
-        assert row["sharpness_value"] == pytest.approx(sharp.value, rel=1e-2)
+        assert row["sharpness_value"] == pytest.approx(sharp.value, rel=2e-2)
         assert row["sharpness_threshold"] == pytest.approx(4.0)
         assert row["smoothness_value"] == pytest.approx(smooth.value, rel=1e-9)
         assert row["update_norm"] == pytest.approx(0.5 * 1e-3, rel=1e-3)  # lr times the clipped norm

@@ -235,7 +235,7 @@ def describe_sharpness(reading: Sharpness) -> str:
 class SharpnessProbe(Probe):
     """Sharpness along a run, each reading started from the last, with the optimizer's edge of stability.
 
-    The default tolerance of 1 % needs two or three products a reading; the error estimate stands beside the value.
+    The default tolerance of 2 % needs two or three products a reading; the error estimate stands beside the value.
 
     Example:
         >>> from torch import nn
@@ -247,7 +247,7 @@ class SharpnessProbe(Probe):
 
     name, needs = "sharpness", frozenset({"hessian"})
 
-    def __init__(self, every: int = 1, *, tol: float = 1e-2, max_products: int = 30) -> None:
+    def __init__(self, every: int = 1, *, tol: float = 2e-2, max_products: int = 30) -> None:
         super().__init__(every)
         self.tol, self.max_products = tol, max_products
         self._last: Sharpness | None = None
