@@ -304,26 +304,17 @@ class JaxBackend:
 
     def _dispatch(self, state: State, chunk: Chunk) -> Any:
         """Compile (once for each form) and run the iterations of a chunk."""
-        moving: list[dict[str, Any]] = []
-        fixed: list[dict[str, float]] = []
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        for run in chunk.runs:
-            arrays = {
-                n: v.which if isinstance(v, Sample) else v for n, v in run.draws.items() if not isinstance(v, float)
-            }
-            moving.append(
-                {n: _pad(_small(a, state.problem), cycles, self._room(run, chunk)) for n, a in arrays.items()}
-            )
-            fixed.append({n: v for n, v in run.draws.items() if isinstance(v, float)})
+        packed = [_packed(run, cycles, self._room(run, chunk), state.problem) for run in chunk.runs]
+        tables, layouts = [p[0] for p in packed], [p[1] for p in packed]
         lengths = np.array([run.length for run in chunk.runs], dtype=np.int32)
         single = chunk.cycles == 1
         key = (state.method, id(state.problem), tuple(r.kind for r in chunk.runs), single,
-               None if single else tuple(lengths.tolist()),
-               tuple(tuple((n, a.shape, str(a.dtype)) for n, a in m.items()) for m in moving))  # fmt: skip
+               None if single else tuple(lengths.tolist()), tuple(tuple(map(str, layout)) for layout in layouts),
+               tuple(tuple(t.shape for t in pair) for pair in tables))  # fmt: skip
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(partial(self._iterate, state.method, state.oracle, chunk, fixed, single))
-        arrays = state.oracle.arrays
-        return self._compiled[key](state.values, arrays, moving, np.int32(chunk.cycles), lengths)
+            self._compiled[key] = jax.jit(partial(self._iterate, state.method, state.oracle, chunk, layouts, single))
+        return self._compiled[key](state.values, state.oracle.arrays, tables, np.int32(chunk.cycles), lengths)
 
     def _padded_cycles(self, method: Method, chunk: Chunk) -> int:
         """Token arrays have room for a full dispatch, so that a shorter one needs no new compilation."""
@@ -337,22 +328,31 @@ class JaxBackend:
         method: Method,
         oracle: JaxOracle,
         chunk: Chunk,
-        fixed: list[dict[str, float]],
+        layouts: list[list[Any]],
         single: bool,
         values: Any,
         arrays: Any,
-        moving: list[dict[str, Any]],
+        tables: list[tuple[Any, Any]],
         cycles: Any,
         lengths: Any,
     ) -> Any:
         inside = oracle.with_arrays(arrays)
-        forms = [{n: isinstance(v, Sample) for n, v in run.draws.items()} for run in chunk.runs]
 
         def one(r: int, c: Any, i: Any, v: Any) -> Any:
-            draws: dict[str, Any] = dict(fixed[r])
-            for name, a in moving[r].items():
-                item = lax.dynamic_index_in_dim(lax.dynamic_index_in_dim(a, c, keepdims=False), i, keepdims=False)
-                draws[name] = Sample(item) if forms[r][name] else item
+            rows: list[Any] = []
+            for table in tables[r]:  # one row of whole numbers, one of the others
+                if not table.shape[2]:
+                    rows.append(None)
+                    continue
+                at = i if table.shape[0] == 1 else c if table.shape[1] == 1 else c * table.shape[1] + i
+                rows.append(lax.dynamic_index_in_dim(table.reshape(-1, table.shape[2]), at, keepdims=False))
+            draws: dict[str, Any] = {}
+            for name, is_sample, which, begin, shape in layouts[r]:
+                if which is None:
+                    draws[name] = begin  # a number that never changes
+                    continue
+                item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
+                draws[name] = Sample(item) if is_sample else item
             new = method.update(v, draws, inside, chunk.runs[r].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
@@ -401,16 +401,32 @@ def _view(pack: Pack, vector: Any) -> Any:
     return tuple(parts) if pack.kind == "tuple" else dict(zip(pack.keys or [], parts, strict=True))
 
 
-def _small(a: np.ndarray, problem: BilevelProblem) -> np.ndarray:
-    """Token arrays in 32 bits, numbers in the problem's precision."""
-    if np.issubdtype(a.dtype, np.integer):
-        return a.astype(np.int32)
-    return a.astype(np.float64 if problem.dtype == torch.float64 else np.float32)
-
-
-def _pad(a: np.ndarray, cycles: int, room: int) -> np.ndarray:
-    if a.shape[:2] == (cycles, room):
-        return a
-    out = np.zeros((cycles, room, *a.shape[2:]), a.dtype)
-    out[: a.shape[0], : a.shape[1]] = a
-    return out
+def _packed(
+    run: Any, cycles: int, room: int, problem: BilevelProblem
+) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
+    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's precision), one row an
+    iteration, and where each draw stands: (name, is a token, table, first column, shape)."""
+    real = np.float64 if problem.dtype == torch.float64 else np.float32
+    columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    widths = [0, 0]
+    layout: list[tuple[str, bool, int | None, Any, tuple[int, ...]]] = []
+    for name, value in run.draws.items():
+        if isinstance(value, float):
+            layout.append((name, False, None, value, ()))
+            continue
+        is_sample = isinstance(value, Sample)
+        a = value.which if is_sample else value
+        which = 0 if np.issubdtype(a.dtype, np.integer) else 1
+        flat = a.reshape(*a.shape[:2], -1)
+        layout.append((name, is_sample, which, widths[which], a.shape[2:]))
+        columns[which].append(flat)
+        widths[which] += flat.shape[2]
+    tables = []
+    for parts, dtype in zip(columns, (np.int32, real), strict=True):
+        table = np.zeros((cycles, room, sum(p.shape[2] for p in parts)), dtype)
+        begin = 0
+        for p in parts:
+            table[: p.shape[0], : p.shape[1], begin : begin + p.shape[2]] = p
+            begin += p.shape[2]
+        tables.append(table)
+    return (tables[0], tables[1]), layout
