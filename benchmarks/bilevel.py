@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant, Power, solve  # noqa: E402
+from mindgap.bilevel.solver import Eager  # noqa: E402
 
 X, Y = by_hand.STEP_X, by_hand.STEP_Y
 NEUMANN = {"eta": by_hand.ETA, "terms": by_hand.TERMS}
@@ -46,7 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ttsa": {"lr_x": X, "lr_y": Y, **NEUMANN},
     "mrbo": {"lr_x": X, "lr_y": Y, **NEUMANN},
     "sustain": {"lr_x": X, "lr_y": Y, **NEUMANN},
-    "vrbo": {"lr_x": X, "lr_y": Y, **NEUMANN, "inner": 10, "period": 3},
+    "vrbo": {"lr_x": X, "lr_y": Y, **NEUMANN, "inner": 10, "period": 200},
     "f2sa": {"lr_x": X, "lr_y": Y, "lam": 10.0, "delta": 0.1},
 }
 #: iterations a second of the field's benchmark code where a loop by hand did 149,000 (design notes, quiet machine)
@@ -98,6 +99,9 @@ def hand_loop(loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, per
     lower, upper, first, body, each = loops[name]
     if name == "srba":
         lower, upper, body, each = period - 1, period - 1, body(period), period
+    if name == "vrbo":
+        each, inner = period, by_hand.INNER
+        lower, upper, body = period * inner * (2 + by_hand.TERMS), period * inner, body(period)
     rng = np.random.default_rng(0)
     ids = [rng.integers(0, len(arrays[0]), (rounds, n)).astype(np.int32) for arrays, n in zip(data, (lower, upper))]
     ks = rng.integers(0, by_hand.TERMS, rounds).astype(np.int32)
@@ -178,7 +182,7 @@ def measure_compiled(problem: BilevelProblem, losses: Any, name: str, steps: int
         jax.block_until_ready(backend.run(state, steps, None, None).values)
 
     loops = by_hand.jax_loops(*losses)
-    each = {"borep": 2, "vrbo": 3, "srba": period}.get(name, 1)
+    each = {"borep": 2, "vrbo": period, "srba": period}.get(name, 1)
     hand, hand_steps = hand_loop(loops, name, (oracle.arrays["lower"], oracle.arrays["upper"]), *oracle.start,
                                  max(steps // each, 1), period)  # fmt: skip
     hand()
@@ -191,7 +195,7 @@ def part_ijcnn1(options: Any) -> None:
     names = options.methods.split(",") if options.methods else list(SETTINGS)
     rows = {}
     for name in names:
-        steps = {"vrbo": 60, "srba": 8192, "saba": 8192}.get(name, options.steps)
+        steps = {"vrbo": 200, "srba": 8192, "saba": 8192}.get(name, options.steps)
         rows[name] = measure_compiled(problem, losses, name, steps, options.repeats, options.unroll)
         if "soba" not in rows:
             continue
@@ -267,8 +271,10 @@ def part_cleaning(options: Any) -> None:
     method = METHODS["soba"](lr_x=Constant(X), lr_y=Constant(Y))
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
 
+    start = method.init(problem)
+
     def ours() -> None:
-        solve(problem, method, steps=steps, check_every=10**9)
+        Eager().run(start, steps, None, None)
         sync()
 
     hand = hand_eager_soba(problem, steps)
@@ -458,8 +464,6 @@ def part_rnn(options: Any) -> None:
     hand = hand_eager_slip(problem, steps)
 
     def ours() -> None:
-        from mindgap.bilevel.solver import Eager
-
         Eager().run(method.init_with(oracle, 0), steps, None, None)
         sync()
 

@@ -148,28 +148,34 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
 
         return body
 
-    def vrbo(c, lo, up, k, t):  # q = 3 iterations at once: one refresh
-        x, y, _, _, u, v = c
+    def vrbo(period):
+        def body(c, lo, up, k, t):  # q iterations at once: one refresh
+            x, y, *_ = c
 
-        def both(x, y, b, u, hs):
-            fx, fy = f_xy(x, y, u)
-            return g_y(x, y, b[0]), fx - jvp(x, y, shia(x, y, fy, hs), b[1])
+            def both(x, y, b, u, hs):
+                fx, fy = f_xy(x, y, u)
+                return g_y(x, y, b[0]), fx - jvp(x, y, shia(x, y, fy, hs), b[1])
 
-        old = (x, y)
-        u, v = both(x, y, (lo.all, lo.all), up.all, lambda i: lo.all)
-        for q in range(3):
-            x = x - STEP_X * v
+            u, v = both(x, y, (lo.all, lo.all), up.all, lambda i: lo.all)
 
-            def inner_step(i, c, x=x, q=q):
-                y, xo, yo, u, v = c
-                base = (q * inner + i) * (2 + terms)
-                args = ((lo(base), lo(base + 1)), up(q * inner + i), lambda j: lo(base + 2 + j))
-                (g, d), (g_, d_) = both(x, y, *args), both(xo, yo, *args)
-                u, v = u + g - g_, v + d - d_
-                return y - STEP_Y * u, x, y, u, v
+            def outer(q, c):
+                x, y, xo, yo, u, v = c
+                x = x - STEP_X * v
 
-            y, *old, u, v = lax.fori_loop(0, inner, inner_step, (y, *old, u, v))
-        return x, y, *old, u, v
+                def inner_step(i, c):
+                    y, xo, yo, u, v = c
+                    base = (q * inner + i) * (2 + terms)
+                    args = ((lo(base), lo(base + 1)), up(q * inner + i), lambda j: lo(base + 2 + j))
+                    (g, d), (g_, d_) = both(x, y, *args), both(xo, yo, *args)
+                    u, v = u + g - g_, v + d - d_
+                    return y - STEP_Y * u, x, y, u, v
+
+                y, xo, yo, u, v = lax.fori_loop(0, inner, inner_step, (y, xo, yo, u, v))
+                return x, y, xo, yo, u, v
+
+            return lax.fori_loop(0, period, outer, (x, y, x, y, u, v))
+
+        return body
 
     def srba(period):
         def body(c, lo, up, k, t):  # q iterations at once: one refresh
@@ -237,6 +243,6 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         "ttsa": (terms + 1, 1, point, ttsa, 1),
         "mrbo": (terms + 2, 1, pair, mrbo, 1),
         "sustain": (terms + 1, 1, pair, sustain, 1),
-        "vrbo": (3 * inner * (2 + terms), 3 * inner, pair, vrbo, 3),
+        "vrbo": (None, None, pair, vrbo, None),
         "f2sa": (4, 2, lambda x, y: (x, y, y, jnp.asarray(10.0, y.dtype)), f2sa, 1),
     }

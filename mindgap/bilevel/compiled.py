@@ -88,6 +88,11 @@ class JaxOps:
         if length is not None:
             return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
 
+        if len(arrays[0]) <= max(cls.unroll, 4):  # a short loop is written out: no loop costs less than any
+            for i in range(len(arrays[0])):
+                carry = body(carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)])
+            return carry
+
         def step(c: Any, xs: list[Any]) -> tuple[Any, None]:
             return body(c, *[Sample(t) if w else t for t, w in zip(xs, wrap, strict=True)]), None
 
@@ -212,7 +217,8 @@ class JaxBackend:
             has.
         lower: the lower loss likewise.
         chunk: most iterations of one dispatch.
-        unroll: rounds of an inner loop written out at a time: more is faster to run and slower to compile.
+        unroll: rounds of an inner loop written out at a time (loops of up to 4 always are): more may be faster to run
+            and is slower to compile.
 
     The problem must hold tensors, tuples or dicts (no modules, streams or datasets), draw no random numbers in its
     losses and, with a fixed partition, have equal batches (``Batches(..., last="drop")``).

@@ -40,19 +40,28 @@ class Chunk:
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Kind and draws of each iteration, for a backend that goes one by one."""
+        listed = [{name: _rows(value) for name, value in run.draws.items()} for run in self.runs]
         for c in range(self.cycles):
-            for run in self.runs:
+            for run, rows in zip(self.runs, listed, strict=True):
                 for i in range(run.length):
-                    yield run.kind, {name: _at(value, (c, i)) for name, value in run.draws.items()}
+                    yield run.kind, {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()}
 
 
-def _at(value: Any, index: tuple[int, int]) -> Any:
-    if isinstance(value, Sample):
-        which, seed = value.which[index], value.seed if isinstance(value.seed, int) else value.seed[index]
-        return Sample(which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed)
+def _rows(value: Any) -> Any:
+    """A slot's draws as nested lists of what one iteration gets."""
+    if isinstance(value, float):
+        return value
     if isinstance(value, np.ndarray):
-        return value[index].item()
-    return value
+        return value.tolist()
+    plain = isinstance(value.seed, int)
+    if value.which.ndim == 2 and plain:
+        return [[Sample(w) for w in row] for row in value.which.tolist()]
+
+    def token(c: int, i: int) -> Sample:
+        which, seed = value.which[c, i], value.seed if plain else value.seed[c, i]
+        return Sample(which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed)
+
+    return [[token(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])]
 
 
 def draw_start(method: Any, oracle: Any, seed: int) -> tuple[dict[str, Any], dict[str, int]]:

@@ -126,23 +126,25 @@ class TorchOracle:
 
     def lower(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
         """g_y."""
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
-            y_ = y.detach().requires_grad_()
-            loss = self._loss("lower", x, y_, batch, token)
-            return torch.autograd.grad(loss, y_)
+            ys = pack_y.leaves(y)
+            loss = self._loss("lower", pack_x.view(x), pack_y.assemble(ys), batch, token)
+            return (pack_y.join(torch.autograd.grad(loss, ys, allow_unused=True)),)
 
         return self._run("lower", evaluate, token, ("g_y",))[0]
 
     def lower_x(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
         """g_x."""
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
-            x_ = x.detach().requires_grad_()
-            loss = self._loss("lower", x_, y, batch, token)
+            xs = pack_x.leaves(x)
+            loss = self._loss("lower", pack_x.assemble(xs), pack_y.view(y), batch, token)
             if not loss.requires_grad:
                 return (torch.zeros_like(x),)
-            return torch.autograd.grad(loss, x_)
+            return (pack_x.join(torch.autograd.grad(loss, xs, allow_unused=True)),)
 
         return self._run("lower", evaluate, token, ("g_x",))[0]
 
@@ -166,12 +168,13 @@ class TorchOracle:
 
     def upper(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor]:
         """f_x and f_y."""
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
-            x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
-            loss = self._loss("upper", x_, y_, batch, token)
-            f_x, f_y = torch.autograd.grad(loss, (x_, y_), allow_unused=True)
-            return _filled(f_x, x), _filled(f_y, y)
+            xs, ys = pack_x.leaves(x), pack_y.leaves(y)
+            loss = self._loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+            got = torch.autograd.grad(loss, (*xs, *ys), allow_unused=True)
+            return pack_x.join(got[: len(xs)]), pack_y.join(got[len(xs) :])
 
         f_x, f_y = self._run("upper", evaluate, token, ("f_x", "f_y"))
         return f_x, f_y
@@ -182,7 +185,7 @@ class TorchOracle:
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
-            loss = self._loss("lower", x_, y_, batch, token)
+            loss = self._loss("lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
             (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
@@ -196,38 +199,39 @@ class TorchOracle:
         return g_y, h, j
 
     def _second(self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]) -> tuple[Tensor, ...]:
-        need_x = "Jz" in names
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
-            y_ = y.detach().requires_grad_()
-            x_ = x.detach().requires_grad_() if need_x else x
-            loss = self._loss("lower", x_, y_, batch, token)
-            (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
-            found: dict[str, Tensor] = {"g_y": g_y.detach()}
-            wanted = {"Hz": y_} if "Hz" in names else {}
-            if need_x:
-                wanted["Jz"] = x_
-            if g_y.requires_grad:
-                got: tuple[Tensor | None, ...] = torch.autograd.grad(
-                    g_y, tuple(wanted.values()), grad_outputs=z, allow_unused=True
-                )
-            else:
-                got = (None,) * len(wanted)
-            for name, value in zip(wanted, got, strict=True):
-                found[name] = _filled(value, y if name == "Hz" else x)
-            return tuple(found[name] for name in names)
+            ys = pack_y.leaves(y)
+            xs = pack_x.leaves(x) if "Jz" in names else []
+            variable = pack_x.assemble(xs) if xs else pack_x.view(x)
+            loss = self._loss("lower", variable, pack_y.assemble(ys), batch, token)
+            g_y = torch.autograd.grad(loss, ys, create_graph=True, allow_unused=True)
+            bent = [(g, v) for g, v in zip(g_y, pack_y.split(z), strict=True) if g is not None and g.requires_grad]
+            wanted = (*(ys if "Hz" in names else ()), *xs)
+            got: tuple[Tensor | None, ...] = (None,) * len(wanted)
+            if bent:
+                got = torch.autograd.grad([g for g, _ in bent], wanted, [v for _, v in bent], allow_unused=True)
+            found: list[Tensor] = []
+            if "g_y" in names:
+                found.append(pack_y.join([None if g is None else g.detach() for g in g_y]))
+            if "Hz" in names:
+                found.append(pack_y.join(got[: len(ys)]))
+            if xs:
+                found.append(pack_x.join(got[len(got) - len(xs) :]))
+            return tuple(found)
 
         return self._run("lower", evaluate, token, names, second=True)
 
-    def _loss(self, level: str, x: Tensor, y: Tensor, batch: Any, token: Sample) -> Tensor:
-        problem = self.problem
-        function = problem.lower if level == "lower" else problem.upper
+    def _loss(self, level: str, x: Any, y: Any, batch: Any, token: Sample) -> Tensor:
+        """A loss at variables in the user's form, under the token's random state where the losses draw numbers."""
+        function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
-            return function(problem.pack_x.view(x), problem.pack_y.view(y), batch)
-        devices = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+            return function(x, y, batch)
+        device = self.problem.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(int(token.seed))
-            return function(problem.pack_x.view(x), problem.pack_y.view(y), batch)
+            return function(x, y, batch)
 
     def _run(
         self,
@@ -339,7 +343,7 @@ class TorchOracle:
         batch = self.problem.data(level).fetch(token)
         try:
             with torch.enable_grad():
-                loss = self._loss(level, x_, y_, batch, token)
+                loss = self._loss(level, self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
         except RuleError:
             raise
         except Exception as error:
@@ -377,10 +381,6 @@ class TorchOracle:
 
 def _is_plain() -> bool:
     return torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
-
-
-def _filled(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient
 
 
 def _trial_grad(loss: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -8,7 +8,7 @@ with f the mean of ``upper`` over the upper data and g the mean of ``lower`` ove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,13 +111,35 @@ class Pack:
 
     def view(self, vector: Tensor) -> Any:
         """The flat vector in the variable's own form: views, no copies; differentiable."""
+        return self.assemble(self.split(vector))
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """The flat vector as tensors of the variable's shapes: views."""
         if self.kind == "tensor":
-            return vector.view(self.shapes[0])
-        parts = [v.view(s) for v, s in zip(vector.split(self.sizes), self.shapes, strict=True)]
+            return [vector.view(self.shapes[0])]
+        return [v.view(s) for v, s in zip(vector.split(self.sizes), self.shapes, strict=True)]
+
+    def leaves(self, vector: Tensor) -> list[Tensor]:
+        """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back to the flat vector."""
+        return [v.requires_grad_() for v in self.split(vector.detach())]
+
+    def assemble(self, parts: list[Tensor]) -> Any:
+        """Tensors in the variable's own form."""
+        if self.kind == "tensor":
+            return parts[0]
         if self.kind == "tuple":
             return tuple(parts)
         named = dict(zip(self.keys or [], parts, strict=True))
         return Bound(self.module, named) if self.module is not None else named
+
+    def join(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """One flat vector out of tensors of the variable's shapes; a missing one counts as zeros."""
+        if self.kind == "tensor":
+            (part,) = parts
+            return torch.zeros_like(self.start) if part is None else part.reshape(-1)
+        start = self.start
+        flat = [start.new_zeros(n) if p is None else p.reshape(-1) for p, n in zip(parts, self.sizes, strict=True)]
+        return torch.cat(flat)
 
     def write_back(self, vector: Tensor) -> Any:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and is returned."""
