@@ -111,3 +111,4 @@ __all__ = [
     "solve",
 ]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+__all__ = __dir__()

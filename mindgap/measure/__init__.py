@@ -89,3 +89,4 @@ _WHERE = {
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+__all__ = __dir__()

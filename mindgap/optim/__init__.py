@@ -46,3 +46,4 @@ __getattr__, __dir__ = lazy_names(
         "k_weighted_avg_fn": "averaging",
     },
 )
+__all__ = __dir__()
