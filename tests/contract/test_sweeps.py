@@ -15,7 +15,8 @@ from mindgap.base.source import Source
 from mindgap.record.migrate import STEPS, migrate_file
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, Verdict
 from mindgap.record.store import RunWriter, read_run, run_file, schema_of
-from mindgap.studies.checkpoint import SUFFIX
+from mindgap.studies.catalogue import find
+from mindgap.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.studies.loop import Trial
 from mindgap.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.studies.spec import Scale, Study
@@ -164,8 +165,6 @@ def cut_short(study: Study, out: Path, after: int) -> Path:
     item = plan(study, "quick", seeds=1)
     folder = item.folder(out)
     with RunWriter(folder, item.headers[0]) as writer:
-        from mindgap.studies.checkpoint import Checkpoints
-
         trial = Trial("plain", 0, item.headers[0].settings)
         checkpoints = Checkpoints(writer, 0)
         for row in study.loop(trial):
@@ -205,6 +204,31 @@ def test_a_checkpoint_that_does_not_fit_is_not_used(
         path.write_bytes(b"".join(lines[:3]))
     run_all([plan(STUDY, "quick")], tmp_path)
     assert rows(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("method", ["SGD", "GClip"])
+def test_a_study_of_the_catalogue_resumes_bit_for_bit_after_any_row(tmp_path: Path, method: str) -> None:
+    study = find("h7-infinite-variance")
+    item = plan(study, "quick", seeds=1, overrides={"replicas": 64, "steps": 20})
+    header = next(h for h in item.headers if h.method == method)
+    execute(study, header, tmp_path / "whole")
+    whole = rows(tmp_path / "whole")
+    (number,) = {len(found) for found in whole.values()}
+    assert number > 6
+    for after in range(1, number):
+        folder = tmp_path / str(after)
+        with RunWriter(folder, header) as writer:
+            trial = Trial(header.method, header.seed, header.settings)
+            checkpoints = Checkpoints(writer, 0)
+            for row, _ in zip(study.loop(trial), range(after)):
+                writer.row({**row, "seconds": trial.seconds})
+                checkpoints.offer(trial)
+        restored = Trial(header.method, header.seed, header.settings)
+        with RunWriter(folder, header) as writer:
+            assert Checkpoints(writer, 0).restore(restored)
+        assert restored.restored["step"] >= 1
+        assert execute(study, header, folder).outcome == "done"
+        assert rows(folder) == whole
 
 
 def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path) -> None:

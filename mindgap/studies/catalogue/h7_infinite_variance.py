@@ -8,6 +8,7 @@ blocks of size n tends to E‖∇f‖² where that is finite, and grows like n^(
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.verdict import by_method, median_of_means, slope
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -36,18 +41,29 @@ def loop(trial: Trial) -> Iterator[Row]:
     else:
         optimizer = torch.optim.SGD([points], lr=1.0)
     rng = trial.numpy("noise")
-    for step in range(1, trial["steps"] + 1):
+    if trial.restored:
+        points.copy_(trial.restored["points"])
+        rng.bit_generator.state = trial.restored["rng"]
+        optimizer.load_state_dict(trial.restored["optimizer"])
+    for step in range(trial.restored.get("step", 0) + 1, trial["steps"] + 1):
         points.grad = points + torch.from_numpy(_noise(rng, replicas, trial["tail"]))
         with trial.timed():
             optimizer.param_groups[0]["lr"] = trial["lr"] * 4 / (step + 3)
             optimizer.step()
         if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
             squares = points.square().numpy()
+            trial.save(lambda: _state(step, points, optimizer, rng))  # noqa: B023  # made before the loop goes on
             yield {"step": step, **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)}}
+    squares = points.square().numpy()
     size = 1
     while replicas // size >= 16:
         yield {"block": size, "block_mean": median_of_means(squares.tolist(), replicas // size)}
         size *= 4
+
+
+def _state(step: int, points: Tensor, optimizer: Optimizer, rng: np.random.Generator) -> dict[str, Any]:
+    """All that the next step depends on."""
+    return {"step": step, "points": points, "optimizer": optimizer.state_dict(), "rng": rng.bit_generator.state}
 
 
 def _noise(rng: np.random.Generator, replicas: int, tail: float) -> np.ndarray:
