@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and every process they start inherits that;
+# the tests of Ctrl-C need it as a person at a terminal has it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

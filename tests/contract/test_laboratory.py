@@ -298,9 +298,10 @@ def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Pat
     assert process.returncode == 130
     assert "0 of 2 runs are finished, and every row recorded so far is kept" in errors
     assert f"To go on: mindgap {' '.join(words)}" in errors
-    assert before
+    # With two workers one record may hold its header only when the other has rows.
+    assert sum(before.values()) > 0
     for path, rows in before.items():
-        assert len(read_run(path).rows) >= rows > 0
+        assert len(read_run(path).rows) >= rows
 
 
 def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
