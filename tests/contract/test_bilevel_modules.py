@@ -145,7 +145,7 @@ def test_batch_statistics_do_not_leak_between_evaluations():
     assert int(net[1].num_batches_tracked) == 0
 
 
-KEYS = ["slip", "borep", "saba", "srba", "mrbo", "f2sa", "svrb", "bsa"]
+KEYS = list(BY_KEY)
 
 
 def _rank(rank, port, folder):
