@@ -121,9 +121,9 @@ def watch(
         while True:
             state = _state(runs)
             if state != seen and state:
+                seen = state  # first: Ctrl-C may come while the page is drawn, and the last page must follow
                 write_page(runs, out, refresh=every)
                 print(f"{time.strftime('%H:%M:%S')} {out}: {len(state)} files", flush=True)
-                seen = state
             number += 1
             if number == rounds:
                 break
