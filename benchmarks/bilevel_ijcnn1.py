@@ -1,0 +1,69 @@
+"""Regularisation selection of ijcnn1's size: every method compiled, against a loop by hand and the field's figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from bilevel_timing import FIELD, SETTINGS, measure_compiled
+
+from mindgap.bilevel import Batches, BilevelProblem
+
+
+def logistic(
+    n: int = 49990, m: int = 91701, d: int = 22, batch: int = 64, dtype: Any = torch.float32
+) -> BilevelProblem:
+    """A problem of ijcnn1's size on synthetic samples."""
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(d, generator=draw)
+
+    def sample(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        features = torch.randn(rows, d, generator=draw)
+        return features.to(dtype), torch.sign(features @ truth + torch.randn(rows, generator=draw)).to(dtype)
+
+    softplus = torch.nn.functional.softplus
+
+    def upper(x: Any, y: Any, b: Any) -> Any:
+        return softplus(-b[1] * (b[0] @ y)).mean()
+
+    def lower(x: Any, y: Any, b: Any) -> Any:
+        return upper(x, y, b) + 0.5 * (x.exp() * y.square()).sum()
+
+    return BilevelProblem(
+        upper, lower, torch.full((d,), -1.0, dtype=dtype), torch.zeros(d, dtype=dtype),
+        Batches(sample(m), batch, last="drop"), Batches(sample(n), batch, last="drop"))  # fmt: skip
+
+
+def logistic_losses() -> tuple[Any, Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def upper(x: Any, y: Any, b: Any) -> Any:
+        return jax.nn.softplus(-b[1] * (b[0] @ y)).mean()
+
+    def lower(x: Any, y: Any, b: Any) -> Any:
+        return upper(x, y, b) + 0.5 * (jnp.exp(x) * y**2).sum()
+
+    return upper, lower
+
+
+def part_ijcnn1(options: Any) -> None:
+    problem, losses = logistic(), logistic_losses()
+    names = options.methods.split(",") if options.methods else list(SETTINGS)
+    rows = {}
+    for name in names:
+        steps = {"vrbo": 200, "srba": 8192, "saba": 8192}.get(name, options.steps)
+        rows[name] = measure_compiled(problem, losses, name, steps, options.repeats, options.unroll)
+        if "soba" not in rows:
+            continue
+        print(f"# {name}: {rows[name]}", flush=True)
+    scale = rows["soba"]["hand"] / 149000
+    print("| method | ours it/s | by hand it/s | ours / by hand | ours / field (scaled) | compile s |")
+    print("|---|---|---|---|---|---|")
+    for name, row in rows.items():
+        field = f"{row['ours'] / (FIELD[name] * scale):.2f}" if name in FIELD else "–"
+        print(f"| {name} | {row['ours']:.0f} | {row['hand']:.0f} | {row['ours'] / row['hand']:.2f} | {field} "
+              f"| {row['compile']:.1f} |")  # fmt: skip
+    for name in ("slip", "slip-shared"):
+        if name in rows:
+            print(f"time of {name} / time of SOBA: {rows['soba']['ours'] / rows[name]['ours']:.2f}")
