@@ -15,6 +15,8 @@ from mindgap.rules.fused.plan import Job, Plan, same_memory_order
 if TYPE_CHECKING:
     from mindgap.optim.optimizer import RuleOptimizer
 
+#: Kinds of settings that cannot change while they stay the same object, as tensors and functions of the step can.
+_LASTING = (float, int, str, tuple, type(None))
 _NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -34,6 +36,8 @@ class FusedSteps:
         self._absent: list[Tensor] = []
         self._refusal: str | None = None
         self._lasting = True
+        self._tape: Any = None
+        self._taped: Any = None
 
     def step(self, optimizer: RuleOptimizer) -> bool:
         """Make one step in the fused form; False where the optimizer must make it itself."""
@@ -120,9 +124,48 @@ class FusedSteps:
 
     def _run(self, optimizer: RuleOptimizer) -> None:
         assert self._plans is not None
-        plans = self._plans
-        by_engine: dict[str, list[Job]] = {}
         optimizer._tick()
+        settings = self._settings(optimizer)
+        same = self._tape is not None and settings is not None and settings == self._taped[0]
+        if not (same and self._again(optimizer)) and not self._anew(optimizer, self._plans, settings):
+            return
+        if optimizer._project is not None:
+            with torch.no_grad():
+                everything = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+                optimizer._project(everything)
+        if not self._lasting:
+            self._plans = None
+
+    def _settings(self, optimizer: RuleOptimizer) -> list[Any] | None:
+        """All that a step depends on besides memory and the step number; None where it may change unseen."""
+        assert self._plans is not None
+        if optimizer._nonfinite == "raise" or not self._lasting:
+            return None
+        values: list[Any] = [optimizer._nonfinite]
+        for group, plan in self._plans:
+            values.append(plan.moves)
+            values += [group.get(name) for name in optimizer.defaults if name != "k"]
+        for value in values:
+            if not isinstance(value, _LASTING):
+                return None
+        return values
+
+    def _again(self, optimizer: RuleOptimizer) -> bool:
+        """Make the launches of the last step once more; False where they do not fit this one."""
+        assert self._plans is not None
+        _, counted, notes, skips = self._taped
+        if not self._tape.fits() or not all(counted(plan, group["k"]) for group, plan in self._plans):
+            return False
+        self._tape.play()
+        optimizer._device_skips = skips
+        optimizer._note(**notes)
+        return True
+
+    def _anew(
+        self, optimizer: RuleOptimizer, plans: list[tuple[dict[str, Any], Plan]], settings: list[Any] | None
+    ) -> bool:
+        """Make the step from the groups' settings; False where gradients that are not finite stop it."""
+        by_engine: dict[str, list[Job]] = {}
         for group, plan in plans:
             betas = group.get("betas")
             job = Job(
@@ -134,16 +177,22 @@ class FusedSteps:
                 optimizer._fused_numbers(group),
             )
             by_engine.setdefault(plan.device.type, []).append(job)
-        if optimizer._nonfinite != "propagate" and not self._go(optimizer, by_engine):
-            return
-        for kind, jobs in by_engine.items():
-            optimizer._note(**optimizer._fused_update(_engine(kind), jobs))
-        if optimizer._project is not None:
-            with torch.no_grad():
-                everything = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-                optimizer._project(everything)
-        if not self._lasting:
-            self._plans = None
+        self._tape = None
+        if settings is None or set(by_engine) != {"cuda"}:
+            if optimizer._nonfinite != "propagate" and not self._go(optimizer, by_engine):
+                return False
+            for kind, jobs in by_engine.items():
+                optimizer._note(**optimizer._fused_update(_engine(kind), jobs))
+            return True
+        from mindgap.rules.fused import cuda, cuda_rules
+
+        with cuda.Tape() as tape:
+            if optimizer._nonfinite != "propagate":
+                self._go(optimizer, by_engine)
+            notes = optimizer._fused_update(cuda_rules, by_engine["cuda"])
+        optimizer._note(**notes)
+        self._tape, self._taped = tape, (settings, cuda_rules.counted, notes, optimizer._device_skips)
+        return True
 
     def follow_device(self, optimizer: RuleOptimizer) -> None:
         """Take over step numbers that run on the device, where graph replays advance them (waits for it)."""

@@ -70,6 +70,77 @@ def test_a_step_never_waits_for_the_device():
             assert optimizer.report().steps == 7, name
 
 
+def test_a_step_made_from_the_last_ones_launches_equals_a_step_made_anew():
+    for policy in ("propagate", "skip"):
+        for name, make in MAKES.items():
+            torch.manual_seed(0)
+            starts = [torch.randn(n, device="cuda") for n in (3, 2000)]
+            pair = []
+            for _ in range(2):
+                params = [torch.nn.Parameter(start.clone()) for start in starts]
+                for p in params:
+                    p.grad = torch.zeros_like(p)
+                pair.append((params, make(params, 0.1)))
+                pair[-1][1]._nonfinite = policy
+            played = 0
+            for k in range(16):
+                grads = [torch.randn_like(start) for start in starts]
+                if k == 9 and policy == "skip":
+                    grads[1][7] = float("nan")
+                for params, optimizer in pair:
+                    for p, g in zip(params, grads):
+                        p.grad.copy_(g)
+                        if k == 5:  # gradients move
+                            p.grad = p.grad.clone()
+                    if k == 7:
+                        optimizer.param_groups[0]["lr"] = 0.05
+                    if k == 8:
+                        optimizer.report(reset=True)
+                    if k == 11:  # steps outside the kernels
+                        optimizer.param_groups[0]["fused"] = False
+                    if k == 12:
+                        optimizer.param_groups[0]["fused"] = None
+                pair[1][1]._fused._tape = None  # the twin looks everything up at every step
+                tape = pair[0][1]._fused._tape
+                for _, optimizer in pair:
+                    optimizer.step()
+                played += tape is not None and pair[0][1]._fused._tape is tape and k != 11
+                for a, b in zip(pair[0][0], pair[1][0]):
+                    assert torch.equal(a, b), (name, policy, k)
+            reports = [optimizer.report() for _, optimizer in pair]
+            assert reports[0] == reports[1], (name, policy, reports)
+            assert reports[0].skipped == (policy == "skip"), (name, policy, reports)
+            assert played >= 8, (name, policy, played)
+
+
+def test_a_step_outside_follows_a_capture():
+    model = torch.nn.Linear(64, 3).cuda()
+    optimizer = ACClip(model.parameters(), torch.tensor(0.05, device="cuda"), fused=True)
+    data = torch.randn(32, 64, device="cuda")
+
+    def train():
+        optimizer.zero_grad(set_to_none=True)
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+    for p in model.parameters():  # the captured step has not run: its gradients hold nothing yet
+        p.grad.fill_(0.5)
+    before = model.weight.detach().clone()
+    optimizer.step()
+    torch.cuda.synchronize()
+    assert bool(torch.isfinite(model.weight).all())
+    assert not torch.equal(before, model.weight)
+
+
 def test_tensors_above_two_gibibytes():
     n = 2**29 + 2**20 + 7
     for make in (lambda p: ACClip(p, 0.1, weight_decay=0.0, fused=True), lambda p: GClip(p, 0.1, 1.0, fused=True)):

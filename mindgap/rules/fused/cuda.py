@@ -42,6 +42,40 @@ def unavailable() -> str | None:
 _RUNNERS: dict[Any, Any] = {}
 
 
+class Tape:
+    """The launches of one step, to be made again at once where a step has the same tensors and the same numbers.
+
+    Looking up the launches of a step takes longer than making them; a step with a constant learning rate whose
+    gradients did not move needs none of it.
+    """
+
+    #: The tape that runs now; None where nothing is written down.
+    running: Tape | None = None
+
+    def __init__(self) -> None:
+        self.device = torch._C._cuda_getDevice()
+        self.launches: list[tuple[Any, tuple[Any, ...]]] = []
+        #: Whether every launch of the step is on it: one that compiled a kernel, or went elsewhere, is not.
+        self.whole = True
+
+    def __enter__(self) -> Tape:
+        Tape.running = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Tape.running = None
+
+    def play(self) -> None:
+        """Make the launches again, on the stream that is current now."""
+        stream = _stream(self.device)
+        for runner, arguments in self.launches:
+            runner(*arguments, stream=stream)
+
+    def fits(self) -> bool:
+        """Whether it can be played here: it is whole, and its device is the current one."""
+        return self.whole and torch._C._cuda_getDevice() == self.device
+
+
 def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any) -> None:
     """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own order.
 
@@ -49,14 +83,20 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     The variant depends on nothing but the constants, the tensors' addresses and the device, so it is looked up by
     those here and then started directly.
     """
-    device = tensors[0].device.index
+    device, tape = tensors[0].device.index, Tape.running
     addresses = tuple([t.data_ptr() for t in tensors])
     key = (name, programs, WARPS, device, addresses, *constants.values())
     found = _RUNNERS.get(key)
     if found is not None:
         runner, tail = found
-        runner(*addresses, *numbers, *tail, stream=_stream(device))
+        arguments = (*addresses, *numbers, *tail)
+        runner(*arguments, stream=_stream(device))
+        if tape is not None:
+            tape.launches.append((runner, arguments))
+            tape.whole &= device == tape.device
         return
+    if tape is not None:
+        tape.whole = False
     kernel = getattr(kernels(), name)
     compiled = kernel[(programs,)](*tensors, *numbers, **constants, num_warps=8 if "WIDE" in constants else WARPS)
     if compiled is not None:  # Triton's interpreter compiles nothing

@@ -48,7 +48,7 @@ class _Tables:
         self.flag = torch.ones((), dtype=torch.int32, device=device)
         self.counter: Tensor | None = None
         self.host_k = -1
-        self._addresses: dict[tuple[str, ...], tuple[np.ndarray, Tensor, bool]] = {}
+        self._addresses: dict[tuple[str, ...], tuple[np.ndarray, Tensor, bool, bool]] = {}
         self._spare: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
         self._captured: list[Any] = []
 
@@ -56,13 +56,18 @@ class _Tables:
         """The plan's addresses on the device, and whether all are multiples of 16 bytes."""
         rows = plan.addresses(names)
         kept = self._addresses.get(names)
-        if kept is None or kept[0] is not rows:
-            kept = self._addresses[names] = (rows, self._upload(rows, names, plan), not (rows % 16).any())
+        # A table made during a capture is filled by the graph's replays only: it serves no step outside the capture.
+        if kept is None or kept[0] is not rows or (kept[3] and not _capturing(plan)):
+            captured = _capturing(plan)
+            table = self._upload(rows, names, plan, captured)
+            kept = self._addresses[names] = (rows, table, not (rows % 16).any(), captured)
         return kept[1], kept[2]
 
-    def _upload(self, rows: np.ndarray, names: tuple[str, ...], plan: Plan) -> Tensor:
+    def _upload(self, rows: np.ndarray, names: tuple[str, ...], plan: Plan, captured: bool) -> Tensor:
         device = plan.device
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if captured:
+            if cuda.Tape.running is not None:
+                cuda.Tape.running.whole = False
             # A replay copies from this pinned memory again: it must live, unchanged, as long as the graph.
             host, table = self._spare[names].pop()
             host.numpy()[...] = rows
@@ -74,6 +79,10 @@ class _Tables:
             pairs = [(blank.pin_memory() if device.type == "cuda" else blank, blank.to(device)) for _ in range(RESERVE)]
             self._spare[names] = pairs
         return _to(rows, device)
+
+
+def _capturing(plan: Plan) -> bool:
+    return plan.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
@@ -203,6 +212,15 @@ def _counter(job: Job, held: _Tables) -> Tensor:
         held.counter.fill_(k - 1)
     held.host_k = k
     return held.counter
+
+
+def counted(plan: Plan, k: int) -> bool:
+    """Whether the device will count the next step as number k by itself, or does not count; notes that it was made."""
+    held = tables(plan)
+    if held.counter is not None and k != held.host_k + 1:
+        return False
+    held.host_k = k
+    return True
 
 
 def device_step(plan: Plan) -> int | None:

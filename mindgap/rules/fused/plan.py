@@ -83,6 +83,8 @@ class Plan:
         self._grads = ([g.data_ptr() for g in grads], [g.stride() for g in grads])
         self._fixed = {name: [t.data_ptr() for t in tensors] for name, tensors in states.items()}
         self._rows: dict[tuple[str, ...], Any] = {}
+        #: How often gradients were found at other addresses.
+        self.moves = 0
         #: Whether the plan is kept for further steps (plans over the pieces of DTensors are not).
         self.lasting = True
         #: Room for what an engine wants to keep with the plan (device tables, buffers).
@@ -111,6 +113,7 @@ class Plan:
             if strides != self._grads[1] or any(g.dtype is not self.grad_dtype for g in grads):  # type: ignore[union-attr]
                 return False
             self._grads = (pointers, strides)
+            self.moves += 1
             self._rows.clear()
         return True
 
