@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.checkpoint import load_state, save_state
+    from mindgap.bilevel.checkpoint import load_state, pack_state, save_state, unpack_state
     from mindgap.bilevel.exact import exact_hypergradient, hyper_objective, lower_solution
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
@@ -48,7 +48,9 @@ _WHERE = {
     "hyper_objective": "exact",
     "lower_solution": "exact",
     "load_state": "checkpoint",
+    "pack_state": "checkpoint",
     "save_state": "checkpoint",
+    "unpack_state": "checkpoint",
     "Method": "method",
     "State": "method",
     "TorchOracle": "oracles",
@@ -107,8 +109,10 @@ __all__ = [
     "hyper_objective",
     "load_state",
     "lower_solution",
+    "pack_state",
     "save_state",
     "solve",
+    "unpack_state",
 ]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()

@@ -25,15 +25,22 @@ def _fingerprint(oracle: Any) -> dict[str, Any]:
     return found
 
 
-def save_state(path: str | Path, state: State) -> None:
-    """Write a state; an earlier file stays until the new one is complete.
+def pack_state(state: State) -> dict[str, Any]:
+    """A state as tensors, numbers and texts, to be kept wherever one likes; :func:`unpack_state` is the inverse.
 
-    Args:
-        path: the file. Its folder must exist.
-        state: of any method and backend.
+    Example:
+        >>> from mindgap.bilevel import SOBA, BilevelProblem
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
+        ...     batch_size=2)
+        >>> method = SOBA(lr_x=0.1, lr_y=0.5)
+        >>> state = method.step(method.init(problem))
+        >>> again = unpack_state(pack_state(state), method, method.oracle(problem))
+        >>> again.t, bool((method.step(again).y == method.step(state).y).all())
+        (1, True)
     """
-    path = Path(path)
-    content = {
+    return {
         "version": _VERSION,
         "method": repr(state.method),
         "problem": repr(_fingerprint(state.oracle)),
@@ -44,9 +51,19 @@ def save_state(path: str | Path, state: State) -> None:
         "updates": dict(state.updates),
         "calls": dict(state.calls),
     }
+
+
+def save_state(path: str | Path, state: State) -> None:
+    """Write a state; an earlier file stays until the new one is complete.
+
+    Args:
+        path: the file. Its folder must exist.
+        state: of any method and backend.
+    """
+    path = Path(path)
     part = path.with_name(path.name + ".part")
     try:
-        torch.save(content, part)
+        torch.save(pack_state(state), part)
         os.replace(part, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -68,6 +85,19 @@ def load_state(path: str | Path, method: Method, oracle: Any) -> State:
         content = torch.load(path, weights_only=True, map_location=oracle.problem.device)
     except Exception as error:
         fail("checkpoint", f"must be a readable state ({error})", str(path))
+    return unpack_state(content, method, oracle)
+
+
+def unpack_state(content: Any, method: Method, oracle: Any) -> State:
+    """The state that :func:`pack_state` took apart.
+
+    Args:
+        content: what it returned, or what became of it on the disk.
+        method, oracle: as for :func:`load_state`.
+
+    Raises:
+        RuleError: when the content is no state, or of another method or problem.
+    """
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         fail(
             "checkpoint", f"must have version {_VERSION}", content.get("version") if isinstance(content, dict) else None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from mindgap.cli.live import _span
 from mindgap.cli.pages import RunsFolder
 from mindgap.cli.show import progress, say, table
 from mindgap.cli.studies import Names, Records, ScaleName, wanted_studies
+from mindgap.record.schema import RecordError
 from mindgap.record.store import read_run
 from mindgap.studies.catalogue import find
 from mindgap.studies.spec import SCALES
@@ -28,6 +30,8 @@ def show(
     name: StudyName, runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")
 ) -> None:
     """Print everything a study is: claim, source, scales, methods, settings, figures, and what it has cost."""
+    from mindgap.studies.tune import chosen
+
     study = find(name)
     facts = [
         ("study", study.name),
@@ -37,32 +41,70 @@ def show(
         ("source", str(study.source)),
         ("scales", ", ".join(f"{s} ({study.scales[s].seeds} seeds a method)" for s in SCALES if s in study.scales)),
         ("figures", "; ".join(f.title for f in study.figures)),
-        ("pass rule", " ".join((study.judge.__doc__ or "").split())),
+        ("pass rule", " ".join((study.judge.__doc__ or "").replace("*", "").split())),
     ]
     if study.tunable:
         space = ", ".join(f"{n} in [{low:g}, {high:g}]" for n, (low, high) in study.tunable.items())
         facts.append(("tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"))
+    facts += [
+        (f"chosen at scale {scale}", "; ".join(f"{method}: {_settings(found)}" for method, found in tuned.items()))
+        for scale in study.scales
+        if (tuned := chosen(runs, study, scale))
+    ]
     table(("", study.name), facts)
+    taken = {scale: times(runs / study.name / scale) for scale in study.scales}
+    table(
+        ("scale", "settings", "cost of all its runs"),
+        [(scale, _settings(_common(study, scale)), cost(study, scale, taken[scale])) for scale in study.scales],
+    )
     rows = []
-    for scale in study.scales:
-        for method in study.methods:
-            settings = ", ".join(f"{k}={v}" for k, v in sorted(study.settings(scale, method).items()))
-            rows.append((scale, method, settings, cost(study, scale, method, runs)))
-    table(("scale", "method", "settings", "cost"), rows)
+    for method, own in study.methods.items():
+        spans = [
+            f"{_span(statistics.median(found))} ({scale}, median of {len(found)})"
+            for scale in study.scales
+            if (found := taken[scale].get(method))
+        ]
+        rows.append((method, _settings(own) or "none", "; ".join(spans) or "unknown (no earlier run)"))
+    table(("method", "its own settings", "cost of a run"), rows)
 
 
-def cost(study: Study, scale: str, method: str, runs: Path) -> str:
-    """What a run of a method has taken, and what all its seeds take, from the finished records of any settings."""
-    taken = []
-    for path in (runs / study.name / scale).glob("*.jsonl"):
-        run = read_run(path)
-        if run.done and run.end is not None and run.header.method == method:
-            taken.append(run.end.wall if run.end.wall is not None else run.end.seconds)
-    if not taken:
-        return "unknown (no earlier run)"
-    typical = statistics.median(taken)
+def _settings(settings: Mapping[str, Any]) -> str:
+    """Settings in one line, numbers as short as they are exact enough to recognise."""
+    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in sorted(settings.items()))
+
+
+def _common(study: Study, scale: str) -> dict[str, Any]:
+    """The scale's settings, less those that every method replaces by its own."""
+    settings = study.scales[scale].settings
+    return {name: settings[name] for name in settings if not all(name in own for own in study.methods.values())}
+
+
+def times(folder: Path) -> dict[str, list[float]]:
+    """Method -> seconds that its finished runs of any settings took; a record that cannot be read says nothing."""
+    taken: dict[str, list[float]] = {}
+    for path in folder.glob("*.jsonl"):
+        try:
+            run = read_run(path)
+        except RecordError:
+            continue
+        if run.done and run.end is not None:
+            seconds = run.end.wall if run.end.wall is not None else run.end.seconds
+            taken.setdefault(run.header.method, []).append(seconds)
+    return taken
+
+
+def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
+    """What all runs of a scale take one after the other; a method that never ran is guessed from those that did."""
+    known = {method: statistics.median(found) for method, found in taken.items() if method in study.methods}
     seeds = study.scales[scale].seeds
-    return f"{_span(typical)} a run, {_span(typical * seeds)} for {seeds} seeds (median of {len(taken)})"
+    number = f"{seeds * len(study.methods)} runs ({len(study.methods)} methods, {seeds} seeds)"
+    if not known:
+        return f"unknown for {number}: no earlier run"
+    guess = statistics.median(known.values())
+    total = seeds * sum(known.get(method, guess) for method in study.methods)
+    never = len(study.methods) - len(known)
+    words = f"; {never} never ran, taken to be like the others" if never else ""
+    return f"about {_span(total)} with --jobs 1 for {number}{words}"
 
 
 def tune(

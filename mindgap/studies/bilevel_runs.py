@@ -60,14 +60,22 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
         readings: how many states to hand out after the first.
         least: iterations every method makes at least, should the budget not pay for them.
 
-    The run ends early when x or y is no longer finite.
+    The run ends early when x or y is no longer finite. With every state a checkpoint is offered, and a trial that was
+    restored goes on after the state of its last one.
     """
     import torch
 
-    with trial.timed():
-        state = method.init(problem, seed=trial.seed)
-    yield state
+    from mindgap.bilevel import pack_state, unpack_state
+
     marks = [budget * (i + 1) // readings for i in range(readings)]
+    if trial.restored:
+        state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
+        marks = marks[len(marks) - trial.restored["marks"] :]
+    else:
+        with trial.timed():
+            state = method.init(problem, seed=trial.seed)
+        trial.save(lambda: {"state": pack_state(state), "marks": len(marks)})
+        yield state
     while marks:
         with trial.timed():
             state = method.step(state)
@@ -75,6 +83,7 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
         if not finite or (state.total_calls >= marks[0] and (state.t >= least or len(marks) > 1)):
             while marks and (not finite or state.total_calls >= marks[0]) and (len(marks) > 1 or state.t >= least):
                 marks.pop(0)
+            trial.save(lambda: {"state": pack_state(state), "marks": len(marks) if finite else 0})  # noqa: B023
             yield state
             if not finite:
                 return

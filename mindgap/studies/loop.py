@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindgap.base.rng import numpy_stream, torch_stream
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+Cell = TypeVar("Cell")
 
 #: What a loop offers to save: the mapping, or a function that makes it when it is wanted.
 State = dict[str, Any] | Callable[[], dict[str, Any]]
@@ -73,6 +75,22 @@ class Trial:
                 yield {"step": step, "loss": loss}
         """
         self._saved = state
+
+    def cells(self, cells: Iterable[Cell]) -> Iterator[Cell]:
+        """The cells of a grid, with a checkpoint offered for each; those recorded before an interruption are left out.
+
+        For a loop that yields one row a cell and in which no cell depends on another: each has random streams of
+        its own name.
+
+        Example:
+            >>> trial = Trial("sgd", 0, {}, restored={"cell": 1})
+            >>> list(trial.cells([0.1, 0.2, 0.3]))
+            [0.2, 0.3]
+        """
+        for number, cell in enumerate(cells):
+            if number >= self.restored.get("cell", 0):
+                self.save({"cell": number + 1})
+                yield cell
 
     def take_saved(self) -> State | None:
         """What was offered since the last call, for the runner."""

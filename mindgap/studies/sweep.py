@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -133,6 +134,9 @@ def _cluster(sweep: Sweep) -> AbstractContextManager[Any]:
     if sweep.backend == "loky":
         # Workers ended by Ctrl-C leave semaphores behind; their tracker removes them and need not speak of it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+        # A worker that was idle for long, or that died: loky starts another, and what it was doing is tried again here.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor", UserWarning)
         stack.enter_context(parallel_config(backend="loky", inner_max_num_threads=1))
     elif sweep.backend == "dask":
         distributed = _needs("distributed", "dask")

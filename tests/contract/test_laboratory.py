@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from cases.report_records import write_study
 
 from mindgap.base.check import RuleError
 from mindgap.base.source import Source
+from mindgap.cli.laboratory import cost
 from mindgap.cli.live import Boards, Watcher
 from mindgap.record.schema import End, Row, Run, Verdict
 from mindgap.record.store import RunWriter, read_json, read_run
@@ -253,8 +255,22 @@ def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path) -> Non
     assert mindgap("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
     done = mindgap("show", "e8-windows", "--runs", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    for words in ("Lemma 6.4.2", "periods=20", "for 1 seeds (median of 1)", "unknown (no earlier run)", "pass rule"):
-        assert words in done.stdout
+    lines = dict(line.split("\t", 1) for line in done.stdout.splitlines())
+    assert "Lemma 6.4.2" in lines["source"]
+    assert lines["pass rule"].startswith("The iterates have period n+1")
+    assert re.fullmatch(
+        r"periods=20, window=0\tabout \d+ s with --jobs 1 for 2 runs \(2 methods, 1 seeds\)", lines["quick"]
+    )
+    assert lines["cpu"] == "periods=1000, window=0\tunknown for 2 runs (2 methods, 1 seeds): no earlier run"
+    assert re.fullmatch(r"n=20\t\d+ s \(quick, median of 1\)", lines["n = 20"])
+
+
+def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_to_be() -> None:
+    words = cost(STUDY, "quick", {"slow": [3.0, 5.0, 4.0]})
+    assert words == (
+        "about 16 s with --jobs 1 for 4 runs (2 methods, 2 seeds); 1 never ran, taken to be like the others"
+    )
+    assert cost(STUDY, "quick", {"slow": [3.0], "fast": [1.0], "gone": [99.0]}).startswith("about 8 s with")
 
 
 def test_force_says_what_it_overwrites_and_compare_finds_no_difference(tmp_path: Path) -> None:

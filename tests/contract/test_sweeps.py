@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,11 @@ from mindgap.base.source import Source
 from mindgap.record.migrate import STEPS, migrate_file
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, Verdict
 from mindgap.record.store import RunWriter, read_run, run_file, schema_of
-from mindgap.studies.catalogue import find
 from mindgap.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.studies.loop import Trial
 from mindgap.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.studies.spec import Scale, Study
-from mindgap.studies.sweep import ATTEMPTS, Sweep
+from mindgap.studies.sweep import ATTEMPTS, Sweep, _cluster
 
 
 def walk(trial: Trial) -> Iterator[Row]:
@@ -206,29 +206,6 @@ def test_a_checkpoint_that_does_not_fit_is_not_used(
     assert rows(tmp_path) == undisturbed
 
 
-@pytest.mark.parametrize("method", ["SGD", "GClip"])
-def test_a_study_of_the_catalogue_resumes_bit_for_bit_after_any_row(tmp_path: Path, method: str) -> None:
-    study = find("h7-infinite-variance")
-    item = plan(study, "quick", seeds=1, overrides={"replicas": 64, "steps": 20})
-    header = next(h for h in item.headers if h.method == method)
-    execute(study, header, tmp_path / "whole")
-    whole = rows(tmp_path / "whole")
-    (number,) = {len(found) for found in whole.values()}
-    assert number > 6
-    for after in range(1, number):
-        folder = tmp_path / str(after)
-        with RunWriter(folder, header) as writer:
-            trial = Trial(header.method, header.seed, header.settings)
-            checkpoints = Checkpoints(writer, 0)
-            for row, _ in zip(study.loop(trial), range(after)):
-                writer.row({**row, "seconds": trial.seconds})
-                checkpoints.offer(trial)
-        restored = Trial(header.method, header.seed, header.settings)
-        with RunWriter(folder, header) as writer:
-            assert Checkpoints(writer, 0).restore(restored)
-        assert restored.restored["step"] >= 1
-        assert execute(study, header, folder).outcome == "done"
-        assert rows(folder) == whole
 
 
 def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path) -> None:
@@ -248,6 +225,15 @@ def test_force_names_what_it_overwrites_and_nothing_else(tmp_path: Path) -> None
     assert len(named) == 2
     forget(named)
     assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_of_lokys_warnings_only_the_one_about_workers_that_stopped_is_kept_back() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with _cluster(Sweep(2)):
+            warnings.warn("A worker stopped while some jobs were given to the executor. This can be ...", stacklevel=1)
+            with pytest.raises(UserWarning, match="another matter"):
+                warnings.warn("another matter", stacklevel=1)
 
 
 @pytest.mark.parametrize(

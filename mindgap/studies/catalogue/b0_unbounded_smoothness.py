@@ -155,5 +155,6 @@ STUDIES = (
             ),
         ),
         tunable=TUNABLE,
+        tune_on="gradient_norm",
     ),
 )

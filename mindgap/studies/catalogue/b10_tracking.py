@@ -24,7 +24,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     """SLIP with x-step η = drift and y-step α; beside it plain SGD on y at the first x, on the same samples."""
     import torch
 
-    from mindgap.bilevel import SLIP, Batches, BilevelProblem, Constant, Sample
+    from mindgap.bilevel import SLIP, Batches, BilevelProblem, Constant, Sample, pack_state, unpack_state
     from mindgap.tasks.problems import quadratic_problem
 
     drift, rate, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
@@ -65,13 +65,19 @@ def loop(trial: Trial) -> Iterator[Row]:
         (gradient,) = torch.autograd.grad(lower(quadratic.x0, leaf, lower_data.fetch(token)), leaf)
         return y - rate * gradient
 
-    with trial.timed():
-        state = method.init(problem, seed=trial.seed)
-    plain = quadratic.y0
-    for position in range(warm):
-        plain = sgd(plain, position)
-    for step in range(trial["steps"] + 1):
-        if step % trial["every"] == 0:
+    if trial.restored:
+        state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
+        plain = trial.restored["plain"]
+    else:
+        with trial.timed():
+            state = method.init(problem, seed=trial.seed)
+        plain = quadratic.y0
+        for position in range(warm):
+            plain = sgd(plain, position)
+    for step in range(trial.restored.get("step", 0), trial["steps"] + 1):
+        # The checkpoint stands between the row and the iteration: a restored trial begins with the latter.
+        if step % trial["every"] == 0 and not (trial.restored and step == trial.restored["step"]):
+            trial.save(lambda: {"step": step, "plain": plain, "state": pack_state(state)})  # noqa: B023
             yield {
                 "step": step,
                 "error": float((state.y - quadratic.y_star(state.x)).norm()),

@@ -203,6 +203,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
             Figure("Training accuracy, on corrupted labels", "train_accuracy", "training accuracy", x="x_epoch"),
         ),
         tunable=TUNABLE,
+        tune_on="validation_loss",
     )
 
 

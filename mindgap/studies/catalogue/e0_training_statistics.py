@@ -25,13 +25,22 @@ def loop(trial: Trial) -> Iterator[Row]:
     problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=trial.seed)
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
     order, reader = trial.torch("order"), trial.torch("readings")
-    for step in range(trial["steps"] + 1):
-        if step % trial["every"] == 0:
+    model, before = problem.objective.model, trial.restored
+    if before:
+        model.load_state_dict(before["model"])
+        optimizer.load_state_dict(before["optimizer"])
+        order.set_state(before["order"])
+        reader.set_state(before["reader"])
+    for step in range(before.get("step", 0), trial["steps"] + 1):
+        # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
+        if step % trial["every"] == 0 and not (before and step == before["step"]):
             found = []
             for _ in range(2):
                 batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
                 found.append(training_statistics(problem.objective, batches, growth=False, seed=trial.seed))
             first, second = found
+            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
+                                "order": order.get_state(), "reader": reader.get_state()})
             yield {"step": step, "samples": first.samples, "seconds": trial.seconds,
                    "gradient_norm_unbiased": first.gradient_norm_unbiased, "noise_low": first.noise_interval[0],
                    "noise_high": first.noise_interval[1],

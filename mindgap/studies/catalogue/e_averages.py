@@ -81,7 +81,10 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
 
     x, y = _digits(trial["samples"])
     copies, batch, normal = trial["copies"], trial["batch"], trial["batch_norm"]
-    for gamma, share in itertools.product(trial["gamma"], trial["step_shares"]):
+    before = trial.restored
+    for cell, (gamma, share) in enumerate(itertools.product(trial["gamma"], trial["step_shares"])):
+        if cell < before.get("cell", 0):
+            continue
         g = trial.torch(f"training {gamma}")
         net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal)
         layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
@@ -91,7 +94,11 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
         panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
         bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
         worst = loss_share = 0.0
-        for step in range(1, trial["steps"] + 1):
+        first = 1
+        if before and cell == before["cell"]:
+            theta, worst, loss_share, first = before["theta"], before["worst"], before["loss_share"], before["step"] + 1
+            g.set_state(before["rng"])
+        for step in range(first, trial["steps"] + 1):
             pick = torch.randint(len(x), (copies, batch), generator=g)
             with trial.timed():
                 losses, gradients = net.gradient(theta, x[pick], y[pick])
@@ -102,6 +109,8 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
             size = theta[-2].abs().max() / layer.scale_bound if normal else net.operator_norms(theta).max() / radius
             worst, loss_share = max(worst, float(size)), max(loss_share, float(losses.max()) / bound)
             if step % max(1, trial["steps"] // 25) == 0 or step == 1:
+                trial.save(lambda: {"cell": cell, "step": step, "theta": theta, "worst": worst,  # noqa: B023
+                                    "loss_share": loss_share, "rng": g.get_state()})  # noqa: B023
                 yield {"step": step, "panel": panel, "size": worst, "size_now": float(size), "loss_share": loss_share,
                        "loss": float(losses.mean())}
 

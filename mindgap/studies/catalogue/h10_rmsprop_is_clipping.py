@@ -25,7 +25,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.optim import CClip
 
     rng = trial.numpy("parameters")
-    for draw in range(trial["draws"]):
+    if trial.restored:
+        rng.bit_generator.state = trial.restored["rng"]
+    for draw in range(trial.restored.get("draw", 0), trial["draws"]):
         alpha, epsilon, beta2 = 10 ** rng.uniform(-5, 0), 10 ** rng.uniform(-10, -2), 1 - 10 ** rng.uniform(-4, -0.1)
         v, g = 10 ** rng.uniform(-8, 4), 10 ** rng.uniform(-5, 5)
         a = epsilon + (beta2 * v) ** 0.5
@@ -35,6 +37,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             point = torch.zeros((), dtype=torch.float64, requires_grad=True)
             point.grad = torch.tensor(g, dtype=torch.float64)
             CClip([point], lr=eta, tau=tau).step()
+        trial.save(lambda: {"draw": draw + 1, "rng": rng.bit_generator.state})  # noqa: B023
         yield {"step": draw, "gradient_over_tau": g / tau, "ratio": rmsprop / -float(point.detach())}
 
 

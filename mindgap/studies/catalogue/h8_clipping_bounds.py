@@ -95,7 +95,7 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
     about one of them in K·d draws at the sizes that matter.
     """
     K, alpha = trial["horizon"], trial["alpha"]
-    for d in trial["dimensions"]:
+    for d in trial.cells(trial["dimensions"]):
         B = d**-0.5
         G = d ** (1 / alpha) * B  # ‖B‖_α
         runs = max(trial["least_runs"], trial["coordinates"] // d)

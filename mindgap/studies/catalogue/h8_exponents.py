@@ -9,6 +9,7 @@ bounded because every step is clipped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -97,23 +98,23 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
     from mindgap import theory
 
     multiples = np.geomspace(0.1, 30, trial["jumps"])
-    for alpha in trial["alphas"]:
-        for K in np.geomspace(trial["first"], trial["last"], trial["horizons"]):
-            if trial["theorem"] == "4.4.1":
-                a = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
-                c, bound = theory.gclip_nonconvex_parameters(a, int(K)), theory.gclip_nonconvex_bound(a, int(K))
-            else:
-                # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
-                m = theory.SmoothMoment(alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5)
-                c, bound = theory.moment_nonconvex_parameters(m, int(K)), theory.moment_nonconvex_bound(m, int(K))
-            eta, tau = c.eta * trial["step_factor"], c.tau
-            jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
-            with trial.timed():
-                problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
-                error = theory.mean_square_gradient(problem, np.array(eta), np.array(tau), np.array(K), np.array(1.0))
-            worst = int(error.argmax())
-            yield {"alpha": alpha, "K": float(K), "error": float(error[worst]), "jump": float(jumps[worst]),
-                   "bound": bound, "ratio": float(error[worst]) / bound}
+    horizons = np.geomspace(trial["first"], trial["last"], trial["horizons"])
+    for alpha, K in trial.cells(product(trial["alphas"], horizons)):
+        if trial["theorem"] == "4.4.1":
+            a = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
+            c, bound = theory.gclip_nonconvex_parameters(a, int(K)), theory.gclip_nonconvex_bound(a, int(K))
+        else:
+            # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
+            m = theory.SmoothMoment(alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5)
+            c, bound = theory.moment_nonconvex_parameters(m, int(K)), theory.moment_nonconvex_bound(m, int(K))
+        eta, tau = c.eta * trial["step_factor"], c.tau
+        jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
+        with trial.timed():
+            problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
+            error = theory.mean_square_gradient(problem, np.array(eta), np.array(tau), np.array(K), np.array(1.0))
+        worst = int(error.argmax())
+        yield {"alpha": alpha, "K": float(K), "error": float(error[worst]), "jump": float(jumps[worst]),
+               "bound": bound, "ratio": float(error[worst]) / bound}
 
 
 def judge_nonconvex(runs: Sequence[Run]) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,16 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
     """The average error over the two problems that k samples cannot tell apart, against 2^(-14) k^(-2(α-1)/α)."""
     from mindgap import theory
 
-    for alpha in trial["alphas"]:
-        for k in trial["horizons"]:
-            epsilon = theory.hardest_epsilon(alpha, k)
-            bound = trial["bound_factor"] * theory.strongly_convex_lower_bound(alpha, k)
-            with trial.timed():
-                if trial["rule"] == "bayes":
-                    error, se = theory.bayes_risk(alpha, epsilon, k), 0.0
-                else:
-                    values = np.concatenate([_runs(trial, alpha, epsilon, k, nu) for nu in (0, 1)])
-                    error, se = float(values.mean()), float(values.std() / math.sqrt(len(values)))
-            yield {"alpha": alpha, "k": k, "error": error, "se": se, "bound": bound, "ratio": error / bound}
+    for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
+        epsilon = theory.hardest_epsilon(alpha, k)
+        bound = trial["bound_factor"] * theory.strongly_convex_lower_bound(alpha, k)
+        with trial.timed():
+            if trial["rule"] == "bayes":
+                error, se = theory.bayes_risk(alpha, epsilon, k), 0.0
+            else:
+                values = np.concatenate([_runs(trial, alpha, epsilon, k, nu) for nu in (0, 1)])
+                error, se = float(values.mean()), float(values.std() / math.sqrt(len(values)))
+        yield {"alpha": alpha, "k": k, "error": error, "se": se, "bound": bound, "ratio": error / bound}
 
 
 def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.ndarray:
@@ -64,23 +64,22 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
     """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <= (d-1)/(2p)."""
     from mindgap import theory
 
-    for alpha in trial["alphas"]:
-        for epsilon in trial["epsilons"]:
-            hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
-            rng = trial.numpy(f"chain {alpha} {epsilon}")
-            steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
-            x, least = np.zeros((trial["replicas"], hard.dimension)), math.inf
-            with trial.timed():
-                for _ in range(steps + 1):
-                    exact = hard.gradient(x)
-                    norm = np.linalg.norm(exact, axis=1)
-                    least = min(least, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm))))
-                    z = (rng.random(len(x)) < hard.probability).astype(float)
-                    g = hard.oracle.noisy(exact, x / hard.scale, z)
-                    x = x - trial["step"] * _rule(trial["rule"], g, hard)
-            finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
-            yield {"alpha": alpha, "epsilon": epsilon, "dimension": hard.dimension, "probability": hard.probability,
-                   "steps": hard.steps, "run": steps, "ratio": least / epsilon, "finished": finished}
+    for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
+        hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
+        rng = trial.numpy(f"chain {alpha} {epsilon}")
+        steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
+        x, least = np.zeros((trial["replicas"], hard.dimension)), math.inf
+        with trial.timed():
+            for _ in range(steps + 1):
+                exact = hard.gradient(x)
+                norm = np.linalg.norm(exact, axis=1)
+                least = min(least, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm))))
+                z = (rng.random(len(x)) < hard.probability).astype(float)
+                g = hard.oracle.noisy(exact, x / hard.scale, z)
+                x = x - trial["step"] * _rule(trial["rule"], g, hard)
+        finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
+        yield {"alpha": alpha, "epsilon": epsilon, "dimension": hard.dimension, "probability": hard.probability,
+               "steps": hard.steps, "run": steps, "ratio": least / epsilon, "finished": finished}
 
 
 def _moment(alpha: float, trial: Trial) -> float:

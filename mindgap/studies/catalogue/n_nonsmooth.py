@@ -123,9 +123,16 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     marks = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
     stops = sorted(marks | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
     total, kick, p, q = 0.0, (1 - beta) * c.sigma, rule.p, rule.q
+    reached = trial.restored.get("step", 0)
+    if trial.restored:
+        x, m, output = (trial.restored[name].numpy().copy() for name in ("x", "m", "output"))
+        total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
     for t, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        if t < reached:
+            continue
         output[output_at == t] = x[output_at == t]
-        if t in marks:
+        if t in marks and t != reached:
+            trial.save(lambda: _state(t, rng, total, x=x, m=m, output=output))  # noqa: B023
             yield {"step": t, "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
                    "bound": mean_direction_bound(c)}
         with trial.timed():
@@ -142,6 +149,14 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
     yield {"step": rule.T, "mean_distance": float(distance.mean()), "stationary": float((distance <= c.epsilon).mean()),
            "distance_bound": c.epsilon / 3}
+
+
+def _state(step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray) -> dict[str, Any]:
+    """Where ``stochastic_loop`` stands after the row of that step, as tensors and numbers."""
+    import torch
+
+    saved = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return {"step": step, "total": float(total), "rng": rng.bit_generator.state, **saved}
 
 
 def judge_stochastic(runs: Sequence[Run]) -> Verdict:

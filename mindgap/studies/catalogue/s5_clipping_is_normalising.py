@@ -17,7 +17,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.optim import GClip, NormalizedSGD
 
     rng = trial.numpy("parameters")
-    for draw in range(trial["draws"]):
+    if trial.restored:
+        rng.bit_generator.state = trial.restored["rng"]
+    for draw in range(trial.restored.get("draw", 0), trial["draws"]):
         lr_n, beta, norm = 10 ** rng.uniform(-4, 1), 10 ** rng.uniform(-4, 2), 10 ** rng.uniform(-6, 6)
         gradient = torch.from_numpy(rng.standard_normal(trial["dimension"]))
         gradient *= norm / gradient.norm()
@@ -26,6 +28,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             clipped = _distance(GClip, gradient, lr=lr_c, tau=gamma)
             normalised = _distance(NormalizedSGD, gradient, lr=lr_n, damping=beta)
+        trial.save(lambda: {"draw": draw + 1, "rng": rng.bit_generator.state})  # noqa: B023
         yield {"step": draw, "norm_over_beta": norm / beta, "ratio": normalised / clipped}
 
 

@@ -1,0 +1,83 @@
+"""Every study of the catalogue that offers checkpoints goes on from any of them, to the same records bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindgap.bilevel.table import METHODS
+from mindgap.record.schema import Header, Row
+from mindgap.record.store import RunWriter, read_run
+from mindgap.studies.catalogue import find
+from mindgap.studies.checkpoint import Checkpoints
+from mindgap.studies.loop import Trial
+from mindgap.studies.run import execute, plan
+from mindgap.studies.spec import Study
+
+B0 = {"lower": 64, "upper": 64, "dim_y": 4, "dim_x": 3, "oracle_calls": 150, "least_steps": 4, "readings": 4}
+B3 = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 40, "least_steps": 3, "readings": 3}
+B10 = {"lower": 128, "dim_y": 4, "dim_x": 3, "steps": 12}
+E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
+
+#: study, method, settings that make it small
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
+    ("h7-infinite-variance", "GClip", {"replicas": 64, "steps": 20}),
+    *(("b0-unbounded-smoothness", method.name, B0) for method in METHODS.values()),
+    ("b3-hyper-cleaning", "SLIP", B3),
+    ("b4-hyper-cleaning", "SRBA", B3),
+    ("b10-tracking", "drift 0.03, step 0.1", B10),
+    ("b10-tracking", "drift 0, step 0.3", B10),
+    ("e0-training-statistics", "convolutional network", E0),
+    ("e9-compact-set", "3 layers", {"steps": 3, "copies": 2}),
+    ("e9-compact-set", "batch normalisation", {"steps": 3, "copies": 2}),
+    ("s5-clipping-is-normalising", "clipped vs normalised", {"draws": 6}),
+    ("h10-rmsprop-is-clipping", "as printed", {"draws": 6}),
+    ("h8-dimension", "GClip", {"horizon": 4, "coordinates": 500, "least_runs": 5}),
+    ("h8-nonconvex-exponent", "Theorem 4.4.1", {"horizons": 2, "jumps": 3}),
+    ("h9-bernoulli-quadratics", "GClip", {"replicas": 10}),
+    ("h9-zero-chain", "SGD", {"replicas": 4, "limit": 5}),
+    ("n2-stochastic-ingd", "noise ±σ", {"runs": 4, "Delta": 0.1, "sigma": 0.01}),
+]
+
+
+def header_of(name: str, method: str, overrides: dict[str, Any]) -> tuple[Study, Header]:
+    study = find(name)
+    headers = plan(study, "quick", seeds=1, overrides=overrides).headers
+    return study, next(header for header in headers if header.method == method)
+
+
+def rows(folder: Path) -> list[Row]:
+    (path,) = folder.glob("*.jsonl")
+    return [dict(row, seconds=0) for row in read_run(path).rows]
+
+
+def cut_short(study: Study, header: Header, folder: Path, after: int) -> None:
+    """Run some rows with a checkpoint after each, and stop dead, as a killed process would."""
+    with RunWriter(folder, header) as writer:
+        trial = Trial(header.method, header.seed, header.settings)
+        checkpoints = Checkpoints(writer, 0)
+        for row, _ in zip(study.loop(trial), range(after)):
+            writer.row({**row, "seconds": trial.seconds})
+            checkpoints.offer(trial)
+
+
+@pytest.mark.parametrize(("name", "method", "overrides"), CASES, ids=[f"{name}-{method}" for name, method, _ in CASES])
+def test_a_run_cut_short_goes_on_bit_for_bit(
+    name: str, method: str, overrides: dict[str, Any], tmp_path: Path
+) -> None:
+    study, header = header_of(name, method, overrides)
+    assert execute(study, header, tmp_path / "whole").outcome == "done"
+    whole = rows(tmp_path / "whole")
+    assert len(whole) >= 3
+    for after in sorted({1, len(whole) - 1}):
+        folder = tmp_path / str(after)
+        cut_short(study, header, folder, after)
+        restored = Trial(header.method, header.seed, header.settings)
+        with RunWriter(folder, header) as writer:
+            assert Checkpoints(writer, 0).restore(restored), "it began again from its start"
+            assert 1 <= writer.position <= after
+        assert execute(study, header, folder).outcome == "done"
+        assert rows(folder) == whole
