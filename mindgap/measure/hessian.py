@@ -1,8 +1,9 @@
 """Hessian-vector products that keep the graph of the first backward, within a stated memory bound.
 
 Double backward costs a forward, a backward and a backward of both. Everything but the last does not depend on the
-vector: kept over all products of one reading, a product costs about 1.3 gradients for an MLP and 2 for a ResNet,
-against 2.5 and 3.6 when the graph is built anew. The price is the memory of the graph, which ``memory`` bounds.
+vector: kept over all products of one reading, a product costs about 1.3 gradients for an MLP and 2 for a ResNet
+(``double_backward`` has its convolutions), against 2.5 and 3.6 when the graph is built anew. The price is the memory of
+the graph, which ``memory`` bounds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from mindgap.base.check import fail, positive
 from mindgap.base.tensors import flatten
+from mindgap.measure.double_backward import QuickSecondDerivatives
 from mindgap.measure.gradients import GradientPasses
 
 #: Bytes of retained graphs allowed unless the caller says otherwise.
@@ -25,11 +27,11 @@ DEFAULT_MEMORY = 2**31
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Switch off kernels without a double backward, and restore the switches on leaving.
+    """Switch off kernels without a double backward, choose quick ones, and restore the switches on leaving.
 
     Flash and memory-efficient attention give way to the mathematical form; cuDNN gives way to native recurrent
     layers where the model has any (only there: cuDNN convolutions are twice differentiable); compiled functions
-    run eagerly.
+    run eagerly; convolutions and evaluating batch norms get ``QuickSecondDerivatives``.
 
     Example:
         >>> q = torch.ones(1, 1, 2, 4, requires_grad=True)
@@ -47,6 +49,7 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(QuickSecondDerivatives())
         yield
 
 
@@ -137,9 +140,9 @@ class HessianProduct:
         pairs = [(g, v) for g, v in zip(gradient, vectors, strict=True) if g.requires_grad]
         if not pairs:  # a loss that is linear in the parameters
             return torch.zeros_like(flatten(vectors))
-        found = torch.autograd.grad(
-            [g for g, _ in pairs], self._parameters, [v for _, v in pairs], retain_graph=True, allow_unused=True
-        )
+        outputs, cotangents = [g for g, _ in pairs], [v for _, v in pairs]
+        with twice_differentiable(self._passes.objective.model):  # a checkpointed part runs its forward again here
+            found = torch.autograd.grad(outputs, self._parameters, cotangents, retain_graph=True, allow_unused=True)
         return flatten([torch.zeros_like(p) if h is None else h for h, p in zip(found, self._parameters, strict=True)])
 
     def _first_backward(self, held: set[int]) -> Iterator[tuple[Any, list[Tensor], int]]:
@@ -155,15 +158,17 @@ class HessianProduct:
             # The hook also spares the version check on running averages, which are rewound between batches.
             return tensor.detach()
 
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-        with twice_differentiable(self._passes.objective.model), hooks:
-            for item in self._passes.values():
+        source = self._passes.values()
+        while True:
+            # Switched around each batch, not around the loop: whoever leaves the loop early must find nothing switched.
+            hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+            with hooks, twice_differentiable(self._passes.objective.model):
+                item = next(source, None)
+                if item is None:
+                    return
                 if not item.loss.requires_grad:
                     fail("loss", "must depend on a parameter that takes a gradient", "a constant")
                 raw = torch.autograd.grad(item.loss, self._parameters, create_graph=True, allow_unused=True)
-                yield (
-                    item,
-                    [torch.zeros_like(p) if g is None else g for g, p in zip(raw, self._parameters, strict=True)],
-                    added,
-                )
-                added = 0
+            gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(raw, self._parameters, strict=True)]
+            yield item, gradient, added
+            added = 0
