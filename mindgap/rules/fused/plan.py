@@ -13,20 +13,11 @@ import torch
 from torch import Tensor
 
 _POINTER: Any = torch._C.TensorBase.data_ptr
-#: One call for a whole list, in builds of torch for CUDA.
-_ALL_AT: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 
 
 def _at(tensors: Sequence[Any], pointers: list[int]) -> bool:
     """Whether all tensors lie at these addresses."""
-    if _ALL_AT is not None:
-        return _ALL_AT(tensors, pointers, _count(len(pointers)))
     return list(map(_POINTER, tensors)) == pointers
-
-
-@lru_cache(64)
-def _count(n: int) -> list[int]:
-    return list(range(n))
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
