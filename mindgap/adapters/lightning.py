@@ -48,7 +48,7 @@ def monitor_callback(
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
         <mindgap.adapters.lightning.MonitorCallback object at ...>
     """
-    return _callback_class()(probes, batches, loss, optimizer, limit, to, options)
+    return _callback_class()(optimizer, probes, batches, loss, limit, to, options)
 
 
 @cache
@@ -59,53 +59,42 @@ def _callback_class() -> Any:
     except ImportError as error:
         fail("lightning", "must be installed (pip install 'mindgap[lightning]')", str(error))
 
-    from mindgap.adapters.batches import sample_batches
-    from mindgap.base.objective import Objective
-    from mindgap.measure.monitor import Monitor
+    from mindgap.adapters.watching import Watching
 
     class MonitorCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Made by ``monitor_callback``."""
 
-        def __init__(
-            self, probes: Any, batches: Any, loss: Any, optimizer: int, limit: int, to: Any, options: dict[str, Any]
-        ) -> None:
+        def __init__(self, optimizer: int, *settings: Any) -> None:
             super().__init__()
-            self._probes, self._batches, self._loss, self._optimizer = probes, batches, loss, optimizer
-            self._limit, self._to, self._options = limit, to, options
-            self.monitor: Monitor | None = None
+            self._optimizer, self._watching = optimizer, Watching(*settings)
+
+        @property
+        def monitor(self) -> Any:
+            return self._watching.monitor
 
         @property
         def readings(self) -> list[dict[str, Any]]:
-            return self.monitor.readings if self.monitor is not None else []
+            return self._watching.readings
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             if not 0 <= self._optimizer < len(trainer.optimizers):
                 fail("optimizer", f"must be one of the trainer's {len(trainer.optimizers)}", self._optimizer)
-            batches = self._batches
-            if batches is None:
-                seed = self._options.get("seed", 0)
-                drawn = sample_batches(trainer.train_dataloader, pl_module, limit=self._limit, seed=seed)
-                batches = [trainer.strategy.batch_to_device(batch) for batch in drawn]
-            to = self._to
-            if to == "logger":
-                to = _to_logger(trainer)
-            self.monitor = Monitor(
+            if self._watching.to == "logger":
+                self._watching.to = _to_logger(trainer)
+            self._watching.begin(
                 trainer.optimizers[self._optimizer],
-                Objective(pl_module, self._loss or _training_loss(trainer)),
-                batches,
-                self._probes,
-                to=to if trainer.is_global_zero else None,
-                limit=self._limit,
-                **self._options,
+                pl_module,
+                _training_loss(trainer),
+                trainer.train_dataloader,
+                trainer.strategy.batch_to_device,
+                trainer.is_global_zero,
             )
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            if self.monitor is not None:
-                self.monitor.close()
+            self._watching.end()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            if self.monitor is not None:
-                self.monitor.close(f"{type(exception).__name__}: {exception}")
+            self._watching.end(exception)
 
     MonitorCallback.__qualname__ = "MonitorCallback"
     globals()["MonitorCallback"] = MonitorCallback  # found again when a callback is pickled

@@ -56,42 +56,34 @@ def _callback_class() -> Any:
     except ImportError as error:
         fail("transformers", "must be installed (pip install 'mindgap[transformers]')", str(error))
 
-    from mindgap.adapters.batches import sample_batches
-    from mindgap.base.objective import Objective
-    from mindgap.measure.monitor import Monitor
+    from mindgap.adapters.watching import Watching
 
     class MonitorCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Made by ``monitor_callback``."""
 
-        def __init__(self, probes: Any, batches: Any, loss: Any, limit: int, to: Any, options: dict[str, Any]) -> None:
-            self._probes, self._batches, self._loss = probes, batches, loss
-            self._limit, self._to, self._options = limit, to, options
-            self.monitor: Monitor | None = None
+        def __init__(self, *settings: Any) -> None:
+            self._watching = Watching(*settings)
+
+        @property
+        def monitor(self) -> Any:
+            return self._watching.monitor
 
         @property
         def readings(self) -> list[dict[str, Any]]:
-            return self.monitor.readings if self.monitor is not None else []
+            return self._watching.readings
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            model = given["model"]
-            batches = self._batches
-            if batches is None:
-                seed = self._options.get("seed", 0)
-                drawn = sample_batches(given["train_dataloader"], model, limit=self._limit, seed=seed)
-                batches = [_to_device(batch, args.device) for batch in drawn]
-            self.monitor = Monitor(
+            self._watching.begin(
                 given["optimizer"],
-                Objective(model, self._loss or _model_loss),
-                batches,
-                self._probes,
-                to=self._to if state.is_world_process_zero else None,
-                limit=self._limit,
-                **self._options,
+                given["model"],
+                _model_loss,
+                given["train_dataloader"],
+                lambda batch: _to_device(batch, args.device),
+                state.is_world_process_zero,
             )
 
         def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if self.monitor is not None:
-                self.monitor.close()
+            self._watching.end()
 
     MonitorCallback.__qualname__ = "MonitorCallback"
     globals()["MonitorCallback"] = MonitorCallback

@@ -66,15 +66,20 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
                    "se": float(error.std() / math.sqrt(runs)), "bound": bound, "ratio": float(error.mean()) / bound}
 
 
-def judge_bounds(runs: Sequence[Run]) -> Verdict:
-    """No mean error (averaged over seeds) exceeds its bound by more than four standard errors."""
+def judge_bounds(runs: Sequence[Run], cell: Sequence[str] = ("law", "alpha", "mu", "k")) -> Verdict:
+    """No mean error (over seeds and replicas) exceeds its bound by more than four standard errors.
+
+    Args:
+        runs: of all methods and seeds.
+        cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
+    """
     numbers: dict[str, Any] = {}
     above = 0
     for name, group in by_method(runs).items():
         cells: dict[tuple[Any, ...], list[Row]] = {}
         for run in group:
             for row in run.rows:
-                cells.setdefault((row["law"], row["alpha"], row["mu"], row["k"]), []).append(row)
+                cells.setdefault(tuple(row[column] for column in cell), []).append(row)
         over = 0
         for rows in cells.values():
             mean = float(np.mean([row["error"] for row in rows]))
@@ -83,7 +88,7 @@ def judge_bounds(runs: Sequence[Run]) -> Verdict:
         largest = max(row["ratio"] for run in group for row in run.rows)
         numbers[name] = {"cells": len(cells), "above": over, "largest_ratio": largest}
         above += over
-    text = "; ".join(f"{n}: {v['above']} of {v['cells']} cells above, largest error/bound {v['largest_ratio']:.2g}"
+    text = "; ".join(f"{n}: {v['above']} of {v['cells']} cells above, largest value/bound {v['largest_ratio']:.2g}"
                      for n, v in numbers.items())
     return Verdict("does not hold" if above else "holds", text, numbers)
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.h8_clipping_bounds import noise_law
+from mindgap.studies.catalogue.h8_clipping_bounds import judge_bounds, noise_law
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.verdict import by_method
 
 #: max |f'| of one coordinate, at x = 1/√3.
 STEEPEST = 9 / (16 * math.sqrt(3))
@@ -82,23 +81,7 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
 
 def judge(runs: Sequence[Run]) -> Verdict:
     """No mean (over seeds and replicas) exceeds its bound by more than four standard errors."""
-    numbers: dict[str, Any] = {}
-    above = 0
-    for name, group in by_method(runs).items():
-        cells: dict[tuple[Any, ...], list[Row]] = {}
-        for run in group:
-            for row in run.rows:
-                cells.setdefault((row["law"], row["alpha"]), []).append(row)
-        over = 0
-        for rows in cells.values():
-            se = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
-            over += float(np.mean([row["error"] for row in rows])) - 4 * se > rows[0]["bound"]
-        numbers[name] = {"cells": len(cells), "above": over,
-                         "largest_ratio": max(row["ratio"] for run in group for row in run.rows)}
-        above += over
-    text = "; ".join(f"{n}: {v['above']} of {v['cells']} cells above, largest value/bound {v['largest_ratio']:.2g}"
-                     for n, v in numbers.items())
-    return Verdict("does not hold" if above else "holds", text, numbers)
+    return judge_bounds(runs, ("law", "alpha"))
 
 
 _SETTINGS = {

@@ -1,0 +1,73 @@
+"""What the callbacks of all trainers share: a ``Monitor`` that lives as long as one training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindgap.adapters.batches import sample_batches
+from mindgap.base.objective import Objective
+from mindgap.measure.monitor import Monitor
+
+
+@dataclass
+class Watching:
+    """The settings of a monitor, and the monitor once training has begun.
+
+    Args:
+        probes: as ``Monitor`` takes them.
+        batches: measuring batches on the model's device; None for ``limit`` random ones of the training data.
+        loss: ``loss(model, batch) -> scalar``; None for the trainer's own.
+        limit: batches to draw.
+        to: as ``Monitor`` takes it.
+        options: ``every``, ``budget``, ``name``, ``seed`` of ``Monitor``.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(1, 1)
+        >>> loader = torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=2)
+        >>> watching = Watching(["noise"], None, lambda m, b: m(b).square().mean(), 4, None, {"every": 1})
+        >>> watching.begin(torch.optim.SGD(model.parameters(), 0.1), model, None, loader, lambda batch: batch, True)
+        >>> watching.end()
+        >>> watching.readings
+        []
+    """
+
+    probes: Sequence[Any]
+    batches: Iterable[Any] | None
+    loss: Callable[[Any, Any], Any] | None
+    limit: int
+    to: Any
+    options: dict[str, Any]
+    monitor: Monitor | None = field(default=None, init=False)
+
+    @property
+    def readings(self) -> list[dict[str, Any]]:
+        """The rows so far."""
+        return self.monitor.readings if self.monitor is not None else []
+
+    def begin(
+        self, optimizer: Any, model: Any, loss: Any, loader: Any, placed: Callable[[Any], Any], writes: bool
+    ) -> None:
+        """Start the monitor.
+
+        Args:
+            optimizer, model: of the trainer.
+            loss: the trainer's own, where none was given.
+            loader: the training data, from which batches are drawn where none were given.
+            placed: brings a drawn batch to the model's device.
+            writes: whether this process writes readings.
+        """
+        batches = self.batches
+        if batches is None:
+            drawn = sample_batches(loader, model, limit=self.limit, seed=self.options.get("seed", 0))
+            batches = [placed(batch) for batch in drawn]
+        objective = Objective(model, self.loss or loss)
+        to = self.to if writes else None
+        self.monitor = Monitor(optimizer, objective, batches, self.probes, to=to, limit=self.limit, **self.options)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Close the monitor, with what ended the training where that was an error."""
+        if self.monitor is not None:
+            self.monitor.close(*([f"{type(error).__name__}: {error}"] if error is not None else []))
