@@ -12,19 +12,24 @@ from mindgap.optim.optimizer import Batch, RuleOptimizer
 from mindgap.rules.descend import descend_
 from mindgap.rules.moments import average_
 
-#: Norm (0-dim, or one entry a tensor) and batch -> factor of the direction, of the norm's shape.
-Coefficient = Callable[[Tensor, Batch], Tensor]
+#: Norm (0-dim, or one entry a tensor) -> factor of the direction, of the norm's shape.
+Coefficient = Callable[[Tensor], Tensor]
 
 
 def scaled_update(
-    optimizer: RuleOptimizer, batches: Sequence[Batch], coefficient: Coefficient, *, scope: str, on_gradient: bool
+    optimizer: RuleOptimizer,
+    batches: Sequence[Batch],
+    coefficients: Sequence[Coefficient],
+    *,
+    scope: str,
+    on_gradient: bool,
 ) -> list[tuple[Tensor, Tensor]]:
     """x ← x − η·c(‖d‖)·d with d the momentum, or its gradient-first form.
 
     Args:
         optimizer: whose states and groups (``lr``, ``beta``, ``weight_decay``) are used.
         batches: parameters with gradients.
-        coefficient: c.
+        coefficients: c, one for each batch.
         scope: over which parameters a norm is taken.
         on_gradient: c multiplies the gradient before it enters the momentum, instead of the momentum.
 
@@ -44,7 +49,7 @@ def scaled_update(
             directions.append(batch.grads)
             raws.append(optimizer._raw_grads(batch))
     norms, own, total = scoped_norms(raws, scope)
-    factors = [coefficient(norm, batch) for norm, batch in zip(norms, batches)]
+    factors = [coefficient(norm) for coefficient, norm in zip(coefficients, norms)]
     scales = []
     for batch, direction, factor in zip(batches, directions, factors):
         group, lr = batch.group, batch.group["lr"]

@@ -418,11 +418,13 @@ def test_under_torch_compile(case):
     def step():
         second.step(closure) if case.closure else second.step()
 
-    for _ in range(4):
-        drive(case, first, eager)
-        if not case.closure:
-            closure()
-        step()
+    # The first steps make states and meet a second step number; after that nothing may be compiled again.
+    with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
+        for _ in range(8):
+            drive(case, first, eager)
+            if not case.closure:
+                closure()
+            step()
     assert_same(eager, compiled, rtol=1e-10, atol=1e-12)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,12 +110,8 @@ class GClip(RuleOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         taus = [positive_at("tau", batch.group["tau"], batch.k) for batch in batches]
-        by_batch = {id(batch): tau for batch, tau in zip(batches, taus)}
-
-        def coefficient(norm: Tensor, batch: Batch) -> Tensor:
-            return clip_coefficient(norm, by_batch[id(batch)])
-
-        applied = scaled_update(self, batches, coefficient, scope=self._scope, on_gradient=self._clip == "gradient")
+        clips = [partial(clip_coefficient, tau=tau) for tau in taus]
+        applied = scaled_update(self, batches, clips, scope=self._scope, on_gradient=self._clip == "gradient")
         flags = [(norm > tau).double().mean() for (norm, _), tau in zip(applied, taus)]
         share = flags[0] if len(flags) == 1 else torch.stack([f.to(flags[0].device) for f in flags]).mean()
         self._note(share=share)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -103,7 +104,5 @@ class NormalizedSGD(RuleOptimizer):
         return engine.scaled(jobs, self._scope, "normalize", False)
 
     def _update(self, batches: list[Batch]) -> None:
-        def coefficient(norm: Tensor, batch: Batch) -> Tensor:
-            return normalize_coefficient(norm, batch.group["damping"])
-
-        scaled_update(self, batches, coefficient, scope=self._scope, on_gradient=False)
+        inverses = [partial(normalize_coefficient, damping=batch.group["damping"]) for batch in batches]
+        scaled_update(self, batches, inverses, scope=self._scope, on_gradient=False)
