@@ -11,25 +11,37 @@ class OracleCount:
 
     Example:
         >>> calls = OracleCount()
-        >>> calls.add("grad"); calls.add("hvp", 3)
+        >>> calls.add("grad"); calls.add("hvp", 3); calls.add_together(("grad", "hvp"))
         >>> calls.total, calls.as_dict()
-        (4, {'grad': 1, 'hvp': 3})
+        (6, {'grad': 2, 'hvp': 4})
     """
 
     def __init__(self, start: Mapping[str, int] | None = None) -> None:
         self._counts: Counter[str] = Counter(dict(start or {}))
+        self._together: Counter[tuple[str, ...]] = Counter()
 
     def add(self, name: str, calls: int = 1) -> None:
         self._counts[name] += calls
 
+    def add_together(self, names: tuple[str, ...]) -> None:
+        """One call of each name: a single entry, spread over the names only when somebody looks."""
+        self._together[names] += 1
+
+    def _spread(self) -> Counter[str]:
+        for names, calls in self._together.items():
+            for name in names:
+                self._counts[name] += calls
+        self._together.clear()
+        return self._counts
+
     def __getitem__(self, name: str) -> int:
-        return self._counts[name]
+        return self._spread()[name]
 
     @property
     def total(self) -> int:
         """Calls of all names together."""
-        return sum(self._counts.values())
+        return sum(self._spread().values())
 
     def as_dict(self) -> dict[str, int]:
         """The counts, sorted by name: what goes into a checkpoint or a row."""
-        return dict(sorted(self._counts.items()))
+        return dict(sorted(self._spread().items()))

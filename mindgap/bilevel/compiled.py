@@ -15,6 +15,7 @@ import torch
 
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.count import calls_of_run, calls_of_start
+from mindgap.bilevel.derivatives import Derivatives
 from mindgap.bilevel.draws import Chunk, draw_chunk
 from mindgap.bilevel.method import Method, State, advance
 from mindgap.bilevel.problem import BilevelProblem, Pack
@@ -99,7 +100,7 @@ class JaxOps:
         return lax.scan(step, carry, arrays, unroll=min(cls.unroll, len(arrays[0])))[0]
 
 
-class JaxOracle:
+class JaxOracle(Derivatives):
     """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
 
     Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y) along z in y is

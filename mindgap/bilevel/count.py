@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from mindgap.base.count import OracleCount
+from mindgap.bilevel.derivatives import Derivatives
 from mindgap.bilevel.draws import Chunk
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Sample, is_full, row
 
 
-class CountingOracle:
+class CountingOracle(Derivatives):
     """Derivatives that are all zero, of one unknown each, and counted as the real ones are.
 
     Example:

@@ -26,13 +26,8 @@ def linear_system(
 
     Source: bilevel notation of SOBA (Dagreou et al. 2022), with the sign z* = +H^-1 f_y.
     """
-    if other is None:
-        g_y, hz, jz = oracle.system(x, y, z, lower)
-    else:
-        g_y = oracle.lower(x, y, other)
-        hz, jz = oracle.products(x, y, z, lower)
-    f_x, f_y = oracle.upper(x, y, upper)
-    return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
+    g_y, d_z, d_x = oracle.residuals(x, y, z, lower, upper, other is None)
+    return {"y": g_y if other is None else oracle.lower(x, y, other), "z": d_z, "x": d_x}
 
 
 def neumann_sum(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float) -> Any:

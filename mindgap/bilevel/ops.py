@@ -31,7 +31,7 @@ class TorchOps:
     def move(x: Tensor, d: Tensor, lr: Any) -> Tensor:
         """``x - lr * d`` without a temporary."""
         if isinstance(lr, Tensor):
-            return x - lr * d
+            return torch.addcmul(x, d, lr, value=-1)
         return torch.sub(x, d, alpha=lr)
 
     @staticmethod

@@ -14,11 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError, fail
+from mindgap.base.check import fail
 from mindgap.base.count import OracleCount
+from mindgap.bilevel.derivatives import Derivatives
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import Batches, Sample, is_full, row
+from mindgap.bilevel.sample import Sample, is_full, row
+from mindgap.bilevel.sweep import sweep, times
+from mindgap.bilevel.trial import try_problem
+
+#: Unknowns up to which two graphs at once are no matter of memory.
+SMALL = 2**20
+RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
 
 
 @contextlib.contextmanager
@@ -39,7 +46,7 @@ def double_backward_kernels() -> Iterator[None]:
         yield
 
 
-class TorchOracle:
+class TorchOracle(Derivatives):
     """Counted derivatives of a problem at flat vectors.
 
     A call on a minibatch counts one for each quantity it returns (g_y, Hz, Jz, f_x, f_y, g_x); a call on all samples
@@ -69,6 +76,7 @@ class TorchOracle:
         self.plain_kernels = False
         self.seeded = False
         self.distributed = distributed
+        self._is_calm: bool | None = None
         self.share = (0, 1)
         if distributed:
             import torch.distributed as dist
@@ -81,6 +89,10 @@ class TorchOracle:
         """The calls counted since the last time this was asked."""
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
+
+    def check(self, seed: int = 0, *, second_order: bool = True) -> None:
+        """Evaluate both levels once at the start and refuse what cannot work; see :mod:`mindgap.bilevel.trial`."""
+        try_problem(self, seed, second_order=second_order)
 
     def start_calls(self, method: Any, draws: Any) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
@@ -130,8 +142,8 @@ class TorchOracle:
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
             ys = pack_y.leaves(y)
-            loss = self._loss("lower", pack_x.view(x), pack_y.assemble(ys), batch, token)
-            return (pack_y.join(torch.autograd.grad(loss, ys, allow_unused=True)),)
+            loss = self.loss("lower", pack_x.view(x), pack_y.assemble(ys), batch, token)
+            return (pack_y.join(sweep((loss,), ys, (times(1.0, loss),))),)
 
         return self._run("lower", evaluate, token, ("g_y",))[0]
 
@@ -141,10 +153,10 @@ class TorchOracle:
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
             xs = pack_x.leaves(x)
-            loss = self._loss("lower", pack_x.assemble(xs), pack_y.view(y), batch, token)
+            loss = self.loss("lower", pack_x.assemble(xs), pack_y.view(y), batch, token)
             if not loss.requires_grad:
                 return (torch.zeros_like(x),)
-            return (pack_x.join(torch.autograd.grad(loss, xs, allow_unused=True)),)
+            return (pack_x.join(sweep((loss,), xs, (times(1.0, loss),))),)
 
         return self._run("lower", evaluate, token, ("g_x",))[0]
 
@@ -172,12 +184,55 @@ class TorchOracle:
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
             xs, ys = pack_x.leaves(x), pack_y.leaves(y)
-            loss = self._loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
-            got = torch.autograd.grad(loss, (*xs, *ys), allow_unused=True)
+            loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+            got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
             return pack_x.join(got[: len(xs)]), pack_y.join(got[len(xs) :])
 
         f_x, f_y = self._run("upper", evaluate, token, ("f_x", "f_y"))
         return f_x, f_y
+
+    def residuals(
+        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool = True
+    ) -> tuple[Any, Tensor, Tensor]:
+        """g_y, Hz - f_y and f_x - Jz; on two minibatches of a small problem from two sweeps instead of three.
+
+        Hz - f_y and Jz - f_x are the derivatives of <g_y, z> - f in y and x: one sweep through both graphs. Both are
+        alive at once then, so a large problem takes the sparing way.
+        """
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
+        if pack_x.dim + pack_y.dim > SMALL or self.plain_kernels or not self._is_common(lower, upper):
+            return self._apart(x, y, z, lower, upper, gradient)
+        self.calls.add_together(RESIDUALS if gradient else RESIDUALS[1:])
+        xs, ys = pack_x.leaves(x), pack_y.leaves(y)
+        at_x, at_y = pack_x.assemble(xs), pack_y.assemble(ys)
+        loss = self.loss("lower", at_x, at_y, self.problem.lower_data.fetch(lower), lower)
+        g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+        loss = self.loss("upper", at_x, at_y, self.problem.upper_data.fetch(upper), upper)
+        ends, along = [], []
+        if loss.requires_grad:
+            ends.append(loss)
+            along.append(times(-1.0, loss))
+        for g, v in zip(g_y, pack_y.split(z), strict=True):
+            if g is not None and g.requires_grad:
+                ends.append(g)
+                along.append(v)
+        got = sweep(ends, (*ys, *xs), along)
+        d_y = pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
+        return d_y, pack_y.join(got[: len(ys)]), -pack_x.join(got[len(ys) :])
+
+    def _apart(
+        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
+    ) -> tuple[Any, Tensor, Tensor]:
+        """The residuals one level after the other, with few copies of the vectors at a time."""
+        if self.problem.pack_x.kind == "tensor" or self.problem.pack_y.kind == "tensor":
+            return super().residuals(x, y, z, lower, upper, gradient)
+        g_y = None
+        if gradient:
+            g_y, hz, jz = self.system(x, y, z, lower)
+        else:
+            hz, jz = self.products(x, y, z, lower)
+        f_x, f_y = self.upper(x, y, upper)
+        return g_y, hz.sub_(f_y), f_x.sub_(jz)  # joined from parts: nobody else holds them
 
     def dense(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower unknown."""
@@ -185,7 +240,7 @@ class TorchOracle:
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
-            loss = self._loss("lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
+            loss = self.loss("lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
             (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
@@ -205,13 +260,13 @@ class TorchOracle:
             ys = pack_y.leaves(y)
             xs = pack_x.leaves(x) if "Jz" in names else []
             variable = pack_x.assemble(xs) if xs else pack_x.view(x)
-            loss = self._loss("lower", variable, pack_y.assemble(ys), batch, token)
-            g_y = torch.autograd.grad(loss, ys, create_graph=True, allow_unused=True)
+            loss = self.loss("lower", variable, pack_y.assemble(ys), batch, token)
+            g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
             bent = [(g, v) for g, v in zip(g_y, pack_y.split(z), strict=True) if g is not None and g.requires_grad]
             wanted = (*(ys if "Hz" in names else ()), *xs)
             got: tuple[Tensor | None, ...] = (None,) * len(wanted)
             if bent:
-                got = torch.autograd.grad([g for g, _ in bent], wanted, [v for _, v in bent], allow_unused=True)
+                got = sweep([g for g, _ in bent], wanted, [v for _, v in bent])
             found: list[Tensor] = []
             if "g_y" in names:
                 found.append(pack_y.join([None if g is None else g.detach() for g in g_y]))
@@ -223,7 +278,7 @@ class TorchOracle:
 
         return self._run("lower", evaluate, token, names, second=True)
 
-    def _loss(self, level: str, x: Any, y: Any, batch: Any, token: Sample) -> Tensor:
+    def loss(self, level: str, x: Any, y: Any, batch: Any, token: Sample) -> Tensor:
         """A loss at variables in the user's form, under the token's random state where the losses draw numbers."""
         function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
@@ -232,6 +287,22 @@ class TorchOracle:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(int(token.seed))
             return function(x, y, batch)
+
+    def _is_common(self, *tokens: Sample) -> bool:
+        """The case that needs no context: minibatches of a fixed partition, one process, autograd on."""
+        for token in tokens:
+            if type(token.which) is not int:
+                return False
+        return self._is_calm if self._is_calm is not None else self.share[1] == 1 and _is_plain()
+
+    @contextlib.contextmanager
+    def calm(self) -> Iterator[None]:
+        """For a loop of many calls: modes of autograd and autocast do not change inside, so they are looked at once."""
+        self._is_calm = self.share[1] == 1 and _is_plain()
+        try:
+            yield
+        finally:
+            self._is_calm = None
 
     def _run(
         self,
@@ -243,10 +314,8 @@ class TorchOracle:
     ) -> tuple[Tensor, ...]:
         """Evaluate on the token's samples (all in chunks for FULL), count, and average over ranks."""
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
-        if type(token.which) is int and self.share[1] == 1 and not (second and self.plain_kernels) and _is_plain():
-            # The common case, without a context: a minibatch, one process, autograd on.
-            for name in names:
-                self.calls.add(name)
+        if self._is_common(token) and not (second and self.plain_kernels):
+            self.calls.add_together(names)
             return evaluate(data.fetch(token))
         with contextlib.ExitStack() as stack:
             if not torch.is_grad_enabled():
@@ -304,87 +373,6 @@ class TorchOracle:
         parts = flat.split([r.numel() for r in result])
         return tuple(p.view(r.shape) for p, r in zip(parts, result, strict=True))
 
-    # A look at the problem before the first step.
-
-    def check(self, seed: int = 0, *, second_order: bool = True) -> None:
-        """Evaluate both levels once at the start; find out what they need and refuse what cannot work.
-
-        Sets ``seeded`` when a loss draws random numbers (so tokens seed it) and ``plain_kernels`` when a kernel in the
-        lower loss has no double backward.
-
-        Raises:
-            RuleError: a loss that is not one finite number, a lower loss that does not depend on y, an upper level that
-                does not depend on x even through y, a loss that fails (devices, shapes, missing double backward).
-        """
-        problem = self.problem
-        x, y = self.start
-        lower_token, upper_token = (row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper"))
-        for name in ("upper_data", "lower_data"):
-            data = getattr(problem, name)
-            if isinstance(data, Batches) and data.is_tensors:
-                where = data.devices()
-                if where != {problem.device}:
-                    fail(name, f"must be on the device of x and y, {problem.device}", sorted(map(str, where)))
-        loss, x_, y_ = self._trial("lower", x, y, lower_token)
-        g_x, g_y = _trial_grad(loss, x_, y_)
-        if g_y is None:
-            fail("lower", "must depend on y", "a loss without gradient in y")
-        loss, x_, y_ = self._trial("upper", x, y, upper_token)
-        f_x, f_y = _trial_grad(loss, x_, y_)
-        if f_x is None and (f_y is None or g_x is None):
-            fail("upper", "must depend on x, directly or through y*(x)", "a problem whose value does not change with x")
-        if second_order:
-            self._trial_second(x, y, lower_token)
-
-    def _trial(self, level: str, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        x_, y_ = x.requires_grad_(), y.requires_grad_()
-        cuda = x.device.type == "cuda"
-        before = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if cuda else None
-        batch = self.problem.data(level).fetch(token)
-        try:
-            with torch.enable_grad():
-                loss = self._loss(level, self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
-        except RuleError:
-            raise
-        except Exception as error:
-            sizes = f"x {self.problem.pack_x.shapes}, y {self.problem.pack_y.shapes}"
-            raise RuleError(f"{level} must be computable at the start ({sizes}), got {error}") from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            fail(level, "must return a tensor with one element", shape)
-        if not bool(torch.isfinite(loss.detach()).all()):
-            fail(level, "must be finite at the start", float(loss.detach()))
-        moved = not torch.equal(before[0], torch.get_rng_state())
-        if cuda and before[1] is not None:
-            moved = moved or not torch.equal(before[1], torch.cuda.get_rng_state(x.device))
-            torch.cuda.set_rng_state(before[1], x.device)
-        torch.set_rng_state(before[0])
-        self.seeded = self.seeded or moved
-        return loss, x_, y_
-
-    def _trial_second(self, x: Tensor, y: Tensor, token: Sample) -> None:
-        x, y = x.detach(), y.detach()
-        calls, share = self.calls, self.share
-        self.calls, self.share = OracleCount(), (0, 1)
-        try:
-            for plain in (False, True):
-                self.plain_kernels = plain
-                try:
-                    self.system(x, y, torch.ones_like(y), token)
-                    return
-                except (RuntimeError, NotImplementedError) as error:
-                    if plain:
-                        raise RuleError(f"lower must be differentiable twice, got {error}") from error
-        finally:
-            self.calls, self.share = calls, share
-
 
 def _is_plain() -> bool:
     return torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
-
-
-def _trial_grad(loss: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    if not loss.requires_grad:
-        return None, None
-    g_x, g_y = torch.autograd.grad(loss, (x, y), allow_unused=True)
-    return g_x, g_y

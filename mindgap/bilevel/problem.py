@@ -121,6 +121,8 @@ class Pack:
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
         """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back to the flat vector."""
+        if self.kind == "tensor":
+            return [vector.detach().view(self.shapes[0]).requires_grad_()]
         return [v.requires_grad_() for v in self.split(vector.detach())]
 
     def assemble(self, parts: list[Tensor]) -> Any:
@@ -136,7 +138,9 @@ class Pack:
         """One flat vector out of tensors of the variable's shapes; a missing one counts as zeros."""
         if self.kind == "tensor":
             (part,) = parts
-            return torch.zeros_like(self.start) if part is None else part.reshape(-1)
+            if part is None:
+                return torch.zeros_like(self.start)
+            return part if part.dim() == 1 else part.reshape(-1)
         start = self.start
         flat = [start.new_zeros(n) if p is None else p.reshape(-1) for p, n in zip(parts, self.sizes, strict=True)]
         return torch.cat(flat)

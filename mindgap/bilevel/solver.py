@@ -204,8 +204,9 @@ class Eager:
         method, oracle, values = state.method, state.oracle, state.values
         if calls is None and seconds is None:
             chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
-            for kind, draws in chunk.steps():
-                values = method.update(values, draws, oracle, kind)
+            with oracle.calm():
+                for kind, draws in chunk.steps():
+                    values = method.update(values, draws, oracle, kind)
             return advance(state, values, steps, chunk.drawn, oracle.take_calls())
         end = math.inf if seconds is None else time.perf_counter() + seconds
         for _ in range(steps):

@@ -18,13 +18,13 @@ def plain(oracle: Any, x: Any, d: Any, lr: Any) -> Any:
 
 def normalised(oracle: Any, x: Any, d: Any, lr: Any, eps: float = 1e-10) -> Any:
     """``x - lr d / (||d|| + eps)``: the global norm over all of x (SLIP, BO-REP)."""
-    return _allowed(oracle, x - (lr / (oracle.ops.norm(d) + eps)) * d)
+    return _allowed(oracle, oracle.ops.move(x, d, lr / (oracle.ops.norm(d) + eps)))
 
 
 def clipped(oracle: Any, x: Any, d: Any, lr: Any, eps: float = 1e-10) -> Any:
     """``x - lr min(1, 1 / ||d||) d``: as :func:`normalised` far away, plain near a stationary point."""
     ops = oracle.ops
-    return _allowed(oracle, x - lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0) * d)
+    return _allowed(oracle, ops.move(x, d, lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)))
 
 
 STEPS = {"plain": plain, "normalised": normalised, "clipped": clipped}

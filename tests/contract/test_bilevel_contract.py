@@ -162,13 +162,13 @@ def test_counts_agree_with_what_was_called(case):
     state = method.init(QUADRATIC.problem(16), seed=0)
     total, lower = state.total_calls, state.updates["y"]
     seen = {"g": 0}
-    original = state.oracle._loss
+    original = state.oracle.loss
 
     def spy(level, *args):
         seen["g"] += level == "lower"
         return original(level, *args)
 
-    state.oracle._loss = spy
+    state.oracle.loss = spy
     for _ in range(6):
         state = method.step(state)
     assert state.updates["x"] == 6

@@ -160,6 +160,42 @@ def test_fused_oracle_is_dense_autograd():
     assert torch.autograd.gradcheck(g, (x.requires_grad_(), y.requires_grad_()))
 
 
+@pytest.mark.parametrize("limit", [0, 2**20], ids=["apart", "at once"])
+@pytest.mark.parametrize("form", ["tensor", "tuple"])
+def test_residuals_are_the_differences_of_the_separate_derivatives(monkeypatch, limit, form):
+    monkeypatch.setattr("mindgap.bilevel.oracles.SMALL", limit)
+    base = nonlinear() if form == "tuple" else PROBLEM
+    o = TorchOracle(base)
+    torch.manual_seed(3)
+    x, y = (torch.randn(n, dtype=torch.float64) for n in (base.dim_x, base.dim_y))
+    z = torch.randn_like(y)
+    keep = z.clone()
+    for lower, upper in ((Sample(1), Sample(2)), (FULL, FULL)):
+        (g_y, hz, jz), (f_x, f_y) = o.system(x, y, z, lower), o.upper(x, y, upper)
+        before = dict(o.take_calls())
+        for gradient in (True, False):
+            found = o.residuals(x, y, z, lower, upper, gradient)
+            counted = o.take_calls()
+            assert counted == {k: v for k, v in before.items() if gradient or k != "g_y"}
+            assert (found[0] is None) == (not gradient)
+            if gradient:
+                close(found[0], g_y, rtol=1e-12)
+            close(found[1], hz - f_y, rtol=1e-12)
+            close(found[2], f_x - jz, rtol=1e-12)
+    assert torch.equal(z, keep)
+
+
+def test_residuals_where_a_derivative_is_missing():
+    """A lower loss linear in y has no Hz; an upper loss without x no f_x; a gradient that is z itself is not written on."""
+    problem = BilevelProblem(
+        upper=lambda x, y, b: (y * b).sum(), lower=lambda x, y, b: (x * y).sum() + 0 * b.sum(),
+        x=torch.ones(3), y=torch.zeros(3), upper_data=torch.ones(2, 3), lower_data=torch.ones(2, 3), batch_size=1)  # fmt: skip
+    z = torch.tensor([1.0, 2.0, 3.0])
+    g_y, d_z, d_x = TorchOracle(problem).residuals(torch.ones(3), torch.zeros(3), z, Sample(0), Sample(0))
+    assert (g_y.tolist(), d_z.tolist(), d_x.tolist()) == ([1.0] * 3, [-1.0] * 3, [-1.0, -2.0, -3.0])
+    assert z.tolist() == [1.0, 2.0, 3.0]
+
+
 def test_all_samples_in_chunks_are_the_mean_over_samples():
     problem = nonlinear()
     for level in ("upper", "lower"):

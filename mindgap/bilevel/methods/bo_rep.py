@@ -125,7 +125,6 @@ class BOREP(Method):
         ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
         if kind == "update":
             y = descend_average(oracle, x, y, s["y"], s["lr_y"], self.radius, self.inner)
-        hz, jz = oracle.products(x, y, z, s["z"])
-        f_x, f_y = oracle.upper(x, y, s["f"])
-        m = average(ops, v["m"], f_x - jz, 1.0 - self.beta)
-        return {**v, "x": self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": ops.move(z, hz - f_y, s["lr_z"]), "m": m}
+        _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
+        m = average(ops, v["m"], d_x, 1.0 - self.beta)
+        return {**v, "x": self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": ops.move(z, d_z, s["lr_z"]), "m": m}

@@ -106,9 +106,8 @@ class SLIP(Method):
         other = s["z"] if self.shared_samples else s["y"]
         if self.order == "seidel":
             y = project_y(oracle, ops.move(y, oracle.lower(v["x"], y, other), s["lr_y"]))
-            hz, jz = oracle.products(v["x"], y, v["z"], s["z"])
-            f_x, f_y = oracle.upper(v["x"], y, s["f"])
-            d = {"z": hz - f_y, "x": f_x - jz}
+            _, d_z, d_x = oracle.residuals(v["x"], y, v["z"], s["z"], s["f"], gradient=False)
+            d = {"z": d_z, "x": d_x}
         else:
             d = linear_system(oracle, v["x"], y, v["z"], s["z"], s["f"], None if self.shared_samples else other)
             y = project_y(oracle, ops.move(y, d["y"], s["lr_y"]))
