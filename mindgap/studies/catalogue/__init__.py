@@ -28,10 +28,13 @@ MODULES = (
     "h10_rmsprop_is_clipping",
     "h13_clipped_moments",
     "n_nonsmooth",
+    "n5_certificate",
     "e0_training_statistics",
+    "e4_settling",
     "e5_cycle",
     "e_averages",
     "e8_windows",
+    "e11_balance",
 )
 
 
