@@ -108,7 +108,7 @@ def fit_relaxed_smoothness(
     slope, rank = _slope(g, y), _rank(g, y)
     span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
     around = [(float(a), float(b)) for a, b in zip(low, high)]
-    grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1)
+    grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1, cover)
     return RelaxedSmoothness(
         L0, L1, around[0], around[1], slope, around[2], rank, around[3], span, n, level, grows, sentence
     )
@@ -116,7 +116,7 @@ def fit_relaxed_smoothness(
 
 def _conclude(
     n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float], L0: float,
-    L1: float,
+    L1: float, cover: float,
 ) -> tuple[bool | None, str]:  # fmt: skip
     if n < 10:
         return None, f"cannot tell: {n} readings, and 10 are the least to conclude from"
@@ -130,7 +130,8 @@ def _conclude(
         f"rank correlation {rank:.2f} [{ranks[0]:.2f}, {ranks[1]:.2f}]"
     )
     if slopes[0] > 0 and ranks[0] > 0:
-        return True, f"smoothness grows with the gradient norm: {numbers}; L <= {L0:.3g} + {L1:.3g} ||g||"
+        line = f"{L0:.3g} + {L1:.3g} ||g||" if L1 > 0 else f"{L0:.3g}, but not in proportion to ||g||"
+        return True, f"smoothness grows with the gradient norm: {numbers}; {cover:.0%} of the readings are below {line}"
     if slopes[1] < 0 and ranks[1] < 0:
         return False, f"smoothness falls with the gradient norm: {numbers}"
     if max(slopes[1] - slope, slope - slopes[0]) > WIDEST:
