@@ -74,7 +74,8 @@ def workers(process: subprocess.Popen[bytes]) -> list[int]:
 
 
 def kill_driver(out: Path, rng: random.Random) -> bool:
-    process = start(out, 1)
+    """Alone or with two workers, which must then end by themselves."""
+    process = start(out, rng.choice((1, 2)))
     wait_for_rows(out, process)
     time.sleep(rng.uniform(0, 0.4))
     process.kill()

@@ -29,6 +29,9 @@ from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, fr
 STUDY_FILE = "study.json"
 VERDICT_FILE = "verdict.json"
 
+#: Seconds to wait for another writer of the same record: a worker whose driver was killed ends a moment later.
+PATIENCE = 3.0
+
 
 def slug(text: str) -> str:
     """A name that is safe in a path.
@@ -220,12 +223,16 @@ class RunWriter:
         """One writer at a time: two would each append their rows. A killed process lets go by itself."""
         if fcntl is None or self._file is None:
             return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecordError(f"{self.path} is being written by another process") from None
-        except OSError:
-            return  # a file system without locks
+        patience = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > patience:
+                    raise RecordError(f"{self.path} is being written by another process") from None
+                time.sleep(0.05)
+            except OSError:
+                return None  # a file system without locks
 
     def _mend(self) -> tuple[Row, ...]:
         """The rows recorded so far, after cutting off a torn line and the end line of a failure that is tried again."""

@@ -86,23 +86,35 @@ def plan(
 CHECKPOINT_EVERY = 60.0
 
 
-def execute(study: Study, header: Header, folder: Path, *, every: float = CHECKPOINT_EVERY) -> End:
+#: Seconds between two looks at whether anybody still waits for a run.
+LOOK_EVERY = 0.5
+
+
+def execute(
+    study: Study,
+    header: Header,
+    folder: Path,
+    *,
+    every: float = CHECKPOINT_EVERY,
+    go_on: Callable[[], bool] = lambda: True,
+) -> End:
     """Run one trial to its end, appending every row to its record; a failure is told, not raised.
 
     A trial that was interrupted goes on from its last checkpoint, or from its start where it has none; rows that are
     recorded already stay and are checked. An error of the loop is recorded in the record's end line. An error of the
     record itself (disk full, damaged line, rows that differ) can only be returned: the next run tries again.
+    Where ``go_on`` says that nobody waits any more, the run stops after a row and can be taken up again later.
     """
     header = replace(header, versions=dict(versions()), machine=machine(), command=command(), started=now())
     try:
         with RunWriter(folder, header) as writer:
-            return _record(study, header, writer, every)
+            return _record(study, header, writer, every, go_on)
     except (RecordError, OSError) as error:
         return End("failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}")
 
 
-def _record(study: Study, header: Header, writer: RunWriter, every: float) -> End:
-    begin = time.perf_counter()
+def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]) -> End:
+    begin = looked = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every)
     checkpoints.restore(trial)
@@ -120,6 +132,10 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float) -> En
             break
         writer.row({**row, "seconds": round(trial.seconds, 6)})
         checkpoints.offer(trial)
+        if (clock := time.perf_counter()) - looked > LOOK_EVERY:
+            looked = clock
+            if not go_on():
+                return End("failed", message="it was called off; running again goes on from here")
     end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begin, 3))
     writer.end(end)
     if outcome == "done":

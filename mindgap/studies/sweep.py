@@ -1,19 +1,22 @@
 """Spread trials over processes: loky at home, Dask or Ray on a running cluster; the same records everywhere.
 
 Workers write the records themselves, so ``out`` must be a folder that all of them see. A trial that fails is told,
-not raised; a worker that dies takes nobody with it: what it was doing is tried again, three times at most.
+not raised; a worker that dies takes nobody with it: what it was doing is tried again, three times at most. A worker
+whose driver is gone stops within a second: nobody waits for it, and the next sweep needs the records it holds.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.record.schema import End, Header
@@ -23,6 +26,9 @@ BACKENDS = ("loky", "dask", "ray")
 
 #: Seconds to wait for a cluster to answer.
 CONNECT = 20
+
+#: Seconds between two looks of a worker at whether its driver is still there.
+ORPHANED = 0.5
 
 #: How often a trial is tried whose worker dies under it.
 ATTEMPTS = 3
@@ -62,7 +68,12 @@ class Sweep:
 
 
 Work = tuple[Any, Header, Path]
-Execute = Callable[[Any, Header, Path], End]
+
+
+class Execute(Protocol):
+    """Run one trial and record it, looking now and then whether to go on."""
+
+    def __call__(self, study: Any, header: Header, folder: Path, *, go_on: Callable[[], bool] = ...) -> End: ...
 
 
 def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
@@ -90,7 +101,8 @@ def _until_done(execute: Execute, work: list[Work], sweep: Sweep) -> Iterator[tu
         how: dict[str, Any] = {"return_as": "generator_unordered"} if sweep.backend != "ray" else {}
         parallel = Parallel(n_jobs=sweep.jobs if sweep.jobs is not None else -1, batch_size=1, **how)
         try:
-            for header, end in parallel(delayed(in_worker)(execute, *item) for item in work):
+            child = sweep.backend == "loky"
+            for header, end in parallel(delayed(in_worker)(execute, *item, child=child) for item in work):
                 ended.add(header.key)
                 yield header, end
             return
@@ -117,13 +129,43 @@ def died(error: Exception) -> bool:
     return bool(names & {"BrokenProcessPool", "KilledWorker", "WorkerCrashedError", "RayActorError", "ActorDiedError"})
 
 
-def in_worker(execute: Execute, study: Any, header: Header, folder: Path) -> tuple[Header, End]:
-    """One trial inside a worker, with one thread: two each on a busy machine make a gradient many times slower."""
+def in_worker(
+    execute: Execute, study: Any, header: Header, folder: Path, *, child: bool = False
+) -> tuple[Header, End]:
+    """One trial inside a worker, with one thread: two each on a busy machine make a gradient many times slower.
+
+    ``child`` says that the worker was started by the driver and is there for nobody else.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    return header, execute(study, header, folder)
+    if child and not _WATCHED:
+        _WATCHED.append(threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True))
+        _WATCHED[0].start()
+    return header, execute(study, header, folder, go_on=wanted)
+
+
+_WATCHED: list[threading.Thread] = []
+
+
+def _end_with(driver: int) -> None:
+    """End this process when its driver has died (a killed driver cannot tell); every row written so far is kept."""
+    while os.getppid() == driver:
+        time.sleep(ORPHANED)
+    os._exit(1)
+
+
+def wanted() -> bool:
+    """Whether anybody still waits for what this worker does: a Dask worker goes on with a task that was called off."""
+    if "distributed" not in sys.modules:
+        return True
+    try:
+        worker = sys.modules["distributed"].get_worker()
+        task = worker.state.tasks.get(worker.get_current_task())
+    except (ValueError, AttributeError):  # no Dask worker at all
+        return True
+    return task is not None and task.state != "cancelled"
 
 
 def _cluster(sweep: Sweep) -> AbstractContextManager[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -85,6 +86,24 @@ def test_loky_gives_the_records_of_a_serial_run(tmp_path: Path, serial: dict[str
     assert records(tmp_path) == serial != {}
 
 
+def assert_interrupted_goes_on(folder: Path, *where: str) -> None:
+    """Ctrl-C ends the driver with its last words and the workers too; the same command then ends as a serial run."""
+    long = ["run", "e5-cycle", "steps=60000", "--seeds", "1"]
+    mindgap(*long, "--out", str(folder / "long"))
+    out = folder / "cut"
+    command = [sys.executable, "-m", "mindgap", *long, *where, "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + PATIENCE
+    while not any(p.stat().st_size > 5000 for p in out.rglob("*.jsonl")) and time.monotonic() < end:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "0 of 2 runs are finished, and every row recorded so far is kept" in errors
+    mindgap(*long, *where, "--out", str(out))
+    assert records(out) == records(folder / "long") != {}
+
+
 @pytest.fixture
 def dask_address(tmp_path: Path) -> Iterator[str]:
     """A scheduler and two workers, each a process."""
@@ -106,6 +125,7 @@ def dask_address(tmp_path: Path) -> Iterator[str]:
 def test_a_dask_cluster_gives_the_same_records(tmp_path: Path, dask_address: str, serial: dict[str, bytes]) -> None:
     mindgap(*STUDY, "--backend", "dask", "--address", dask_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
+    assert_interrupted_goes_on(tmp_path, "--backend", "dask", "--address", dask_address)
 
 
 @pytest.fixture
@@ -127,6 +147,7 @@ def ray_address() -> Iterator[str]:
 def test_a_ray_node_gives_the_same_records(tmp_path: Path, ray_address: str, serial: dict[str, bytes]) -> None:
     mindgap(*STUDY, "--backend", "ray", "--address", ray_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
+    assert_interrupted_goes_on(tmp_path, "--backend", "ray", "--address", ray_address)
 
 
 def test_an_address_where_nobody_answers_is_one_clear_error(tmp_path: Path) -> None:

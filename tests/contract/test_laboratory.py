@@ -320,6 +320,32 @@ def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Pat
         assert len(read_run(path).rows) >= rows
 
 
+def alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    words = ["run", "e5-cycle", "steps=60000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 60
+    while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    before = {p: len(read_run(p).rows) for p in tmp_path.rglob("*.jsonl")}
+    assert len(before) == 2
+    done = mindgap(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {len(read_run(p).rows) for p in before} == {60_000}
+    while alive(process.pid) and time.monotonic() < end + 60:
+        time.sleep(0.05)
+    assert not alive(process.pid), "somebody of the first group is left"
+
+
 def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
     """One call of C that lasts minutes: Python itself could act on the signal only after it."""
     code = (

@@ -208,13 +208,28 @@ def test_a_checkpoint_that_does_not_fit_is_not_used(
 
 
 
-def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path) -> None:
+def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindgap.record.store.PATIENCE", 0.1)
     header = plan(STUDY, "quick", seeds=1).headers[0]
     with RunWriter(tmp_path, header) as first:
         first.row({"step": 0})
         with pytest.raises(RecordError, match="is being written by another process"):
             RunWriter(tmp_path, header)
     RunWriter(tmp_path, header).close()
+
+
+def test_a_run_that_nobody_waits_for_stops_after_a_row_and_is_taken_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, list[Row]]
+) -> None:
+    monkeypatch.setattr("mindgap.studies.run.LOOK_EVERY", -1.0)
+    looks = iter([True, True, False])
+    item = plan(STUDY, "quick")
+    end = execute(STUDY, item.headers[0], item.folder(tmp_path), go_on=lambda: next(looks))
+    assert end.message == "it was called off; running again goes on from here"
+    cut = read_run(run_file(item.folder(tmp_path), item.headers[0]))
+    assert (len(cut.rows), cut.end) == (3, None)
+    run_all([item], tmp_path)
+    assert rows(tmp_path) == undisturbed
 
 
 def test_force_names_what_it_overwrites_and_nothing_else(tmp_path: Path) -> None:
