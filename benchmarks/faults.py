@@ -122,7 +122,7 @@ def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[ob
             hit = fill_disk(out, rng, limit)
         before = rows_so_far(out)
         for path in out.rglob("*.jsonl"):
-            if before[path.name]:
+            if before.get(path.name):  # a worker may just have begun it, and ends with its driver
                 read_run(path)  # raises where anything but the last, torn line is damaged
         for path in hidden(out):  # as a person would run it again: not in the same second
             os.utime(path, (0, 0))

@@ -87,8 +87,8 @@ def listing(runs: int = 10_000) -> tuple[float, float]:
         return all_there, time.perf_counter() - begin
 
 
-def page(runs: int = 200, rows: int = 1000) -> tuple[float, float]:
-    """Processor seconds and megabytes of a page of 200 runs of 1000 rows: 20 methods, 10 seeds, 4 figures."""
+def page(runs: int = 200, rows: int = 1000) -> tuple[float, float, float]:
+    """Seconds by the clock, on the processor, and megabytes: 200 runs of 1000 rows, 20 methods, 10 seeds, 4 figures."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "millisecond" / "quick"
         folder.mkdir(parents=True)
@@ -107,9 +107,9 @@ def page(runs: int = 200, rows: int = 1000) -> tuple[float, float]:
                         {**row, "seconds": step * value, "loss": value, "norm": value**2, "a": -value, "b": step}
                     )
                 writer.end(End("done"))
-        begin = time.process_time()
+        begin, clock = time.process_time(), time.perf_counter()
         out = write_page(Path(name), Path(name) / "page.html")
-        return time.process_time() - begin, out.stat().st_size / 1e6
+        return time.perf_counter() - clock, time.process_time() - begin, out.stat().st_size / 1e6
 
 
 def main() -> None:
@@ -119,8 +119,11 @@ def main() -> None:
     )
     there, one = listing()
     print(f"10,000 finished runs listed in {there:.2f} s, one missing found in {one:.2f} s (aim: below 2 s)")
-    seconds, size = page()
-    print(f"a page of 200 runs of 1000 rows: {seconds:.1f} s of processor time, {size:.1f} MB (aim: 15 s, 15 MB)")
+    seconds, processor, size = page()
+    print(
+        f"a page of 200 runs of 1000 rows: {seconds:.1f} s, {processor:.1f} s of them on the processor, {size:.1f} MB "
+        "(aim: 15 s, 15 MB)"
+    )
     print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 
 

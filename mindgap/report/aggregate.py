@@ -44,14 +44,19 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
     return [facet_label(facet, v) for v in values]
 
 
+#: Settings that the papers write in Greek.
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "mu": "μ", "sigma": "σ", "tau": "τ"}
+
+
 def facet_label(facet: str, value: Any) -> str:
     """Example:
-    >>> facet_label("tail", 1.5), facet_label("method", "SGD")
-    ('tail = 1.5', 'SGD')
+    >>> facet_label("tail", 1.5), facet_label("alpha", 2), facet_label("method", "SGD")
+    ('tail = 1.5', 'α = 2', 'SGD')
     """
     if facet == "method" or isinstance(value, str):
         return str(value)
-    return f"{facet} = {value:g}" if isinstance(value, float) else f"{facet} = {value}"
+    name = GREEK.get(facet, facet)
+    return f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
 
 
 def _of_run(run: Run, facet: str) -> Any:

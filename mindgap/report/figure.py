@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mindgap.report.aggregate import Readings, Series, facet_values, over_seeds, thin, thin_points
+from mindgap.report.scales import columns, named, rules, scale, ticks
 
 #: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
 LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
 DARK = ("#6cb6ff", "#ff9d5c", "#5fd38d", "#c9a2ff", "#e6c34a", "#4fd0e0", "#ff8fc0", "#b5bdc9")
 #: Beyond eight methods the colours come again with another dash.
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
+#: Up to so many points of a scatter are drawn large.
+FEW = 120
+#: A line that runs along earlier ones is broken, so that they show through its gaps.
+ALONG = ([1, 0], [7, 7], [2, 7], [7, 3, 1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
 #: The order in which x-axes are offered (a description on disk has its keys in order of the alphabet).
@@ -66,6 +71,32 @@ class Drawing:
             return "value"
         return "quantiles" if self.figure.get("log_y") else "mean"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the places 0, 1, ... on the x-axis; empty where it shows numbers."""
+        if self.figure["x"] == "method":
+            return self.methods
+        return tuple(self.figure.get("x_names") or ())
+
+    @property
+    def shifts(self) -> list[float]:
+        """How far each method's points stand beside a named place: those of several methods must not hide another."""
+        number = len(self.methods) if self.names and self.figure["x"] != "method" else 0
+        return [(place - (number - 1) / 2) * 0.7 / number if number else 0.0 for place in range(len(self.methods))]
+
+    @property
+    def dashes(self) -> list[list[int]]:
+        """The dash of each method's line: one a block of eight colours; others for lines along earlier ones."""
+        if len(self.methods) > len(LIGHT):
+            return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
+        log = bool(self.figure.get("log_y"))
+        curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
+        along = [
+            sum(_run_along(curves[j], curves[i], log) for j in range(i)) if self.kind == "lines" else 0
+            for i in range(len(self.methods))
+        ]
+        return [ALONG[min(number, len(ALONG) - 1)] for number in along]
+
     def alone(self, axis: Axis) -> dict[str, str]:
         """The channels on which each panel needs an axis of its own: it would fill too little of a common one."""
         if len(self.facets) < 2:
@@ -81,6 +112,24 @@ class Drawing:
                 if min(high - low for low, high in spans) < 0.3 * whole:
                     apart[channel] = "independent"
         return apart
+
+
+def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
+    """Whether in some panel nearly all of curve ``b`` is as good as on curve ``a``: within a hundredth of the range."""
+    for facet in a.keys() & b.keys():
+        (x, y), (u, v) = (_drawn(s, log) for s in (a[facet], b[facet]))
+        if len(x) and (np.diff(x) >= 0).all() and (inside := (u >= x[0]) & (u <= x[-1])).any():
+            range_ = np.ptp(np.concatenate([y, v])) or 1.0
+            if np.mean(np.abs(np.interp(u[inside], x, y) - v[inside]) <= 0.01 * range_) > 0.9:
+                return True
+    return False
+
+
+def _drawn(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The finite points of a curve of medians, as high as they are drawn."""
+    x, y = series.columns["x"], series.columns["q50"]
+    keep = np.isfinite(y) & ((y > 0) | (not log))
+    return x[keep], np.log(y[keep]) if log else y[keep]
 
 
 def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
@@ -121,7 +170,8 @@ def draw(
         varies = any(np.ptp(s.columns["x"]) > 0 for s in axis.series if len(s))
         if name == figure["x"] or varies:
             drawn.append(axis)
-    return Drawing(identity, figure, tuple(methods), tuple(facets), tuple(drawn))
+    shown = {s.facet for axis in drawn for s in axis.series}
+    return Drawing(identity, figure, tuple(methods), tuple(f for f in facets if f in shown) or ("",), tuple(drawn))
 
 
 def draw_tuning(identity: str, tuning: dict[str, Any], methods: list[str]) -> Drawing:
@@ -156,8 +206,14 @@ def _axis(
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
         header = run.run.header
-        for facet, (x, y) in run.panels(name, figure["y"], figure.get("facet", "")).items():
+        column = figure["y"] if name == "method" else name
+        for facet, (x, y) in run.panels(column, figure["y"], figure.get("facet", "")).items():
             by_place.setdefault((header.method, facet), []).append((header.seed, x, y))
+    if name == "method":
+        by_place = {
+            key: [(seed, np.full(len(y), float(methods.index(key[0]))), y) for seed, _, y in found]
+            for key, found in by_place.items()
+        }
     order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
     each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
     kind, log_x = figure.get("kind", "lines"), bool(figure.get("log_x"))
@@ -177,6 +233,9 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     """The rows the specification is filled with; the page's script does the same for what the reader chooses."""
     log_x, log_y = bool(drawing.figure.get("log_x")), bool(drawing.figure.get("log_y"))
     rows: list[dict[str, Any]] = []
+    shifts = dict(zip(drawing.methods, drawing.shifts))
+    lows = [s.columns["q10"] for s in axis.series if "q10" in s.columns]
+    floor = 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
     for place, series in enumerate(axis.series):
         columns = series.columns
         if "y" in columns:
@@ -190,10 +249,12 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
         for i, (x, y) in enumerate(zip(columns["x"].tolist(), middle.tolist())):
             if not math.isfinite(x) or (log_x and x <= 0):
                 continue
+            x += shifts[series.method]
             row: dict[str, Any] = {"x": x, "m": series.method, "f": series.facet, "r": place, "o": i}
             row["y"] = y if math.isfinite(y) and (y > 0 or not log_y) else None
             if low is not None and high is not None and math.isfinite(high[i]) and row["y"] is not None:
-                row["lo"], row["hi"] = float(low[i]), float(high[i])
+                # The band of a quantity that is never negative ends at zero.
+                row["lo"], row["hi"] = max(float(low[i]), floor), float(high[i])
             rows.append(row)
     if log_y:
         least = min((row["y"] for row in rows if row["y"] is not None), default=1.0)
@@ -208,14 +269,16 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     figure, kind = drawing.figure, drawing.kind
     methods = list(drawing.methods)
     colours = [LIGHT[i % len(LIGHT)] for i in range(len(methods))]
-    x = {
-        "field": "x",
-        "type": "quantitative",
-        "axis": {"title": axis.label, **_ticks(figure.get("log_x"), (r["x"] for r in rows or []))},
-        "scale": _scale(figure.get("log_x"), nice=False),
-    }
-    y_scale = _scale(figure.get("log_y"))
-    y_axis = {"title": None, **_ticks(figure.get("log_y"), (r["y"] for r in rows or []))}
+    alone = drawing.alone(axis)
+    log_x, log_y = figure.get("log_x"), figure.get("log_y")
+    x: dict[str, Any] = {"field": "x", "type": "quantitative", "scale": scale(log_x, padded=kind == "points")}
+    x["axis"] = {"title": axis.label, **ticks(log_x, "x", own="x" in alone)}
+    if drawing.names:
+        found = named(drawing.names)
+        x |= {"scale": found["scale"], "axis": {**found["axis"], "title": figure.get("x_label") or None}}
+    heights = {row["y"] for row in rows or [] if row["y"] is not None}
+    y_scale = scale(log_y, padded=bool(log_y), flat=len(heights) == 1)
+    y_axis = {"title": None, **ticks(log_y, "y", own="y" in alone)}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
     legend = {"title": None, "orient": "bottom", "direction": "horizontal", "columns": 3, "labelLimit": 260}
     legend |= {"symbolOpacity": 1, "symbolType": "circle" if kind == "points" else "stroke"}
@@ -243,7 +306,8 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     if kind == "points":
         shapes = [SHAPES[i % len(SHAPES)] for i in range(len(methods))]
         shape = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": shapes}, "legend": legend}
-        mark = {"type": "point", "filled": True, "size": 26, "opacity": 0.6, "tooltip": tooltip}
+        few = sum(len(s) for s in axis.series) <= FEW
+        mark = {"type": "point", "filled": True, "size": 60 if few else 26, "opacity": 0.6, "tooltip": tooltip}
         layers = [{"mark": mark, "encoding": {"y": y, "shape": shape}}]
     elif kind == "path":
         order = {"field": "o", "type": "quantitative"}
@@ -251,8 +315,8 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
         layers = [{"mark": path, "encoding": {"y": y, "order": order, "detail": detail}}, hover]
     else:
         line: dict[str, Any] = {"y": y, "detail": detail}
-        if len(methods) > len(LIGHT):
-            dashes = [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(methods))]
+        dashes = drawing.dashes
+        if any(dash != DASHES[0] for dash in dashes):
             line["strokeDash"] = {
                 "field": "m",
                 "type": "nominal",
@@ -269,7 +333,7 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
         layers = [{"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
         if not drawing.single:
             layers.insert(0, band)
-    layers += _rules(figure.get("hlines") or {}, y_scale)
+    layers += rules(figure.get("hlines") or {}, y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
         "$schema": SCHEMA_URL,
@@ -281,63 +345,15 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     }
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": {"type": "fit", "contains": "padding"}, **unit}
-    columns = 1 if len(drawing.facets) == 1 else (2 if len(drawing.facets) in (2, 4) else 3)
+    across = columns(len(drawing.facets), 3)
     spec["facet"] = {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
-    spec["columns"] = columns
-    spec["spec"] = {"width": 600 // columns, "height": 220, **unit}
-    if apart := drawing.alone(axis):
-        spec["resolve"] = {"scale": apart}
+    spec["columns"] = across
+    spec["spec"] = {"width": 600 // across, "height": 220, **unit}
+    # In a last row that is not full, a common axis would stand below panels that are not there.
+    ragged = {"axis": {"x": "independent"}} if len(drawing.facets) % across else {}
+    if alone or ragged:
+        spec["resolve"] = {"scale": alone, **ragged}
     return spec
-
-
-def _scale(log: Any, *, nice: bool = True) -> dict[str, Any]:
-    return {"type": "log", "nice": nice} if log else {"type": "linear", "zero": False}
-
-
-def _ticks(log: Any, values: Iterable[Any]) -> dict[str, Any]:
-    """Tick labels: on a log axis powers of ten, with 2 and 5 between them where it spans little more than one."""
-    if not log:
-        return {"tickCount": 6}
-    return {"labelExpr": log_labels(values), "tickCount": 6}
-
-
-def log_labels(values: Iterable[Any]) -> str:
-    """A Vega expression that labels 1e-6 as such, not as a row of zeros, and leaves most ticks bare."""
-    positive = [v for v in values if v is not None and v > 0]
-    decades = math.log10(max(positive) / min(positive)) if positive else 2.0
-    label = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))"
-    if decades < 0.4:
-        return label
-    first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))"
-    digits = "1" if decades > 1.3 else "1, 2, 5"
-    return f"indexof([{digits}], round(100 * {first}) / 100) >= 0 ? {label} : ''"
-
-
-def _rules(hlines: dict[str, float], scale: dict[str, Any]) -> list[dict[str, Any]]:
-    """Horizontal rules with their labels at the right end."""
-    if not hlines:
-        return []
-    data = {"values": [{"y": value, "label": label} for label, value in hlines.items()]}
-    y = {"field": "y", "type": "quantitative", "title": None, "scale": scale}
-    grey = {"value": "#57606a"}
-    words = {"type": "text", "align": "right", "baseline": "bottom", "dy": -3, "fontSize": 12}
-    place = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
-    rule = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
-    return [
-        {
-            "data": data,
-            "mark": rule,
-            "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
-        },
-        # Under the words, the same words with a broad rim in the colour of the paper: crossing lines do not hide them.
-        {
-            "name": "rim",
-            "data": data,
-            "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
-            "encoding": {**place, "color": {"value": "#ffffff"}},
-        },
-        {"data": data, "mark": words, "encoding": {**place, "color": grey}},
-    ]
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"

@@ -177,6 +177,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
         "statistic": drawing.statistic,
         "methods": list(drawing.methods),
         "facets": list(drawing.facets),
+        "names": [" ".join(name.split("\n")) for name in drawing.names],
+        "shifts": drawing.shifts,
         "axes": [
             {
                 "name": axis.name,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mindgap.record.schema import Run, to_json
-from mindgap.report.figure import DASHES, LIGHT, SHAPES, Drawing
+from mindgap.report.figure import LIGHT, SHAPES, Drawing
 from mindgap.report.load import Loaded
 
 
@@ -101,6 +101,7 @@ def legend(drawing: Drawing) -> str:
     """One button a method: it switches the method's line off and on."""
     present = {s.method for axis in drawing.axes for s in axis.series}
     items = []
+    dashes = drawing.dashes
     for place, method in enumerate(drawing.methods):
         if method not in present:
             continue
@@ -108,7 +109,7 @@ def legend(drawing: Drawing) -> str:
         if drawing.kind == "points":
             sign = f'<g fill="{colour}">{_PATHS[SHAPES[place % len(SHAPES)]]}</g>'
         else:
-            dash = " ".join(str(d) for d in DASHES[place // len(LIGHT) % len(DASHES)])
+            dash = " ".join(str(d) for d in dashes[place])
             sign = f'<path d="M0 7H24" stroke="{colour}" stroke-width="3" stroke-dasharray="{dash}" fill="none"/>'
         items.append(
             f'<li><button type="button" aria-pressed="true" data-method="{place}">'
@@ -146,7 +147,7 @@ def figure_card(drawing: Drawing, where: str) -> str:
         controls.append(
             f'<label>over seeds <select class="statistic" aria-label="seeds of {name}">{options}</select></label>'
         )
-    for axis in ("x", "y"):
+    for axis in ("y",) if drawing.names else ("x", "y"):
         checked = " checked" if figure.get(f"log_{axis}") else ""
         controls.append(f'<label><input type="checkbox" class="log-{axis}"{checked}> log {axis}</label>')
     saves = "".join(

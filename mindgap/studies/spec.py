@@ -38,6 +38,8 @@ class Figure:
         title: what the reader sees; say what is compared.
         y: column drawn upwards, with ``y_label`` as its text.
         x: column drawn to the right; any column of :data:`AXES` that the rows have is offered as a switch.
+            ``"method"`` puts each method at a place of its own.
+        x_names: names of the places 0, 1, ... of that column, where it counts things (a newline breaks a name).
         kind: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
         log_x, log_y: logarithmic axes, as the paper has them.
         facet: column or setting by which the figure is split into panels (``""``: one panel).
@@ -50,6 +52,7 @@ class Figure:
     y_label: str
     x: str = "step"
     x_label: str = ""
+    x_names: tuple[str, ...] = ()
     kind: str = "lines"
     log_x: bool = False
     log_y: bool = False
@@ -140,10 +143,15 @@ class Study:
             "scale": scale,
             "methods": list(self.methods),
             "figures": [
-                {**vars(f), "hlines": dict(f.hlines), "x_label": f.x_label or AXES.get(f.x, f.x)} for f in self.figures
+                {**vars(f), "hlines": dict(f.hlines), "x_names": list(f.x_names), "x_label": _x_label(f)}
+                for f in self.figures
             ],
             "axes": dict(AXES),
         }
+
+
+def _x_label(figure: Figure) -> str:
+    return figure.x_label or ("" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x))
 
 
 def typed_like(name: str, value: Any, like: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,17 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 PATIENCE = 60.0
+
+
+def _axe() -> Path | None:
+    """axe-core, where a person has installed it in the checkout or for the whole machine; it is no part of this one."""
+    places = [Path(__file__).parents[2] / "node_modules", Path("/usr/local/lib/node_modules")]
+    places += [Path(folder) for folder in os.environ.get("NODE_PATH", "").split(os.pathsep) if folder]
+    files = [place / "axe-core" / "axe.min.js" for place in places]
+    return next((file for file in files if file.exists()), None)
+
+
+AXE = _axe()
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:
@@ -290,6 +302,25 @@ def test_nothing_is_cut_off_on_a_narrow_screen(browser: Page, path: Path, width:
         "}).map((c) => c.parentElement.id)"
     )
     assert wide == []
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-core is not installed (npm install --no-save axe-core)")
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_axe_finds_nothing_serious(browser: Page, path: Path, width: int, theme: str) -> None:
+    assert AXE is not None
+    browser.open(path, width=width, theme=theme)
+    for details in browser.driver.find_elements("css selector", "details"):
+        browser.js("arguments[0].open = true", details)
+    browser.js(AXE.read_text(encoding="utf-8"))
+    browser.driver.set_script_timeout(PATIENCE)
+    found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
+    assert len(found["passes"]) > 20, "it has looked"
+    listed = [
+        (v["id"], v["impact"], v["nodes"][0]["html"][:120])
+        for v in found["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+    assert listed == []
 
 
 def test_the_demo_shows_every_figure(browser: Page, tmp_path: Path) -> None:

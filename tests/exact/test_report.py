@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from cases.report_records import NASTY, figure, write_everything, write_study
 
-from mindgap.record.schema import RecordError
+from mindgap.record.schema import End, Header, RecordError, Run
 from mindgap.report.aggregate import Readings, Series, over_seeds, thin, thin_points
-from mindgap.report.figure import draw, figure_png, figure_svg, picture
+from mindgap.report.figure import draw, figure_png, figure_svg, picture, view_rows
 from mindgap.report.load import load, load_study
 from mindgap.report.page import draw_all, render, write_page
+from mindgap.report.pieces import figure_card
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +295,73 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
         write_page(tmp_path / "runs", out)
     assert out.read_bytes() == before
     assert [path.name for path in out.parent.iterdir()] == ["page.html"]
+
+
+# ---- what makes a figure readable -----------------------------------------------------------------------------------
+
+
+def readings(method: str, rows: list[dict[str, object]], seed: int = 0) -> Readings:
+    return Readings(Run(Header("s", "S1", "quick", method, seed, {}), tuple(rows), End("done")))
+
+
+FIGURE = {"title": "Loss", "y": "loss", "y_label": "loss", "x": "step", "kind": "lines"}
+
+
+def test_a_line_that_runs_along_another_is_broken_so_that_both_are_seen() -> None:
+    curves = {"first": 1.0, "same": 1.0, "other": 2.0, "again": 1.0}
+    runs = [readings(m, [{"step": i, "loss": a * i} for i in range(20)]) for m, a in curves.items()]
+    drawing = draw("f", FIGURE, runs, list(curves), {"step": "step"})
+    assert drawing.dashes[0] == drawing.dashes[2] == [1, 0]
+    assert len({str(dash) for dash in drawing.dashes}) == 3
+    lines = next(layer for layer in picture(drawing)["layer"] if layer["mark"]["type"] == "line")
+    assert lines["encoding"]["strokeDash"]["scale"]["range"] == drawing.dashes
+
+
+def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
+    figure = {**FIGURE, "x": "place", "kind": "points", "x_names": ["Hill", "block\nsums"]}
+    runs = [readings(m, [{"place": 0, "loss": 1.0}, {"place": 1, "loss": 1.0}]) for m in ("a", "b")]
+    drawing = draw("f", figure, runs, ["a", "b"], {})
+    spec = picture(drawing)
+    assert spec["encoding"]["x"]["axis"]["labelExpr"] == '[["Hill"], ["block", "sums"]][datum.value]'
+    places = [row["x"] for row in spec["datasets"]["rows"]]
+    assert len(set(places)) == 4
+    assert all(abs(place - round(place)) < 0.5 for place in places)
+    assert "Hill" in figure_svg(spec)
+    assert "log-x" not in figure_card(drawing, "here")
+
+
+def test_methods_can_be_the_places() -> None:
+    figure = {**FIGURE, "x": "method", "kind": "points"}
+    runs = [readings(m, [{"loss": 1.0}]) for m in ("SGD", "<b>")]
+    drawing = draw("f", figure, runs, ["SGD", "<b>"], {})
+    assert drawing.names == ("SGD", "<b>")
+    assert [row["x"] for row in picture(drawing)["datasets"]["rows"]] == [0.0, 1.0]
+    assert picture(drawing)["layer"][0]["encoding"]["y"]["scale"]["zero"], "one height alone makes no scale"
+
+
+def test_a_panel_without_readings_is_left_out_and_the_rows_of_panels_are_even() -> None:
+    rows = [{"step": i, "panel": p, **({} if p == "e" else {"loss": i})} for p in "abcde" for i in range(3)]
+    drawing = draw("f", {**FIGURE, "facet": "panel"}, [readings("m", rows)], ["m"], {"step": "step"})
+    assert drawing.facets == ("a", "b", "c", "d")
+    assert picture(drawing)["columns"] == 2
+
+
+def test_a_log_axis_of_less_than_a_decade_labels_every_tick() -> None:
+    rows = [{"step": i, "loss": 2 + 0.1 * i} for i in range(10)]
+    drawing = draw("f", {**FIGURE, "log_y": True}, [readings("m", rows)], ["m"], {"step": "step"})
+    svg = figure_svg(picture(drawing))
+    assert ">2.5<" in svg or ">2.2<" in svg
+    wide = [{"step": i, "loss": 10.0**i} for i in range(6)]
+    svg = figure_svg(picture(draw("f", {**FIGURE, "log_y": True}, [readings("m", wide)], ["m"], {"step": "step"})))
+    assert ">100<" in svg
+    assert ">200<" not in svg
+
+
+def test_the_band_of_a_quantity_that_is_never_negative_ends_at_zero() -> None:
+    values = (0.0, 9.0, 0.0)
+    runs = [readings("m", [{"step": 0, "loss": v}, {"step": 1, "loss": v}], seed) for seed, v in enumerate(values)]
+    rows = view_rows(drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean")
+    assert [row["lo"] for row in rows] == [0.0, 0.0]
+    runs.append(readings("m", [{"step": 0, "loss": -9.0}, {"step": 1, "loss": -9.0}], 3))
+    rows = view_rows(drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean")
+    assert rows[0]["lo"] < 0

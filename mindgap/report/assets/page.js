@@ -29,6 +29,9 @@
     return show(mid);
   }
 
+  const placeOf = (figure, axis, x) =>
+    figure.names.length ? (axis.name === "method" ? "" : `${figure.names[x]}\n`) : `${axis.label}: ${show(x)}\n`;
+
   // The same rows as `view_rows` makes for the pictures, for what the reader chose.
   function rowsOf(figure, st) {
     const axis = figure.axes[st.axis];
@@ -36,6 +39,7 @@
     const list = every ? axis.runs : axis.series;
     const rows = [];
     let least = Infinity;
+    const floor = axis.series.some((s) => s.q10) && axis.series.every((s) => !s.q10 || s.q10.every((q) => q === null || q >= 0)) ? 0 : -Infinity;
     list.forEach((series, place) => {
       if (st.hidden.has(series.m)) return;
       const size = series.x.length;
@@ -45,13 +49,13 @@
         if (x === null || (st.logX && x <= 0)) continue;
         let [y, lo, hi] = middle(series, i, st.statistic);
         if (y !== null && st.logY && y <= 0) y = null;
-        const row = { x, y, m: figure.methods[series.m], f: figure.facets[series.f], r: place, o: i };
+        const row = { x: x + figure.shifts[series.m], y, m: figure.methods[series.m], f: figure.facets[series.f], r: place, o: i };
         if (y !== null) {
           least = Math.min(least, y);
-          if (lo !== null && hi !== null) { row.lo = lo; row.hi = hi; }
+          if (lo !== null && hi !== null) { row.lo = Math.max(lo, floor); row.hi = hi; }
           if (figure.kind === "points" || i % stride === 0 || i === size - 1) {
             row.h = true;
-            row.t = `${row.m}\n${axis.label}: ${show(x)}\n${figure.yLabel}: ${value(series, i, st.statistic, lo, y, hi)}`;
+            row.t = `${row.m}\n${placeOf(figure, axis, x)}${figure.yLabel}: ${value(series, i, st.statistic, lo, y, hi)}`;
           }
         }
         rows.push(row);
@@ -62,18 +66,18 @@
   }
 
   // ---- drawing -----------------------------------------------------------------------------------------------
-  const scale = (log, nice) => (log ? { type: "log", nice } : { type: "linear", zero: false });
-  // As `log_labels` in figure.py.
-  function logLabels(values) {
-    let low = Infinity, high = 0;
-    for (const v of values) if (v !== null && v > 0) { low = Math.min(low, v); high = Math.max(high, v); }
-    const decades = high ? Math.log10(high / low) : 2;
+  // As in scales.py.
+  const scale = (log, padded, flat) =>
+    Object.assign(log ? { type: "log", nice: false } : { type: "linear", zero: flat }, padded ? { padding: 10 } : {});
+  function logLabels(channel, own) {
+    const ends = `domain('${own ? "child_" : ""}${channel}')`;
+    const decades = `(log(${ends}[1] / ${ends}[0]) / LN10)`;
     const label = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))";
-    if (decades < 0.4) return label;
-    const first = "datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))";
-    return `indexof([${decades > 1.3 ? "1" : "1, 2, 5"}], round(100 * ${first}) / 100) >= 0 ? ${label} : ''`;
+    const digit = "round(100 * datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))) / 100";
+    return `${decades} < 0.5 || indexof(${decades} > 2.2 ? [1] : [1, 2, 5], ${digit}) >= 0 ? ${label} : ''`;
   }
-  const ticks = (axis, log, values) => { if (log) axis.labelExpr = logLabels(values); else delete axis.labelExpr; };
+  const ticks = (axis, log, channel, own) => { if (log) axis.labelExpr = logLabels(channel, own); else delete axis.labelExpr; };
+  const columnsOf = (panels, most) => Math.ceil(panels / Math.ceil(panels / Math.max(most, 1)));
 
   function withState(figure, st, rows) {
     const spec = structuredClone(figure.spec);
@@ -81,22 +85,24 @@
     const unit = spec.spec || spec;
     spec.datasets.rows = rows;
     const x = unit.encoding.x;
-    x.axis.title = axis.label;
-    x.scale = scale(st.logX, false);
-    ticks(x.axis, st.logX, rows.map((row) => row.x));
-    const heights = rows.map((row) => row.y);
+    if (!figure.names.length) {
+      x.axis.title = axis.label;
+      x.scale = scale(st.logX, figure.kind === "points", false);
+      ticks(x.axis, st.logX, "x", Boolean(axis.alone.x));
+    }
+    const flat = new Set(rows.map((row) => row.y).filter((y) => y !== null)).size === 1;
     // Without a band the layer would only put an empty extent on the axes.
     if (!rows.some((row) => row.lo !== undefined)) unit.layer = unit.layer.filter((layer) => layer.name !== "band");
     for (const layer of unit.layer) {
       const y = layer.encoding && layer.encoding.y;
       if (y && y.scale) {
-        y.scale = scale(st.logY, true);
-        if (y.axis) ticks(y.axis, st.logY, heights);
+        y.scale = scale(st.logY, st.logY, flat);
+        if (y.axis) ticks(y.axis, st.logY, "y", Boolean(axis.alone.y));
       }
     }
     if (spec.facet) {
       spec.facet.sort = figure.facets;
-      spec.resolve = { scale: axis.alone };
+      spec.resolve = { ...(spec.resolve || {}), scale: axis.alone };
     }
     return spec;
   }
@@ -125,7 +131,8 @@
     c.header.labelColor = "var(--text)";
     if (spec.facet) {
       const shown = figure.facets.length;
-      const columns = Math.max(1, Math.min(shown, Math.floor(width / 290), 4));
+      const columns = columnsOf(shown, Math.max(1, Math.min(Math.floor(width / 290), 4)));
+      if (shown % columns) spec.resolve.axis = { x: "independent" }; else delete spec.resolve.axis;
       const own = Boolean(figure.axes[st.axis].alone.y);
       spec.columns = columns;
       const margin = own ? 62 * columns : 62;

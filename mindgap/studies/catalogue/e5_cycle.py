@@ -94,6 +94,7 @@ STUDIES = (
                 "gradient_norm",
                 "‖∇f(θ)‖",
                 x="step",
+                log_x=True,
                 log_y=True,
                 caption="With step 0.04 the norm never falls; with step 0.01 it reaches zero.",
             ),

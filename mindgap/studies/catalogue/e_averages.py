@@ -244,7 +244,7 @@ STUDIES = (
         judge=judge_compact,
         figures=(
             Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
-                   facet="panel", log_y=True, hlines={"radius": 1.0},
+                   facet="panel", hlines={"radius": 1.0},
                    caption="They start at the edge of the set; no line may cross 1."),
             Figure("Mean training loss", "loss", "loss", facet="panel"),
         ),

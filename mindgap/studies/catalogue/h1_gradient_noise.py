@@ -161,7 +161,7 @@ STUDIES = (
                    x_label="minibatches", log_x=True, log_y=True,
                    caption="As the papers draw it: one order of the minibatches a seed. A finite variance levels off."),
             Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
-                   x_label="0 Hill, 1 moment, 2 block sums, 3 stable quantiles",
+                   x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
                    hlines={"infinite variance below": 2.0},
                    caption="Gaussian samples give values far above 2 by the first two and 2 by the others."),
         ),
@@ -179,7 +179,7 @@ STUDIES = (
         judge=judge_coordinates,
         figures=(
             Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
-                   x_label="0 coordinates as published, 1 coordinates on one scale a layer, 2 norms",
+                   x_names=("coordinates,\nas published", "coordinates, one\nscale a layer", "norms"),
                    hlines={"Gaussian": 2.0}, caption="Scales that differ between layers look like a tail."),
         ),
     ),

@@ -20,7 +20,7 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
 
     name = trial["method"]
     strong = [(SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]]
-    convex = [(SmoothConvex(1.0), e, "1/epsilon", 1 / e) for e in trial["accuracies"]]
+    convex = [(SmoothConvex(1.0), e, "1/ε", 1 / e) for e in trial["accuracies"]]
     convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
     # the worst quadratic is the same for every seed
     for constants, epsilon, axis, at in (strong + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []:
@@ -69,7 +69,7 @@ def _random_quadratics(trial: Trial) -> float:
 
 
 #: part -> exponent of the number of steps, for GD and for the accelerated methods.
-EXPONENTS = {"Q": (1.0, 0.5), "1/epsilon": (1.0, 0.5), "L": (1.0, 0.5)}
+EXPONENTS = {"Q": (1.0, 0.5), "1/ε": (1.0, 0.5), "L": (1.0, 0.5)}
 
 
 def judge_rates(runs: Sequence[Run]) -> Verdict:
