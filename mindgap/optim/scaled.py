@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +13,15 @@ from mindgap.optim.optimizer import Batch, RuleOptimizer
 from mindgap.rules.descend import descend_
 from mindgap.rules.moments import average_
 
-#: Norm (0-dim, or one entry a tensor) -> factor of the direction, of the norm's shape.
-Coefficient = Callable[[Tensor], Tensor]
+#: Norm (0-dim, or one entry a tensor) and a batch's number (τ, b) -> factor of the direction, of the norm's shape.
+Coefficient = Callable[[Tensor, Any], Tensor]
 
 
 def scaled_update(
     optimizer: RuleOptimizer,
     batches: Sequence[Batch],
-    coefficients: Sequence[Coefficient],
+    coefficient: Coefficient,
+    numbers: Sequence[Any],
     *,
     scope: str,
     on_gradient: bool,
@@ -29,7 +31,8 @@ def scaled_update(
     Args:
         optimizer: whose states and groups (``lr``, ``beta``, ``weight_decay``) are used.
         batches: parameters with gradients.
-        coefficients: c, one for each batch.
+        coefficient: c.
+        numbers: its second argument, one for each batch.
         scope: over which parameters a norm is taken.
         on_gradient: c multiplies the gradient before it enters the momentum, instead of the momentum.
 
@@ -49,7 +52,7 @@ def scaled_update(
             directions.append(batch.grads)
             raws.append(optimizer._raw_grads(batch))
     norms, own, total = scoped_norms(raws, scope)
-    factors = [coefficient(norm) for coefficient, norm in zip(coefficients, norms)]
+    factors = [coefficient(norm, number) for norm, number in zip(norms, numbers)]
     scales = []
     for batch, direction, factor in zip(batches, directions, factors):
         group, lr = batch.group, batch.group["lr"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -110,8 +109,8 @@ class GClip(RuleOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         taus = [positive_at("tau", batch.group["tau"], batch.k) for batch in batches]
-        clips = [partial(clip_coefficient, tau=tau) for tau in taus]
-        applied = scaled_update(self, batches, clips, scope=self._scope, on_gradient=self._clip == "gradient")
+        on_gradient = self._clip == "gradient"
+        applied = scaled_update(self, batches, clip_coefficient, taus, scope=self._scope, on_gradient=on_gradient)
         flags = [(norm > tau).double().mean() for (norm, _), tau in zip(applied, taus)]
         share = flags[0] if len(flags) == 1 else torch.stack([f.to(flags[0].device) for f in flags]).mean()
         self._note(share=share)

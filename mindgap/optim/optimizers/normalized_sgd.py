@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -104,5 +103,5 @@ class NormalizedSGD(RuleOptimizer):
         return engine.scaled(jobs, self._scope, "normalize", False)
 
     def _update(self, batches: list[Batch]) -> None:
-        inverses = [partial(normalize_coefficient, damping=batch.group["damping"]) for batch in batches]
-        scaled_update(self, batches, inverses, scope=self._scope, on_gradient=False)
+        dampings = [batch.group["damping"] for batch in batches]
+        scaled_update(self, batches, normalize_coefficient, dampings, scope=self._scope, on_gradient=False)
