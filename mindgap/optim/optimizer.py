@@ -332,7 +332,8 @@ class RuleOptimizer(Optimizer, ABC):
     def _clear_tally(self) -> None:
         self._steps = 0
         self._skipped = 0
-        self._clipped: Any = None
+        # In a mapping: torch.compile can follow its entries, but not every version an attribute of an optimizer.
+        self._clipped: dict[str, Any] = {}
         for tally in (*getattr(self, "_tallies", ()), getattr(self, "_device_skips", None)):
             if tally is not None:
                 tally.zero_()
@@ -349,7 +350,7 @@ class RuleOptimizer(Optimizer, ABC):
             if not any(tally is known for known in self._tallies):
                 self._tallies.append(tally)
         if share is not None:
-            self._clipped = share if self._clipped is None else self._clipped + share
+            self._clipped["share"] = self._clipped["share"] + share if self._clipped else share
         self._last.update(last)
 
     def _note_coordinates(
@@ -377,7 +378,7 @@ class RuleOptimizer(Optimizer, ABC):
         """
         skipped = self._skipped + (0 if self._device_skips is None else int(self._device_skips))
         done = self._steps - skipped
-        counted = [float(self._clipped)] if self._clipped is not None else []
+        counted = [float(self._clipped["share"])] if self._clipped else []
         counted += [sum(float(tally) for tally in self._tallies) / len(self._tallies)] if self._tallies else []
         clipped = sum(counted) / max(done, 1) if counted else None
         last = {name: _as_float(value) for name, value in self._last.items()}
