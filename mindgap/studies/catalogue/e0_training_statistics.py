@@ -1,8 +1,17 @@
-"""E0: loss, gradient norm, noise and sharpness of (6.2) along two training runs, from random batches of m samples."""
+"""E0: loss, gradient norm, noise and sharpness of (6.2) along two training runs, from random batches of m samples.
+
+What is judged was settled before these runs were made, from the thesis alone. m is its share of the data: 1.6e5 of
+ImageNet's 1.28e6 images, an eighth, is 224 of 1,797 digits; 9e5 of WikiText-103's 1.03e8 tokens is 448 windows of 16
+words of the prose (6.6.2, in whole parts of 32). It claims a precision "high enough" for its observations, which are
+about factors: two independent batches are asked to agree within a fifth in nine of ten readings. It also says that
+the sharpness of its image network varied too much to be commented on; it is judged here like the others. An earlier
+form of this study had another m and a softer rule; its random numbers are not used again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import comb
 
 import numpy as np
 
@@ -19,12 +28,13 @@ def loop(trial: Trial) -> Iterator[Row]:
     """Train, and at every reading estimate the four quantities on m samples and again on another m."""
     import torch
 
+    from mindgap.base.rng import stream_seed
     from mindgap.measure.probes.statistics import training_statistics
     from mindgap.tasks.problems.training import digits_network, prose_transformer
 
-    problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=trial.seed)
+    problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=stream_seed(trial.seed, "e0"))
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
-    order, reader = trial.torch("order"), trial.torch("readings")
+    order, reader = trial.torch("e0 order"), trial.torch("e0 readings")
     model, before = problem.objective.model, trial.restored
     if before:
         model.load_state_dict(before["model"])
@@ -55,26 +65,33 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Verdict:
     """Holds when two independent batches of m samples agree within a fifth in nine of ten readings, for each quantity
-    on each network; inconclusive (m is too small) when they agree within a factor 2 only."""
-    parts, numbers, closely, roughly = [], {}, True, True
+    on each network. It does not hold when some share is so low that a true share of nine in ten would give it with a
+    probability below 5 %; in between the readings are too few to say."""
+    parts, numbers, holds, refuted = [], {}, True, False
     for name, group in by_method(runs).items():
         shares = {}
         for quantity in QUANTITIES:
             pairs = np.array([[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows])
-            shares[quantity] = float(np.mean(np.abs(pairs[:, 0] - pairs[:, 1]) <= 0.2 * pairs.mean(axis=1)))
-            roughly &= bool(np.mean(pairs.max(axis=1) <= 2 * pairs.min(axis=1)) >= 0.9)
+            agree = np.abs(pairs[:, 0] - pairs[:, 1]) <= 0.2 * pairs.mean(axis=1)
+            shares[quantity] = float(np.mean(agree))
+            holds &= shares[quantity] >= 0.9
+            refuted |= _at_most(int(agree.sum()), len(agree), 0.9) < 0.05
         first, final = (np.median([run.column("gradient_norm_unbiased")[i] for run in group]) for i in (0, -1))
         losses = [float(np.median([run.column("loss")[i] for run in group])) for i in (0, -1)]
-        numbers[name] = {**shares, "gradient_first": float(first), "gradient_last": float(final)}
-        closely &= min(shares.values()) >= 0.9
-        agree = ", ".join(f"{quantity.replace('_', ' ')} {share:.0%}" for quantity, share in shares.items())
-        parts.append(f"{name}: two batches of m agree in {agree}; loss {losses[0]:.2f} to {losses[1]:.2f}, "
-                     f"gradient norm {first:.2g} to {final:.2g}")
-    verdict = "holds" if closely else "inconclusive" if roughly else "does not hold"
+        numbers[name] = {**shares, "readings": len(agree), "gradient_first": float(first), "gradient_last": float(final)}
+        said = ", ".join(f"{quantity.replace('_', ' ')} {share:.0%}" for quantity, share in shares.items())
+        parts.append(f"{name}: two batches of m agree in {said} of {len(agree)} readings; loss {losses[0]:.2f} to "
+                     f"{losses[1]:.2f}, gradient norm {first:.2g} to {final:.2g}")
+    verdict = "holds" if holds else "does not hold" if refuted else "inconclusive"
     return Verdict(verdict, "; ".join(parts), numbers)
 
 
-_QUICK = {"steps": 120, "every": 60, "batch": 16, "m": 256, "part": 32, "lr": 0.05, "source": "digits"}
+def _at_most(successes: int, trials: int, share: float) -> float:
+    """Probability of so few successes."""
+    return sum(comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1))
+
+
+_QUICK = {"steps": 120, "every": 40, "batch": 16, "m": 224, "part": 32, "lr": 0.05, "source": "digits"}
 
 STUDIES = (
     Study(
@@ -85,10 +102,10 @@ STUDIES = (
         "batch of m samples.",
         source=Source("thesis", "(6.2), 6.6.2"),
         scales={
-            "quick": Scale(_QUICK, seeds=2),
-            "cpu": Scale({**_QUICK, "steps": 4000, "every": 200, "m": 2048}, seeds=3),
+            "quick": Scale(_QUICK, seeds=3),
+            "cpu": Scale({**_QUICK, "steps": 4000, "every": 200}, seeds=3),
         },
-        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
+        methods={"convolutional network": {"source": "digits", "m": 224}, "transformer": {"source": "prose", "m": 448}},
         loop=loop,
         judge=judge,
         figures=tuple(
