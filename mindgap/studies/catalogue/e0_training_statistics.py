@@ -78,7 +78,8 @@ def judge(runs: Sequence[Run]) -> Verdict:
             refuted |= _at_most(int(agree.sum()), len(agree), 0.9) < 0.05
         first, final = (np.median([run.column("gradient_norm_unbiased")[i] for run in group]) for i in (0, -1))
         losses = [float(np.median([run.column("loss")[i] for run in group])) for i in (0, -1)]
-        numbers[name] = {**shares, "readings": len(agree), "gradient_first": float(first), "gradient_last": float(final)}
+        ends = {"gradient_first": float(first), "gradient_last": float(final)}
+        numbers[name] = {**shares, "readings": len(agree), **ends}
         said = ", ".join(f"{quantity.replace('_', ' ')} {share:.0%}" for quantity, share in shares.items())
         parts.append(f"{name}: two batches of m agree in {said} of {len(agree)} readings; loss {losses[0]:.2f} to "
                      f"{losses[1]:.2f}, gradient norm {first:.2g} to {final:.2g}")
