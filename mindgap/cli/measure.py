@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mindgap.base.check import fail
-from mindgap.cli.show import say, table
+from mindgap.cli.show import progress, say, table
 
 
 def measure(
@@ -26,10 +26,13 @@ def measure(
 
     problem = load_target(target)
     from mindgap.measure import survey
+    from mindgap.measure.overview import PARTS
 
-    say("measuring ...")
     objective, batches, *rest = problem
-    found = survey(objective, batches, optimizer=rest[0] if rest else None, limit=limit, seed=seed)
+    with progress("measuring", len(PARTS)) as advance:
+        found = survey(
+            objective, batches, optimizer=rest[0] if rest else None, limit=limit, seed=seed, finished=advance
+        )  # fmt: skip
     numbers = found.write(out.with_suffix(".json"))
     page = write_survey_page(numbers, out)
     table(("quantity", "in words"), [(f.quantity, f.sentence) for f in found.findings])

@@ -32,6 +32,8 @@ from mindgap.record.store import write_atomically
 
 #: Version of the written form.
 SURVEY_SCHEMA = 1
+#: What a survey measures, one after the other.
+PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Goldstein distance")
 #: Length of the sketch from which the noise's effective dimension is read.
 SKETCH = 256
 
@@ -89,6 +91,7 @@ def survey(
     path_steps: int = 24,
     delta: float = 0.01,
     seed: int = 0,
+    finished: Callable[[str], Any] | None = None,
 ) -> Survey:
     """Measure everything once at the model's point: noise, tails, smoothness, curvature, stationarity, (6.2).
 
@@ -104,6 +107,7 @@ def survey(
             parameters are put back).
         delta: radius of the Goldstein distance.
         seed: names all random numbers.
+        finished: called with the name of each of ``PARTS`` when it is done, for a progress bar.
 
     Raises:
         RuleError: no batches, and what ``gradient_passes`` refuses. NonFiniteError: a NaN loss or gradient.
@@ -136,6 +140,8 @@ def survey(
             raise
         except RuleError as refused:
             findings.append(Finding(quantity, f"not measured: {refused}"))
+        if finished is not None:
+            finished(quantity)
 
     part("training statistics", lambda: _statistics(objective, held[:16], figures, seed))
     part("gradient noise", lambda: _noise(objective, held, figures, seed))

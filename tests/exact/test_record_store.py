@@ -25,7 +25,7 @@ def write(folder: Path, rows: int, *, end: bool = True) -> Path:
 
 
 def test_round_trip_keeps_numbers_to_the_bit(tmp_path: Path) -> None:
-    values = {"third": 1 / 3, "tiny": 5e-324, "nan": math.nan, "inf": math.inf, "ninf": -math.inf, "text": "<a>\n\"é"}
+    values = {"third": 1 / 3, "tiny": 5e-324, "nan": math.nan, "inf": math.inf, "ninf": -math.inf, "text": '<a>\n"é'}
     with RunWriter(tmp_path, HEADER) as writer:
         writer.row(values)
     (row,) = read_run(writer.path).rows

@@ -14,7 +14,7 @@ from torch import nn
 
 from mindgap.base.objective import Objective
 from mindgap.measure.gradients import NonFiniteError
-from mindgap.measure.overview import _dimension, survey
+from mindgap.measure.overview import PARTS, _dimension, survey
 from mindgap.measure.probes.noise import noise_sample
 from mindgap.record.schema import from_json
 
@@ -27,7 +27,9 @@ def test_survey_of_a_small_network(tmp_path: Path) -> None:
     batches = [(torch.randn(4, 5), torch.randint(0, 3, (4,))) for _ in range(140)]
     state = torch.get_rng_state()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found = survey(objective, batches, optimizer=optimizer)
+    done: list[str] = []
+    found = survey(objective, batches, optimizer=optimizer, finished=done.append)
+    assert tuple(done) == PARTS
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     names = [f.quantity for f in found.findings]
