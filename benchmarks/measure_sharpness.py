@@ -263,7 +263,7 @@ def warm(case: Case) -> Iterator[tuple[str, str, str]]:
     spent, off, covered, moved = [], [], [], []
     for k in range(case.warm_readings):
         case.model.train()
-        case.train(10, optimizer, seed=2000 + k)
+        case.train(10, optimizer, seed=3000 + k)
         case.model.eval()
         before, last = last.value, sharpness(objective, batches, tol=tol, start=last)
         truth = sharpness(objective, batches, seed=k).value  # from a random start, to 0.1 %

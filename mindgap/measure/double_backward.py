@@ -1,13 +1,14 @@
-"""Cheaper second derivatives of convolutions and of batch norm with fixed statistics.
+"""Cheaper second derivatives of convolutions, of batch norm with fixed statistics, of layer norm and of GELU.
 
 torch differentiates the backward of a convolution by convolutions whose kernels are whole images, and the backward of
-batch norm by some ten passes over each activation. Here both are written by the kernels of the first derivative, which
-the convolution libraries have tuned: a Hessian product of a ResNet20 falls from 2.8 to 2 gradients, its count of
+the others by ten to thirty passes over each activation. Here they are written by the kernels of the first derivative,
+which the libraries have tuned: a Hessian product of a ResNet20 falls from 2.8 to 2 gradients, its count of
 convolutions (six a layer against three). What is kept for the backward is the same, the result equal to rounding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
@@ -20,15 +21,17 @@ from torch.overrides import TorchFunctionMode
 
 #: Number of spatial dimensions of the convolutions that are replaced.
 _CONVOLUTIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
-_BATCH_NORM = signature(F.batch_norm)
+_BATCH_NORM, _LAYER_NORM = signature(F.batch_norm), signature(F.layer_norm)
+_COVERED = {*_CONVOLUTIONS, F.batch_norm, F.layer_norm, F.gelu}
 
 
 class QuickSecondDerivatives(TorchFunctionMode):
-    """Inside this block convolutions and evaluating batch norms get the second derivatives of this file.
+    """Inside this block convolutions, evaluating batch norms, layer norms and GELU get the second derivatives below.
 
     Whatever they do not cover goes to torch as it came: complex, unbatched or mixed-type inputs, padding given as a
-    word, tensor subclasses, autocast, ``torch.func`` transforms, batch norm in training mode, scripted modules, and
-    checkpointed parts (torch runs their forward again where no mode reaches, and both runs have to be alike).
+    word, GELU by tanh, norms without weights, tensor subclasses, autocast, ``torch.func`` transforms, batch norm in
+    training mode, scripted modules, and checkpointed parts (torch runs their forward again where no mode reaches, and
+    both runs have to be alike).
 
     Example:
         >>> x, w = torch.ones(1, 1, 3), torch.ones(1, 1, 2, requires_grad=True)
@@ -49,14 +52,16 @@ class QuickSecondDerivatives(TorchFunctionMode):
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if (func in _CONVOLUTIONS or func is F.batch_norm) and _saving_hooks() != self._hooks:
+        if func not in _COVERED or _saving_hooks() != self._hooks:
             found = None
         elif func in _CONVOLUTIONS:
             found = _convolution(_CONVOLUTIONS[func], *args, **kwargs)
-        elif func is F.batch_norm:
-            found = _batch_norm(**_BATCH_NORM.bind(*args, **kwargs).arguments)
+        elif func is F.gelu:
+            found = _gelu(*args, **kwargs)
+        elif func is F.layer_norm:
+            found = _layer_norm(**_LAYER_NORM.bind(*args, **kwargs).arguments)
         else:
-            found = None
+            found = _batch_norm(**_BATCH_NORM.bind(*args, **kwargs).arguments)
         return func(*args, **kwargs) if found is None else found
 
 
@@ -79,6 +84,19 @@ def _batch_norm(
     if not _covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
         return None
     return _BatchNorm.apply(input, weight, bias, running_mean, running_var, eps)
+
+
+def _layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:  # fmt: skip
+    if weight is None or not _covered(input, weight, bias):
+        return None
+    return _LayerNorm.apply(input, weight, bias, list(normalized_shape), eps)
+
+
+def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor | None:
+    return _Gelu.apply(input) if approximate == "none" and _covered(input) else None
 
 
 def _covered(*tensors: Tensor | None) -> bool:
@@ -212,3 +230,95 @@ class _BatchNormGradient(Function):
         if uw is None and ub is not None and to_gy:
             dgy = _sum(dgy, _channels(ub, gy).expand_as(gy))
         return dgy, dx, dw, None, None, None, None
+
+
+class _LayerNorm(Function):
+    """y = w z + b with z = (x - mean x) s, s = 1 / sqrt(var x + eps), over the last dimensions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, shape: list[int], eps: float) -> Tensor:
+        y, m, s = torch.ops.aten.native_layer_norm(x, shape, w, b, eps)
+        ctx.save_for_backward(x, w, m, s)
+        ctx.shape, ctx.eps = shape, eps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Any:
+        want = list(ctx.needs_input_grad[:3])
+        return *_LayerNormGradient.apply(gy, *ctx.saved_tensors, ctx.shape, ctx.eps, want), None, None
+
+
+class _LayerNormGradient(Function):
+    """(gx, gw, gb) of gy, x, w: with P c = c - mean c - z mean(c z), gx = s P(w gy), gw = sum z gy, gb = sum gy.
+
+    P is symmetric, so that <ux, gx> = <s P(ux), w gy>. In x it is s n (q - a b) with a = mean(ux z), b = mean(w gy z)
+    and q the covariance of ux and w gy; its gradient is -s^2 [z (q - 3 a b) + b (ux - mean) + a (w gy - mean)].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, gy: Tensor, x: Tensor, w: Tensor, m: Tensor, s: Tensor, shape: list[int], eps: float, want: list[bool]
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(gy, x, w, m, s)
+        ctx.shape, ctx.eps = shape, eps
+        # The bias only says that its gradient is wanted, and where.
+        return torch.ops.aten.native_layer_norm_backward(gy, x, shape, m, s, w, w if want[2] else None, want)
+
+    @staticmethod
+    def backward(ctx: Any, ux: Tensor | None, uw: Tensor | None, ub: Tensor | None) -> Any:
+        gy, x, w, m, s = ctx.saved_tensors
+        shape, eps, aten = ctx.shape, ctx.eps, torch.ops.aten
+        last, first = tuple(range(-len(shape), 0)), tuple(range(gy.ndim - len(shape)))
+        to_gy, to_x, to_w = ctx.needs_input_grad[:3]
+        only_input = [True, False, False]
+        dgy = dx = dw = None
+        if uw is not None:
+            dgy = aten.native_layer_norm(x, shape, uw, ub, eps)[0] if to_gy else None
+            dx = aten.native_layer_norm_backward(gy, x, shape, m, s, uw, None, only_input)[0] if to_x else None
+        elif ub is not None and to_gy:
+            dgy = ub.expand_as(gy).clone()
+        if ux is not None:
+            if to_gy or to_w:
+                moved = aten.native_layer_norm_backward(ux, x, shape, m, s, None, None, only_input)[0]  # s P(ux)
+                dgy = _sum(dgy, moved * w) if to_gy else None
+                dw = ((gy * moved).sum(first) if first else gy * moved) if to_w else None
+            if to_x:
+                if torch.is_grad_enabled():  # s was saved as a number; whoever differentiates once more needs its graph
+                    s = (x.var(last, unbiased=False, keepdim=True) + eps).rsqrt()
+                z, c = aten.native_layer_norm(x, shape, None, None, eps)[0], w * gy
+                a, b = (ux * z).mean(last, keepdim=True), (c * z).mean(last, keepdim=True)
+                ux_mean, c_mean = ux.mean(last, keepdim=True), c.mean(last, keepdim=True)
+                q = (ux * c).mean(last, keepdim=True) - ux_mean * c_mean
+                bent = torch.addcmul(torch.addcmul(z * (q - 3 * a * b) - (b * ux_mean + a * c_mean), b, ux), a, c)
+                dx = _sum(bent * -s.square(), dx) if dx is not None else bent * -s.square()
+        return dgy, dx, dw, None, None, None, None, None
+
+
+class _Gelu(Function):
+    """y = x Phi(x), Phi the normal distribution function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.ops.aten.gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Any:
+        return _GeluGradient.apply(gy, *ctx.saved_tensors)
+
+
+class _GeluGradient(Function):
+    """gx = gy y'(x); the second derivative is y''(x) = (2 - x^2) phi(x), phi the normal density."""
+
+    @staticmethod
+    def forward(ctx: Any, gy: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(gy, x)
+        return torch.ops.aten.gelu_backward(gy, x)
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> Any:
+        gy, x = ctx.saved_tensors
+        square = x * x
+        bent = (square * -0.5).exp() * (2.0 - square) * (gy * (1 / math.sqrt(2 * math.pi)))
+        return torch.ops.aten.gelu_backward(u, x), bent * u

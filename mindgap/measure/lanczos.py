@@ -169,10 +169,10 @@ def lanczos(
 def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float | None) -> float:
     """min(r, r^2/gap) with the gap to the neighbouring Ritz value.
 
-    Three vectors from a warm start see the neighbour well: over training runs the estimate and the true error differ by
-    less than a factor 2. Two do not where the leading eigenvectors have turned into each other since the last reading,
-    and one sees none: there the smaller of the seen and the known gap counts, and only a quarter of it, which is what
-    those runs need.
+    Three vectors from a warm start see the neighbour: over training runs the true error was 0.6 to 1.3 times the
+    estimate in the median and below 4 times at worst. Two see it badly where the leading eigenvectors have turned into
+    each other since the last reading (twice, and ten times at worst), and one sees none: there the smaller of the seen
+    and the known gap counts, and only a tenth of it.
     """
     r, value = float(residual[end]), abs(float(theta[end]))
     if len(theta) > 1:
@@ -181,7 +181,7 @@ def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float |
             # A Ritz value that has not settled may still move towards the end by its own residual.
             gap -= float(residual[-2 if end == -1 else 1])
         elif len(theta) < 3:
-            gap = min(gap, known_gap * value) / 4
+            gap = min(gap, known_gap * value) / 10
     else:
-        gap = (known_gap or 0.0) * value / 4
+        gap = (known_gap or 0.0) * value / 10
     return r if gap <= 0 else min(r, r * r / gap)

@@ -79,6 +79,37 @@ def test_evaluating_batch_norm_equals_torch(shape: tuple[int, ...], taken: tuple
     )
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+@pytest.mark.parametrize("taken", [(True, True, True), (False, True, True), (True, False, False), (False, False, True)])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 5)])
+def test_layer_norm_equals_torch(
+    shape: tuple[int, ...], taken: tuple[bool, bool, bool], lead: tuple[int, ...]
+) -> None:  # fmt: skip
+    torch.manual_seed(2)
+    x, w, b = (numbers(*s, grad=g) for s, g in zip(((*lead, *shape), shape, shape), taken))
+    assert_equal(lambda x, w, b: F.layer_norm(x, shape, w, b, 1e-3), [x, w, b], "_LayerNormBackward")
+    if taken[0]:
+        assert_equal(lambda x, w: F.layer_norm(x, shape, w), [x, w], "_LayerNormBackward")
+
+
+def test_gelu_equals_torch() -> None:
+    torch.manual_seed(2)
+    assert_equal(F.gelu, [3 * numbers(5, 7).detach().requires_grad_()], "_GeluBackward")
+    assert_equal(nn.GELU(), [numbers(3)], "_GeluBackward")
+
+
+def test_third_derivatives_of_layer_norm_and_gelu_follow() -> None:
+    torch.manual_seed(0)
+    x, w, b = numbers(2, 4), numbers(4), numbers(4)
+
+    def gradient(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        with QuickSecondDerivatives():
+            y = F.gelu(F.layer_norm(x, (4,), w, b, 0.1))
+        return torch.autograd.grad(y.pow(2).sum(), (x, w, b), create_graph=True)
+
+    assert torch.autograd.gradgradcheck(gradient, (x, w, b))
+
+
 def test_third_derivatives_follow() -> None:
     torch.manual_seed(0)
     x, w, b = numbers(2, 2, 4), numbers(2, 2, 3), numbers(2)
@@ -108,8 +139,10 @@ def without_affine(x: Tensor, w: Tensor) -> Tensor:
         lambda x, w: torch.func.vmap(lambda one: F.conv1d(one[None], w)[0])(x),
         training_norm,
         without_affine,
+        lambda x, w: F.layer_norm(x * w.mean(), (6,)),
+        lambda x, w: F.gelu(x * w.mean(), approximate="tanh"),
     ],
-    ids=["padding by a word", "unbatched", "vmap", "training", "no affine"],
+    ids=["padding by a word", "unbatched", "vmap", "training", "no affine", "no weight", "tanh"],
 )
 def test_what_is_not_covered_goes_to_torch(call: Callable[..., Tensor]) -> None:
     torch.manual_seed(0)
