@@ -134,6 +134,11 @@ def _sum(fresh: Tensor | None, more: Tensor) -> Tensor:
     return fresh + more if torch.is_grad_enabled() else fresh.add_(more)
 
 
+def _scaled(fresh: Tensor, factor: Tensor) -> Tensor:
+    """Their product, by the same rule."""
+    return fresh * factor if torch.is_grad_enabled() else fresh.mul_(factor)
+
+
 def _channels(vector: Tensor, like: Tensor) -> Tensor:
     return vector.view(-1, *[1] * (like.ndim - 2))
 
@@ -289,9 +294,12 @@ class _LayerNormGradient(Function):
                 z, c = aten.native_layer_norm(x, shape, None, None, eps)[0], w * gy
                 a, b = (ux * z).mean(last, keepdim=True), (c * z).mean(last, keepdim=True)
                 ux_mean, c_mean = ux.mean(last, keepdim=True), c.mean(last, keepdim=True)
-                q = (ux * c).mean(last, keepdim=True) - ux_mean * c_mean
-                bent = torch.addcmul(torch.addcmul(z * (q - 3 * a * b) - (b * ux_mean + a * c_mean), b, ux), a, c)
-                dx = _sum(bent * -s.square(), dx) if dx is not None else bent * -s.square()
+                q, ss = (ux * c).mean(last, keepdim=True) - ux_mean * c_mean, s.square()
+                parts = ux * (-ss * b), _scaled(c, -ss * a), ss * (b * ux_mean + a * c_mean)
+                bent = _scaled(z, -ss * (q - 3 * a * b))
+                for part in (*parts, *(() if dx is None else (dx,))):
+                    bent = _sum(bent, part)
+                dx = bent
         return dgy, dx, dw, None, None, None, None, None
 
 
@@ -309,16 +317,24 @@ class _Gelu(Function):
 
 
 class _GeluGradient(Function):
-    """gx = gy y'(x); the second derivative is y''(x) = (2 - x^2) phi(x), phi the normal density."""
+    """gx = gy y'(x); the second derivative is y''(x) = (2 - x^2) phi(x), phi the normal density.
+
+    gy y''(x) depends on no vector: it is kept beside gy, and a product takes two passes.
+    """
 
     @staticmethod
     def forward(ctx: Any, gy: Tensor, x: Tensor) -> Tensor:
-        ctx.save_for_backward(gy, x)
+        ctx.save_for_backward(gy, x, _bent(gy, x))
         return torch.ops.aten.gelu_backward(gy, x)
 
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> Any:
-        gy, x = ctx.saved_tensors
-        square = x * x
-        bent = (square * -0.5).exp() * (2.0 - square) * (gy * (1 / math.sqrt(2 * math.pi)))
+        gy, x, bent = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it was kept as a number; whoever differentiates once more needs its graph
+            bent = _bent(gy, x)
         return torch.ops.aten.gelu_backward(u, x), bent * u
+
+
+def _bent(gy: Tensor, x: Tensor) -> Tensor:
+    square = x * x
+    return (square * -0.5).exp() * (2.0 - square) * gy * (1 / math.sqrt(2 * math.pi))
