@@ -4,6 +4,7 @@
     python benchmarks/bilevel.py cleaning      # 784 x 10 weights, 5,000 sample weights, batch 64: eager and compiled
     python benchmarks/bilevel.py quadratic     # 32,768 / 1,024 samples, 100 / 10 unknowns: time to a level
     python benchmarks/bilevel.py scaling       # cost against samples, dimension and batch
+    python benchmarks/bilevel.py captured [--device cuda]   # torch.compile and CUDA graphs beside eager torch and JAX
     python benchmarks/bilevel.py rnn [--device cuda] [--hidden 4096]   # hyper-representation, eager torch, memory too
 
 Rates are the best of several interleaved repeats; on a shared machine use the ratios. Compile time is apart. Only torch
@@ -22,6 +23,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import bilevel_timing  # noqa: E402
 import torch  # noqa: E402
+from bilevel_captured import part_captured  # noqa: E402
 from bilevel_cleaning import part_cleaning  # noqa: E402
 from bilevel_ijcnn1 import part_ijcnn1  # noqa: E402
 from bilevel_quadratic import part_quadratic  # noqa: E402
@@ -29,7 +31,7 @@ from bilevel_rnn import part_rnn  # noqa: E402
 from bilevel_scaling import part_scaling  # noqa: E402
 
 PARTS = {"ijcnn1": part_ijcnn1, "cleaning": part_cleaning, "quadratic": part_quadratic, "scaling": part_scaling,
-         "rnn": part_rnn}  # fmt: skip
+         "rnn": part_rnn, "captured": part_captured}  # fmt: skip
 
 
 def main() -> None:

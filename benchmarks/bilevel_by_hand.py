@@ -200,15 +200,23 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
 
         return body
 
-    def f2sa(c, lo, up, k, t):
-        x, y, w, lam = c
-        gamma = STEP_Y / (t + 1.0) ** (4 / 7)
-        a = gamma / (2 * lam)
-        w = w - gamma * g_y(x, w, lo(0))
-        y = y - a * (f_xy(x, y, up(0))[1] + lam * g_y(x, y, lo(1)))
-        g_x = jax.grad(lower, 0)
-        d = f_xy(x, y, up(1))[0] + lam * (g_x(x, y, lo(2)) - g_x(x, w, lo(3)))
-        return x - STEP_X * a * d, y, w, lam + 0.1 / (t + 1.0) ** (6 / 7)
+    def f2sa(steps):
+        def body(c, lo, up, k, t):
+            x, y, w, lam = c
+            gamma = STEP_Y / (t + 1.0) ** (4 / 7)
+            a = gamma / (2 * lam)
+
+            def inner_step(i, c):
+                y, w = c
+                w = w - gamma * g_y(x, w, lo(i))
+                return y - a * (f_xy(x, y, up(i))[1] + lam * g_y(x, y, lo(steps + i))), w
+
+            y, w = inner_step(0, (y, w)) if steps == 1 else lax.fori_loop(0, steps, inner_step, (y, w))
+            g_x = jax.grad(lower, 0)
+            d = f_xy(x, y, up(steps))[0] + lam * (g_x(x, y, lo(2 * steps)) - g_x(x, w, lo(2 * steps + 1)))
+            return x - STEP_X * a * d, y, w, lam + 0.1 / (t + 1.0) ** (6 / 7)
+
+        return body
 
     mrbo = storm(lambda x, y, v, lo, k: shia(x, y, v, lambda i: lo(1 + i)), 1 + terms)
     sustain = storm(lambda x, y, v, lo, k: hia(x, y, v, lambda i: lo(1 + i), k), terms)
@@ -244,5 +252,6 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         "mrbo": (terms + 2, 1, pair, mrbo, 1),
         "sustain": (terms + 1, 1, pair, sustain, 1),
         "vrbo": (None, None, pair, vrbo, None),
-        "f2sa": (4, 2, lambda x, y: (x, y, y, jnp.asarray(10.0, y.dtype)), f2sa, 1),
+        "f2sa": (4, 2, lambda x, y: (x, y, y, jnp.asarray(10.0, y.dtype)), f2sa(1), 1),
+        "f2sa-10": (22, 11, lambda x, y: (x, y, y, jnp.asarray(10.0, y.dtype)), f2sa(10), 1),
     }

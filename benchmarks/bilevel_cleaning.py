@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bilevel_timing import X, Y, best, measure_compiled
+from bilevel_peers import compare_peers
+from bilevel_timing import X, Y, best, measure, prepare
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant
 from mindgap.bilevel.solver import Eager
@@ -76,7 +77,6 @@ def part_cleaning(options: Any) -> None:
 
     hand = hand_eager_soba(problem, steps)
     candidates: dict[str, Callable[[], Any]] = {"eager, ours": ours, "eager, by hand": lambda: (hand(), sync())}
-    candidates.update(peers(problem, steps))
     for call in candidates.values():
         call()
     times = best(candidates, options.repeats)
@@ -86,11 +86,13 @@ def part_cleaning(options: Any) -> None:
     for name, seconds in times.items():
         print(f"| {name} | {steps / seconds:.0f} | {base / seconds:.2f} |")
     if device == "cpu" and not options.no_jax:
-        rows = {n: measure_compiled(problem, cleaning_jax(), n, 2048, options.repeats, options.unroll)
-                for n in ("soba", "slip", "stocbio")}  # fmt: skip
-        for name, row in rows.items():
+        races = {n: prepare(problem, cleaning_jax(), n, 2048, options.unroll) for n in ("soba", "slip", "stocbio")}
+        for name, row in measure(races, options.repeats).items():
             print(f"| compiled {name}, ours / by hand | {row['ours']:.0f} / {row['hand']:.0f} "
-                  f"| {row['ours'] / row['hand']:.2f} of by hand, compile {row['compile']:.1f} s |")  # fmt: skip
+                  f"| {row['ours'] / row['hand']:.2f} of by hand (median {row['median']:.2f}), "
+                  f"compile {row['compile']:.1f} s |")  # fmt: skip
+    if device == "cpu":
+        compare_peers(cleaning_problem, cleaning_jax(), options.repeats)
 
 
 def cleaning_jax() -> tuple[Any, Any]:
@@ -108,17 +110,3 @@ def cleaning_jax() -> tuple[Any, Any]:
         return (jax.nn.sigmoid(x[b[2]]) * entropy(b[0] @ y.reshape(784, 10), b[1])).mean() + 1e-3 * (y**2).sum()
 
     return upper, lower
-
-
-def peers(problem: BilevelProblem, steps: int) -> dict[str, Callable[[], Any]]:
-    """Installed peers with a counterpart: one lower step, one hypergradient, one upper step an iteration."""
-    found: dict[str, Callable[[], Any]] = {}
-    try:
-        import torchopt  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
-        print("# torchopt is not installed: skipped")
-    try:
-        import betty  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError:
-        print("# betty is not installed: skipped")
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from bilevel_timing import FIELD, SETTINGS, measure_compiled
+from bilevel_timing import FIELD, SETTINGS, measure, prepare
 
 from mindgap.bilevel import Batches, BilevelProblem
 
@@ -50,20 +50,18 @@ def logistic_losses() -> tuple[Any, Any]:
 def part_ijcnn1(options: Any) -> None:
     problem, losses = logistic(), logistic_losses()
     names = options.methods.split(",") if options.methods else list(SETTINGS)
-    rows = {}
-    for name in names:
-        steps = {"vrbo": 200, "srba": 8192, "saba": 8192}.get(name, options.steps)
-        rows[name] = measure_compiled(problem, losses, name, steps, options.repeats, options.unroll)
-        if "soba" not in rows:
-            continue
-        print(f"# {name}: {rows[name]}", flush=True)
-    scale = rows["soba"]["hand"] / 149000
-    print("| method | ours it/s | by hand it/s | ours / by hand | ours / field (scaled) | compile s |")
-    print("|---|---|---|---|---|---|")
+    races = {n: prepare(problem, losses, n, {"vrbo": 200}.get(n, options.steps), options.unroll) for n in names}
+    rows = measure(races, options.repeats)
+    print(
+        "| method | ours it/s | by hand it/s | ratio of the best | median ratio | ours / field (scaled) | compile s |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for name, row in rows.items():
-        field = f"{row['ours'] / (FIELD[name] * scale):.2f}" if name in FIELD else "–"
-        print(f"| {name} | {row['ours']:.0f} | {row['hand']:.0f} | {row['ours'] / row['hand']:.2f} | {field} "
-              f"| {row['compile']:.1f} |")  # fmt: skip
+        field = "–"
+        if name in FIELD and "soba" in rows:
+            field = f"{row['ours'] / (FIELD[name] * rows['soba']['hand'] / 149000):.2f}"
+        print(f"| {name} | {row['ours']:,.0f} | {row['hand']:,.0f} | {row['ours'] / row['hand']:.2f} "
+              f"| {row['median']:.2f} | {field} | {row['compile']:.1f} |")  # fmt: skip
     for name in ("slip", "slip-shared"):
-        if name in rows:
+        if name in rows and "soba" in rows:
             print(f"time of {name} / time of SOBA: {rows['soba']['ours'] / rows[name]['ours']:.2f}")

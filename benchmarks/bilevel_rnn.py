@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -43,40 +44,36 @@ def rnn_problem(hidden: int, device: str, words: int = 300, length: int = 20) ->
 
 
 def hand_eager_slip(problem: BilevelProblem, steps: int) -> Callable[[], Any]:
-    """SLIP (one sample for g_y, Hz, Jz) over lists of tensors; kernels without double backward off around it all."""
-    from torch.func import functional_call
-
-    enc, head = problem.pack_x.module, problem.pack_y.module
+    """SLIP (one sample for g_y, Hz, Jz) on two modules whose parameters are moved in place, so that the recurrent
+    weights stay in one piece for cuDNN; kernels without double backward are off only where it is needed."""
     entropy = torch.nn.functional.cross_entropy
     features, labels = problem.lower_data.data
-    names = [[n for n, _ in m.named_parameters()] for m in (enc, head)]
 
     def run() -> Any:
-        x = [p.detach().clone() for p in enc.parameters()]
-        y = [p.detach().clone() for p in head.parameters()]
+        enc, head = copy.deepcopy(problem.pack_x.module), copy.deepcopy(problem.pack_y.module)
+        enc.rnn.flatten_parameters()
+        x, y = list(enc.parameters()), list(head.parameters())
         z, m = [torch.zeros_like(p) for p in y], [torch.zeros_like(p) for p in x]
-
-        def score(x: Any, y: Any, pair: Any) -> Any:
-            out = functional_call(enc, dict(zip(names[0], x)), (pair,))
-            return functional_call(head, dict(zip(names[1], y)), (out,))
-
         for t in range(steps):
             i, j = t % 4 * 20, (t + 1) % 4 * 20
-            for p in (*x, *y):
-                p.requires_grad_()
             with torch.backends.cudnn.flags(enabled=False):
-                loss = entropy(score(x, y, features[i : i + 20]), labels[i : i + 20])
+                loss = entropy(head(enc(features[i : i + 20])), labels[i : i + 20])
                 loss = loss + 1e-4 * sum(p.square().sum() for p in y)
                 g = torch.autograd.grad(loss, y, create_graph=True)
                 seconds = torch.autograd.grad(g, (*y, *x), grad_outputs=z)
-            f = torch.autograd.grad(entropy(score(x, y, features[j : j + 20]), labels[j : j + 20]), (*x, *y))
+            f = torch.autograd.grad(entropy(head(enc(features[j : j + 20])), labels[j : j + 20]), (*x, *y))
             with torch.no_grad():
                 h, jz = seconds[: len(y)], seconds[len(y) :]
-                m = [0.9 * a + 0.1 * (b - c) for a, b, c in zip(m, f, jz)]
-                norm = torch.stack([a.norm() for a in m]).norm() + 1e-10
-                x = [p.detach() - X * a / norm for p, a in zip(x, m)]
-                z = [a - Y * (b - c) for a, b, c in zip(z, h, f[len(x) :])]
-                y = [p.detach() - Y * a.detach() for p, a in zip(y, g)]
+                for a, b, c in zip(m, f, jz):
+                    a.mul_(0.9).add_(b - c, alpha=0.1)
+                scale = X / (torch.stack([a.norm() for a in m]).norm() + 1e-10)
+                for p, a in zip(x, m):
+                    p.sub_(a * scale)
+                for a, b, c in zip(z, h, f[len(x) :]):
+                    a.sub_(b - c, alpha=Y)
+                for p, a in zip(y, g):
+                    p.sub_(a, alpha=Y)
+            del loss, g, seconds, f, h, jz
         return x
 
     return run
@@ -93,7 +90,7 @@ def part_rnn(options: Any) -> None:
     hand = hand_eager_slip(problem, steps)
 
     def ours() -> None:
-        Eager().run(method.init_with(oracle, 0), steps, None, None)
+        Eager().run(method.init_with(oracle, 0), steps, None, None, keep=False)  # as solve does
         sync()
 
     candidates: dict[str, Callable[[], Any]] = {"ours": ours, "by hand": lambda: (hand(), sync())}

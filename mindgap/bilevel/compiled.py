@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.count import calls_of_run, calls_of_start
-from mindgap.bilevel.derivatives import Derivatives
+from mindgap.bilevel.count import calls_of_run
 from mindgap.bilevel.draws import Chunk, draw_chunk
+from mindgap.bilevel.jax_oracle import JaxOps, JaxOracle, closed, opened, precision
 from mindgap.bilevel.method import Method, State, advance
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.sample import Batches, Sample, is_full
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.upper import TorchStep
 
 try:
@@ -28,186 +28,6 @@ try:
     from jax import lax
 except ImportError as error:  # pragma: no cover - depends on the installation
     raise ImportError("compiled methods need JAX: pip install 'mindgap[jax]'") from error
-
-
-class JaxOps:
-    """The methods' array operations, in JAX (the twin of :class:`mindgap.bilevel.ops.TorchOps`)."""
-
-    #: Loops of a length known in advance are written out in pieces of this many rounds.
-    unroll = 1
-
-    eigh = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
-    minimum = staticmethod(jnp.minimum)
-    maximum = staticmethod(jnp.maximum)
-    zeros_like = staticmethod(jnp.zeros_like)
-
-    @staticmethod
-    def move(x: Any, d: Any, lr: Any) -> Any:
-        """``x - lr * d``."""
-        return x - lr * d
-
-    @staticmethod
-    def mix(a: Any, b: Any, weight: Any) -> Any:
-        """``(1 - weight) * a + weight * b``."""
-        return a + weight * (b - a)
-
-    @staticmethod
-    def zeros(shape: tuple[int, ...], like: Any) -> Any:
-        """Zeros of a shape in the dtype of ``like``."""
-        return jnp.zeros(shape, like.dtype)
-
-    @staticmethod
-    def scalar(value: float, like: Any) -> Any:
-        """A number as an array without axes."""
-        return jnp.asarray(value, like.dtype)
-
-    @staticmethod
-    def norm(x: Any) -> Any:
-        """Euclidean norm."""
-        return jnp.sqrt(jnp.sum(x * x))
-
-    @staticmethod
-    def row_of(table: Any, index: Any) -> Any:
-        """One row of a table."""
-        return lax.dynamic_index_in_dim(table, index, keepdims=False)
-
-    @staticmethod
-    def with_row(table: Any, index: Any, value: Any) -> Any:
-        """The table with one row replaced (in place after compilation)."""
-        return lax.dynamic_update_index_in_dim(table, value, index, 0)
-
-    @classmethod
-    def loop(cls, body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: Any = None) -> Any:
-        """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only when it runs."""
-        arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
-        wrap = [isinstance(a, Sample) for a in inputs]
-
-        def row(i: Any) -> list[Any]:
-            taken = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
-            return [Sample(t) if w else t for t, w in zip(taken, wrap, strict=True)]
-
-        if length is not None:
-            return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
-
-        if len(arrays[0]) <= max(cls.unroll, 4):  # a short loop is written out: no loop costs less than any
-            for i in range(len(arrays[0])):
-                carry = body(carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)])
-            return carry
-
-        def step(c: Any, xs: list[Any]) -> tuple[Any, None]:
-            return body(c, *[Sample(t) if w else t for t, w in zip(xs, wrap, strict=True)]), None
-
-        return lax.scan(step, carry, arrays, unroll=min(cls.unroll, len(arrays[0])))[0]
-
-
-class JaxOracle(Derivatives):
-    """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
-
-    Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y) along z in y is
-    (Jz, Hz).
-    """
-
-    ops = JaxOps
-    seeded = False
-
-    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any]) -> None:
-        self.problem = problem
-        self.losses = {"upper": upper, "lower": lower}
-        self.arrays = {level: _arrays(problem, level) for level in ("upper", "lower")}
-        self.project_x, self.project_y = problem.project_x, problem.project_y
-        self.calls: dict[str, int] = {}
-
-    def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
-        """The same oracle on other arrays: those a compiled function was handed."""
-        twin = object.__new__(JaxOracle)
-        twin.__dict__.update(self.__dict__, arrays=arrays)
-        return twin
-
-    @property
-    def start(self) -> tuple[Any, Any]:
-        """x and y at the start, flat."""
-        return self.from_torch(self.problem.pack_x.start), self.from_torch(self.problem.pack_y.start)
-
-    @staticmethod
-    def to_torch(vector: Any) -> torch.Tensor:
-        """A JAX array as a tensor."""
-        return torch.from_numpy(np.array(vector))
-
-    def from_torch(self, vector: torch.Tensor) -> Any:
-        """A tensor as a JAX array of the same precision."""
-        with _precision(self.problem):
-            return jnp.asarray(vector.detach().cpu().numpy())
-
-    def batches(self, level: str) -> int:
-        """Minibatches in an epoch of a level."""
-        return self.problem.data(level).batches
-
-    def weight(self, level: str, token: Sample) -> float:
-        """Share of the level's samples in a batch: all batches are equal here."""
-        return 1.0 / self.problem.data(level).batches
-
-    def start_calls(self, method: Method, draws: dict[str, Any]) -> dict[str, int]:
-        """Oracle calls of the phase before the first iteration."""
-        return calls_of_start(method, self.problem, draws)
-
-    # Derivatives.
-
-    def _batch(self, level: str, token: Sample) -> Any:
-        data, arrays = self.problem.data(level), self.arrays[level]
-        if is_full(token):
-            return _merge(arrays) if data.order == "partition" else arrays
-        which = jnp.asarray(token.which)
-        if which.ndim == 0:  # a contiguous slice of the fixed partition
-            return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)
-        if data.order == "partition":  # a large batch out of several
-            return _merge(jax.tree.map(lambda a: a[which], arrays))
-        return jax.tree.map(lambda a: a[which.reshape(-1)], arrays)
-
-    def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
-        batch, loss = self._batch(level, token), self.losses[level]
-        view_x, view_y = partial(_view, self.problem.pack_x), partial(_view, self.problem.pack_y)
-        return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
-
-    def lower(self, x: Any, y: Any, token: Sample) -> Any:
-        """g_y."""
-        return jax.grad(self._loss("lower", token), 1)(x, y)
-
-    def lower_x(self, x: Any, y: Any, token: Sample) -> Any:
-        """g_x."""
-        return jax.grad(self._loss("lower", token), 0)(x, y)
-
-    def system(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any, Any]:
-        """g_y, Hz and Jz."""
-        gradients = jax.grad(self._loss("lower", token), (0, 1))
-        (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
-        return g_y, hz, jz
-
-    def products(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any]:
-        """Hz and Jz."""
-        _, hz, jz = self.system(x, y, z, token)
-        return hz, jz
-
-    def hessian(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
-        """Hz."""
-        gradient = jax.grad(self._loss("lower", token), 1)
-        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
-
-    def mixed(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
-        """Jz."""
-        gradient = jax.grad(self._loss("lower", token), 0)
-        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
-
-    def upper(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any]:
-        """f_x and f_y."""
-        f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
-        return f_x, f_y
-
-    def dense(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any, Any]:
-        """g_y, H and J as matrices."""
-        loss = self._loss("lower", token)
-        gradients = jax.grad(loss, (0, 1))
-        j, h = jax.jacfwd(lambda v: gradients(x, v))(y)
-        return jax.grad(loss, 1)(x, y), h, j
 
 
 class JaxBackend:
@@ -258,7 +78,7 @@ class JaxBackend:
         if isinstance(method.x_step, TorchStep):
             fail("x_step", "must be one of 'plain', 'normalised', 'clipped' for the compiled backend", method.x_step)
         method.check_problem(problem)
-        with _precision(problem):
+        with precision(problem):
             oracle = JaxOracle(problem, *self.losses)
             ops = type("JaxOps", (JaxOps,), {"unroll": self.unroll})
             oracle.ops = ops  # type: ignore[assignment]
@@ -266,18 +86,18 @@ class JaxBackend:
 
     def start(self, method: Method, oracle: JaxOracle, seed: int) -> State:
         """The state before the first iteration."""
-        with _precision(oracle.problem):
+        with precision(oracle.problem):
             return method.init_with(oracle, seed)
 
     def norm(self, vector: Any) -> float:
         """Euclidean norm as a number."""
         return float(np.linalg.norm(np.asarray(vector)))
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None) -> State:
+    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
         """At most that many iterations; a budget of calls is kept exactly, one of seconds by the dispatch."""
         method, problem = state.method, state.problem
         prelude, period = len(method.prelude()), len(method.kinds())
-        with _precision(problem):
+        with precision(problem):
             done = 0
             while done < steps:
                 left = min(steps - done, self.chunk)
@@ -371,41 +191,8 @@ class JaxBackend:
                     v = lax.fori_loop(0, lengths[r] if single else run.length, partial(one, r, c), v)
             return v
 
-        return cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values)
-
-
-def _precision(problem: BilevelProblem) -> Any:
-    """Double precision in JAX exactly where the problem has it."""
-    return jax.enable_x64(problem.dtype == torch.float64)
-
-
-def _arrays(problem: BilevelProblem, level: str) -> Any:
-    data = problem.data(level)
-    name = f"{level}_data"
-    if not isinstance(data, Batches) or not data.is_tensors:
-        fail(name, "must be tensors for the compiled backend", type(data).__name__)
-    if data.order != "partition":
-        return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
-    if data.n % data.batch_size:
-        fail(name, "must have batches of equal size for the compiled backend (last='drop')", (data.n, data.batch_size))
-    shape = (data.batches, data.batch_size)
-    return jax.tree.map(lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))), data.data)
-
-
-def _merge(arrays: Any) -> Any:
-    """Batches side by side as one."""
-    return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
-
-
-def _view(pack: Pack, vector: Any) -> Any:
-    """A flat vector in the variable's own form."""
-    if pack.kind == "module":
-        fail(pack.name, "must be tensors for the compiled backend", "a module")
-    if pack.kind == "tensor":
-        return vector.reshape(pack.shapes[0])
-    edges = np.cumsum(pack.sizes)[:-1]
-    parts = [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
-    return tuple(parts) if pack.kind == "tuple" else dict(zip(pack.keys or [], parts, strict=True))
+        values = opened(values)
+        return closed(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
 
 
 def _packed(

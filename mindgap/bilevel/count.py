@@ -98,7 +98,10 @@ def calls_of_run(method: Any, problem: BilevelProblem, chunk: Chunk) -> dict[str
     total: dict[str, int] = {}
     for run in chunk.runs:
         ints = [n for n, v in run.draws.items() if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.integer)]
-        if ints:
+        if len(ints) == 1:  # the common case: a sort of whole rows would cost more than the draws
+            different, times = np.unique(run.draws[ints[0]], return_counts=True)
+            different = different[:, None]
+        elif ints:
             rows = np.stack([run.draws[n].reshape(-1) for n in ints], 1)
             different, times = np.unique(rows, axis=0, return_counts=True)
         else:

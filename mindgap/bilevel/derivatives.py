@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from mindgap.bilevel.sample import Sample
@@ -45,6 +46,10 @@ class Derivatives(ABC):
     @abstractmethod
     def dense(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any, Any]:
         """g_y, H and J as matrices."""
+
+    def operator(self, x: Any, y: Any, token: Sample) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """The maps v -> Hv and v -> Jv at one point on one sample; a backend keeps what the products share."""
+        return (lambda v: self.hessian(x, y, v, token)), (lambda v: self.mixed(x, y, v, token))
 
     def residuals(
         self, x: Any, y: Any, z: Any, lower: Sample, upper: Sample, gradient: bool = True

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 Point = dict[str, Any]
+#: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it runs.
+ROWS = "rows"
+
 Direction = Callable[[Point], dict[str, Any]]
 
 
@@ -86,12 +89,11 @@ def saga(ops: Any, new: Any, table: dict[str, Any], index: Any, weight: Any) -> 
 
     Source: SAGA in SABA (Dagreou et al. 2022), zero-initialised.
     """
-    change = new - ops.row_of(table["rows"], index)
+    change, rows = ops.replace_row(table[ROWS], index, new)
     mean = table["mean"]
-    estimate = change + mean
-    return estimate, {"rows": ops.with_row(table["rows"], index, new), "mean": mean + weight * change}
+    return change + mean, {ROWS: rows, "mean": mean + weight * change}
 
 
 def empty_table(ops: Any, rows: int, like: Any) -> dict[str, Any]:
     """A table of zeros for :func:`saga`."""
-    return {"rows": ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}
+    return {ROWS: ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}

@@ -81,15 +81,13 @@ class TorchOps:
         return torch.clamp(a, min=b)
 
     @staticmethod
-    def row_of(table: Tensor, index: Any) -> Tensor:
-        """One row of a table."""
-        return table[int(index)]
-
-    @staticmethod
-    def with_row(table: Tensor, index: Any, value: Tensor) -> Tensor:
-        """The table with one row replaced. It writes in place: a table belongs to the state that is stepped."""
-        table[int(index)].copy_(value)
-        return table
+    def replace_row(table: Tensor, index: Any, value: Tensor) -> tuple[Tensor, Tensor]:
+        """``value - table[index]``, and the table with the value there. It writes in place: a table belongs to the
+        state that is stepped."""
+        row = table[int(index)]
+        change = value - row
+        row.copy_(value)
+        return change, table
 
     @staticmethod
     def loop(body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: int | None = None) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -183,13 +184,40 @@ class TorchOracle(Derivatives):
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Any) -> tuple[Tensor, ...]:
-            xs, ys = pack_x.leaves(x), pack_y.leaves(y)
-            loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
-            got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
-            return pack_x.join(got[: len(xs)]), pack_y.join(got[len(xs) :])
+            f_x, f_y = self._upper_parts(x, y, batch, token)
+            return pack_x.join(f_x), pack_y.join(f_y)
 
         f_x, f_y = self._run("upper", evaluate, token, ("f_x", "f_y"))
         return f_x, f_y
+
+    def _upper_parts(self, x: Tensor, y: Tensor, batch: Any, token: Sample) -> tuple[Any, Any]:
+        """f_x and f_y in the shapes of the variables."""
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
+        xs, ys = pack_x.leaves(x), pack_y.leaves(y)
+        loss = self.loss("upper", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+        got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
+        return got[: len(xs)], got[len(xs) :]
+
+    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Callable[[Tensor], Tensor], ...]:
+        """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each)."""
+        if self.plain_kernels or not self._is_common(token):
+            return super().operator(x, y, token)
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
+        xs, ys = pack_x.leaves(x), pack_y.leaves(y)
+        batch = self.problem.lower_data.fetch(token)
+        loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+        g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
+        bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
+        ends: list[Any] = [g_y[i] for i in bent]
+
+        def product(pack: Any, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
+            self.calls.add(name)
+            parts = pack_y.split(v)
+            return pack.join(
+                sweep(ends, inputs, [parts[i] for i in bent], retain_graph=True) if ends else [None] * len(inputs)
+            )
+
+        return partial(product, pack_y, ys, "Hz"), partial(product, pack_x, xs, "Jz")
 
     def residuals(
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool = True
@@ -224,15 +252,26 @@ class TorchOracle(Derivatives):
         self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
     ) -> tuple[Any, Tensor, Tensor]:
         """The residuals one level after the other, with few copies of the vectors at a time."""
-        if self.problem.pack_x.kind == "tensor" or self.problem.pack_y.kind == "tensor":
+        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
+        if pack_x.kind == "tensor" or pack_y.kind == "tensor":
             return super().residuals(x, y, z, lower, upper, gradient)
         g_y = None
         if gradient:
             g_y, hz, jz = self.system(x, y, z, lower)
         else:
             hz, jz = self.products(x, y, z, lower)
+        # Joined from parts, hz and jz are nobody else's: f goes into them without a flat copy of its own.
+        d_z, d_x = hz, jz.neg_()
+        if self._is_common(upper):
+            self.calls.add_together(("f_x", "f_y"))
+            parts = self._upper_parts(x, y, self.problem.upper_data.fetch(upper), upper)
+            for pack, into, some, sign in ((pack_y, d_z, parts[1], -1), (pack_x, d_x, parts[0], 1)):
+                for flat, part in zip(pack.split(into), some, strict=True):
+                    if part is not None:
+                        flat.add_(part, alpha=sign)
+            return g_y, d_z, d_x
         f_x, f_y = self.upper(x, y, upper)
-        return g_y, hz.sub_(f_y), f_x.sub_(jz)  # joined from parts: nobody else holds them
+        return g_y, d_z.sub_(f_y), d_x.add_(f_x)
 
     def dense(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower unknown."""

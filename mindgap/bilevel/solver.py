@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,8 @@ def solve(
         if steps is not None:
             count = min(count, steps - state.t)
         begin = time.perf_counter()
-        state = runner.run(state, count, calls, None if seconds is None else seconds - spent)
+        # Without listeners nobody else has seen the state: its vectors may go as soon as there are new ones.
+        state = runner.run(state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners))
         norms = {name: runner.norm(state.values[name]) for name in ("x", "y")} if state.t % check_every == 0 else {}
         spent += time.perf_counter() - begin
         for name, norm in norms.items():
@@ -199,9 +200,11 @@ class Eager:
         """Euclidean norm as a number (waits for the device)."""
         return float(vector.norm())
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None) -> State:
-        """At most that many iterations, fewer when a budget is reached."""
-        method, oracle, values = state.method, state.oracle, state.values
+    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
+        """At most that many iterations, fewer when a budget is reached; the state is emptied unless ``keep``."""
+        method, oracle, values = state.method, state.oracle, dict(state.values)
+        if not keep:
+            state.values.clear()
         if calls is None and seconds is None:
             chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
             with oracle.calm():
@@ -209,6 +212,7 @@ class Eager:
                     values = method.update(values, draws, oracle, kind)
             return advance(state, values, steps, chunk.drawn, oracle.take_calls())
         end = math.inf if seconds is None else time.perf_counter() + seconds
+        state = replace(state, values=values)
         for _ in range(steps):
             state = method.step(state)
             if (calls is not None and state.total_calls >= calls) or time.perf_counter() >= end:

@@ -18,7 +18,12 @@ _ENGINE: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", Non
 
 
 def sweep(
-    ends: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor], *, create_graph: bool = False
+    ends: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    along: Sequence[Tensor],
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Derivatives of ``sum <end, along>`` in the inputs, None for an input that does not enter.
 
@@ -26,18 +31,20 @@ def sweep(
         ends: tensors with a graph.
         inputs: leaves of it.
         along: one tensor of the same shape for each end.
-        create_graph: whether the result can be differentiated again; if not, the graph is freed.
+        create_graph: whether the result can be differentiated again.
+        retain_graph: whether the graph is kept for another sweep; always so with ``create_graph``.
 
     Example:
         >>> x, y = torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)
         >>> sweep([(x * x).sum()], [x, y], [torch.tensor(1.0)])
         (tensor([2., 2.]), None)
     """
+    keep = create_graph or retain_graph
     if _ENGINE is None or any(type(end) is not Tensor for end in ends):  # a subclass may have its own way
-        return torch.autograd.grad(ends, inputs, along, create_graph=create_graph, allow_unused=True)
+        return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
     return _ENGINE(
-        tuple(ends), tuple(along), create_graph, create_graph, tuple(inputs), allow_unreachable=True,
-        accumulate_grad=False)  # fmt: skip
+        tuple(ends), tuple(along), keep, create_graph, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
 
 
 def times(value: float, loss: Tensor) -> Tensor:

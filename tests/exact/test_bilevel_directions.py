@@ -185,11 +185,39 @@ def test_residuals_are_the_differences_of_the_separate_derivatives(monkeypatch, 
     assert torch.equal(z, keep)
 
 
+@pytest.mark.parametrize("token", [Sample(1), FULL], ids=["minibatch", "all"])
+def test_products_of_one_operator_are_the_separate_ones(token):
+    problem = nonlinear()
+    o = TorchOracle(problem)
+    x, y = o.start
+    torch.manual_seed(5)
+    hessian, mixed = o.operator(x, y, token)
+    o.take_calls()
+    for _ in range(2):
+        v = torch.randn_like(y)
+        found = hessian(v), mixed(v)
+        counted = o.take_calls()
+        close(found[0], o.hessian(x, y, v, token), rtol=1e-13)
+        close(found[1], o.mixed(x, y, v, token), rtol=1e-13)
+        assert counted == o.take_calls()
+
+
+def test_hypergradient_from_a_fixed_number_of_products():
+    """dim_y conjugate-gradient products are exact; Neumann's sum has its geometric error (test above)."""
+    o = oracle()
+    close(d.hypergradient(o, X, Y, FULL, FULL, products=len(Y)), TRUTH)
+    close(d.hypergradient(o, X, Y, FULL, FULL, products=3 * len(Y)), TRUTH)
+    tokens = Sample(np.array([2] * 4))
+    expected = d.implicit(o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2))
+    close(d.hypergradient(o, X, Y, Sample(2), Sample(1), products=4, eta=0.3), expected, rtol=1e-12)
+
+
 def test_residuals_where_a_derivative_is_missing():
-    """A lower loss linear in y has no Hz; an upper loss without x no f_x; a gradient that is z itself is not written on."""
+    """A lower loss linear in y has no Hz, an upper loss without x no f_x; z itself is never written on."""
     problem = BilevelProblem(
         upper=lambda x, y, b: (y * b).sum(), lower=lambda x, y, b: (x * y).sum() + 0 * b.sum(),
-        x=torch.ones(3), y=torch.zeros(3), upper_data=torch.ones(2, 3), lower_data=torch.ones(2, 3), batch_size=1)  # fmt: skip
+        x=torch.ones(3), y=torch.zeros(3), upper_data=torch.ones(2, 3), lower_data=torch.ones(2, 3),
+        batch_size=1)  # fmt: skip
     z = torch.tensor([1.0, 2.0, 3.0])
     g_y, d_z, d_x = TorchOracle(problem).residuals(torch.ones(3), torch.zeros(3), z, Sample(0), Sample(0))
     assert (g_y.tolist(), d_z.tolist(), d_x.tolist()) == ([1.0] * 3, [-1.0] * 3, [-1.0, -2.0, -3.0])

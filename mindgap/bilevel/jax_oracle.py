@@ -1,0 +1,268 @@
+"""Array operations and derivatives of a problem in JAX: what the compiled backend hands to the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from mindgap.base.check import fail
+from mindgap.bilevel.count import calls_of_start
+from mindgap.bilevel.derivatives import Derivatives
+from mindgap.bilevel.estimators import ROWS
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.problem import BilevelProblem, Pack
+from mindgap.bilevel.sample import Batches, Sample, is_full
+
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+except ImportError as error:  # pragma: no cover - depends on the installation
+    raise ImportError("compiled methods need JAX: pip install 'mindgap[jax]'") from error
+
+
+class JaxOps:
+    """The methods' array operations, in JAX (the twin of :class:`mindgap.bilevel.ops.TorchOps`)."""
+
+    #: Loops of a length known in advance are written out in pieces of this many rounds.
+    unroll = 1
+
+    eigh = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
+    minimum = staticmethod(jnp.minimum)
+    maximum = staticmethod(jnp.maximum)
+    zeros_like = staticmethod(jnp.zeros_like)
+
+    @staticmethod
+    def move(x: Any, d: Any, lr: Any) -> Any:
+        """``x - lr * d``."""
+        return x - lr * d
+
+    @staticmethod
+    def mix(a: Any, b: Any, weight: Any) -> Any:
+        """``(1 - weight) * a + weight * b``."""
+        return a + weight * (b - a)
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: Any) -> Any:
+        """Zeros of a shape in the dtype of ``like``."""
+        return jnp.zeros(shape, like.dtype)
+
+    @staticmethod
+    def scalar(value: float, like: Any) -> Any:
+        """A number as an array without axes."""
+        return jnp.asarray(value, like.dtype)
+
+    @staticmethod
+    def norm(x: Any) -> Any:
+        """Euclidean norm."""
+        return jnp.sqrt(jnp.sum(x * x))
+
+    @staticmethod
+    def replace_row(table: Any, index: Any, value: Any) -> tuple[Any, Any]:
+        """``value - table[index]``, and the table with the value there, for a table opened by :func:`opened`.
+
+        The row of the call before is written first and the old row read from the result. A read of the table *before*
+        the write to it would make XLA copy the whole table, so that an iteration would cost as much as there are rows.
+        """
+        rows, last, waiting = table
+        rows = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
+        change = value - lax.dynamic_index_in_dim(rows, index, keepdims=False)
+        return change, (rows, jnp.asarray(index, last.dtype), value)
+
+    @classmethod
+    def loop(cls, body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: Any = None) -> Any:
+        """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only when it runs."""
+        arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
+        wrap = [isinstance(a, Sample) for a in inputs]
+
+        def row(i: Any) -> list[Any]:
+            taken = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
+            return [Sample(t) if w else t for t, w in zip(taken, wrap, strict=True)]
+
+        if length is not None:
+            return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
+
+        if len(arrays[0]) <= max(cls.unroll, 4):  # a short loop is written out: no loop costs less than any
+            for i in range(len(arrays[0])):
+                carry = body(carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)])
+            return carry
+
+        def step(c: Any, xs: list[Any]) -> tuple[Any, None]:
+            return body(c, *[Sample(t) if w else t for t, w in zip(xs, wrap, strict=True)]), None
+
+        return lax.scan(step, carry, arrays, unroll=min(cls.unroll, len(arrays[0])))[0]
+
+
+class JaxOracle(Derivatives):
+    """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
+
+    Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y) along z in y is
+    (Jz, Hz).
+    """
+
+    ops = JaxOps
+    seeded = False
+
+    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any]) -> None:
+        self.problem = problem
+        self.losses = {"upper": upper, "lower": lower}
+        self.arrays = {level: _arrays(problem, level) for level in ("upper", "lower")}
+        self.project_x, self.project_y = problem.project_x, problem.project_y
+        self.calls: dict[str, int] = {}
+
+    def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
+        """The same oracle on other arrays: those a compiled function was handed."""
+        twin = object.__new__(JaxOracle)
+        twin.__dict__.update(self.__dict__, arrays=arrays)
+        return twin
+
+    @property
+    def start(self) -> tuple[Any, Any]:
+        """x and y at the start, flat."""
+        return self.from_torch(self.problem.pack_x.start), self.from_torch(self.problem.pack_y.start)
+
+    @staticmethod
+    def to_torch(vector: Any) -> torch.Tensor:
+        """A JAX array as a tensor."""
+        return torch.from_numpy(np.array(vector))
+
+    def from_torch(self, vector: torch.Tensor) -> Any:
+        """A tensor as a JAX array of the same precision."""
+        with precision(self.problem):
+            return jnp.asarray(vector.detach().cpu().numpy())
+
+    def batches(self, level: str) -> int:
+        """Minibatches in an epoch of a level."""
+        return self.problem.data(level).batches
+
+    def weight(self, level: str, token: Sample) -> float:
+        """Share of the level's samples in a batch: all batches are equal here."""
+        return 1.0 / self.problem.data(level).batches
+
+    def start_calls(self, method: Method, draws: dict[str, Any]) -> dict[str, int]:
+        """Oracle calls of the phase before the first iteration."""
+        return calls_of_start(method, self.problem, draws)
+
+    # Derivatives.
+
+    def _batch(self, level: str, token: Sample) -> Any:
+        data, arrays = self.problem.data(level), self.arrays[level]
+        if is_full(token):
+            return _merge(arrays) if data.order == "partition" else arrays
+        which = jnp.asarray(token.which)
+        if which.ndim == 0:  # a contiguous slice of the fixed partition
+            return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)
+        if data.order == "partition":  # a large batch out of several
+            return _merge(jax.tree.map(lambda a: a[which], arrays))
+        return jax.tree.map(lambda a: a[which.reshape(-1)], arrays)
+
+    def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
+        batch, loss = self._batch(level, token), self.losses[level]
+        view_x, view_y = partial(_view, self.problem.pack_x), partial(_view, self.problem.pack_y)
+        return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
+
+    def lower(self, x: Any, y: Any, token: Sample) -> Any:
+        """g_y."""
+        return jax.grad(self._loss("lower", token), 1)(x, y)
+
+    def lower_x(self, x: Any, y: Any, token: Sample) -> Any:
+        """g_x."""
+        return jax.grad(self._loss("lower", token), 0)(x, y)
+
+    def system(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any, Any]:
+        """g_y, Hz and Jz."""
+        gradients = jax.grad(self._loss("lower", token), (0, 1))
+        (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
+        return g_y, hz, jz
+
+    def products(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any]:
+        """Hz and Jz."""
+        _, hz, jz = self.system(x, y, z, token)
+        return hz, jz
+
+    def hessian(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
+        """Hz."""
+        gradient = jax.grad(self._loss("lower", token), 1)
+        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
+
+    def mixed(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
+        """Jz."""
+        gradient = jax.grad(self._loss("lower", token), 0)
+        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
+
+    def operator(self, x: Any, y: Any, token: Sample) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        """v -> Hv and v -> Jv, linearised once."""
+        gradients = jax.grad(self._loss("lower", token), (0, 1))
+        _, along = jax.linearize(lambda v: gradients(x, v), y)
+        return (lambda v: along(v)[1]), (lambda v: along(v)[0])
+
+    def upper(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any]:
+        """f_x and f_y."""
+        f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
+        return f_x, f_y
+
+    def dense(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any, Any]:
+        """g_y, H and J as matrices."""
+        loss = self._loss("lower", token)
+        gradients = jax.grad(loss, (0, 1))
+        j, h = jax.jacfwd(lambda v: gradients(x, v))(y)
+        return jax.grad(loss, 1)(x, y), h, j
+
+
+def opened(values: Any) -> Any:
+    """Tables with one write that waits: (rows, index, row); at first a row that is there already."""
+    if not isinstance(values, dict):
+        return values
+    result = {name: opened(value) for name, value in values.items()}
+    if ROWS in values:
+        result[ROWS] = values[ROWS], jnp.zeros((), jnp.int32), values[ROWS][0]
+    return result
+
+
+def closed(values: Any) -> Any:
+    """Tables with nothing waiting."""
+    if not isinstance(values, dict):
+        return values
+    result = {name: closed(value) for name, value in values.items()}
+    if ROWS in values:
+        rows, last, waiting = values[ROWS]
+        result[ROWS] = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
+    return result
+
+
+def precision(problem: BilevelProblem) -> Any:
+    """Double precision in JAX exactly where the problem has it."""
+    return jax.enable_x64(problem.dtype == torch.float64)
+
+
+def _arrays(problem: BilevelProblem, level: str) -> Any:
+    data = problem.data(level)
+    name = f"{level}_data"
+    if not isinstance(data, Batches) or not data.is_tensors:
+        fail(name, "must be tensors for the compiled backend", type(data).__name__)
+    if data.order != "partition":
+        return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
+    if data.n % data.batch_size:
+        fail(name, "must have batches of equal size for the compiled backend (last='drop')", (data.n, data.batch_size))
+    shape = (data.batches, data.batch_size)
+    return jax.tree.map(lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))), data.data)
+
+
+def _merge(arrays: Any) -> Any:
+    """Batches side by side as one."""
+    return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
+
+
+def _view(pack: Pack, vector: Any) -> Any:
+    """A flat vector in the variable's own form."""
+    if pack.kind == "module":
+        fail(pack.name, "must be tensors for the compiled backend", "a module")
+    if pack.kind == "tensor":
+        return vector.reshape(pack.shapes[0])
+    edges = np.cumsum(pack.sizes)[:-1]
+    parts = [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
+    return tuple(parts) if pack.kind == "tuple" else dict(zip(pack.keys or [], parts, strict=True))
