@@ -127,7 +127,8 @@ def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll:
     method = METHODS[name.split("-")[0]](**settings)
     period = len(method.kinds())
     steps = max(steps // period, 1) * period
-    backend = JaxBackend(*losses, chunk=max(steps // 4 // period, 1) * period, unroll=unroll)
+    chunk = steps if period > 64 else steps // 4 // period * period
+    backend = JaxBackend(*losses, chunk=max(chunk, period), unroll=unroll)
     oracle = backend.oracle(problem, method, 0, False)
     state = backend.start(method, oracle, 0)
     begin = clock()

@@ -198,7 +198,7 @@ class TorchOracle(Derivatives):
         got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
         return got[: len(xs)], got[len(xs) :]
 
-    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Callable[[Tensor], Tensor], ...]:
+    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each)."""
         if self.plain_kernels or not self._is_common(token):
             return super().operator(x, y, token)
