@@ -107,6 +107,10 @@ def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     return f"about {_span(total)} with --jobs 1 for {number}{words}"
 
 
+#: What an interrupted search says.
+LAST_WORDS = "interrupted: the trials made so far are kept; the same command goes on with them"
+
+
 def tune(
     names: Names,
     scale: ScaleName = "quick",
@@ -116,21 +120,19 @@ def tune(
     out: Records = Path("runs"),
 ) -> None:
     """Search each method's settings with equal budgets, on validation data; 'mindgap run' uses what is chosen."""
-    from mindgap.cli.interrupt import STATUS
+    from mindgap.cli.interrupt import prompt_interrupt
+    from mindgap.studies.sweep import stop_workers
     from mindgap.studies.tune import TUNING_FILE
     from mindgap.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale)
     for study in studies:
-        try:
-            with progress(f"tuning {study.name}", trials * len(study.methods)) as advance:
-                found = search(
-                    study, scale, out, trials=trials, seeds=seeds, overrides=overrides, jobs=jobs,
-                    on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"),
-                )  # fmt: skip
-        except KeyboardInterrupt:
-            print("interrupted: the trials made so far are kept; the same command goes on with them", flush=True)
-            raise typer.Exit(STATUS) from None
+        bar = progress(f"tuning {study.name}", trials * len(study.methods))
+        with prompt_interrupt(lambda: LAST_WORDS, stop_workers), bar as advance:
+            found = search(
+                study, scale, out, trials=trials, seeds=seeds, overrides=overrides, jobs=jobs,
+                on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"),
+            )  # fmt: skip
         rows = [
             (
                 study.name,
@@ -162,6 +164,8 @@ def watch(
     try:
         while True:
             state = _state(runs)
+            if not state and not number:
+                print(f"no records in {runs} yet; waiting for them", flush=True)
             if state != seen and state:
                 seen = state  # first: Ctrl-C may come while the page is drawn, and the last page must follow
                 write_page(runs, out, refresh=every)
