@@ -39,7 +39,7 @@ def _axe() -> Path | None:
 AXE = _axe()
 
 
-def wait(condition: Callable[[], Any], what: str) -> Any:
+def assert_happens(condition: Callable[[], Any], what: str) -> Any:
     """Ask again until the answer is true; the limit is only there to end a test that would never end."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -60,7 +60,8 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.media("screen", theme)
         self.driver.get(path.as_uri())
-        wait(lambda: self.js("return document.documentElement.dataset.ready === 'yes'"), "every figure is drawn")
+        ready = "return document.documentElement.dataset.ready === 'yes'"
+        assert_happens(lambda: self.js(ready), "every figure is drawn")
 
     def media(self, media: str, theme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": theme}]
@@ -79,7 +80,7 @@ class Page:
     def changes(self, figure: str, action: Callable[[], Any]) -> str:
         before = self.chart(figure)
         action()
-        wait(lambda: self.chart(figure) != before, f"{figure} is drawn anew")
+        assert_happens(lambda: self.chart(figure) != before, f"{figure} is drawn anew")
         return self.chart(figure)
 
     def choose(self, selector: str, value: str) -> None:
@@ -195,17 +196,17 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
     assert "var(--s1)" in page.changes(figure, lambda: page.element(button).send_keys(Keys.SPACE))
     page.changes(figure, lambda: page.element(button).send_keys(Keys.ENTER))
     page.click(f"#{figure} .legend button[data-method='0']")
-    wait(lambda: "Every method is switched off" in page.chart(figure), "an empty figure says why")
+    assert_happens(lambda: "Every method is switched off" in page.chart(figure), "an empty figure says why")
     page.click(button)
-    wait(lambda: "var(--s1)" in page.chart(figure), "the method is back")
+    assert_happens(lambda: "var(--s1)" in page.chart(figure), "the method is back")
     figure = "fig-s4-single-quick-1"
     page.click(f"#{figure} .legend button[data-every='none']")
-    wait(lambda: "Every method is switched off" in page.chart(figure), "none is shown")
+    assert_happens(lambda: "Every method is switched off" in page.chart(figure), "none is shown")
     page.click(f"#{figure} .legend button[data-method='2']")
-    wait(lambda: "var(--s2)" in page.chart(figure), "one of many is shown alone")
+    assert_happens(lambda: "var(--s2)" in page.chart(figure), "one of many is shown alone")
     assert "var(--s1)" not in page.chart(figure)
     page.click(f"#{figure} .legend button[data-every='all']")
-    wait(lambda: "var(--s1)" in page.chart(figure), "all are back")
+    assert_happens(lambda: "var(--s1)" in page.chart(figure), "all are back")
 
 
 def test_hovering_shows_the_values(page: Page) -> None:
@@ -217,7 +218,7 @@ def test_hovering_shows_the_values(page: Page) -> None:
         if figure.endswith("kinds-quick-1"):
             chart = page.element(f"#{figure} .chart svg .mark-symbol path")
         ActionChains(page.driver).move_to_element(chart).perform()
-        tip = wait(
+        tip = assert_happens(
             lambda: page.js("return document.querySelector('.vg-tooltip.visible')?.innerText"), "a tooltip appears"
         )
         assert words in tip
@@ -231,7 +232,7 @@ def test_figures_and_numbers_can_be_saved(page: Page) -> None:
         page.click(f"#{figure} button[data-save='{kind}']")
     stem = page.downloads / figure.removeprefix("fig-")
     for kind in ("png", "svg", "csv"):
-        wait(lambda kind=kind: stem.with_suffix(f".{kind}").exists(), f"{kind} is saved")
+        assert_happens(lambda kind=kind: stem.with_suffix(f".{kind}").exists(), f"{kind} is saved")
     assert stem.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
     picture = stem.with_suffix(".svg").read_text(encoding="utf-8")
     assert picture.startswith("<svg")
@@ -264,8 +265,8 @@ def test_searching_the_verdicts(page: Page) -> None:
 
 def test_a_claim_links_to_its_figures(page: Page) -> None:
     page.click("#verdicts a[href='#s4-single-quick']")
-    wait(lambda: page.js("return location.hash") == "#s4-single-quick", "the address names the study")
-    wait(
+    assert_happens(lambda: page.js("return location.hash") == "#s4-single-quick", "the address names the study")
+    assert_happens(
         lambda: abs(page.js("return document.getElementById('s4-single-quick').getBoundingClientRect().top")) < 60,
         "the study is in sight",
     )

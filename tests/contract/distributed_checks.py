@@ -72,7 +72,7 @@ def at_x(optimizer, model):
     return whole(model)
 
 
-def close(label, values, expected, dtype):
+def assert_near(label, values, expected, dtype):
     for a, b in zip(values, expected, strict=True):
         scale = float(b.abs().max())
         torch.testing.assert_close(a, b, rtol=RTOL[dtype], atol=RTOL[dtype] * scale, msg=lambda m: f"{label}: {m}")
@@ -113,7 +113,7 @@ def resume(folder):
             optimizer = make(model.parameters())
             load(folder / "two" / f"{name}-{dtype}", model, optimizer)
             train(model, optimizer, data, target, HALF)
-            close(f"two to one {name}", at_x(optimizer, model), expected["final"], dtype)
+            assert_near(f"two to one {name}", at_x(optimizer, model), expected["final"], dtype)
 
 
 def pair(folder, rank):
@@ -133,27 +133,27 @@ def pair(folder, rank):
             ddp = DistributedDataParallel(model)
             optimizer = make(ddp.parameters())
             train(ddp, optimizer, data[mine], target[mine], 2 * HALF, together=True)
-            close(f"DDP {label}", at_x(optimizer, model), expected["final"], dtype)
+            assert_near(f"DDP {label}", at_x(optimizer, model), expected["final"], dtype)
 
             model, _, _ = problem(dtype)
             fully_shard(model)
             assert all(isinstance(p, DTensor) for p in model.parameters())
             optimizer = make(model.parameters())
             norms = train(model, optimizer, data[mine], target[mine], HALF, together=True)
-            close(f"FSDP2 {label}", at_x(optimizer, model), expected["middle"], dtype)
+            assert_near(f"FSDP2 {label}", at_x(optimizer, model), expected["middle"], dtype)
             for ours, theirs in zip(norms, expected["norms"]):
                 # The norm of the whole vector, not of this process's part of it (√2 smaller).
                 assert ours is None or abs(ours - theirs) <= 1e-5 * theirs, (label, ours, theirs)
             save(folder / "two" / f"{name}-{dtype}", model, optimizer)
             train(model, optimizer, data[mine], target[mine], HALF, together=True)
-            close(f"FSDP2 {label}", at_x(optimizer, model), expected["final"], dtype)
+            assert_near(f"FSDP2 {label}", at_x(optimizer, model), expected["final"], dtype)
 
             model, _, _ = problem(dtype)
             fully_shard(model)
             optimizer = make(model.parameters())
             load(folder / "one" / f"{name}-{dtype}", model, optimizer)
             train(model, optimizer, data[mine], target[mine], HALF, together=True)
-            close(f"one to two {label}", at_x(optimizer, model), expected["final"], dtype)
+            assert_near(f"one to two {label}", at_x(optimizer, model), expected["final"], dtype)
 
     for name, make in {
         **MAKES,
@@ -171,7 +171,7 @@ def pair(folder, rank):
                 p.grad = distribute_tensor(slope, mesh, [Shard(0)]) if spread else slope
                 optimizer.step()
             runs.append(p.full_tensor().detach() if spread else p.detach())
-        close(f"DTensor {name}", runs[:1], runs[1:], torch.float64)
+        assert_near(f"DTensor {name}", runs[:1], runs[1:], torch.float64)
 
 
 def main():

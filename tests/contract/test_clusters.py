@@ -59,7 +59,7 @@ def free_port(low: int) -> int:
     raise AssertionError("no free port")
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def assert_answers(port: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         assert process.poll() is None, "the cluster did not start"
@@ -111,7 +111,7 @@ def dask_address(tmp_path: Path) -> Iterator[str]:
     address = f"tcp://127.0.0.1:{port}"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     scheduler = subprocess.Popen([*command, "--no-dashboard"], **QUIET)  # type: ignore[call-overload]
-    wait_for(port, scheduler)
+    assert_answers(port, scheduler)
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
     workers = [
         subprocess.Popen([*command, "--local-directory", str(tmp_path / f"worker{i}")], **QUIET)  # type: ignore[call-overload]
@@ -137,7 +137,7 @@ def ray_address() -> Iterator[str]:
     place = ["--node-ip-address", "127.0.0.1", "--temp-dir", str(folder), "--object-store-memory", "100000000"]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port", str(port)]
     node = subprocess.Popen([*ray, *options, *place], **QUIET)  # type: ignore[call-overload]
-    wait_for(port, node)
+    assert_answers(port, node)
     yield f"127.0.0.1:{port}"
     stop(node)
     shutil.rmtree(folder, ignore_errors=True)

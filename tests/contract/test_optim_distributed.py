@@ -20,7 +20,7 @@ def start(task, folder, rank=0, port=0):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(*processes):
+def assert_all_fine(*processes):
     for process in processes:
         out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err[-3000:]
@@ -32,6 +32,6 @@ def test_sharded_and_whole_runs_agree(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    finish(start("alone", tmp_path))
-    finish(*(start("pair", tmp_path, rank, port) for rank in (0, 1)))
-    finish(start("resume", tmp_path))
+    assert_all_fine(start("alone", tmp_path))
+    assert_all_fine(*(start("pair", tmp_path, rank, port) for rank in (0, 1)))
+    assert_all_fine(start("resume", tmp_path))

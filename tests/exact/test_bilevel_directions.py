@@ -31,14 +31,14 @@ def oracle():
     return TorchOracle(PROBLEM)
 
 
-def close(a, b, rtol=1e-8):
+def assert_near(a, b, rtol=1e-8):
     np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=rtol, atol=rtol * float(b.abs().max()))
 
 
 def test_linear_system_direction_is_the_closed_form():
     z = QUADRATIC.z_star(X)
     found = d.linear_system(oracle(), X, Y, z, FULL, FULL)
-    close(found["x"], TRUTH)
+    assert_near(found["x"], TRUTH)
     assert float(found["y"].norm()) < 1e-12
     assert float(found["z"].norm()) < 1e-12
     split = d.linear_system(oracle(), X, Y, z, FULL, FULL, other=FULL)
@@ -48,10 +48,10 @@ def test_linear_system_direction_is_the_closed_form():
 
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
-    close(d.exact(o, X, Y), TRUTH)
-    close(d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o, X, Y, v), FULL, FULL), TRUTH)
-    close(exact_hypergradient(PROBLEM, X), TRUTH)
-    close(lower_solution(PROBLEM, X), Y)
+    assert_near(d.exact(o, X, Y), TRUTH)
+    assert_near(d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o, X, Y, v), FULL, FULL), TRUTH)
+    assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
+    assert_near(lower_solution(PROBLEM, X), Y)
     assert hyper_objective(PROBLEM, X) == pytest.approx(float(QUADRATIC.hyper_objective(X)), rel=1e-10)
 
 
@@ -66,11 +66,11 @@ def test_neumann_sum_has_its_geometric_error():
         found = d.neumann_sum(whole, X, Y, f_y, Sample(tokens.which[:terms]), eta)
         shrink = torch.linalg.matrix_power(torch.eye(6, dtype=torch.float64) - eta * h, terms + 1)
         truth = torch.linalg.solve(h, f_y)
-        close(found, truth - shrink @ truth, rtol=1e-11)
+        assert_near(found, truth - shrink @ truth, rtol=1e-11)
     many = d.implicit(
         whole, X, Y, lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta), FULL, FULL
     )
-    close(many, TRUTH)
+    assert_near(many, TRUTH)
 
 
 def test_random_neumann_is_unbiased_for_the_sum():
@@ -79,7 +79,7 @@ def test_random_neumann_is_unbiased_for_the_sum():
     v = torch.arange(1.0, 7.0, dtype=torch.float64)
     tokens = Sample(np.zeros(terms - 1, dtype=int))
     each = [d.neumann_random(o, X, Y, v, tokens, eta, terms, k) for k in range(terms)]
-    close(sum(each) / terms, d.neumann_sum(o, X, Y, v, tokens, eta), rtol=1e-12)
+    assert_near(sum(each) / terms, d.neumann_sum(o, X, Y, v, tokens, eta), rtol=1e-12)
 
 
 def test_penalty_direction_has_an_error_that_falls_as_one_over_lambda():
@@ -99,9 +99,9 @@ def test_dense_direction_is_the_closed_form():
     o = oracle()
     _, h, j = o.dense(X, Y, FULL)
     f_x, f_y = o.upper(X, Y, FULL)
-    close(h, QUADRATIC.lower.A, rtol=1e-12)
-    close(j, QUADRATIC.lower.C, rtol=1e-12)
-    close(f_x - j @ d.solve_raised(o.ops, h, f_y, 1e-3), TRUTH)
+    assert_near(h, QUADRATIC.lower.A, rtol=1e-12)
+    assert_near(j, QUADRATIC.lower.C, rtol=1e-12)
+    assert_near(f_x - j @ d.solve_raised(o.ops, h, f_y, 1e-3), TRUTH)
 
 
 def _all_as_one(o):
@@ -144,19 +144,19 @@ def test_fused_oracle_is_dense_autograd():
     dense_h, dense_j = h[1][1], h[0][1]
     z = torch.randn(5, dtype=torch.float64)
     g_y, hz, jz = o.system(x, y, z, token)
-    close(g_y, torch.autograd.functional.jacobian(lambda v: g(x, v), y), rtol=1e-12)
-    close(hz, dense_h @ z, rtol=1e-12)
-    close(jz, dense_j @ z, rtol=1e-12)
+    assert_near(g_y, torch.autograd.functional.jacobian(lambda v: g(x, v), y), rtol=1e-12)
+    assert_near(hz, dense_h @ z, rtol=1e-12)
+    assert_near(jz, dense_j @ z, rtol=1e-12)
     assert o.calls.as_dict() == {"Hz": 1, "Jz": 1, "g_y": 1}
     for found, truth in ((o.hessian(x, y, z, token), hz), (o.mixed(x, y, z, token), jz), (o.lower(x, y, token), g_y)):
-        close(found, truth, rtol=1e-13)
+        assert_near(found, truth, rtol=1e-13)
     found_h, found_j = o.products(x, y, z, token)
-    close(found_h, hz, rtol=1e-13)
-    close(found_j, jz, rtol=1e-13)
+    assert_near(found_h, hz, rtol=1e-13)
+    assert_near(found_j, jz, rtol=1e-13)
     _, full_h, full_j = o.dense(x, y, token)
-    close(full_h, dense_h, rtol=1e-12)
-    close(full_j, dense_j, rtol=1e-12)
-    close(o.lower_x(x, y, token), torch.autograd.functional.jacobian(lambda v: g(v, y), x), rtol=1e-12)
+    assert_near(full_h, dense_h, rtol=1e-12)
+    assert_near(full_j, dense_j, rtol=1e-12)
+    assert_near(o.lower_x(x, y, token), torch.autograd.functional.jacobian(lambda v: g(v, y), x), rtol=1e-12)
     assert torch.autograd.gradcheck(g, (x.requires_grad_(), y.requires_grad_()))
 
 
@@ -179,9 +179,9 @@ def test_residuals_are_the_differences_of_the_separate_derivatives(monkeypatch, 
             assert counted == {k: v for k, v in before.items() if gradient or k != "g_y"}
             assert (found[0] is None) == (not gradient)
             if gradient:
-                close(found[0], g_y, rtol=1e-12)
-            close(found[1], hz - f_y, rtol=1e-12)
-            close(found[2], f_x - jz, rtol=1e-12)
+                assert_near(found[0], g_y, rtol=1e-12)
+            assert_near(found[1], hz - f_y, rtol=1e-12)
+            assert_near(found[2], f_x - jz, rtol=1e-12)
     assert torch.equal(z, keep)
 
 
@@ -197,19 +197,19 @@ def test_products_of_one_operator_are_the_separate_ones(token):
         v = torch.randn_like(y)
         found = hessian(v), mixed(v)
         counted = o.take_calls()
-        close(found[0], o.hessian(x, y, v, token), rtol=1e-13)
-        close(found[1], o.mixed(x, y, v, token), rtol=1e-13)
+        assert_near(found[0], o.hessian(x, y, v, token), rtol=1e-13)
+        assert_near(found[1], o.mixed(x, y, v, token), rtol=1e-13)
         assert counted == o.take_calls()
 
 
 def test_hypergradient_from_a_fixed_number_of_products():
     """dim_y conjugate-gradient products are exact; Neumann's sum has its geometric error (test above)."""
     o = oracle()
-    close(d.hypergradient(o, X, Y, FULL, FULL, products=len(Y)), TRUTH)
-    close(d.hypergradient(o, X, Y, FULL, FULL, products=3 * len(Y)), TRUTH)
+    assert_near(d.hypergradient(o, X, Y, FULL, FULL, products=len(Y)), TRUTH)
+    assert_near(d.hypergradient(o, X, Y, FULL, FULL, products=3 * len(Y)), TRUTH)
     tokens = Sample(np.array([2] * 4))
     expected = d.implicit(o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2))
-    close(d.hypergradient(o, X, Y, Sample(2), Sample(1), products=4, eta=0.3), expected, rtol=1e-12)
+    assert_near(d.hypergradient(o, X, Y, Sample(2), Sample(1), products=4, eta=0.3), expected, rtol=1e-12)
 
 
 def test_residuals_where_a_derivative_is_missing():
@@ -235,13 +235,13 @@ def test_all_samples_in_chunks_are_the_mean_over_samples():
     assert o.calls.as_dict() == {"Hz": 5, "Jz": 5, "g_y": 5}
     each = [o.system(x, y, z, Sample(i)) for i in range(5)]
     for found, batches in zip(parts, zip(*each)):
-        close(found, sum(batches) / 5, rtol=1e-12)
+        assert_near(found, sum(batches) / 5, rtol=1e-12)
     f_x, f_y = o.upper(x, y, FULL)
     each = [o.upper(x, y, Sample(i)) for i in range(3)]
-    close(f_x, sum(e[0] for e in each) / 3, rtol=1e-12)
-    close(f_y, sum(e[1] for e in each) / 3, rtol=1e-12)
+    assert_near(f_x, sum(e[0] for e in each) / 3, rtol=1e-12)
+    assert_near(f_y, sum(e[1] for e in each) / 3, rtol=1e-12)
     large = o.lower(x, y, Sample(np.array([0, 3])))
-    close(large, (o.lower(x, y, Sample(0)) + o.lower(x, y, Sample(3))) / 2, rtol=1e-13)
+    assert_near(large, (o.lower(x, y, Sample(0)) + o.lower(x, y, Sample(3))) / 2, rtol=1e-13)
 
 
 def test_yardsticks_on_a_nonlinear_problem_against_differences():

@@ -38,7 +38,7 @@ QUADRATIC = small_quadratic(seed=4)
 STEPS = 60
 
 
-def same(a, b, names=("x", "y", "z")):
+def assert_same(a, b, names=("x", "y", "z")):
     for name in names:
         np.testing.assert_allclose(a[name].numpy(), b[name].numpy(), rtol=1e-12, atol=1e-13, err_msg=name)
 
@@ -60,7 +60,7 @@ def walk(problem, first, second, translate, *, names=("x", "y", "z"), skip=0):
         right = second.update(
             right, translate(s, second.numbers(np.asarray(t + skip))), b.oracle, second.kind(t + skip)
         )
-        same(left, right, names)
+        assert_same(left, right, names)
     assert float((left["x"] - QUADRATIC.x0).norm()) > 0.05
 
 
@@ -85,7 +85,7 @@ def test_borep_with_one_step_each_time_is_slip_with_the_y_step_first():
 
     walk(QUADRATIC.problem(16), borep, slip, translate, names=("x", "y", "z", "m"), skip=1)
     start_a, start_b = borep.init(QUADRATIC.problem(16)), slip.init(QUADRATIC.problem(16))
-    same(start_a.values, start_b.values, ("x", "y", "z", "m"))
+    assert_same(start_a.values, start_b.values, ("x", "y", "z", "m"))
 
 
 def test_alset_single_loop_with_ttsa_exponents_is_ttsa():

@@ -56,7 +56,7 @@ def heavy(rng, size):
     return rng.standard_t(1.5, size=size) * 10 ** rng.uniform(-1.5, 1.0)
 
 
-def follow(optimizer, params, rng, one_step, names):
+def assert_follows(optimizer, params, rng, one_step, names):
     """Run both; before each step the transcription is given the optimizer's own state."""
     size = sum(p.numel() for p in params)
     state = {"x": flat(params)}
@@ -87,7 +87,7 @@ def test_gclip(foreach, beta, clip, tau):
         level = tau if isinstance(tau, float) else 0.5 * k ** (1 / 1.5)
         return line(state, g, 0.1, lambda m: reference.gclip(level, m), beta)
 
-    follow(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
+    assert_follows(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
     assert 0.01 < optimizer.report().clipped < 1.0
 
 
@@ -108,7 +108,7 @@ def test_cclip(foreach, beta, clip, kind):
         level = {"number": 0.7, "coordinates": levels, "schedule": levels * k**0.5}[kind]
         return line(state, g, 0.1, lambda m: reference.cclip(level, m), beta)
 
-    follow(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
+    assert_follows(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
     assert 0.01 < optimizer.report().clipped < 1.0
 
 
@@ -127,7 +127,7 @@ def test_acclip(foreach, alpha, normalized, bias_correction):
     def one(state, g, k):
         return reference.acclip(state, g, 0.1, 0.9, 0.99, alpha, 1e-5, **options)
 
-    state = follow(optimizer, params, rng, one, {"m": "momentum", "tau_alpha": "moment"})
+    state = assert_follows(optimizer, params, rng, one, {"m": "momentum", "tau_alpha": "moment"})
     assert state["k"] == STEPS
 
 
@@ -140,7 +140,7 @@ def test_normalized_sgd(beta, damping):
     def one(state, g, k):
         return reference.normalized_gd(state, g, 0.1, damping, beta)
 
-    follow(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
+    assert_follows(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
 
 
 def test_weight_decay_stands_outside_the_rule():
