@@ -125,7 +125,8 @@ def main(arguments: list[str] | None = None) -> None:
     command = [sys.executable, __file__, "--memory-only", "--minibatches", str(given.minibatches)]
     growth, gradient = map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     print(f"\nNoise sample of {given.minibatches:,} minibatches, MLP 270k")
-    text = f"{growth - 2 * gradient:.1f} MiB ({growth:.1f} in all, one gradient {gradient:.1f})"
+    beyond, growth, gradient = (1.048576 * v for v in (growth - 2 * gradient, growth, gradient))
+    text = f"{beyond:.1f} MB ({growth:.1f} in all, one gradient {gradient:.1f})"
     print(f"  {'growth beyond two gradients':36s} {text:78s} < 10 MB")
 
 

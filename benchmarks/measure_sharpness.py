@@ -298,6 +298,8 @@ def overhead(case: Case) -> Iterator[tuple[str, str, str]]:
     optimizer, other = case.optimizer(), twin.optimizer()
     monitor = Monitor(optimizer, case.objective(), batches, budget=0.05)
     plain = watched = 0.0
+    gc.collect()
+    gc.freeze()  # the peers bring a million objects, which a collection would go through: no part of anybody's loop
     for part in range(pieces):  # in turns, so that the machine's moods hit both
         begin, clock = time.process_time(), time.perf_counter()
         twin.train(case.steps // pieces, other, seed=part)
@@ -307,6 +309,7 @@ def overhead(case: Case) -> Iterator[tuple[str, str, str]]:
         case.train(case.steps // pieces, optimizer, seed=part)
         watched += time.process_time() - begin
     monitor.close()
+    gc.unfreeze()
     same = all(torch.equal(a, b) for a, b in zip(case.model.state_dict().values(), twin.model.state_dict().values()))
     names = {"noise": "noise_level", "sharpness": "sharpness_value", "smoothness": "smoothness_value"}
     counts = {name: sum(key in row for row in monitor.readings) for name, key in names.items()}

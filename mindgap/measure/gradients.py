@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class GradientPasses:
         self.parameters = objective.parameters
         self._guard = guard
         self._seed = seed
-        self._prints: list[int] = []
+        self._prints = array("Q")  # eight bytes a batch
         self._length: int | None = None
 
     def gradients(self) -> Iterator[BatchValue]:
@@ -77,6 +78,7 @@ class GradientPasses:
             if not _all_finite(gradient):
                 raise NonFiniteError(f"gradient must be finite, got NaN or infinity on batch {item.index}")
             yield BatchValue(item.index, item.batch, item.samples, item.loss.detach(), gradient)
+            del raw, gradient  # or two gradients would be alive while the next one is computed
 
     def values(self) -> Iterator[BatchValue]:
         """The loss of every batch with its graph, for whoever differentiates it himself (Hessian products)."""

@@ -141,12 +141,8 @@ def noise_sample(
                 continue
             used += 1
             losses += float(item.loss)
-            pieces = chunks(item.gradient)
-            if mean:
-                for m, g in zip(mean, pieces, strict=True):
-                    m.lerp_(g.to(m.dtype), 1.0 / used)
-            else:
-                mean = [g.to(accumulation_dtype(g.dtype), copy=True) for g in pieces]
+            mean = _follow(mean, item.gradient, used)
+            del item  # it holds a gradient, and the next one is about to be computed
         if used < 2:
             fail("batches", "must give at least two batches of one size", f"{used}")
         norms, dots = np.empty(used), np.empty(used)
@@ -163,6 +159,7 @@ def noise_sample(
             if layered is not None:
                 layered[row] = _layer_norms(item.gradient, mean)
             row += 1
+            del item
     return NoiseSample(norms, dots, projected, picked, sketch.layer, layered, mean_norm, size, left_out, losses / used)
 
 
@@ -183,12 +180,8 @@ def squared_gradient_norm_by_halves(
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         for item in passes.gradients():
             half, count = item.index % 2, item.index // 2 + 1
-            pieces = chunks(item.gradient)
-            if halves[half]:
-                for m, g in zip(halves[half], pieces, strict=True):
-                    m.lerp_(g.to(m.dtype), 1.0 / count)
-            else:
-                halves[half] = [g.to(accumulation_dtype(g.dtype), copy=True) for g in pieces]
+            halves[half] = _follow(halves[half], item.gradient, count)
+            del item
     if not halves[1]:
         fail("batches", "must give at least two batches", 1)
     return sum(float(_inner(a, b)) for a, b in zip(*halves, strict=True))
@@ -273,6 +266,15 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
             held += len(flat)
     if waiting:
         yield torch.cat(waiting)
+
+
+def _follow(mean: list[Tensor], gradient: list[Tensor], count: int) -> list[Tensor]:
+    """The running mean in chunks after ``count`` gradients; nothing here outlives the call but the mean."""
+    if not mean:
+        return [g.to(accumulation_dtype(g.dtype), copy=True) for g in chunks(gradient)]
+    for m, g in zip(mean, chunks(gradient), strict=True):
+        m.lerp_(g.to(m.dtype), 1.0 / count)
+    return mean
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
