@@ -24,7 +24,8 @@ class Edge:
     Attributes:
         value: Ritz value theta.
         residual: ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``.
-        error: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap).
+        error: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times that, at
+            most r, where a warm start ended after three products, because the gap is then seen too large.
         vector: v, on the operator's device.
     """
 
@@ -143,6 +144,8 @@ def lanczos(
         met_before = met
         if done or spent >= max_products:
             used = vectors[:count]
+            if known_gap is not None and count == 3:
+                error_top = min(3 * error_top, float(residual[-1]))
             weights = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used)
             ends = weights @ used
             return Spectrum(
