@@ -68,16 +68,18 @@ class Watcher:
             for header in item.headers:
                 if header.key in unfinished:
                     self._files[run_file(item.folder(out), header)] = (header, column)
-        self._begun = time.monotonic()
+        self._begun = self._looked = time.monotonic()
         self._first = True
 
     def look(self) -> None:
         """Read what is new."""
+        now = time.monotonic()
         for path, (header, column) in list(self._files.items()):
             news = self._follower.news(path)
             if not news:
                 continue
-            job = self.jobs.setdefault(path, Job(header, column, time.monotonic()))
+            # It began at some time since the last look: its first rows did not come in no time.
+            job = self.jobs.setdefault(path, Job(header, column, self._looked))
             rows = [content for kind, content in news if kind == "row"]
             if self._first:  # rows of an earlier, interrupted run
                 job.before += len(rows)
@@ -92,6 +94,7 @@ class Watcher:
                 self.expected[header.study] = max(self.expected.get(header.study, 0), job.rows)
                 del self._files[path]
         self._first = False
+        self._looked = now
 
     def table(self) -> Any:
         """The running jobs as a rich table."""

@@ -211,6 +211,7 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     watcher = Watcher([item], tmp_path)
     watcher.look()
     assert watcher.jobs == {}
+    time.sleep(0.2)
     folder = item.folder(tmp_path)
     with RunWriter(folder, item.headers[0]) as first, RunWriter(folder, item.headers[1]) as second:
         first.row({"step": 0, "validation_loss": 0.5})
@@ -223,6 +224,7 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     assert (jobs[0].rows, jobs[0].ended, jobs[1].rows, jobs[1].ended) == (1, False, 2, True)
     assert watcher.expected == {"bowl": 2}
     assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
+    assert jobs[0].speed(time.monotonic()) < 1 / 0.2, "the first rows count from the look before them"
     assert watcher.table().row_count == 1
     assert watcher.table().title.startswith("1 of 4 runs recorded")
 
