@@ -9,6 +9,9 @@ from torch import nn
 
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
+from mindgap.base.tensors import flatten
+from mindgap.measure.gradients import gradient_passes
+from mindgap.measure.hessian import HessianProduct
 from mindgap.measure.monitor import Monitor
 from mindgap.measure.overview import survey
 from mindgap.measure.probes.curvature import sharpness
@@ -113,3 +116,27 @@ def test_survey_runs_there() -> None:
     found = survey(objective, batches, path_steps=10)
     assert found.about["device"].startswith("cuda")
     assert {"spectrum", "smoothness", "settling", "noise_histogram"} <= set(found.figures)
+
+
+class Imaging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Conv2d(8, 4, 3),
+            nn.LayerNorm([4, 4, 3]), nn.Flatten(), nn.Linear(48, 3),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def test_products_by_quick_second_derivatives_equal_the_plain_ones() -> None:
+    objective, batches = problem(Imaging, "cuda", torch.float64)
+    objective.model.eval()
+    parameters = objective.parameters
+    gradient = torch.autograd.grad(objective.value(batches[0]), parameters, create_graph=True)
+    vectors = [torch.randn_like(p) for p in parameters]
+    expected = flatten(torch.autograd.grad(gradient, parameters, vectors))
+    with gradient_passes(objective, batches[:1]) as passes:
+        found = HessianProduct(passes)(flatten(vectors))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
