@@ -215,7 +215,7 @@ class _BatchNormGradient(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gy, x, w, m, v)
         ctx.eps = eps
-        return torch.ops.aten.native_batch_norm_backward(gy, x, w, m, v, None, None, False, eps, want)
+        return _batch_norm_backward(gy, x, w, m, v, eps, want)
 
     @staticmethod
     def backward(ctx: Any, ux: Tensor | None, uw: Tensor | None, ub: Tensor | None) -> Any:
@@ -230,11 +230,15 @@ class _BatchNormGradient(Function):
             zero = torch.zeros_like(m)
             dgy = _sum(dgy, aten.native_batch_norm(ux, w, None, zero, v, False, 0.0, eps)[0]) if to_gy else None
             if to_w:
-                want = [False, True, False]
-                dw = aten.native_batch_norm_backward(gy, ux, w, zero, v, None, None, False, eps, want)[1]
+                dw = _batch_norm_backward(gy, ux, w, zero, v, eps, [False, True, False])[1]
         if uw is None and ub is not None and to_gy:
             dgy = _sum(dgy, _channels(ub, gy).expand_as(gy))
         return dgy, dx, dw, None, None, None, None
+
+
+def _batch_norm_backward(gy: Tensor, x: Tensor, w: Tensor, m: Tensor, v: Tensor, eps: float, want: list[bool]) -> Any:
+    # The statistics twice: as running and as saved ones, which CUDA insists on and the CPU does not read.
+    return torch.ops.aten.native_batch_norm_backward(gy, x, w, m, v, m, (v + eps).rsqrt(), False, eps, want)
 
 
 class _LayerNorm(Function):
