@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import implicit, neumann_sum
+from mindgap.bilevel.directions import neumann_sum
 from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.estimators import Point, restart, storm
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Power, Product, StormWeight
+from mindgap.bilevel.schedules import Power
+from mindgap.bilevel.storm import StormMethod
 from mindgap.bilevel.upper import check_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MRBO(Method):
+class MRBO(StormMethod):
     """Momentum-based recursive bilevel optimizer.
 
     Symbols: gamma = ``lr_x``, lambda = ``lr_y``, eta_k = d / (m + k)^(1/3) with d = ``d``, m = ``m``,
@@ -67,33 +65,11 @@ class MRBO(Method):
         whole("terms", self.terms, least=1)
         check_step(self.x_step)
 
-    def prelude(self) -> list[str]:
-        return ["first"]
-
     def plan(self, kind: str) -> Plan:
         return {"y": ("lower", None), "f": ("upper", None), "h": ("lower", self.terms), "j": ("lower", None)}
 
-    def numbers(self, t: Any) -> dict[str, Any]:
-        step = Power(self.d, 1 / 3, self.m)
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
+    def step_size(self) -> Power:
+        return Power(self.d, 1 / 3, self.m)
 
-    def begin(self, oracle: Any) -> Values:
-        x, y = oracle.start
-        zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
-        return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        def direction(p: Point) -> dict[str, Any]:
-            x, y = p["x"], p["y"]
-            g_x = implicit(oracle, x, y, lambda f_y: neumann_sum(oracle, x, y, f_y, s["h"], self.eta), s["f"], s["j"])
-            return {"x": g_x, "y": oracle.lower(x, y, s["y"])}
-
-        point = {"x": v["x"], "y": v["y"]}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
-        d = memory["estimate"]
-        y = project_y(oracle, oracle.ops.move(v["y"], d["y"], s["lr_y"]))
-        return {**v, "x": self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}
+    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
+        return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)

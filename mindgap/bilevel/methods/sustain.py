@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import implicit, neumann_random
+from mindgap.bilevel.directions import neumann_random
 from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.estimators import Point, restart, storm
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Power, Product, StormWeight
+from mindgap.bilevel.schedules import Power
+from mindgap.bilevel.storm import StormMethod
 from mindgap.bilevel.upper import check_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class SUSTAIN(Method):
+class SUSTAIN(StormMethod):
     """Single-timescale double-momentum stochastic approximation.
 
     Symbols: alpha_t = 1 / (w + t)^(1/3) with w = ``w``; steps ``lr_x`` alpha_t and ``lr_y`` alpha_t (the paper's
@@ -66,37 +64,12 @@ class SUSTAIN(Method):
         whole("terms", self.terms, least=1)
         check_step(self.x_step)
 
-    def prelude(self) -> list[str]:
-        return ["first"]
-
     def plan(self, kind: str) -> Plan:
         return {"y": ("lower", None), "f": ("upper", None), "k": ("uniform", self.terms),
                 "h": ("lower", max(self.terms - 1, 1)), "j": ("lower", None)}  # fmt: skip
 
-    def numbers(self, t: Any) -> dict[str, Any]:
-        step = Power(1.0, 1 / 3, self.w)
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
+    def step_size(self) -> Power:
+        return Power(1.0, 1 / 3, self.w)
 
-    def begin(self, oracle: Any) -> Values:
-        x, y = oracle.start
-        zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
-        return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        def direction(p: Point) -> dict[str, Any]:
-            x, y = p["x"], p["y"]
-
-            def inverse(f_y: Any) -> Any:
-                return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
-
-            return {"x": implicit(oracle, x, y, inverse, s["f"], s["j"]), "y": oracle.lower(x, y, s["y"])}
-
-        point = {"x": v["x"], "y": v["y"]}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
-        d = memory["estimate"]
-        y = project_y(oracle, oracle.ops.move(v["y"], d["y"], s["lr_y"]))
-        return {**v, "x": self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}
+    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
+        return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])

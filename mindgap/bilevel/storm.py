@@ -1,0 +1,62 @@
+"""What MRBO and SUSTAIN share: STORM on y's direction and on an estimate of the hypergradient."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from mindgap.bilevel.directions import implicit
+from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.lower import project_y
+from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.schedules import Power, Product, StormWeight
+
+
+class StormMethod(Method):
+    """Both variables move along STORM estimates with steps lr·eta_k and weights min(1, c·eta_k²).
+
+    A final class has the fields ``lr_x``, ``lr_y``, ``c_x``, ``c_y``, says what eta_k is (:meth:`step_size`) and how
+    H^-1 f_y is estimated (:meth:`inverse`). The first iteration takes plain directions.
+    """
+
+    lr_x: float
+    lr_y: float
+    c_x: float
+    c_y: float
+
+    @abstractmethod
+    def step_size(self) -> Power:
+        """eta_k as a function of k."""
+
+    @abstractmethod
+    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
+        """An estimate of H^-1 f_y on the samples of this iteration."""
+
+    def prelude(self) -> list[str]:
+        return ["first"]
+
+    def numbers(self, t: Any) -> dict[str, Any]:
+        step = self.step_size()
+        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
+                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
+
+    def begin(self, oracle: Any) -> Values:
+        x, y = oracle.start
+        zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
+        return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
+
+    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+        def direction(p: Point) -> dict[str, Any]:
+            x, y = p["x"], p["y"]
+            g_x = implicit(oracle, x, y, lambda f_y: self.inverse(oracle, x, y, f_y, s), s["f"], s["j"])
+            return {"x": g_x, "y": oracle.lower(x, y, s["y"])}
+
+        point = {"x": v["x"], "y": v["y"]}
+        if kind == "first":
+            memory = restart(direction, point)
+        else:
+            memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
+        d = memory["estimate"]
+        y = project_y(oracle, oracle.ops.move(v["y"], d["y"], s["lr_y"]))
+        return {**v, "x": self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}
