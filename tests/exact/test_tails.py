@@ -29,6 +29,7 @@ def draw(law: str, index: float, shape, seed: int = 7):
     ("method", "law", "index"),
     [
         *[(m, "stable", a) for m in ("hill", "moment") for a in (1.2, 1.5)],
+        ("moment", "stable", 1.8),
         *[(m, "student", a) for m in ("hill", "moment") for a in (1.5, 2.0, 3.0)],
         *[(m, "pareto", a) for m in ("hill", "moment") for a in (1.5, 3.0)],
         ("stable", "stable", 1.2),

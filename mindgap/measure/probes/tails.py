@@ -123,7 +123,7 @@ def tail_index(
 
     Differs from the paper: bias-reduced Hill, block sums compared with longer block sums, symmetrised, averaged over
     shuffles, with an interval and a null. Near α = 2 stable tails begin so far out that ``hill`` overrates the index
-    (at 1.8 and n = 2000 its interval covers in about 60 % of samples); ``"stable"`` and ``"block-sum"`` do not.
+    (at 1.8 and n = 2000 its interval covers in two thirds of samples); the other three do not.
     """
     one_of("method", method, METHODS)
     between("level", level, 0, 1, ends="()")
