@@ -115,8 +115,8 @@ class Race:
 
 def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll: int = 1, *, hand: bool = True,
             settings: dict[str, Any] | None = None) -> Race:  # fmt: skip
-    """Compile our method and, if asked, the loop by hand. Ours draws its tokens in four pieces, each while the piece
-    before is running, as a long run does."""
+    """Compile our method and, if asked, the loop by hand. Ours draws the tokens of each 8,192 iterations (the
+    backend's own choice) while those before are running."""
     import jax
 
     from mindgap.bilevel.compiled import JaxBackend
@@ -127,7 +127,7 @@ def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll:
     method = METHODS[name.split("-")[0]](**settings)
     period = len(method.kinds())
     steps = max(steps // period, 1) * period
-    chunk = steps if period > 64 else steps // 4 // period * period
+    chunk = steps if period > 64 else min(steps, 8192) // period * period
     backend = JaxBackend(*losses, chunk=max(chunk, period), unroll=unroll)
     oracle = backend.oracle(problem, method, 0, False)
     state = backend.start(method, oracle, 0)
