@@ -13,7 +13,7 @@ import pytest
 
 from mindgap.base.check import RuleError
 from mindgap.base.source import Source
-from mindgap.record.migrate import STEPS, migrate_file
+from mindgap.record.migrate import STEPS, migrate, migrate_file
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, Verdict
 from mindgap.record.store import RunWriter, read_run, run_file, schema_of
 from mindgap.studies.checkpoint import SUFFIX, Checkpoints
@@ -305,3 +305,6 @@ def test_an_old_unfinished_record_is_migrated_before_rows_are_added(tmp_path: Pa
 
 def test_every_version_below_todays_has_a_step(tmp_path: Path) -> None:
     assert sorted(STEPS) == list(range(1, SCHEMA))
+    old = {"outcome": "done", "seconds": 0.25, "message": ""}
+    assert migrate("end", old, 1, SCHEMA) == {**old, "wall": None}
+    assert migrate("header", {"schema": 1}, 1, SCHEMA) == {"schema": SCHEMA}
