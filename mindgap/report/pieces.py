@@ -131,7 +131,8 @@ def figure_card(drawing: Drawing, where: str) -> str:
     if drawing.empty:
         return (
             f'<article class="figure" id="{drawing.id}">{title}{caption}<p>No readings of '
-            f"{text(figure['y'])} against {text(figure['x'])} are recorded yet.</p></article>"
+            f"{text(figure['y'])} against {text(figure['x'])} are recorded: the runs have not come so far, or an older "
+            "program made them (--force runs them again).</p></article>"
         )
     wide = " wide" if len(drawing.facets) > 1 or len(drawing.methods) > len(LIGHT) else ""
     controls = []

@@ -53,7 +53,7 @@ def tune(
         seeds: tuning seeds that each trial is averaged over.
         overrides: setting -> value for all methods alike (a smaller budget, say).
         jobs: methods searched at the same time.
-        on_trial: called after each trial with method, number and value (only where ``jobs`` is 1).
+        on_trial: called after each trial with method, number and value; with several ``jobs``, after each method.
 
     Returns:
         What ``tuning.json`` holds.
@@ -77,7 +77,14 @@ def tune(
         from joblib import Parallel, delayed, parallel_config
 
         with parallel_config(backend="loky", inner_max_num_threads=1):
-            found = Parallel(n_jobs=jobs)(delayed(_search)(*a) for a in arguments)
+            # In the order of the methods, each as soon as it and those before it are done.
+            found = []
+            for method, made in zip(
+                study.methods, Parallel(n_jobs=jobs, return_as="generator")(delayed(_search)(*a) for a in arguments)
+            ):
+                found.append(made)
+                for number, trial in enumerate(made, 1):
+                    on_trial(method, number, trial["value"])
     content = {
         "study": study.name,
         "scale": scale,

@@ -121,6 +121,17 @@ def test_an_interrupted_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
     assert resumed == whole
 
 
+def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+    both = tune(
+        STUDY, "quick", tmp_path / "both", trials=3, jobs=2, on_trial=lambda method, n, value: told.append((method, n))
+    )
+    alone = tune(STUDY, "quick", tmp_path / "alone", trials=3)
+    assert told == [(method, n) for method in ("slow", "fast") for n in (1, 2, 3)]
+    for method in STUDY.methods:
+        assert both["methods"][method]["chosen"] == alone["methods"][method]["chosen"]
+
+
 def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(tmp_path: Path) -> None:
     SEEN.clear()
     tune(STUDY, "quick", tmp_path, trials=2, seeds=3)
