@@ -375,6 +375,7 @@ CONFIG: dict[str, Any] = {
         "labelOverlap": True,
         "titlePadding": 8,
     },
+    "axisX": {"labelFlush": 16},  # a number near the end of an axis must not reach over it
     "title": {
         "fontSize": 15,
         "subtitleFontSize": 12,

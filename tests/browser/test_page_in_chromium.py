@@ -293,8 +293,8 @@ def test_dark_and_light_by_system_and_by_choice(browser: Page, path: Path) -> No
     assert browser.element("#fig-s1-plain-quick-1 .legend").is_displayed()
 
 
-@pytest.mark.parametrize("width", [390, 768])
-def test_nothing_is_cut_off_on_a_narrow_screen(browser: Page, path: Path, width: int) -> None:
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_cut_off_on_any_screen(browser: Page, path: Path, width: int) -> None:
     browser.open(path, width=width)
     assert browser.js("return document.documentElement.scrollWidth") <= width
     wide = browser.js(
@@ -303,6 +303,13 @@ def test_nothing_is_cut_off_on_a_narrow_screen(browser: Page, path: Path, width:
         "}).map((c) => c.parentElement.id)"
     )
     assert wide == []
+    cut = browser.js(
+        "return [...document.querySelectorAll('.chart svg')].flatMap((s) => {"
+        "const room = s.getBoundingClientRect(); return [...s.querySelectorAll('text')].filter((t) => {"
+        "const r = t.getBoundingClientRect(); return r.width && (r.right > room.right + 2 || r.left < room.left - 2)"
+        "}).map((t) => t.textContent)})"
+    )
+    assert cut == []
 
 
 @pytest.mark.skipif(AXE is None, reason="axe-core is not installed (npm install --no-save axe-core)")
