@@ -15,16 +15,23 @@ SCRIPT = Path(__file__).with_name("distributed_checks.py")
 
 
 def start(task, folder, rank=0, port=0):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
+    # Gloo works in the memory of the host: where there is a GPU, fully_shard would put the parameters on it.
+    there = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SCRIPT.parents[2])}
+    environment = {**os.environ, **there}
     command = [sys.executable, str(SCRIPT), task, str(folder), str(rank), str(port)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def assert_all_fine(*processes):
-    for process in processes:
-        out, err = process.communicate(timeout=600)
-        assert process.returncode == 0, err[-3000:]
-        assert "fine" in out
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=600)
+            assert process.returncode == 0, err[-3000:]
+            assert "fine" in out
+    finally:
+        for process in processes:  # one that waits for another that failed would wait for ever
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
