@@ -13,13 +13,11 @@ import argparse
 import gc
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from measure_sharpness import Case, cases
+from measure_sharpness import Case, cases, in_turns
 from torch import nn
 
 from mindgap.base.objective import Objective
@@ -31,24 +29,12 @@ from mindgap.measure.probes.noise import noise_sample
 LIMITS = {"MLP 270k": 1.3, "ResNet20": 3.0, "transformer": 3.0}
 
 
-def interleaved(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Least CPU seconds of each call, taken in turns."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            gc.collect()
-            begin = time.process_time()
-            call()
-            found[name].append(time.process_time() - begin)
-    return {name: min(values) for name, values in found.items()}
-
-
 def norms(case: Case, repeats: int) -> list[tuple[str, str, str]]:
     """Rows of (quantity, measured, promise)."""
     case.model.eval()  # batch norm in training mode has no per-sample gradients
     objective, batch = case.objective(), (case.inputs, case.labels)
     per_sample_norms(objective, batch)  # warm
-    times = interleaved(
+    times = in_turns(
         {
             "gradient": lambda: objective.value_and_grad(batch),
             "structure": lambda: per_sample_norms(objective, batch, method="structure"),
@@ -59,7 +45,7 @@ def norms(case: Case, repeats: int) -> list[tuple[str, str, str]]:
     few = (case.inputs[:64], case.labels[:64])
     by_func = per_sample_norms(objective, few, method="func")
     error = float(abs(found.norms[:64] / by_func.norms - 1).max())
-    some = interleaved(
+    some = in_turns(
         {
             "gradient": lambda: objective.value_and_grad(few),
             "func": lambda: per_sample_norms(objective, few, method="func"),

@@ -47,7 +47,7 @@ def many(token):
     return Sample(np.array([token.which]))
 
 
-def walk(problem, first, second, translate, *, names=("x", "y", "z"), skip=0):
+def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), skip=0):
     """Run both on the first one's draws; ``translate`` turns them into the second one's."""
     a, b = first.init(problem, seed=5), second.init(problem, seed=5)
     if skip:
@@ -67,10 +67,10 @@ def walk(problem, first, second, translate, *, names=("x", "y", "z"), skip=0):
 def test_slip_without_momentum_and_norm_is_soba():
     slip = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
                 x_step="plain", shared_samples=True)  # fmt: skip
-    walk(QUADRATIC.problem(16), slip, SOBA(lr_x=0.1, lr_y=0.2), lambda s, n: {"g": s["z"], "f": s["f"], **n})
+    assert_agree(QUADRATIC.problem(16), slip, SOBA(lr_x=0.1, lr_y=0.2), lambda s, n: {"g": s["z"], "f": s["f"], **n})
     apart = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
                  x_step="plain")  # fmt: skip
-    walk(QUADRATIC.problem(16), SOBA(lr_x=0.1, lr_y=0.2), apart,
+    assert_agree(QUADRATIC.problem(16), SOBA(lr_x=0.1, lr_y=0.2), apart,
          lambda s, n: {"y": s["g"], "z": s["g"], "f": s["f"], **n})  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_borep_with_one_step_each_time_is_slip_with_the_y_step_first():
     def translate(s, n):
         return {"y": Sample(s["y"].which[0]), "z": s["z"], "f": s["f"], **n}
 
-    walk(QUADRATIC.problem(16), borep, slip, translate, names=("x", "y", "z", "m"), skip=1)
+    assert_agree(QUADRATIC.problem(16), borep, slip, translate, names=("x", "y", "z", "m"), skip=1)
     start_a, start_b = borep.init(QUADRATIC.problem(16)), slip.init(QUADRATIC.problem(16))
     assert_same(start_a.values, start_b.values, ("x", "y", "z", "m"))
 
@@ -92,26 +92,26 @@ def test_alset_single_loop_with_ttsa_exponents_is_ttsa():
     settings = {"eta": 0.2, "terms": 5}
     alset = ALSET(lr_x=Power(0.1, 0.6), lr_y=Power(0.2, 0.4), inner=1, **settings)
     ttsa = TTSA(lr_x=0.1, lr_y=0.2, **settings)
-    walk(QUADRATIC.problem(16), ttsa, alset, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
+    assert_agree(QUADRATIC.problem(16), ttsa, alset, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
 
 
 def test_amigo_with_one_step_each_is_soba_in_sequential_order():
     amigo = AmIGO(lr_x=0.05, lr_y=0.1, inner=1, solves=1)
     soba = SOBA(lr_x=Constant(0.05), lr_y=Constant(0.1), order="seidel")
-    walk(QUADRATIC.problem(16), soba, amigo,
+    assert_agree(QUADRATIC.problem(16), soba, amigo,
          lambda s, n: {"y": many(s["g"]), "z": many(s["g"]), "j": s["g"], "f": s["f"], **n})  # fmt: skip
 
 
 def test_mrbo_without_memory_is_stocbio_in_simultaneous_order():
     mrbo = MRBO(lr_x=0.05, lr_y=0.1, eta=0.2, terms=4, c_x=1e9, c_y=1e9)
     stocbio = StocBio(lr_x=Power(0.05, 1 / 3), lr_y=Power(0.1, 1 / 3), eta=0.2, terms=4, inner=1, order="jacobi")
-    walk(QUADRATIC.problem(16), mrbo, stocbio, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
+    assert_agree(QUADRATIC.problem(16), mrbo, stocbio, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
 
 
 def test_masoba_without_average_is_soba():
     soba = SOBA(lr_x=Constant(0.05), lr_y=Constant(0.1))
     now = MASOBA(lr_x=0.05, lr_y=0.1, theta=1.0, delayed=False)
-    walk(QUADRATIC.problem(16), soba, now, lambda s, n: {"g": s["g"], "f": s["f"], **n})
+    assert_agree(QUADRATIC.problem(16), soba, now, lambda s, n: {"g": s["g"], "f": s["f"], **n})
 
 
 def test_storm_and_average_with_weight_one_are_plain():
@@ -132,7 +132,7 @@ def test_variance_reduction_with_one_batch_is_full_batch_descent(method):
     one = isinstance(method, SABA) or method.period > 1
     problem = QUADRATIC.problem((128, 256) if one else 16)
     soba = SOBA(lr_x=Constant(0.05), lr_y=Constant(0.1))
-    walk(problem, method, soba, lambda s, n: {"g": FULL, "f": FULL, **n})
+    assert_agree(problem, method, soba, lambda s, n: {"g": FULL, "f": FULL, **n})
 
 
 def test_vrbo_refreshed_always_uses_the_full_direction():

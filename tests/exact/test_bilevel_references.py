@@ -237,7 +237,7 @@ def _steps(function, state, samples, **letters):
     return state
 
 
-def _close(a, b, *names):
+def assert_states_close(a, b, *names):
     for name in names:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-12, atol=1e-14)
 
@@ -252,7 +252,7 @@ def test_identities_between_transcriptions():
         linsys.slip, {**start, "m": np.zeros(3)}, same, alpha=0.1, gamma=0.1, beta=0.0, eta=0.05, normalise=False
     )
     soba = _steps(linsys.soba, start, same, c=0.1, c_x=0.05, exponent=0.0)
-    _close(slip, soba, "x", "y", "z")
+    assert_states_close(slip, soba, "x", "y", "z")
     delayed = _steps(linsys.masoba, {**start, "h": np.zeros(3)}, same, alpha=0.05, beta=0.1, gamma=0.1, theta=1.0)
     # theta = 1: the direction of the step before, so x lags by one step, and y and z see the lagging x
     assert not np.allclose(delayed["x"], soba["x"])
@@ -263,7 +263,7 @@ def test_identities_between_transcriptions():
         y = y - 0.1 * ORACLES.g_y(x, y, S["g"])
         z = z - 0.1 * (ORACLES.H(x, y, S["g"]) @ z - ORACLES.f_y(x, y, S["f"]))
         x = x - 0.05 * (ORACLES.f_x(x, y, S["f"]) - ORACLES.J(x, y, S["g"]) @ z)
-    _close(amigo, {"x": x, "y": y, "z": z}, "x", "y", "z")
+    assert_states_close(amigo, {"x": x, "y": y, "z": z}, "x", "y", "z")
 
     bundles = [_bundle(draw, 5) for _ in range(30)]
     point = neumann.point_init(ORACLES, X0, Y0)
@@ -271,7 +271,7 @@ def test_identities_between_transcriptions():
     alset = point
     for k, S in enumerate(one):
         alset = neumann.alset(ORACLES, alset, S, beta_k=0.2 / (1 + k) ** 0.4, alpha_k=0.1 / (1 + k) ** 0.6, **NEUMANN)
-    _close(alset, _steps(neumann.ttsa, point, bundles, a=0.1, b=0.2, **NEUMANN), "x", "y")
+    assert_states_close(alset, _steps(neumann.ttsa, point, bundles, a=0.1, b=0.2, **NEUMANN), "x", "y")
 
     storm = neumann.storm_init(ORACLES, X0, Y0)
     mrbo = _steps(
@@ -284,7 +284,7 @@ def test_identities_between_transcriptions():
             x - 0.1 * step * neumann.hypergradient_sum(ORACLES, x, y, S, 0.3),
             y - 0.2 * step * ORACLES.g_y(x, y, S["g"]),
         )
-    _close(mrbo, {"x": x, "y": y}, "x", "y")
+    assert_states_close(mrbo, {"x": x, "y": y}, "x", "y")
 
 
 def test_full_batches_make_the_variance_reduced_methods_gradient_descent():
@@ -293,8 +293,8 @@ def test_full_batches_make_the_variance_reduced_methods_gradient_descent():
     plain = _steps(linsys.soba, start, [everything] * 20, c=0.1, c_x=0.1, exponent=0.0)
     saba = _steps(linsys.saba, linsys.saba_init(ORACLES, X0, Y0, 1, 1), [everything] * 20, rho=0.1, gamma=0.1)
     srba = _steps(linsys.srba, linsys.srba_init(ORACLES, X0, Y0), [everything] * 20, rho=0.1, gamma=0.1, q=7)
-    _close(saba, plain, "x", "y", "z")
-    _close(srba, plain, "x", "y", "z")
+    assert_states_close(saba, plain, "x", "y", "z")
+    assert_states_close(srba, plain, "x", "y", "z")
 
 
 def test_svrb_with_weight_one_and_full_batches_is_the_exact_direction():
