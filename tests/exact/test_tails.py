@@ -28,8 +28,7 @@ def draw(law: str, index: float, shape, seed: int = 7):
 @pytest.mark.parametrize(
     ("method", "law", "index"),
     [
-        *[(m, "stable", a) for m in ("hill", "moment") for a in (1.2, 1.5)],
-        ("moment", "stable", 1.8),
+        *[(m, "stable", a) for m in ("hill", "moment") for a in (1.2, 1.5, 1.8)],
         *[(m, "student", a) for m in ("hill", "moment") for a in (1.5, 2.0, 3.0)],
         *[(m, "pareto", a) for m in ("hill", "moment") for a in (1.5, 3.0)],
         ("stable", "stable", 1.2),
@@ -53,12 +52,6 @@ def test_plain_hill_does_not_cover_where_the_bias_reduced_one_does():
     gammas = estimators.plain_hill_gamma(np.log(estimators.largest(np.abs(samples), k + 1)))
     covered = np.mean(np.abs(gammas - 1 / 3) <= 1.645 * gammas / math.sqrt(k))
     assert covered < 0.6
-
-
-def test_hill_overrates_stable_laws_near_two_as_documented():
-    samples = draw("stable", 1.8, (100, N))
-    covered = np.mean([t.interval[0] <= 1.8 <= t.interval[1] for t in (tail_index(x, null=20) for x in samples)])
-    assert 0.4 < covered < 0.85
 
 
 @pytest.mark.parametrize("method", ["hill", "moment", "stable", "block-sum"])
@@ -117,7 +110,7 @@ def test_hill_pieces_equal_their_definitions():
     logs = np.log(estimators.largest(x, k + 1))
     assert 1 / float(estimators.plain_hill_gamma(logs)) == pytest.approx(naive.hill(x, 0.05), rel=1e-12)
     Z = [j * (logs[j - 1] - logs[j]) for j in range(1, k + 1)]
-    _, intercept = np.polyfit(np.arange(1, k + 1) / (k + 1), Z, 1)
+    *_, intercept = np.polyfit(np.arange(1, k + 1) / (k + 1), Z, 2)
     assert float(estimators.hill_gamma(logs)) == pytest.approx(intercept, rel=1e-10)
 
 
