@@ -186,6 +186,11 @@ class JaxBackend:
         def cycle(c: Any, v: Any) -> Any:
             for r, run in enumerate(chunk.runs):
                 if run.length == 1:
+                    if r:
+                        # Without the barrier all samples of a cycle could be read at its start; with so much to do at
+                        # once XLA hands half of it to another thread, microsecond by microsecond: twice the processor
+                        # time, and slower.
+                        c, v = lax.optimization_barrier((c, v))
                     v = one(r, c, 0, v)
                 else:
                     v = lax.fori_loop(0, lengths[r] if single else run.length, partial(one, r, c), v)

@@ -9,6 +9,8 @@ from typing import Any
 
 from mindgap.bilevel.sample import FULL, Sample
 
+Places = list[tuple[Any, Any]]
+
 
 def linear_system(
     oracle: Any, x: Any, y: Any, z: Any, lower: Sample, upper: Sample, other: Sample | None = None
@@ -37,14 +39,29 @@ def neumann_sum(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float)
 
     Source: StocBio (Ji, Yang, Liang 2021), used by MRBO and VRBO as well.
     """
+    return neumann_sums(oracle, [(x, y)], [v], tokens, eta)[0]
 
-    def factor(carry: tuple[Any, Any], token: Sample) -> tuple[Any, Any]:
-        r, total = carry
-        r = oracle.ops.move(r, oracle.hessian(x, y, r, token), eta)
-        return r, total + r
 
-    _, total = oracle.ops.loop(factor, (v, v), (tokens,))
-    return eta * total
+def neumann_sums(oracle: Any, points: Places, vs: list[Any], tokens: Sample, eta: float) -> list[Any]:
+    """:func:`neumann_sum` at several points on the same tokens, in one loop: each sample is read once for all points.
+
+    Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does not: with two points
+    in its body XLA no longer runs it on its cheaper path, so there one point comes after the other.
+
+    Args:
+        points: pairs (x, y).
+        vs: one vector a point.
+    """
+
+    def factor(carry: list[tuple[Any, Any]], token: Sample) -> list[tuple[Any, Any]]:
+        found = []
+        for at, (r, total) in zip(points, carry, strict=True):
+            r = oracle.ops.move(r, oracle.hessian(*at, r, token), eta)
+            found.append((r, total + r))
+        return found
+
+    sums = oracle.ops.loop(factor, [(v, v) for v in vs], (tokens,))
+    return [eta * total for _, total in sums]
 
 
 def neumann_random(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float, terms: int, k: Any) -> Any:
@@ -140,8 +157,36 @@ def implicit(oracle: Any, x: Any, y: Any, inverse: Any, upper: Sample, lower: Sa
         upper: sample of f_x, f_y.
         lower: sample of J.
     """
-    f_x, f_y = oracle.upper(x, y, upper)
-    return f_x - oracle.mixed(x, y, inverse(f_y), lower)
+    return implicits(oracle, [(x, y)], lambda vs: [inverse(vs[0])], upper, lower)[0]
+
+
+def implicits(oracle: Any, points: Places, inverses: Any, upper: Sample, lower: Sample) -> list[Any]:
+    """:func:`implicit` at several points on the same samples.
+
+    Args:
+        points: pairs (x, y).
+        inverses: function from the list of f_y, one a point, to that of the estimates of H^-1 f_y.
+    """
+    firsts = [oracle.upper(*at, upper) for at in points]
+    zs = inverses([f_y for _, f_y in firsts])
+    return [f_x - oracle.mixed(*at, z, lower) for at, (f_x, _), z in zip(points, firsts, zs, strict=True)]
+
+
+def implicit_xy(
+    oracle: Any, points: list[dict[str, Any]], inverses: Any, upper: Sample, mixed: Sample, lower: Sample
+) -> list[dict[str, Any]]:
+    """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced Neumann methods.
+
+    Args:
+        points: each with "x" and "y".
+        inverses: function from pairs (x, y) and the f_y there to the estimates z of H^-1 f_y.
+        upper: sample of f_x, f_y.
+        mixed: sample of J.
+        lower: sample of g_y.
+    """
+    at = [(p["x"], p["y"]) for p in points]
+    d_x = implicits(oracle, at, lambda vs: inverses(at, vs), upper, mixed)
+    return [{"x": d, "y": oracle.lower(x, y, lower)} for d, (x, y) in zip(d_x, at, strict=True)]
 
 
 def penalty(oracle: Any, x: Any, y: Any, w: Any, lam: Any, upper: Sample, at_y: Sample, at_w: Sample) -> Any:

@@ -1,8 +1,9 @@
 """Estimators: wrap a direction, reduce its noise, and keep the previous point themselves.
 
-A *direction* is a function ``(point, tokens) -> dict of vectors``; a *memory* is a dict that belongs to the state. The
-recursive estimators evaluate the direction at the new and at the remembered point on the same tokens, so the two
-mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot be written.
+A *direction* is a function from points to a dict of vectors each, all on the same tokens; a *memory* is a dict that
+belongs to the state. The recursive estimators hand the direction the new and the remembered point in one call, so the
+two mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot be
+written, and a direction can read each sample once for both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Point = dict[str, Any]
 #: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it runs.
 ROWS = "rows"
 
-Direction = Callable[[Point], dict[str, Any]]
+Direction = Callable[[list[Point]], list[dict[str, Any]]]
 
 
 def average(ops: Any, memory: Any, new: Any, weight: Any) -> Any:
@@ -46,10 +47,11 @@ def storm(direction: Direction, point: Point, memory: dict[str, Any], weights: d
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> storm(lambda p: {"x": 2 * p["x"]}, {"x": torch.tensor(3.0)}, old, {"x": 0.5})["estimate"]["x"]
+        >>> new = storm(lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old, {"x": 0.5})
+        >>> new["estimate"]["x"]
         tensor(7.5000)
     """
-    new, old = direction(point), direction(memory["point"])
+    new, old = direction([point, memory["point"]])
     before = memory["estimate"]
     estimate = {key: new[key] + (1.0 - weights[key]) * (before[key] - old[key]) for key in new}
     return {"estimate": estimate, "point": point}
@@ -63,17 +65,18 @@ def spider(direction: Direction, point: Point, memory: dict[str, Any]) -> dict[s
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> spider(lambda p: {"x": 2 * p["x"]}, {"x": torch.tensor(3.0)}, old)["estimate"]["x"]
+        >>> spider(lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old)["estimate"]["x"]
         tensor(9.)
     """
-    new, old = direction(point), direction(memory["point"])
+    new, old = direction([point, memory["point"]])
     before = memory["estimate"]
     return {"estimate": {key: before[key] + (new[key] - old[key]) for key in new}, "point": point}
 
 
 def restart(direction: Direction, point: Point) -> dict[str, Any]:
     """Forget the past: the memory of a recursive estimator that has just evaluated ``direction`` at ``point``."""
-    return {"estimate": direction(point), "point": point}
+    (estimate,) = direction([point])
+    return {"estimate": estimate, "point": point}
 
 
 def saga(ops: Any, new: Any, table: dict[str, Any], index: Any, weight: Any) -> tuple[Any, dict[str, Any]]:

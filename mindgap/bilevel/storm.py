@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from mindgap.bilevel.directions import implicit
+from mindgap.bilevel.directions import Places, implicit_xy
 from mindgap.bilevel.estimators import Point, restart, storm
 from mindgap.bilevel.lower import project_y
 from mindgap.bilevel.method import Method, Values
@@ -17,7 +18,7 @@ class StormMethod(Method):
     """Both variables move along STORM estimates with steps lr·eta_k and weights min(1, c·eta_k²).
 
     A final class has the fields ``lr_x``, ``lr_y``, ``c_x``, ``c_y``, says what eta_k is (:meth:`step_size`) and how
-    H^-1 f_y is estimated (:meth:`inverse`). The first iteration takes plain directions.
+    H^-1 f_y is estimated (:meth:`inverses`). The first iteration takes plain directions.
     """
 
     lr_x: float
@@ -30,8 +31,8 @@ class StormMethod(Method):
         """eta_k as a function of k."""
 
     @abstractmethod
-    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
-        """An estimate of H^-1 f_y on the samples of this iteration."""
+    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
+        """Estimates of H^-1 v, one a point, on the samples of this iteration."""
 
     def prelude(self) -> list[str]:
         return ["first"]
@@ -47,10 +48,8 @@ class StormMethod(Method):
         return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
 
     def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        def direction(p: Point) -> dict[str, Any]:
-            x, y = p["x"], p["y"]
-            g_x = implicit(oracle, x, y, lambda f_y: self.inverse(oracle, x, y, f_y, s), s["f"], s["j"])
-            return {"x": g_x, "y": oracle.lower(x, y, s["y"])}
+        def direction(points: list[Point]) -> list[dict[str, Any]]:
+            return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"])
 
         point = {"x": v["x"], "y": v["y"]}
         if kind == "first":

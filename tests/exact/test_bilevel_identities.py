@@ -119,7 +119,9 @@ def test_storm_and_average_with_weight_one_are_plain():
     old = {"estimate": {"x": torch.randn(3)}, "point": {"x": torch.randn(3)}}
     point = {"x": torch.randn(3)}
     plain = point["x"] ** 2
-    assert torch.equal(storm(lambda p: {"x": p["x"] ** 2}, point, old, {"x": 1.0})["estimate"]["x"], plain)
+    assert torch.equal(
+        storm(lambda ps: [{"x": p["x"] ** 2} for p in ps], point, old, {"x": 1.0})["estimate"]["x"], plain
+    )
     assert torch.equal(average(TorchOps, old["estimate"]["x"], plain, 1.0), plain)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import neumann_sum
+from mindgap.bilevel.directions import Places, neumann_sums
 from mindgap.bilevel.draws import Plan
 from mindgap.bilevel.schedules import Power
 from mindgap.bilevel.storm import StormMethod
@@ -71,5 +71,5 @@ class MRBO(StormMethod):
     def step_size(self) -> Power:
         return Power(self.d, 1 / 3, self.m)
 
-    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
-        return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)
+    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
+        return neumann_sums(oracle, points, vs, s["h"], self.eta)

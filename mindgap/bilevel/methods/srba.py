@@ -92,8 +92,8 @@ class SRBA(Method):
         point = {"x": v["x"], "y": v["y"], "z": v["z"]}
         lower, upper = (FULL, FULL) if kind == "refresh" else (s["g"], s["f"])
 
-        def direction(p: Point) -> dict[str, Any]:
-            return linear_system(oracle, p["x"], p["y"], p["z"], lower, upper)
+        def direction(points: list[Point]) -> list[dict[str, Any]]:
+            return [linear_system(oracle, p["x"], p["y"], p["z"], lower, upper) for p in points]
 
         memory = restart(direction, point) if kind == "refresh" else spider(direction, point, v["spider"])
         d = memory["estimate"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import neumann_random
+from mindgap.bilevel.directions import Places, neumann_random
 from mindgap.bilevel.draws import Plan
 from mindgap.bilevel.schedules import Power
 from mindgap.bilevel.storm import StormMethod
@@ -71,5 +71,8 @@ class SUSTAIN(StormMethod):
     def step_size(self) -> Power:
         return Power(1.0, 1 / 3, self.w)
 
-    def inverse(self, oracle: Any, x: Any, y: Any, f_y: Any, s: Mapping[str, Any]) -> Any:
-        return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
+    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
+        return [
+            neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"])
+            for (x, y), v in zip(points, vs, strict=True)
+        ]

@@ -104,10 +104,13 @@ class SVRB(Method):
     def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
         ops = oracle.ops
 
-        def direction(p: Point) -> dict[str, Any]:
+        def at(p: Point) -> dict[str, Any]:
             g_y, h, j = oracle.dense(p["x"], p["y"], s["g"])
             f_x, f_y = oracle.upper(p["x"], p["y"], s["f"])
             return {"w": g_y, "s": f_x, "v": f_y, "V": j, "H": h}
+
+        def direction(points: list[Point]) -> list[dict[str, Any]]:
+            return [at(p) for p in points]
 
         point = {"x": v["x"], "y": v["y"]}
         if kind == "first":

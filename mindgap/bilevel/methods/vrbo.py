@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import implicit, neumann_sum
+from mindgap.bilevel.directions import Places, implicit_xy, neumann_sums
 from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.estimators import Point, restart, spider
+from mindgap.bilevel.estimators import restart, spider
 from mindgap.bilevel.lower import project_y
 from mindgap.bilevel.method import Method, Values
 from mindgap.bilevel.sample import FULL, Sample
@@ -103,33 +103,29 @@ class VRBO(Method):
 
     def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
         ops = oracle.ops
-
-        def direction(p: Point, g: Sample, f: Sample, j: Sample, inverse: Any) -> dict[str, Any]:
-            x, y = p["x"], p["y"]
-            return {"x": implicit(oracle, x, y, lambda f_y: inverse(x, y, f_y), f, j), "y": oracle.lower(x, y, g)}
-
         memory = v["spider"]
         here = {"x": v["x"], "y": v["y"]}
         if kind == "refresh":
             lower, upper = (FULL, FULL) if self.refresh is None else (s["large"], s["large_f"])
 
-            def large_inverse(x: Any, y: Any, f_y: Any) -> Any:
-                r = total = f_y
+            def of_all(at: Places, vs: list[Any]) -> list[Any]:
+                (point,), (r,) = at, vs
+                total = r
                 for _ in range(self.terms):
-                    r = ops.move(r, oracle.hessian(x, y, r, lower), self.eta)
+                    r = ops.move(r, oracle.hessian(*point, r, lower), self.eta)
                     total = total + r
-                return self.eta * total
+                return [self.eta * total]
 
-            memory = restart(lambda p: direction(p, lower, upper, lower, large_inverse), here)
+            memory = restart(lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here)
         x = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
 
         def correct(carry: tuple[Any, Any], g: Sample, f: Sample, j: Sample, h: Sample) -> tuple[Any, Any]:
             memory, y = carry
 
-            def inverse(x: Any, y: Any, f_y: Any) -> Any:
-                return neumann_sum(oracle, x, y, f_y, h, self.eta)
+            def of_some(at: Places, vs: list[Any]) -> list[Any]:
+                return neumann_sums(oracle, at, vs, h, self.eta)
 
-            memory = spider(lambda p: direction(p, g, f, j, inverse), {"x": x, "y": y}, memory)
+            memory = spider(lambda points: implicit_xy(oracle, points, of_some, f, j, g), {"x": x, "y": y}, memory)
             return memory, project_y(oracle, ops.move(y, memory["estimate"]["y"], s["lr_y"]))
 
         memory, y = ops.loop(correct, (memory, v["y"]), (s["y"], s["f"], s["j"], s["h"]))
