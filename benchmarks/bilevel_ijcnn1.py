@@ -51,7 +51,7 @@ def part_ijcnn1(options: Any) -> None:
     problem, losses = logistic(), logistic_losses()
     names = options.methods.split(",") if options.methods else list(SETTINGS)
     # As many iterations as the field's figures were measured over, fewer where one takes long.
-    steps = dict.fromkeys(("amigo", "stocbio", "bsa", "mrbo", "sustain", "f2sa-10"), 8192) | {"vrbo": 400}
+    steps = dict.fromkeys(("amigo", "stocbio", "bsa", "mrbo", "sustain", "f2sa-10"), 8192) | {"vrbo": 2000}
     many = {n: steps.get(n, 32768) if options.steps == 8192 else options.steps for n in names}
     races = {n: prepare(problem, losses, n, many[n], options.unroll) for n in names}
     rows = measure(races, options.repeats)

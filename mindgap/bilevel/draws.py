@@ -86,7 +86,7 @@ def draw_chunk(method: Any, oracle: Any, seed: int, t: int, steps: int, drawn: d
     if t >= prelude and (t - prelude) % period == 0 and steps % period == 0:
         cycles, order = steps // period, kinds
     else:
-        cycles, order = 1, [method.kind(t + i) for i in range(steps)]
+        cycles, order = 1, method.order_of(t, steps)
     groups = [(kind, len(list(g))) for kind, g in groupby(order)]
     need = {"lower": 0, "upper": 0, "uniform": 0}
     for kind, length in groups:

@@ -156,8 +156,12 @@ class Method(ABC):
 
     def kind(self, t: int) -> str:
         """The kind of iteration t."""
+        return self.order_of(t, 1)[0]
+
+    def order_of(self, t: int, steps: int) -> list[str]:
+        """The kinds of the iterations ``t .. t + steps - 1``."""
         first, kinds = self.prelude(), self.kinds()
-        return first[t] if t < len(first) else kinds[(t - len(first)) % len(kinds)]
+        return [first[i] if i < len(first) else kinds[(i - len(first)) % len(kinds)] for i in range(t, t + steps)]
 
     # Sugar.
 
