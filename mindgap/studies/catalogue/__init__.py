@@ -16,6 +16,8 @@ MODULES = (
     "b3_hyper_cleaning",
     "b10_tracking",
     "t_textbook",
+    "s1_smoothness_along_training",
+    "s3_clipping_speeds_up",
     "s4_relaxed_smoothness",
     "s5_clipping_is_normalising",
     "s6_smoothness_of_models",

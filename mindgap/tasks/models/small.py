@@ -1,4 +1,4 @@
-"""Networks small enough for a study of seconds: a convolutional one for 8x8 images and a transformer for words."""
+"""Networks small enough for a study of seconds: convolutions for 8x8 images, a transformer and an LSTM for words."""
 
 from __future__ import annotations
 
@@ -59,6 +59,30 @@ class SmallTransformer(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.out(self.norm(x))
+
+
+class SmallLSTM(nn.Module):
+    """One layer of LSTM between an embedding and its transpose: input and output share one table, as in AWD-LSTM.
+
+    Args:
+        words: size of the vocabulary.
+        width: of the embedding and of the layer.
+
+    Example:
+        >>> SmallLSTM(words=50, width=8)(torch.zeros(3, 5, dtype=torch.long)).shape
+        torch.Size([3, 5, 50])
+    """
+
+    def __init__(self, words: int, width: int = 32) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        self.recurrent = nn.LSTM(width, width, batch_first=True)
+        self.bias = nn.Parameter(torch.zeros(words))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next word at every place: (n, T) -> (n, T, words)."""
+        return F.linear(self.recurrent(self.words(tokens))[0], self.words.weight, self.bias)
 
 
 class _Layer(nn.Module):

@@ -15,7 +15,7 @@ from mindgap.base.check import whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.tasks.data import digits, kjv_words
-from mindgap.tasks.models.small import SmallTransformer, small_convolutional_network
+from mindgap.tasks.models.small import SmallLSTM, SmallTransformer, small_convolutional_network
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,25 @@ def prose_transformer(
         >>> problem.draw(torch.Generator().manual_seed(0), 5).shape
         torch.Size([5, 7])
     """
+    return _next_word(lambda: SmallTransformer(words, width, layers, length=length), words, length, seed)
+
+
+def prose_lstm(*, words: int = 1000, width: int = 32, length: int = 16, seed: int = 0) -> TrainingProblem:
+    """A small LSTM on the same text, task and words as :func:`prose_transformer`.
+
+    Example:
+        >>> problem = prose_lstm(words=100, width=8, length=6)
+        >>> float(problem.objective.value(problem.draw(torch.Generator().manual_seed(0), 5))) < 5
+        True
+    """
+    return _next_word(lambda: SmallLSTM(words, width), words, length, seed)
+
+
+def _next_word(build: Callable[[], torch.nn.Module], words: int, length: int, seed: int) -> TrainingProblem:
     tokens = _prose(words)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
-        model = SmallTransformer(words, width, layers, length=length)
+        model = build()
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
         starts = torch.randint(0, len(tokens) - length, (size,), generator=generator)
