@@ -21,6 +21,9 @@ B3 = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 40, "least
 B10 = {"lower": 128, "dim_y": 4, "dim_x": 3, "steps": 12}
 E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 
+S1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "width": 4}
+S3 = {"steps": 3, "every": 1, "m": 8, "batch": 4, "width": 4}
+
 #: study, method, settings that make it small
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
@@ -33,6 +36,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("e0-training-statistics", "convolutional network", E0),
     ("e9-compact-set", "3 layers", {"steps": 3, "copies": 2}),
     ("e9-compact-set", "batch normalisation", {"steps": 3, "copies": 2}),
+    ("s1-smoothness-language-model", "clipped, step 30", S1),
+    ("s2-smoothness-image-model", "SGD with momentum", S1),
+    ("s3-clipping-speeds-up", "LSTM, clipped", S3),
+    ("s3-clipping-speeds-up", "convolutions, momentum", S3),
     ("s5-clipping-is-normalising", "clipped vs normalised", {"draws": 6}),
     ("h10-rmsprop-is-clipping", "as printed", {"draws": 6}),
     ("h8-dimension", "GClip", {"horizon": 4, "coordinates": 500, "least_runs": 5}),
