@@ -135,7 +135,7 @@ STUDIES = (
         source=Source("thesis", "Fig. 3-1, 3-2"),
         scales={
             "quick": Scale(_PROSE, seeds=3),
-            "cpu": Scale({**_PROSE, "steps": 2000, "every": 20, "m": 512}, seeds=5),
+            "cpu": Scale({**_PROSE, "steps": 2000, "every": 20, "m": 512}, seeds=3),
         },
         methods={
             "clipped, step 30": {"clip": True, "lr": 30.0},

@@ -134,7 +134,7 @@ STUDIES = (
         source=Source("thesis", "Fig. 3-4"),
         scales={
             "quick": Scale(_QUICK, seeds=4),
-            "cpu": Scale({**_QUICK, "steps": 1000, "every": 50, "m": 1024}, seeds=6),
+            "cpu": Scale({**_QUICK, "steps": 1000, "every": 50, "m": 1024}, seeds=5),
         },
         methods={
             **{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
