@@ -18,7 +18,7 @@ from typing import Any
 SCHEMA = 2
 
 #: What may differ between two runs of the same settings on the same versions: clocks, machines, the command typed.
-TIMING_FIELDS = frozenset({"seconds", "wall", "started", "machine", "command", "versions"})
+TIMING_FIELDS = frozenset({"seconds", "cpu_seconds", "wall", "started", "machine", "command", "versions"})
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 OUTCOMES = ("done", "failed")

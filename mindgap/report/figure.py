@@ -24,7 +24,7 @@ ALONG = ([1, 0], [7, 7], [2, 7], [7, 3, 1, 3])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 
 #: The order in which x-axes are offered (a description on disk has its keys in order of the alphabet).
-AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds")
+AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds", "cpu_seconds")
 
 SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 

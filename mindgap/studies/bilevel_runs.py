@@ -6,7 +6,7 @@ Neumann series is ``lr_y``, and loop lengths are the same for all methods that h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ TITLES = {row.name: key for key, row in METHODS.items()}
 def method_of(settings: Mapping[str, Any]) -> Any:
     """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``, ``convexity``.
 
+    A setting ``lr_z``, where there is one, is the step of the linear system; else that is ``lr_y``.
     What a method does not have is not passed on; everything else stays at the method's own default.
 
     Example:
@@ -38,7 +39,7 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     wanted = {
         "lr_x": settings["lr_x"],
         "lr_y": settings["lr_y"],
-        "lr_z": settings["lr_y"],
+        "lr_z": settings.get("lr_z", settings["lr_y"]),
         "eta": settings["lr_y"],
         "terms": settings["terms"],
         "solves": settings["inner"],
@@ -50,7 +51,16 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     return kind(**{name: value for name, value in wanted.items() if name in known})
 
 
-def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: int, least: int) -> Iterator[State]:
+def states(
+    trial: Trial,
+    problem: Any,
+    method: Any,
+    *,
+    budget: int,
+    readings: int,
+    least: int,
+    spent: Callable[[State], int] | None = None,
+) -> Iterator[State]:
     """Run a method to a budget of oracle calls and hand out its state at equal distances of calls, ends included.
 
     Args:
@@ -59,6 +69,7 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
         budget: oracle calls.
         readings: how many states to hand out after the first.
         least: iterations every method makes at least, should the budget not pay for them.
+        spent: what the budget counts, where it is not oracle calls.
 
     The run ends early when x or y is no longer finite. With every state a checkpoint is offered, and a trial that was
     restored goes on after the state of its last one.
@@ -67,6 +78,7 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
 
     from mindgap.bilevel import pack_state, unpack_state
 
+    spent = spent or (lambda state: state.total_calls)
     marks = [budget * (i + 1) // readings for i in range(readings)]
     if trial.restored:
         state = unpack_state(trial.restored["state"], method, method.oracle(problem, trial.seed))
@@ -80,8 +92,8 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
         with trial.timed():
             state = method.step(state)
         finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
-        if not finite or (state.total_calls >= marks[0] and (state.t >= least or len(marks) > 1)):
-            while marks and (not finite or state.total_calls >= marks[0]) and (len(marks) > 1 or state.t >= least):
+        if not finite or (spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)):
+            while marks and (not finite or spent(state) >= marks[0]) and (len(marks) > 1 or state.t >= least):
                 marks.pop(0)
             trial.save(lambda: {"state": pack_state(state), "marks": len(marks) if finite else 0})  # noqa: B023
             yield state

@@ -45,7 +45,7 @@ class Checkpoints:
             return False
         if rows > len(self._writer.recorded):
             return False
-        trial.seconds, trial.restored = seconds, state
+        trial.seconds, trial.cpu_seconds, trial.restored = seconds, saved.get("cpu_seconds", 0.0), state
         self._writer.skip_to(rows)
         return True
 
@@ -55,7 +55,12 @@ class Checkpoints:
         if state is None or time.monotonic() - self._last < self._every:
             return
         self._write(
-            {"rows": self._writer.position, "seconds": trial.seconds, "state": state() if callable(state) else state}
+            {
+                "rows": self._writer.position,
+                "seconds": trial.seconds,
+                "cpu_seconds": trial.cpu_seconds,
+                "state": state() if callable(state) else state,
+            }
         )
         self._last = time.monotonic()
 

@@ -37,6 +37,8 @@ class Trial:
     seed: int
     settings: Mapping[str, Any]
     seconds: float = 0.0
+    #: As ``seconds``, of the processor instead of the clock: waiting for other processes does not count.
+    cpu_seconds: float = 0.0
     #: What :meth:`save` stored before an interruption; empty on a fresh start.
     restored: dict[str, Any] = field(default_factory=dict)
     _saved: State | None = None
@@ -55,10 +57,11 @@ class Trial:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Measure time around the algorithm only; evaluation stays outside."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         try:
             yield
         finally:
+            self.cpu_seconds += time.process_time() - cpu
             self.seconds += time.perf_counter() - start
 
     def save(self, state: State) -> None:

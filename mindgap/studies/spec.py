@@ -27,6 +27,7 @@ AXES = {
     "y_epoch": "epochs of the lower data (y-updates)",
     "oracle_calls": "oracle calls",
     "seconds": "seconds in the algorithm",
+    "cpu_seconds": "CPU seconds in the algorithm",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mindgap.bilevel.table import METHODS
-from mindgap.record.schema import Header, Row
+from mindgap.record.schema import Header, Row, without_timing
 from mindgap.record.store import RunWriter, read_run
 from mindgap.studies.catalogue import find
 from mindgap.studies.checkpoint import Checkpoints
@@ -31,6 +31,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *(("b0-unbounded-smoothness", method.name, B0) for method in METHODS.values()),
     ("b3-hyper-cleaning", "SLIP", B3),
     ("b4-hyper-cleaning", "SRBA", B3),
+    ("b5-running-time", "BO-REP, p = 0.4", {**B3, "readings": 4}),
+    ("b6-epochs", "epochs of y, p = 0.2", {**B3, "epochs": 3}),
+    ("b7-one-step", "two steps, p = 0.2", {**B3, "tried": 2}),
+    ("b9-tuning-cost", "SLIP", {**B3, "tried": 3}),
     ("b10-tracking", "drift 0.03, step 0.1", B10),
     ("b10-tracking", "drift 0, step 0.3", B10),
     ("e0-training-statistics", "convolutional network", E0),
@@ -58,7 +62,7 @@ def header_of(name: str, method: str, overrides: dict[str, Any]) -> tuple[Study,
 
 def rows(folder: Path) -> list[Row]:
     (path,) = folder.glob("*.jsonl")
-    return [dict(row, seconds=0) for row in read_run(path).rows]
+    return [without_timing(row) for row in read_run(path).rows]
 
 
 def cut_short(study: Study, header: Header, folder: Path, after: int) -> None:

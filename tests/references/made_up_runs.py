@@ -7,11 +7,11 @@ from mindgap.studies.catalogue import find
 
 
 def made_up(study, ends, scale="quick"):
-    """Runs of a study with given last rows: ``ends`` maps a method to one row a seed."""
+    """Runs of a study with given last rows: ``ends`` maps a method to one row a seed, or to all rows of that seed."""
     found = find(study)
     runs = []
     for method, rows in ends.items():
         for seed, row in enumerate(rows):
             header = Header(study, found.claim, scale, method, seed, found.settings(scale, method))
-            runs.append(Run(header, (row, row), End("done")))
+            runs.append(Run(header, tuple(row) if isinstance(row, list) else (row, row), End("done")))
     return runs

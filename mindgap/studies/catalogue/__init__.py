@@ -14,6 +14,10 @@ from mindgap.studies.spec import Study
 MODULES = (
     "b0_unbounded_smoothness",
     "b3_hyper_cleaning",
+    "b5_running_time",
+    "b6_epochs",
+    "b7_one_step",
+    "b9_tuning_cost",
     "b10_tracking",
     "t_textbook",
     "s1_smoothness_along_training",

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import RuleError, one_of
+from mindgap.base.check import RuleError
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.bilevel_runs import TITLES, counters, method_of, states
+from mindgap.studies.bilevel_runs import TITLES, method_of
+from mindgap.studies.cleaning_runs import CPU, QUICK, TUNED, rows_of, task_of
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.verdict import by_method
@@ -29,55 +30,18 @@ from mindgap.studies.verdict import by_method
 #: ends of the grid, the same for every method
 TUNABLE = {"lr_x": (0.1, 1e4), "lr_y": (1.0, 10.0)}
 
-SOURCES = ("digits", "mnist-5000", "mnist")
-
-
-def task_of(trial: Trial) -> Any:
-    """The hyper-cleaning task of a trial: data, splits and corruption depend on the seed, not on the method."""
-    import torch
-
-    from mindgap.tasks.data import digits, mnist, mnist_5000
-    from mindgap.tasks.problems import hyper_cleaning
-
-    source = one_of("data", trial["data"], SOURCES)
-    table = {"digits": digits, "mnist-5000": mnist_5000, "mnist": mnist}[source]()
-    return hyper_cleaning(
-        table,
-        mnist("test") if source == "mnist" else None,
-        corruption=trial["corruption"],
-        train=trial["train"],
-        validation=trial["validation"],
-        components=trial["components"] or None,
-        decay=trial["decay"],
-        seed=trial.seed,
-        dtype=torch.float64 if trial["device"] == "cpu" else torch.float32,
-        device=trial["device"],
-    )
-
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method to the budget of oracle calls; read accuracy and weights at equal distances of calls."""
-    import torch
-
     task = task_of(trial)
-    problem = task.problem(trial["batch_size"])
     method = method_of({**trial.settings, "convexity": 2 * trial["decay"]})
     try:
-        method.check_problem(problem)
+        method.check_problem(task.problem(trial["batch_size"]))
     except RuleError as error:  # SVRB's dense Hessian of MNIST's 7,840 unknowns: an excuse, with its reason
         yield {"step": 0, "oracle_calls": 0, "refused": str(error)}
         return
     budget, readings = trial["oracle_calls"], trial["readings"]
-    for state in states(trial, problem, method, budget=budget, readings=readings, least=trial["least_steps"]):
-        finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
-        yield {
-            **counters(state),
-            "test_accuracy": task.accuracy(state.y) if finite else 0.0,
-            "train_accuracy": task.accuracy(state.y, "train") if finite else 0.0,
-            "weight_auc": task.weight_auc(state.x) if finite else 0.5,
-            "validation_loss": task.validation_loss(state.y) if finite else float("inf"),
-            "diverged": not finite,
-        }
+    yield from rows_of(trial, task, method, budget=budget, readings=readings, least=trial["least_steps"])
 
 
 def judge(runs: Sequence[Run]) -> Verdict:
@@ -124,48 +88,12 @@ def judge(runs: Sequence[Run]) -> Verdict:
     return Verdict(verdict, measured, numbers)
 
 
-#: (lr_x, lr_y) by method, from the grid search at scale quick
-TUNED: dict[str, tuple[float, float]] = {
-    "BSA": (100.0, 10.0),
-    "StocBio": (1000.0, 1.0),
-    "AmIGO": (1000.0, 1.0),
-    "ALSET": (1000.0, 1.0),
-    "TTSA": (1000.0, 3.0),
-    "F²SA": (10.0, 10.0),
-    "SOBA": (1000.0, 10.0),
-    "SABA": (1000.0, 1.0),
-    "MA-SOBA": (100.0, 1.0),
-    "BO-REP": (10.0, 1.0),
-    "SLIP": (10.0, 1.0),
-    "VRBO": (1000.0, 1.0),
-    "MRBO": (1000.0, 3.0),
-    "SUSTAIN": (100.0, 3.0),
-    "SVRB": (1000.0, 10.0),
-    "SRBA": (100.0, 1.0),
-}
-
-
 def _methods() -> dict[str, dict[str, Any]]:
     return {title: {"key": key, "lr_x": TUNED[title][0], "lr_y": TUNED[title][1]} for title, key in TITLES.items()}
 
 
 def _scales(corruption: float) -> dict[str, Scale]:
-    quick = {
-        "data": "digits",
-        "corruption": corruption,
-        "train": 300,
-        "validation": 300,
-        "components": 16,
-        "decay": 1e-2,
-        "batch_size": 32,
-        "oracle_calls": 600,
-        "least_steps": 20,
-        "readings": 10,
-        "inner": 3,
-        "terms": 5,
-        "device": "cpu",
-    }
-    cpu = {**quick, "train": 700, "validation": 700, "components": 0, "oracle_calls": 20_000, "readings": 40}
+    quick, cpu = ({**shared, "corruption": corruption} for shared in (QUICK, CPU))
     gpu = {**cpu, "data": "mnist", "train": 20_000, "validation": 5000, "batch_size": 256, "device": "cuda"}
     paper = {**gpu, "train": 30_000, "validation": 30_000, "batch_size": 512, "oracle_calls": 100_000}
     return {name: Scale(s, seeds=5) for name, s in (("quick", quick), ("cpu", cpu), ("gpu", gpu), ("paper", paper))}
