@@ -22,7 +22,7 @@ JITTER = (0.0, 0.01, -0.01, 0.02, -0.02)
 
 # ------------------------------------------------------------------------------------------------ statistics
 def test_interval_covers_the_mean_as_often_as_it_says():
-    draws = np.random.default_rng(0).normal(3.0, 2.0, size=(4000, 6))
+    draws = np.random.default_rng(0).normal(3.0, 2.0, size=(1000, 6))
     for miss in (0.05, 0.3):
         found = [mean_interval(row, miss=miss) for row in draws]
         missed = np.mean([not i.low <= 3.0 <= i.high for i in found])
