@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from bilevel_ijcnn1 import logistic, logistic_losses
-from bilevel_timing import SETTINGS, Race, contiguous, measure, prepare
+from bilevel_timing import SETTINGS, Race, measure, prepare
 
 from mindgap.bilevel import BilevelProblem
 
@@ -27,7 +27,10 @@ def reading(problem: BilevelProblem, steps: int) -> Race:
     import jax.numpy as jnp
     from jax import lax
 
-    arrays = contiguous(problem, "lower")[0], contiguous(problem, "upper")[0]
+    from mindgap.bilevel.compiled import JaxBackend
+
+    oracle = JaxBackend(*logistic_losses()).oracle(problem, _soba(), 0, False)
+    arrays = oracle.arrays["lower"][0], oracle.arrays["upper"][0]
     ids = [problem.data(level).draw(0, level, 0, steps).which.astype(np.int32) for level in ("lower", "upper")]
 
     @jax.jit
@@ -39,6 +42,12 @@ def reading(problem: BilevelProblem, steps: int) -> Race:
 
     jax.block_until_ready(run(arrays, ids))
     return Race(lambda: jax.block_until_ready(run(arrays, ids)), steps, 0.0)
+
+
+def _soba() -> Any:
+    from mindgap.bilevel import METHODS
+
+    return METHODS["soba"](**SETTINGS["soba"])
 
 
 def sweep(title: str, problems: dict[int, BilevelProblem], names: tuple[str, ...], steps: Any, repeats: int) -> None:

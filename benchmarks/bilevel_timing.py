@@ -77,15 +77,6 @@ class Slices:
         return tuple(a.reshape(-1, *a.shape[2:]) for a in self.arrays)
 
 
-def contiguous(problem: BilevelProblem, level: str) -> Any:
-    """A level's samples in JAX as a user would store them, one minibatch after the other."""
-    import jax.numpy as jnp
-
-    data = problem.data(level)
-    shape = (data.batches, data.batch_size)
-    return tuple(jnp.asarray(t[: data.n].numpy().reshape(*shape, *t.shape[1:])) for t in data.data)
-
-
 def hand_loop(loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, period: int) -> tuple[Callable, int]:
     """A jitted loop of ``rounds`` rounds, and how many iterations of the method that is."""
     import jax
@@ -155,7 +146,7 @@ def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll:
     race = Race(ours, steps, first - (clock() - begin))
     if hand:
         each = {"borep": 2, "vrbo": period, "srba": period}.get(name, 1)
-        arrays = contiguous(problem, "lower"), contiguous(problem, "upper")
+        arrays = oracle.arrays["lower"], oracle.arrays["upper"]
         race.hand, race.hand_steps = hand_loop(
             by_hand.jax_loops(*losses), name, arrays, *oracle.start, max(steps // each, 1), period
         )

@@ -79,7 +79,7 @@ class JaxBackend:
             fail("x_step", "must be one of 'plain', 'normalised', 'clipped' for the compiled backend", method.x_step)
         method.check_problem(problem)
         with precision(problem):
-            oracle = JaxOracle(problem, *self.losses, full=method.needs_full())
+            oracle = JaxOracle(problem, *self.losses)
             ops = type("JaxOps", (JaxOps,), {"unroll": self.unroll})
             oracle.ops = ops  # type: ignore[assignment]
         return oracle

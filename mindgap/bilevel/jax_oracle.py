@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +23,6 @@ try:
     from jax import lax
 except ImportError as error:  # pragma: no cover - depends on the installation
     raise ImportError("compiled methods need JAX: pip install 'mindgap[jax]'") from error
-
-
-#: Samples of at most this many numbers are short; see :func:`_samples_last`.
-SHORT = 32
 
 
 class JaxOps:
@@ -112,14 +107,10 @@ class JaxOracle(Derivatives):
     ops = JaxOps
     seeded = False
 
-    def __init__(
-        self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any], *, full: bool = False
-    ) -> None:
+    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any]) -> None:
         self.problem = problem
         self.losses = {"upper": upper, "lower": lower}
-        self.arrays = {level: _arrays(problem, level, minibatches=True) for level in ("upper", "lower")}
-        if full:
-            self.arrays |= {f"all {level}": _arrays(problem, level, minibatches=False) for level in ("upper", "lower")}
+        self.arrays = {level: _arrays(problem, level) for level in ("upper", "lower")}
         self.project_x, self.project_y = problem.project_x, problem.project_y
         self.calls: dict[str, int] = {}
 
@@ -159,24 +150,15 @@ class JaxOracle(Derivatives):
     # Derivatives.
 
     def _batch(self, level: str, token: Sample) -> Any:
-        data, arrays = cast(Batches, self.problem.data(level)), self.arrays[level]
-        if is_full(token) and f"all {level}" in self.arrays:
-            return self.arrays[f"all {level}"]
-        if data.order != "partition":
-            return arrays if is_full(token) else jax.tree.map(lambda a: a[jnp.asarray(token.which).reshape(-1)], arrays)
-
-        def read(a: Any, tensor: torch.Tensor) -> Any:
-            if is_full(token):
-                rows = a
-            elif jnp.ndim(token.which) == 0:  # a contiguous slice of the fixed partition
-                rows = lax.dynamic_index_in_dim(a, jnp.asarray(token.which), keepdims=False)
-            else:  # a large batch out of several
-                rows = a[jnp.asarray(token.which)]
-            if _samples_last(tensor, data.batch_size):
-                rows = jnp.moveaxis(rows, -1, -tensor.dim())
-            return rows.reshape(-1, *tensor.shape[1:])
-
-        return jax.tree.map(read, arrays, data.data)
+        data, arrays = self.problem.data(level), self.arrays[level]
+        if is_full(token):
+            return _merge(arrays) if data.order == "partition" else arrays
+        which = jnp.asarray(token.which)
+        if which.ndim == 0:  # a contiguous slice of the fixed partition
+            return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)
+        if data.order == "partition":  # a large batch out of several
+            return _merge(jax.tree.map(lambda a: a[which], arrays))
+        return jax.tree.map(lambda a: a[which.reshape(-1)], arrays)
 
     def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
         batch, loss = self._batch(level, token), self.losses[level]
@@ -257,35 +239,22 @@ def precision(problem: BilevelProblem) -> Any:
     return jax.enable_x64(problem.dtype == torch.float64)
 
 
-def _arrays(problem: BilevelProblem, level: str, *, minibatches: bool) -> Any:
-    """A level's samples as JAX arrays, cut into minibatches where these are a fixed partition."""
+def _arrays(problem: BilevelProblem, level: str) -> Any:
     data = problem.data(level)
     name = f"{level}_data"
     if not isinstance(data, Batches) or not data.is_tensors:
         fail(name, "must be tensors for the compiled backend", type(data).__name__)
-    if data.order == "partition" and data.n % data.batch_size:
+    if data.order != "partition":
+        return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
+    if data.n % data.batch_size:
         fail(name, "must have batches of equal size for the compiled backend (last='drop')", (data.n, data.batch_size))
-
-    def stored(tensor: torch.Tensor) -> Any:
-        a = tensor[: data.n].cpu().numpy()
-        if minibatches and data.order == "partition":
-            a = a.reshape(data.batches, data.batch_size, *a.shape[1:])
-            if _samples_last(tensor, data.batch_size):
-                a = np.ascontiguousarray(np.moveaxis(a, 1, -1))
-        return jnp.asarray(a)
-
-    return jax.tree.map(stored, data.data)
+    shape = (data.batches, data.batch_size)
+    return jax.tree.map(lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))), data.data)
 
 
-def _samples_last(tensor: torch.Tensor, batch_size: int) -> bool:
-    """Whether minibatches lie in memory with the samples along the last axis.
-
-    So they do where samples are short: XLA's CPU compiler then reads a minibatch where it is and works along the long
-    axis, and otherwise copies it number by number first, a fifth of an iteration (22 numbers, 64 samples). From 40
-    numbers on it is the other way round, 100 take twice as long.
-    """
-    numbers = math.prod(tensor.shape[1:])
-    return tensor.dim() > 1 and numbers <= min(SHORT, batch_size)
+def _merge(arrays: Any) -> Any:
+    """Batches side by side as one."""
+    return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 
 def _view(pack: Pack, vector: Any) -> Any:

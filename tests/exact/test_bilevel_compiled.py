@@ -11,7 +11,7 @@ from cases.bilevel import BY_KEY, CASES
 from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
-from mindgap.bilevel import FULL, SLIP, SRBA, VRBO, Batches, BilevelProblem, Sample, TorchStep, solve
+from mindgap.bilevel import SLIP, Batches, BilevelProblem, TorchStep, solve
 from mindgap.bilevel.count import calls_of_run
 from mindgap.bilevel.draws import draw_chunk
 
@@ -19,7 +19,6 @@ from mindgap.bilevel.draws import draw_chunk
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 jax = pytest.importorskip("jax")
 from mindgap.bilevel.compiled import JaxBackend  # noqa: E402
-from mindgap.bilevel.jax_oracle import JaxOracle  # noqa: E402
 from mindgap.tasks.problems import compiled as losses  # noqa: E402
 
 QUADRATIC = small_quadratic(seed=4)
@@ -48,64 +47,6 @@ def test_compiled_trajectory_is_the_eager_one(case):
     assert states[0].calls == states[1].calls
     assert states[0].updates == states[1].updates
     assert states[0].drawn == states[1].drawn
-
-
-def short_samples() -> BilevelProblem:
-    """A logistic problem with five numbers a sample: its minibatches lie the other way round in memory."""
-    draw = torch.Generator().manual_seed(0)
-    ones = torch.ones(64, dtype=torch.float64)
-    data = [(torch.randn(64, 5, generator=draw, dtype=torch.float64), ones) for _ in ("upper", "lower")]
-
-    def upper(x, y, b):
-        return torch.nn.functional.softplus(-b[1] * (b[0] @ y)).mean()
-
-    def lower(x, y, b):
-        return upper(x, y, b) + 0.5 * (x.exp() * y.square()).sum()
-
-    start = torch.zeros(5, dtype=torch.float64)
-    return BilevelProblem(upper, lower, start, start, *(Batches(d, 16) for d in data))
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        SLIP(lr_x=0.1, lr_y=0.1, lr_z=0.1),
-        SRBA(lr_x=0.1, lr_y=0.1, period=4),
-        VRBO(lr_x=0.1, lr_y=0.1, terms=2, inner=2, period=4, refresh=3),
-    ],
-    ids=lambda m: type(m).__name__,
-)
-def test_short_samples_give_the_same_trajectory(method):
-    problem = short_samples()
-
-    def upper(x, y, b):
-        return jax.nn.softplus(-b[1] * (b[0] @ y)).mean()
-
-    def lower(x, y, b):
-        return upper(x, y, b) + 0.5 * (jax.numpy.exp(x) * y**2).sum()
-
-    a, b = (solve(problem, method, steps=40, seed=1, backend=who) for who in (None, JaxBackend(upper, lower, chunk=40)))
-    torch.testing.assert_close(b.x, a.x, rtol=1e-9, atol=0.0)
-    torch.testing.assert_close(b.y, a.y, rtol=1e-9, atol=0.0)
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_minibatches_are_the_problem_s_however_they_lie_in_memory(full):
-    shapes = [(48, 3), (48, 2, 2), (48, 40), (48,)]
-    data = tuple(torch.arange(float(np.prod(shape))).reshape(shape) for shape in shapes)
-    problem = BilevelProblem(
-        lambda x, y, b: (x * y).sum(), lambda x, y, b: (y**2).sum(), torch.ones(1), torch.ones(1),
-        *(Batches(data, 12, shuffle=False) for _ in "ul"))  # fmt: skip
-    oracle = JaxOracle(problem, None, None, full=full)
-    assert oracle.arrays["lower"][0].shape == (4, 3, 12)  # short samples: along the last axis
-    assert oracle.arrays["lower"][2].shape == (4, 12, 40)
-    for token, rows in (
-        (Sample(1), slice(12, 24)),
-        (Sample(np.array([0, 3])), [*range(12), *range(36, 48)]),
-        (FULL, slice(0, 48)),
-    ):
-        for found, whole in zip(oracle._batch("lower", token), data, strict=True):
-            np.testing.assert_array_equal(np.asarray(found), whole[rows].numpy())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
