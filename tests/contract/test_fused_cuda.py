@@ -48,6 +48,7 @@ def test_policies_for_gradients_that_are_not_finite():
     checks.check_nonfinite("cuda")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_a_step_never_waits_for_the_device():
     for policy in ("propagate", "skip"):
         for name, make in MAKES.items():
