@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from mindgap.base.check import whole
+from mindgap.base.check import fail, whole
 from mindgap.base.objective import Objective
-from mindgap.base.rng import stream_seed
+from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.tasks.data import digits, kjv_words
 from mindgap.tasks.models.small import SmallLSTM, SmallTransformer, small_convolutional_network
 
@@ -25,25 +25,39 @@ class TrainingProblem:
     Attributes:
         objective: model and loss.
         draw: (generator, size) -> a minibatch of independent samples with replacement.
-        samples: how many different samples there are.
+        samples: how many different samples there are to draw.
+        parts: name -> that part of the data as one batch; ``"train"`` is what ``draw`` draws from.
     """
 
     objective: Objective
     draw: Callable[[torch.Generator, int], Any]
     samples: int
+    parts: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, generator: torch.Generator, count: int, size: int) -> list[Any]:
         """``count`` independent minibatches of ``size`` samples."""
         return [self.draw(generator, whole("size", size, least=1)) for _ in range(whole("count", count, least=1))]
 
 
-def digits_network(*, width: int = 16, seed: int = 0) -> TrainingProblem:
+def digits_network(*, width: int = 16, seed: int = 0, train: int | None = None, validation: int = 0) -> TrainingProblem:
     """A small convolutional network on scikit-learn's 1,797 images of digits, cross-entropy.
+
+    Args:
+        width: of the network.
+        seed: of its start, and of which samples go where.
+        train: how many samples to train on, drawn at random; None: all.
+        validation: how many of the others to choose settings on; what is left is the part ``"test"``.
+
+    Raises:
+        RuleError: more samples asked for than there are.
 
     Example:
         >>> problem = digits_network(width=4)
         >>> problem.samples, [tuple(t.shape) for t in problem.draw(torch.Generator().manual_seed(0), 5)]
         (1797, [(5, 1, 8, 8), (5,)])
+        >>> split = digits_network(width=4, train=1000, validation=300)
+        >>> split.samples, {name: len(labels) for name, (_, labels) in split.parts.items()}
+        (1000, {'train': 1000, 'validation': 300, 'test': 497})
     """
     data = digits()
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, 1, 8, 8)
@@ -51,12 +65,22 @@ def digits_network(*, width: int = 16, seed: int = 0) -> TrainingProblem:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
         model = small_convolutional_network(width)
+    parts = {"train": (images, labels)}
+    if train is not None:
+        sizes = [whole("train", train, least=1), whole("validation", validation, least=0)]
+        if sum(sizes) > len(images):
+            fail("train", f"must leave room for validation={validation} in {len(images)} samples", train)
+        order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
+        chosen = order.split([*sizes, len(images) - sum(sizes)])
+        parts = {name: (images[c], labels[c]) for name, c in zip(("train", "validation", "test"), chosen)}
+    own_images, own_labels = parts["train"]
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = torch.randint(0, len(images), (size,), generator=generator)
-        return images[chosen], labels[chosen]
+        chosen = torch.randint(0, len(own_images), (size,), generator=generator)
+        return own_images[chosen], own_labels[chosen]
 
-    return TrainingProblem(Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1])), draw, len(images))
+    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return TrainingProblem(objective, draw, len(own_images), parts)
 
 
 def prose_transformer(

@@ -1,0 +1,141 @@
+"""E6: along training with a constant step the loss of every iteration oscillates, its time average is smooth.
+
+What is judged was settled before the runs, from the text on Fig. 6-6. *Oscillates*: in the last half of the run the
+series moves around its straight line by more than it moves on (``ratio`` below 1), and nine tenths of its way are to
+and fro (``path_ratio`` below 0.1). *Smooth*: the running average over that half, its first quarter left out, moves
+around its own line by at most a fifth of what the raw loss does. Both are asked of the minibatch's loss, which the
+figure shows, and of the loss on samples that stay the same: it moves only because the weights do, and it is the weights
+that the thesis says keep moving. An average smooths whatever is uncorrelated; it does not smooth a walk or a few large
+excursions, so that the second part can fail. Gradient descent on the fixed samples with a small step is the control:
+where it oscillates too, the rule would find oscillation anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.record.schema import Row, Run, Verdict
+from mindgap.studies.loop import Trial
+from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.verdict import by_method
+
+RATIO, PATH_RATIO, SMOOTH = 1.0, 0.1, 0.2
+CONTROL = "control: whole gradient, small step"
+#: Column -> what it is called.
+SERIES = {"loss": "minibatch", "fixed": "fixed samples"}
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """SGD with momentum and a constant step; in the last half of the run a row an iteration."""
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.tasks.problems.training import digits_network, prose_transformer
+
+    seed = stream_seed(trial.seed, "e6")
+    small = trial["source"] == "digits"
+    problem = digits_network(width=trial["width"], seed=seed) if small else prose_transformer(seed=seed)
+    objective, order = problem.objective, trial.torch("e6 order")
+    model, fixed = objective.model, problem.draw(trial.torch("e6 fixed"), trial["m"])
+    optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
+    before, burn_in = trial.restored, trial["steps"] // 2
+    if before:
+        model.load_state_dict(before["model"])
+        optimizer.load_state_dict(before["optimizer"])
+        order.set_state(before["order"])
+    average = before.get("average", 0.0)
+    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
+        batch = problem.draw(order, trial["batch"]) if trial["batch"] else fixed
+        with trial.timed():
+            optimizer.zero_grad()
+            value = objective.value(batch)  # at the point from which this step goes
+            value.backward()
+        if step > burn_in:
+            with torch.no_grad():
+                whole = float(objective.value(fixed))
+        optimizer.step()
+        if step > burn_in:
+            loss = float(value.detach())
+            average += (loss - average) / (step - burn_in)
+            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
+                                "order": order.get_state(), "average": average})  # noqa: B023
+            yield {"step": step, "loss": loss, "fixed": whole, "average": average}
+
+
+def shape_of(values: Any) -> dict[str, float]:
+    """Oscillation of a series and of its running average, by the numbers that are judged.
+
+    Example:
+        >>> noise = np.random.default_rng(0).standard_normal(1000)
+        >>> found = shape_of(noise)
+        >>> found["ratio"] < 1, found["path_ratio"] < 0.1, found["left"] < 0.2
+        (True, True, True)
+        >>> shape_of(np.cumsum(noise))["left"] < 0.2            # a walk is not smoothed by averaging
+        False
+    """
+    from mindgap.measure import oscillation, running_average
+
+    raw = oscillation(values)
+    mean = running_average(values)
+    rest = oscillation(mean[len(mean) // 4 :])
+    left = rest.oscillation / raw.oscillation if raw.oscillation else 1.0
+    return {"ratio": raw.ratio, "path_ratio": raw.path_ratio, "oscillation": raw.oscillation, "left": left}
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    """Holds when for both networks and every seed both series oscillate and their averages are smooth; does not hold
+    when some series does so for no seed of a network; inconclusive in between, and where the control oscillates."""
+    parts, numbers, every, none, found_anywhere = [], {}, True, False, False
+    for name, group in by_method(runs).items():
+        for column, title in SERIES.items():
+            shapes = [shape_of(run.column(column)) for run in group]
+            moves = np.array([s["ratio"] < RATIO and s["path_ratio"] < PATH_RATIO for s in shapes])
+            smooth = np.array([s["left"] <= SMOOTH for s in shapes])
+            medians = {key: float(np.median([s[key] for s in shapes])) for key in shapes[0]}
+            numbers[f"{name}, {title}"] = {**medians, "oscillates": int(moves.sum()), "smooth": int(smooth.sum())}
+            if name == CONTROL:
+                found_anywhere |= bool(moves.any())
+            else:
+                every &= bool((moves & smooth).all())
+                none |= not (moves & smooth).any()
+            said = (f"trend over oscillation {medians['ratio']:.2g}, way on {medians['path_ratio']:.1%}, the average "
+                    f"keeps {medians['left']:.0%} of the oscillation")
+            parts.append(f"{name}, {title}: {said} ({moves.sum()} of {len(group)} oscillate, {smooth.sum()} smooth)")
+            if name == CONTROL:
+                break  # its batch is the fixed samples
+    verdict = "inconclusive" if found_anywhere else "holds" if every else "does not hold" if none else "inconclusive"
+    return Verdict(verdict, "; ".join(parts), numbers)
+
+
+_QUICK = {"steps": 800, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 4, "source": "digits"}
+
+STUDIES = (
+    Study(
+        name="e6-raw-losses",
+        claim="E6",
+        title="Raw losses oscillate, their time averages do not",
+        statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
+        source=Source("thesis", "6.3, Fig. 6-6"),
+        scales={
+            "quick": Scale(_QUICK, seeds=2),
+            "cpu": Scale({**_QUICK, "steps": 8000, "width": 16}, seeds=5),
+        },
+        methods={
+            "convolutional network": {"source": "digits"},
+            "transformer": {"source": "prose", "m": 64},
+            CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0},
+        },
+        loop=loop,
+        judge=judge,
+        figures=(
+            Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),
+            Figure("The same on samples that stay the same", "fixed", "loss on fixed samples", kind="path"),
+            Figure("Time average of the minibatch losses", "average", "running average", kind="path",
+                   caption="Averaged from where the record begins, the middle of the run."),
+        ),
+    ),
+)  # fmt: skip
