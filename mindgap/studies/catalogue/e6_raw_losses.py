@@ -63,12 +63,13 @@ def loop(trial: Trial) -> Iterator[Row]:
             optimizer.zero_grad()
             value = objective.value(batch)  # at the point from which this step goes
             value.backward()
-        if step > burn_in:
+        loss = whole = float(value.detach())
+        if step > burn_in and trial["batch"]:
             with torch.no_grad():
                 whole = float(objective.value(fixed))
-        optimizer.step()
+        with trial.timed():
+            optimizer.step()
         if step > burn_in:
-            loss = float(value.detach())
             average += (loss - average) / (step - burn_in)
             trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
                                 "order": order.get_state(), "average": average})  # noqa: B023

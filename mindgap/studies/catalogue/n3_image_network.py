@@ -122,8 +122,8 @@ def judge(runs: Sequence[Run]) -> Verdict:
         f"test accuracy: {means}; Stochastic INGD minus SGD {100 * sgd.mean:+.2f} points ({100 * sgd.low:+.2f} to "
         f"{100 * sgd.high:+.2f}), minus Adam {100 * adam.mean:+.2f} ({100 * adam.low:+.2f} to {100 * adam.high:+.2f})"
     )
-    numbers = {"accuracy": {n: float(np.mean(v)) for n, v in accuracy.items()}, "minus_sgd": vars(sgd), "minus_adam": vars(adam),
-               "factors": factors}
+    numbers = {"accuracy": {n: float(np.mean(v)) for n, v in accuracy.items()}, "factors": factors,
+               "minus_sgd": vars(sgd), "minus_adam": vars(adam)}
     return Verdict("holds" if matches and beats else "does not hold" if refuted else "inconclusive", measured, numbers)
 
 

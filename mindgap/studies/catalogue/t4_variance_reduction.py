@@ -143,14 +143,14 @@ def judge(runs: Sequence[Run]) -> Verdict:
         gain = mean_interval(np.log(ends["SGD"]) - np.log(ends["SVRG"]), miss=MISS)
         errors = {r: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {r}"]])) for r in ends}
         median = {rule: float(np.median(values)) for rule, values in ends.items()}
-        numbers[problem] = {"log_gain": gain.mean, "low": gain.low, "high": gain.high, "gap": median, "test_error": errors}
+        numbers[problem] = {"log_gain": vars(gain), "gap": median, "test_error": errors}
         texts[problem] = (
             f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to {_factor(gain.high)}; "
             f"medians {median['SGD']:.2g} and {median['SVRG']:.2g}; test errors {errors['SGD']:.1%} and "
             f"{errors['SVRG']:.1%})"
         )
-    network = numbers["network"]
-    if numbers["convex"]["low"] <= 0:
+    network = numbers["network"]["log_gain"]
+    if numbers["convex"]["log_gain"]["low"] <= 0:
         verdict = "inconclusive"
         texts["convex"] += ", where SVRG ought to gain"
     elif network["high"] < math.log(MARGIN):
