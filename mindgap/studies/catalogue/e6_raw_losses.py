@@ -24,13 +24,12 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
+from mindgap.studies.catalogue.e11_balance import SETTLED
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.verdict import by_method
 
 RATIO, PATH_RATIO, SMOOTH = 1.0, 0.1, 0.2
-#: A run has settled when the mean loss of the last quarter of its record is within this share of the quarter's before.
-SETTLED = 0.1
 CONTROL = "control: whole gradient, small step"
 #: Column -> what it is called.
 SERIES = {"loss": "minibatch", "fixed": "fixed samples"}
@@ -127,6 +126,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
 
 
 def _settled(losses: Sequence[float]) -> bool:
+    """Whether the mean of the last quarter is within E11's share of the quarter's before."""
     quarter = max(len(losses) // 4, 1)
     now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
     return abs(now - then) <= SETTLED * then
