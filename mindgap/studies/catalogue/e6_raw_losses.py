@@ -5,9 +5,9 @@ straight line by more than it moves on (``ratio`` below 1), and nine tenths of i
 below 0.1). *Smooth*: the running average over that half, its first quarter left out, moves around its own line by at
 most a fifth of what the raw loss does. Both are asked of the minibatch's loss, which the figure shows, and of the loss
 on samples that stay the same: it moves only because the weights do, and it is the weights that the thesis says keep
-moving. An average smooths whatever is uncorrelated; it does not smooth a walk or a few large excursions, so that the
-second part can fail. Gradient descent on the fixed samples with a small step is the control: where it oscillates too,
-the rule would find oscillation anywhere.
+moving. The second part asks little: a running average smooths noise, a walk and single peaks alike, and fails only on
+swings as long as the record. The first part decides. Gradient descent on the fixed samples with a small step is its
+control: where that oscillates too, the rule would find oscillation anywhere.
 
 These thresholds were settled before any run. A first form of the study, 800 steps of larger networks, said *does not
 hold*, because they were still learning fast; the thesis speaks of the end of long runs of networks too small for their
@@ -83,7 +83,9 @@ def shape_of(values: Any) -> dict[str, float]:
         >>> found = shape_of(noise)
         >>> found["ratio"] < 1, found["path_ratio"] < 0.1, found["left"] < 0.2
         (True, True, True)
-        >>> shape_of(np.cumsum(noise))["left"] < 0.2            # a walk is not smoothed by averaging
+        >>> shape_of(np.cumsum(noise))["ratio"] < 1             # a walk moves on more than it moves around
+        False
+        >>> shape_of(np.sin(np.arange(1000) / 111))["left"] < 0.2            # nor is a swing so long averaged away
         False
     """
     from mindgap.measure import oscillation, running_average
