@@ -109,7 +109,7 @@ def judge(runs: Sequence[Run], clipped: str, least: float) -> Verdict:
 
 def _judge(clipped: str, least: float) -> Callable[[Sequence[Run]], Verdict]:
     rule = partial(judge, clipped=clipped, least=least)
-    rule.__doc__ = judge.__doc__
+    rule.__doc__ = (judge.__doc__ or "").replace("``clipped``", f"“{clipped}”").replace("``least``", f"{least:g}")
     return rule
 
 
