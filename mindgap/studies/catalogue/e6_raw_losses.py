@@ -12,7 +12,11 @@ control: where that oscillates too, the rule would find oscillation anywhere.
 These thresholds were settled before any run. A first form of the study, 800 steps of larger networks, said *does not
 hold*, because they were still learning fast; the thesis speaks of the end of long runs of networks too small for their
 data. So the networks are small, the runs longer, and a run whose loss has not settled (E11's rule) leaves the study
-inconclusive. The random numbers of that first form are not used again.
+inconclusive. In a second form, with the same verdict, one network on digits was so narrow that it learnt nothing; it is
+twice as wide now. Random numbers of these earlier forms are not used again. Scale ``quick`` is too short for the
+thesis' step of 0.01, and with 0.05 a network on digits may lose again what it has learnt; scale ``cpu`` has 0.01. A
+loss that still falls by more than it oscillates, the transformer's on fixed samples, makes the rule say *does not
+hold*: more steps may change that.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.base.rng import stream_seed
     from mindgap.tasks.problems.training import digits_network, prose_transformer
 
-    seed = stream_seed(trial.seed, "e6, settled")
+    seed = stream_seed(trial.seed, "e6, twice as wide")
     if trial["source"] == "digits":
         problem = digits_network(width=trial["width"], seed=seed)
     else:
         problem = prose_transformer(words=trial["words"], width=trial["width"], layers=1, length=8, seed=seed)
-    objective, order = problem.objective, trial.torch("e6 order, settled")
-    model, fixed = objective.model, problem.draw(trial.torch("e6 fixed, settled"), trial["m"])
+    objective, order = problem.objective, trial.torch("e6 order, twice as wide")
+    model, fixed = objective.model, problem.draw(trial.torch("e6 fixed, twice as wide"), trial["m"])
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
     before, burn_in = trial.restored, trial["steps"] // 2
     if before:
@@ -134,7 +138,7 @@ def _settled(losses: Sequence[float]) -> bool:
     return abs(now - then) <= SETTLED * then
 
 
-_QUICK = {"steps": 2000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 1, "words": 200,
+_QUICK = {"steps": 2000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,
           "source": "digits"}
 
 STUDIES = (
@@ -146,7 +150,7 @@ STUDIES = (
         source=Source("thesis", "6.3, Fig. 6-6"),
         scales={
             "quick": Scale(_QUICK, seeds=2),
-            "cpu": Scale({**_QUICK, "steps": 10000, "words": 1000}, seeds=5),
+            "cpu": Scale({**_QUICK, "steps": 20000, "lr": 0.01, "words": 1000}, seeds=3),
         },
         methods={
             "convolutional network": {"source": "digits"},
