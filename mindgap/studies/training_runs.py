@@ -1,16 +1,77 @@
-"""What the studies of clipping in training share: the two problems, and gradient descent with and without clipping."""
+"""What the studies that train a network share: steps with checkpoints, whether a loss has settled, and for those of
+clipping the two problems and gradient descent with and without it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindgap.base.check import one_of
+from mindgap.studies.loop import Trial
 
 if TYPE_CHECKING:
     import torch
 
     from mindgap.tasks.problems.training import TrainingProblem
+
+#: Two quarters whose means differ by at most this share of the first have the same level.
+SETTLED = 0.1
+
+
+@dataclass
+class Training:
+    """A network in training, and what a checkpoint must keep of it.
+
+    Attributes:
+        problem: the network with its loss and data.
+        optimizer: what moves it.
+        order: draws the minibatches.
+        others: name -> further streams of a study that go on from where they are (of its readings, say).
+    """
+
+    problem: TrainingProblem
+    optimizer: torch.optim.Optimizer
+    order: torch.Generator
+    others: Mapping[str, torch.Generator]
+
+    def restore(self, saved: Mapping[str, Any]) -> int:
+        """Take up what :meth:`state` kept; the number of steps done, 0 where there is nothing to take up."""
+        if "model" not in saved:
+            return 0
+        self.problem.objective.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.order.set_state(saved["order"])
+        for name, stream in self.others.items():
+            stream.set_state(saved[name])
+        return int(saved["step"])
+
+    def state(self, step: int, **more: Any) -> dict[str, Any]:
+        """All that :meth:`restore` needs after that many steps, and what a study adds."""
+        streams = {name: stream.get_state() for name, stream in {"order": self.order, **self.others}.items()}
+        model, optimizer = self.problem.objective.model.state_dict(), self.optimizer.state_dict()
+        return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
+
+    def step(self, trial: Trial) -> None:
+        """One step on a fresh minibatch of the trial's ``batch`` samples; its time counts."""
+        with trial.timed():
+            self.optimizer.zero_grad()
+            self.problem.objective.value(self.problem.draw(self.order, trial["batch"])).backward()
+            self.optimizer.step()
+
+
+def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
+    """Whether the mean over the last quarter is within a tenth of that over the quarter before.
+
+    Example:
+        >>> has_settled([4.0, 2.0, 1.0, 1.05]), has_settled([4.0, 3.0, 2.0, 1.0])
+        (True, False)
+    """
+    quarter = max(len(losses) // 4, 1)
+    now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
+    return abs(now - then) <= SETTLED * then
 
 
 def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:

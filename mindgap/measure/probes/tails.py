@@ -131,8 +131,10 @@ def tail_index(
     whole("null", null, least=20)
     rows, signed = _values(sample, of, per_layer, groups)
     n, rng = rows.size, numpy_stream(seed, "tail index", method)
-    gamma, again, tail = _ESTIMATE[method](rows, signed, bootstrap, rng)
-    interval = _interval(method, gamma, again, level, n, rows.shape[1] > 1)
+    independent = rows.shape[1] == 1
+    resamples = 0 if method == "hill" and independent else bootstrap  # there the law of the estimate is known
+    gamma, again, tail = _ESTIMATE[method](rows, signed, resamples, rng)
+    interval = _interval(method, gamma, again, level, n)
     index = _inverse(gamma)
     nulls = _null(method, n, signed, null)
     low, middle, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95], method="inverted_cdf"))
@@ -262,16 +264,16 @@ _ESTIMATE: dict[str, Callable[[Array, bool, int, np.random.Generator], tuple[flo
 }
 
 
-def _interval(method: str, gamma: float, again: Array, level: float, n: int, dependent: bool) -> tuple[float, float]:
+def _interval(method: str, gamma: float, again: Array, level: float, n: int) -> tuple[float, float]:
     """An interval for α = 1/γ from the bootstrap's γ; each form is the one that covers in simulations of n = 2000."""
     again = again[np.isfinite(again)]
-    if not math.isfinite(gamma) or not len(again):
+    if not math.isfinite(gamma) or not (len(again) or method == "hill"):
         return (math.inf, math.inf)
     if method == "stable":
         # α is a steep and bent function of the quantiles near 2: percentiles do not mind, a standard error would.
         low, high = np.quantile(again, [0.5 - level / 2, 0.5 + level / 2])
         return (_inverse(float(high)), _inverse(float(low)))
-    spread, k = float(np.std(again)), estimators.tail_length(n)
+    spread, k = float(np.std(again)) if len(again) else 0.0, estimators.tail_length(n)
     freedom: float = k
     if method == "moment":
         # Resampling repeats the few largest values, which narrows the moment estimator's spread (its intervals would
@@ -280,7 +282,7 @@ def _interval(method: str, gamma: float, again: Array, level: float, n: int, dep
     elif method == "hill":
         # The intercept is worth k/9 exponential variables, and for independent values that is all: a resampled spread
         # would add noise of its own. Values of one row may hang together, so there it counts if it is larger.
-        spread, freedom = max(3 * abs(gamma) / math.sqrt(k), spread if dependent else 0.0), k / 9
+        spread, freedom = max(3 * abs(gamma) / math.sqrt(k), spread), k / 9
     reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * spread
     if gamma > 2 * spread:
         return (math.exp(-reach / gamma) / gamma, math.exp(reach / gamma) / gamma)

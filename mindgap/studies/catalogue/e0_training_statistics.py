@@ -19,6 +19,7 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training
 from mindgap.studies.verdict import by_method
 
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
@@ -34,33 +35,25 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=stream_seed(trial.seed, "e0"))
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
-    order, reader = trial.torch("e0 order"), trial.torch("e0 readings")
-    model, before = problem.objective.model, trial.restored
-    if before:
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        order.set_state(before["order"])
-        reader.set_state(before["reader"])
-    for step in range(before.get("step", 0), trial["steps"] + 1):
+    reader = trial.torch("e0 readings")
+    run = Training(problem, optimizer, trial.torch("e0 order"), {"reader": reader})
+    done = run.restore(trial.restored)
+    for step in range(done, trial["steps"] + 1):
         # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
-        if step % trial["every"] == 0 and not (before and step == before["step"]):
+        if step % trial["every"] == 0 and not (trial.restored and step == done):
             found = []
             for _ in range(2):
                 batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
                 found.append(training_statistics(problem.objective, batches, growth=False, seed=trial.seed))
             first, second = found
-            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
-                                "order": order.get_state(), "reader": reader.get_state()})
+            trial.save(lambda: run.state(step))  # noqa: B023
             yield {"step": step, "samples": first.samples, "seconds": trial.seconds,
                    "gradient_norm_unbiased": first.gradient_norm_unbiased, "noise_low": first.noise_interval[0],
                    "noise_high": first.noise_interval[1],
                    **{q: getattr(first, q) for q in QUANTITIES},
                    **{f"{q}_again": getattr(second, q) for q in QUANTITIES}}
         if step < trial["steps"]:
-            with trial.timed():
-                optimizer.zero_grad()
-                problem.objective.value(problem.draw(order, trial["batch"])).backward()
-                optimizer.step()
+            run.step(trial)
 
 
 def judge(runs: Sequence[Run]) -> Verdict:

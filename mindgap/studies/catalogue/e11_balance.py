@@ -11,12 +11,11 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training, has_settled
 from mindgap.studies.verdict import by_method
 
 #: The sides of an equation agree when their ratio lies within this factor of 1.
 FACTOR = 2.0
-#: A run has settled when the loss of its last quarter of readings is within this share of the quarter's before.
-SETTLED = 0.1
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -28,25 +27,17 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     small = trial["source"] == "digits"
     problem = digits_network(width=trial["width"], seed=trial.seed) if small else prose_transformer(seed=trial.seed)
-    model, lr, batch = problem.objective.model, trial["lr"], trial["batch"]
+    lr, batch, reader = trial["lr"], trial["batch"], trial.torch("readings")
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
-    order, reader, before = trial.torch("order"), trial.torch("readings"), trial.restored
-    if before:
-        model.load_state_dict(before["model"])
-        order.set_state(before["order"])
-        reader.set_state(before["reader"])
-    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
-        with trial.timed():
-            optimizer.zero_grad()
-            problem.objective.value(problem.draw(order, batch)).backward()
-            optimizer.step()
+    run = Training(problem, optimizer, trial.torch("order"), {"reader": reader})
+    for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
+        run.step(trial)
         if step % trial["every"] == 0:
             batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
             found = training_statistics(problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed)
             balance = equilibrium(found, lr, batch)
             moment = balance.left + found.noise**2 / batch
-            trial.save(lambda: {"step": step, "model": model.state_dict(),  # noqa: B023
-                                "order": order.get_state(), "reader": reader.get_state()})
+            trial.save(lambda: run.state(step))  # noqa: B023
             yield {"step": step, "seconds": trial.seconds, "loss": found.loss, "left": balance.left,
                    "right": balance.right, "ratio": balance.ratio, "edge": balance.edge, "lr": lr,
                    "sharpness": found.sharpness, "mended_ratio": balance.left / (lr * found.sharpness * moment / 2)}
@@ -60,12 +51,9 @@ def judge(runs: Sequence[Run]) -> Verdict:
     networks: dict[str, list[tuple[float, float, float, float, float]]] = {}
     for name, group in by_method(runs).items():
         late = [run.rows[len(run.rows) // 2 :] for run in group]
-        quarter = max(len(late[0]) // 2, 1)
-        now, then = (float(np.mean([r["loss"] for rows in late for r in rows[part]]))
-                     for part in (slice(-quarter, None), slice(-2 * quarter, -quarter)))
         medians = {key: float(np.median([r[key] for rows in late for r in rows]))
                    for key in ("ratio", "mended_ratio", "edge", "sharpness")}
-        settled = abs(now - then) <= SETTLED * then
+        settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
         numbers[name] = {**medians, "settled": settled}
         if settled:
             lr = late[0][0]["lr"]

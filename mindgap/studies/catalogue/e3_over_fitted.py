@@ -20,6 +20,7 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training
 from mindgap.studies.verdict import by_method, last
 
 ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
@@ -34,29 +35,22 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.tasks.problems.training import digits_network
 
     problem = digits_network(width=trial["width"], seed=stream_seed(trial.seed, "e3"))
-    objective, order, (images, labels) = problem.objective, trial.torch("e3 order"), problem.parts["train"]
-    model, before, steps = objective.model, trial.restored, trial["steps"]
+    objective, (images, labels), steps = problem.objective, problem.parts["train"], trial["steps"]
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=0.9)
-    if before:
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        order.set_state(before["order"])
-    for step in range(before.get("step", 0), steps + 1):
+    run = Training(problem, optimizer, trial.torch("e3 order"), {})
+    done = run.restore(trial.restored)
+    for step in range(done, steps + 1):
         # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
-        if step % trial["every"] == 0 and not (before and step == before["step"]):
+        if step % trial["every"] == 0 and not (trial.restored and step == done):
             value, gradient = objective.value_and_grad((images, labels))
             with torch.no_grad():
-                right = float((model(images).argmax(dim=1) == labels).double().mean())
-            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
-                                "order": order.get_state()})
+                right = float((objective.model(images).argmax(dim=1) == labels).double().mean())
+            trial.save(lambda: run.state(step))  # noqa: B023
             yield {"step": step, "loss": float(value), "train_accuracy": right,
                    "gradient_norm": float(torch.stack([g.double().square().sum() for g in gradient]).sum().sqrt())}
         if step < steps:
             optimizer.param_groups[0]["lr"] = trial["lr"] * 0.1 ** ((step >= steps / 2) + (step >= 3 * steps / 4))
-            with trial.timed():
-                optimizer.zero_grad()
-                objective.value(problem.draw(order, trial["batch"])).backward()
-                optimizer.step()
+            run.step(trial)
 
 
 def judge(runs: Sequence[Run]) -> Verdict:

@@ -28,9 +28,9 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.e11_balance import SETTLED
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training, has_settled
 from mindgap.studies.verdict import by_method
 
 RATIO, PATH_RATIO, SMOOTH = 1.0, 0.1, 0.2
@@ -52,15 +52,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     else:
         problem = prose_transformer(words=trial["words"], width=trial["width"], layers=1, length=8, seed=seed)
     objective, order = problem.objective, trial.torch("e6 order, twice as wide")
-    model, fixed = objective.model, problem.draw(trial.torch("e6 fixed, twice as wide"), trial["m"])
+    fixed = problem.draw(trial.torch("e6 fixed, twice as wide"), trial["m"])
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
-    before, burn_in = trial.restored, trial["steps"] // 2
-    if before:
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        order.set_state(before["order"])
-    average = before.get("average", 0.0)
-    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
+    run, burn_in = Training(problem, optimizer, order, {}), trial["steps"] // 2
+    average = trial.restored.get("average", 0.0)
+    for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
         batch = problem.draw(order, trial["batch"]) if trial["batch"] else fixed
         with trial.timed():
             optimizer.zero_grad()
@@ -74,8 +70,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             optimizer.step()
         if step > burn_in:
             average += (loss - average) / (step - burn_in)
-            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
-                                "order": order.get_state(), "average": average})  # noqa: B023
+            trial.save(lambda: run.state(step, average=average))  # noqa: B023
             yield {"step": step, "loss": loss, "fixed": whole, "average": average}
 
 
@@ -107,7 +102,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
     where the control oscillates."""
     parts, numbers, every, none, found_anywhere, settled = [], {}, True, False, False, True
     for name, group in by_method(runs).items():
-        if name != CONTROL and not all(_settled(run.column("loss")) for run in group):
+        if name != CONTROL and not all(has_settled(run.column("loss")) for run in group):
             settled = False
             parts.append(f"{name} has not settled")
         for column, title in SERIES.items():
@@ -129,13 +124,6 @@ def judge(runs: Sequence[Run]) -> Verdict:
     if found_anywhere or not settled:
         return Verdict("inconclusive", "; ".join(parts), numbers)
     return Verdict("holds" if every else "does not hold" if none else "inconclusive", "; ".join(parts), numbers)
-
-
-def _settled(losses: Sequence[float]) -> bool:
-    """Whether the mean of the last quarter is within E11's share of the quarter's before."""
-    quarter = max(len(losses) // 4, 1)
-    now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
-    return abs(now - then) <= SETTLED * then
 
 
 _QUICK = {"steps": 2000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,

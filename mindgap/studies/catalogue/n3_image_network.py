@@ -17,6 +17,7 @@ are 20 at scale ``quick``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training
 from mindgap.studies.verdict import by_method, mean_interval
 
 #: Accuracies that differ by at most this match.
@@ -62,27 +64,21 @@ def loop(trial: Trial) -> Iterator[Row]:
             continue
         problem = digits_network(width=trial["width"], seed=stream_seed(trial.seed, "n3, 500"), train=trial["train"],
                                  validation=trial["validation"])
-        model, order = problem.objective.model, trial.torch("n3 order, 500")
+        model = problem.objective.model
         optimizer = optimizer_of(trial["optimizer"], problem.objective.parameters, factor, trial.seed)
-        first, first_lr = 1, optimizer.param_groups[0]["lr"]
-        if before and number == before["number"]:
-            model.load_state_dict(before["model"])
-            optimizer.load_state_dict(before["state"])
-            order.set_state(before["order"])
-            first = before["epoch"] + 1
-        for epoch in range(first, trial["epochs"] + 1):
+        first_lr = optimizer.param_groups[0]["lr"]
+        run = Training(problem, optimizer, trial.torch("n3 order, 500"), {})
+        done = run.restore(before if number == before.get("number") else {})
+        for epoch in range(done + 1, trial["epochs"] + 1):
             if trial["optimizer"] == "sgd":
                 drops = sum(epoch > share * trial["epochs"] for share in (0.5, 0.75))
                 optimizer.param_groups[0]["lr"] = first_lr * 0.1**drops
-            with trial.timed():
-                for _ in range(problem.samples // trial["batch"]):
-                    optimizer.zero_grad()
-                    problem.objective.value(problem.draw(order, trial["batch"])).backward()
-                    optimizer.step()
+            for _ in range(problem.samples // trial["batch"]):
+                run.step(trial)
             if epoch % trial["every"]:
                 continue
-            trial.save({"number": number, "epoch": epoch, "model": _copy(model.state_dict()),
-                        "state": _copy(optimizer.state_dict()), "order": order.get_state()})
+            # A copy: the runner writes after the row, when Stochastic INGD has moved to x and back.
+            trial.save(deepcopy(run.state(epoch, number=number)))
             row: Row = {"step": epoch, "factor": factor, "panel": panel}
             if trial["optimizer"] == "ingd":
                 optimizer.eval()
@@ -94,12 +90,6 @@ def loop(trial: Trial) -> Iterator[Row]:
             if trial["optimizer"] == "ingd":
                 optimizer.train()
             yield row
-
-
-def _copy(state: Any) -> Any:
-    from copy import deepcopy
-
-    return deepcopy(state)  # the runner writes after the row, when Stochastic INGD has moved to x and back
 
 
 def judge(runs: Sequence[Run]) -> Verdict:

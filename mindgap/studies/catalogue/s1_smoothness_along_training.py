@@ -29,7 +29,7 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.training_runs import descent, training_problem
+from mindgap.studies.training_runs import Training, descent, training_problem
 from mindgap.studies.verdict import by_method
 
 STRONG, PRESENT = 0.5, 0.3
@@ -41,27 +41,19 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.smoothness import local_smoothness
 
     problem = training_problem(trial.settings, stream_seed(trial.seed, "smoothness along training"))
-    model, parameters = problem.objective.model, problem.objective.parameters
+    parameters = problem.objective.parameters
     optimizer = descent(trial.settings, trial["lr"], parameters)
+    run = Training(problem, optimizer, trial.torch("smoothness order"), {})
     batches = problem.batches(trial.torch("smoothness samples"), trial["m"] // trial["part"], trial["part"])
-    order, before = trial.torch("smoothness order"), trial.restored
-    if before:
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        order.set_state(before["order"])
-    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
+    for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
         here = [p.detach().clone() for p in parameters]
-        with trial.timed():
-            optimizer.zero_grad()
-            problem.objective.value(problem.draw(order, trial["batch"])).backward()
-            optimizer.step()
+        run.step(trial)
         if step % trial["every"] == 0:
             there = [p.detach().clone() for p in parameters]
             _move(parameters, here)
             found = local_smoothness(problem.objective, batches, [b - a for a, b in zip(here, there, strict=True)])
             _move(parameters, there)
-            trial.save(lambda: {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),  # noqa: B023
-                                "order": order.get_state()})
+            trial.save(lambda: run.state(step))  # noqa: B023
             yield {"step": step, "loss": found.loss, "gradient_norm": found.gradient_norm, "smoothness": found.value,
                    "curvature": found.curvature, "noise_floor": found.noise_floor, "length": found.displacement}
 

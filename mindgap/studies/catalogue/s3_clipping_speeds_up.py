@@ -27,8 +27,8 @@ from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.training_runs import descent, training_problem
-from mindgap.studies.verdict import by_method, last
+from mindgap.studies.training_runs import Training, descent, training_problem
+from mindgap.studies.verdict import by_method, last, mean_interval
 
 #: Less than this share of the loss saved is no speed-up.
 NEGLIGIBLE = 0.02
@@ -57,28 +57,20 @@ def _train(trial: Trial, lr: float, phase: str, kept: dict[str, Any], before: di
     from mindgap.base.rng import stream_seed
 
     problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
-    model = problem.objective.model
     optimizer = descent(trial.settings, lr, problem.objective.parameters)
+    run = Training(problem, optimizer, trial.torch(f"clipping {phase} order"), {})
     samples = problem.draw(trial.torch(f"clipping {phase} readings"), trial["m"])
-    order, logs = trial.torch(f"clipping {phase} order"), list(before.get("logs", []))
+    logs = list(before.get("logs", []))
     with torch.no_grad():
         first = float(problem.objective.value(samples))  # before any state is restored
-    if "model" in before:
-        model.load_state_dict(before["model"])
-        optimizer.load_state_dict(before["optimizer"])
-        order.set_state(before["order"])
-    for step in range(before.get("step", 0) + 1, trial["steps"] + 1):
-        with trial.timed():
-            optimizer.zero_grad()
-            problem.objective.value(problem.draw(order, trial["batch"])).backward()
-            optimizer.step()
+    for step in range(run.restore(before) + 1, trial["steps"] + 1):
+        run.step(trial)
         if step % trial["every"] == 0:
             with torch.no_grad():
                 loss = float(problem.objective.value(samples))
             loss = min(loss, WORST * first) if math.isfinite(loss) else WORST * first
             logs.append(math.log(max(loss, 1e-12)))
-            trial.save(lambda: {**kept, "logs": list(logs), "step": step, "model": model.state_dict(),  # noqa: B023
-                                "optimizer": optimizer.state_dict(), "order": order.get_state()})
+            trial.save(lambda: run.state(step, logs=list(logs), **kept))  # noqa: B023
             yield {"step": step, "loss": loss, "lr": lr, "score": float(np.mean(logs))}
 
 
@@ -88,26 +80,24 @@ def judge(runs: Sequence[Run]) -> Verdict:
     Compared are the heights of the curves (mean log loss) of clipped and plain SGD on both problems, and of clipped SGD
     and SGD with momentum on images. *Does not hold* when some interval lies above a saving of 2 %: no gain, or a loss.
     """
-    from scipy.stats import t
-
     groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
     numbers, holds, refuted, parts = {}, True, False, []
     for name, rival in PAIRS:
         seeds = sorted(groups[name].keys() & groups[rival].keys())
         gaps = np.array([last(groups[name][s], "score") - last(groups[rival][s], "score") for s in seeds])
-        wide = float(t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else math.inf
-        mean = float(gaps.mean())
-        none = mean - wide > math.log1p(-NEGLIGIBLE)
-        holds &= mean + wide < 0 and not none
+        gap = mean_interval(gaps)
+        none = gap.low > math.log1p(-NEGLIGIBLE)
+        holds &= gap.high < 0 and not none
+        ratio, low, high = (math.exp(min(v, 700.0)) for v in (gap.mean, gap.low, gap.high))
         refuted |= none
         steps = {m: float(np.median([last(run, "lr") for run in groups[m].values()])) for m in (name, rival)}
         ends = {m: float(np.median([last(run, "loss") for run in groups[m].values()])) for m in (name, rival)}
-        numbers[f"{name} / {rival}"] = {"ratio": math.exp(mean), "low": math.exp(mean - wide), "seeds": len(gaps),
-                                        "high": math.exp(min(mean + wide, 700.0)), "lr": steps, "loss": ends}
+        numbers[f"{name} / {rival}"] = {"ratio": ratio, "low": low, "high": high, "seeds": len(gaps), "lr": steps,
+                                        "loss": ends}
         parts.append(
             f"{name} (step {steps[name]:g}, last loss {ends[name]:.3g}) against {rival.split(', ')[1]} (step "
-            f"{steps[rival]:g}, {ends[rival]:.3g}): curve at {math.exp(mean):.3f} of its height "
-            f"[{math.exp(mean - wide):.3f}, {math.exp(min(mean + wide, 700.0)):.3f}]"
+            f"{steps[rival]:g}, {ends[rival]:.3g}): curve at {ratio:.3f} of its height "
+            f"[{low:.3f}, {high:.3f}]"
         )
     verdict = "does not hold" if refuted else "holds" if holds else "inconclusive"
     return Verdict(verdict, "; ".join(parts), numbers)
