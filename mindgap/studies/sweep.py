@@ -1,8 +1,9 @@
 """Spread trials over processes: loky at home, Dask or Ray on a running cluster; the same records everywhere.
 
 Workers write the records themselves, so ``out`` must be a folder that all of them see. A trial that fails is told,
-not raised; a worker that dies takes nobody with it: what it was doing is tried again, three times at most. A worker
-whose driver is gone stops within a second: nobody waits for it, and the next sweep needs the records it holds.
+not raised; a worker that dies takes nobody with it: what it was doing is tried again, three times at most, the last
+time alone. A worker whose driver is gone stops within a second: nobody waits for it, and the next sweep needs the
+records it holds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.record.schema import End, Header
-from mindgap.record.store import is_finished, run_file
+from mindgap.record.store import is_finished, read_run, run_file
 
 BACKENDS = ("loky", "dask", "ray")
 
@@ -93,34 +94,51 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
 
 
 def _until_done(execute: Execute, work: list[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
-    from joblib import Parallel, delayed
-
-    attempts: dict[str, int] = {}
-    while work:
-        ended: set[str] = set()
-        how: dict[str, Any] = {"return_as": "generator_unordered"} if sweep.backend != "ray" else {}
-        parallel = Parallel(n_jobs=sweep.jobs if sweep.jobs is not None else -1, batch_size=1, **how)
+    left = {header.key: (study, header, folder) for study, header, folder in work}
+    deaths = dict.fromkeys(left, 0)
+    while left:
+        # A pool that breaks takes the neighbours of whoever broke it along: the last attempt is made alone, so that
+        # nobody is given up for a death beside it.
+        alone = next((key for key in left if deaths[key] == ATTEMPTS - 1), None)
+        now = [left[alone]] if alone else list(left.values())
         try:
-            child = sweep.backend == "loky"
-            for header, end in parallel(delayed(in_worker)(execute, *item, child=child) for item in work):
-                ended.add(header.key)
+            for header, end in _in_pool(execute, now, sweep):
+                del left[header.key]
                 yield header, end
-            return
+            continue
         except Exception as error:
             if not died(error):
                 raise
-        # Whoever has a record without an end was at work when the worker died.
-        work = [item for item in work if item[1].key not in ended and not is_finished(run_file(item[2], item[1]))]
-        again = []
-        for item in work:
-            _, header, folder = item
-            if run_file(folder, header).exists():
-                attempts[header.key] = attempts.get(header.key, 0) + 1
-            if attempts.get(header.key, 0) >= ATTEMPTS:
-                yield header, End("failed", message=f"its worker died {ATTEMPTS} times (out of memory?)")
-            else:
-                again.append(item)
-        work = again
+        at_work = []
+        for _, header, folder in now:
+            if header.key in left and is_finished(run_file(folder, header)):
+                del left[header.key]  # it ended in time; only the news of it was lost with the pool
+                yield header, _end(folder, header)
+            elif header.key in left and run_file(folder, header).exists():
+                at_work.append(header.key)
+        # Where nobody came as far as a record, nobody can be told from the others.
+        for key in at_work or [header.key for _, header, _ in now if header.key in left]:
+            deaths[key] += 1
+        if alone and deaths[alone] == ATTEMPTS:
+            yield left.pop(alone)[1], End("failed", message=f"its worker died {ATTEMPTS} times (out of memory?)")
+            deaths = dict.fromkeys(left, 0)  # whoever was at work beside it is cleared
+
+
+def _end(folder: Path, header: Header) -> End:
+    end = read_run(run_file(folder, header)).end
+    assert end is not None
+    return end
+
+
+def _in_pool(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+    """Carry out the work in one pool of workers, and raise when one of them dies."""
+    from joblib import Parallel, delayed
+
+    jobs = -1 if sweep.jobs is None else sweep.jobs
+    how: dict[str, Any] = {"return_as": "generator_unordered"} if sweep.backend != "ray" else {}
+    parallel = Parallel(n_jobs=jobs, batch_size=1, **how)
+    child = sweep.backend == "loky"
+    yield from parallel(delayed(in_worker)(execute, *item, child=child) for item in work)
 
 
 def died(error: Exception) -> bool:

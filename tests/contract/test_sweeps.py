@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from mindgap.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.studies.loop import Trial
 from mindgap.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.studies.spec import Scale, Study
-from mindgap.studies.sweep import ATTEMPTS, Sweep, _cluster
+from mindgap.studies.sweep import ATTEMPTS, Execute, Sweep, Work, _cluster
 
 
 def walk(trial: Trial) -> Iterator[Row]:
@@ -34,6 +35,7 @@ def walk(trial: Trial) -> Iterator[Row]:
         if step == trial["fail_at"]:
             raise ArithmeticError("the walk fell off")
         _perhaps_die(trial, step)
+        time.sleep(trial["wait"])
         with trial.timed():
             place += float(rng.standard_normal())
         trial.save(lambda: {"step": step + 1, "place": place, "rng": rng.bit_generator.state})  # noqa: B023
@@ -61,7 +63,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
     return Verdict("holds", f"{len(runs)} runs")
 
 
-SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False}
+SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False, "wait": 0.0}
 STUDY = Study(
     name="walk",
     claim="S1",
@@ -135,6 +137,43 @@ def test_a_trial_that_always_kills_its_worker_is_given_up_and_the_others_finish(
     )
     assert ends == {"plain": "", "deadly": f"its worker died {ATTEMPTS} times (out of memory?)"}
     assert len(list(tmp_path.glob("death*"))) == ATTEMPTS
+
+
+def test_whoever_works_beside_a_deadly_trial_is_not_given_up_with_it(tmp_path: Path) -> None:
+    deadly = {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}
+    study = replace(STUDY, methods={"slow": {"wait": 0.2}, "deadly": deadly})
+    ends: dict[str, End] = {}
+    run_all([plan(study, "quick", seeds=1)], tmp_path / "runs", jobs=2, on_end=lambda h, e: ends.update({h.method: e}))
+    assert {method: end.outcome for method, end in ends.items()} == {"slow": "done", "deadly": "failed"}
+    assert len(list(tmp_path.glob("death*"))) == ATTEMPTS
+
+
+def test_a_trial_that_ends_while_the_pool_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+        for study, header, folder in work:
+            execute(study, header, folder)
+        raise type("BrokenProcessPool", (Exception,), {})
+        yield
+
+    monkeypatch.setattr("mindgap.studies.sweep._in_pool", breaks)
+    told: list[str] = []
+    run_all([plan(STUDY, "quick")], tmp_path, jobs=2, on_end=lambda h, e: told.append(f"{h.method} {e.outcome}"))
+    assert sorted(told) == ["other done", "other done", "plain done", "plain done"]
+
+
+def test_workers_that_die_before_any_record_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[int] = []
+
+    def breaks(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+        pools.append(len(work))
+        raise type("BrokenProcessPool", (Exception,), {})
+        yield
+
+    monkeypatch.setattr("mindgap.studies.sweep._in_pool", breaks)
+    told: list[str] = []
+    run_all([plan(STUDY, "quick", seeds=1)], tmp_path, jobs=2, on_end=lambda h, e: told.append(e.outcome))
+    assert told == ["failed", "failed"]
+    assert pools == [2, 2, 1, 1, 1, 1]
 
 
 def test_a_full_disk_is_told_and_the_next_run_completes(
