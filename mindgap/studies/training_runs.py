@@ -1,8 +1,9 @@
-"""What the studies that train a network share: steps with checkpoints, whether a loss has settled, and for those of
-clipping the two problems and gradient descent with and without it."""
+"""What the studies that train a network share: steps with checkpoints, whether a loss has settled, schedules of
+the step, and for those of clipping the two problems and gradient descent with and without it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,30 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
     quarter = max(len(losses) // 4, 1)
     now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
     return abs(now - then) <= SETTLED * then
+
+
+def step_factor(schedule: str, step: int, steps: int) -> float:
+    """The factor on the step size after ``step`` of ``steps`` steps.
+
+    ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and 60 of 90 epochs).
+    ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is trained. ``"linear"``: up over the first tenth of the
+    run, then down to 0, as BERT is trained.
+
+    Example:
+        >>> [round(step_factor("drops", k, 9), 2) for k in (0, 3, 8)], step_factor("cosine", 2, 4)
+        ([1.0, 0.1, 0.01], 0.5)
+        >>> [round(step_factor("linear", k, 20), 2) for k in (0, 1, 2, 11, 19)]
+        [0.5, 1.0, 1.0, 0.5, 0.06]
+    """
+    one_of("schedule", schedule, ("constant", "drops", "cosine", "linear"))
+    if schedule == "drops":
+        return float(0.1 ** (3 * step // steps))
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
+    if schedule == "linear":
+        warm = max(steps // 10, 1)
+        return min((step + 1) / warm, (steps - step) / (steps - warm)) if steps > warm else 1.0
+    return 1.0
 
 
 def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:

@@ -18,7 +18,7 @@ convolutions on digits for ResNet20 on CIFAR-10, no schedule, no weight decay. I
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,50 +28,31 @@ from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.training_runs import Training, descent, training_problem
+from mindgap.studies.tuned_runs import mean_log, tuned_run
 from mindgap.studies.verdict import by_method, last, mean_interval
 
 #: Less than this share of the loss saved is no speed-up.
 NEGLIGIBLE = 0.02
-#: A loss that is not finite, or larger, is recorded as so many times the first.
-WORST = 100.0
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Try every candidate step, then run the best one anew."""
-    before = trial.restored
-    scores: list[float] = list(before.get("scores", []))
-    for number, lr in enumerate(trial["candidates"]):
-        if number >= len(scores):
-            readings = list(_train(trial, lr, "tuning", {}, {}))
-            scores.append(readings[-1]["score"])
-            trial.save({"scores": list(scores)})
-            yield {"candidate": lr, "candidate_score": scores[-1], "candidate_loss": readings[-1]["loss"]}
-    chosen = trial["candidates"][int(np.argmin(scores))]
-    yield from _train(trial, chosen, "run", {"scores": scores}, before)
-
-
-def _train(trial: Trial, lr: float, phase: str, kept: dict[str, Any], before: dict[str, Any]) -> Iterator[Row]:
-    """One training run on the streams of a phase; offers checkpoints that hold ``kept`` beside its own state."""
+    """Try every candidate step, then run the best one anew; readings of the loss on m samples."""
     import torch
 
     from mindgap.base.rng import stream_seed
 
-    problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
-    optimizer = descent(trial.settings, lr, problem.objective.parameters)
-    run = Training(problem, optimizer, trial.torch(f"clipping {phase} order"), {})
-    samples = problem.draw(trial.torch(f"clipping {phase} readings"), trial["m"])
-    logs = list(before.get("logs", []))
-    with torch.no_grad():
-        first = float(problem.objective.value(samples))  # before any state is restored
-    for step in range(run.restore(before) + 1, trial["steps"] + 1):
-        run.step(trial)
-        if step % trial["every"] == 0:
+    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        problem = training_problem(trial.settings, stream_seed(trial.seed, f"clipping {phase}"))
+        optimizer = descent(trial.settings, lr, problem.objective.parameters)
+        samples = problem.draw(trial.torch(f"clipping {phase} readings"), trial["m"])
+
+        def read() -> Row:
             with torch.no_grad():
-                loss = float(problem.objective.value(samples))
-            loss = min(loss, WORST * first) if math.isfinite(loss) else WORST * first
-            logs.append(math.log(max(loss, 1e-12)))
-            trial.save(lambda: run.state(step, logs=list(logs), **kept))  # noqa: B023
-            yield {"step": step, "loss": loss, "lr": lr, "score": float(np.mean(logs))}
+                return {"loss": float(problem.objective.value(samples))}
+
+        return Training(problem, optimizer, trial.torch(f"clipping {phase} order"), {}), read
+
+    yield from tuned_run(trial, start, score=mean_log)
 
 
 def judge(runs: Sequence[Run]) -> Verdict:
