@@ -85,7 +85,7 @@ def part_rnn(options: Any) -> None:
     cuda = device == "cuda"
     sync = torch.cuda.synchronize if cuda else lambda: None
     problem = rnn_problem(hidden, device)
-    method = METHODS["slip"](lr_x=X, lr_y=Y, lr_z=Y, warm_start=0, shared_samples=True)
+    method = METHODS["slip"](lr_x=X, lr_y=Y, lr_z=Y, warm_start=0)
     oracle = method.oracle(problem)
     hand = hand_eager_slip(problem, steps)
 

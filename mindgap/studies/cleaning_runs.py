@@ -138,7 +138,7 @@ TUNED: dict[str, tuple[float, float]] = {
     "SABA": (1000.0, 1.0),
     "MA-SOBA": (100.0, 1.0),
     "BO-REP": (10.0, 1.0),
-    "SLIP": (10.0, 1.0),
+    "SLIP": (1.0, 1.0),
     "VRBO": (1000.0, 1.0),
     "MRBO": (1000.0, 3.0),
     "SUSTAIN": (100.0, 3.0),

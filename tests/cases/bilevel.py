@@ -27,6 +27,11 @@ class Case:
     bad: list[tuple[dict[str, Any], str]]
     init: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None = None
     names: dict[str, str] = field(default_factory=dict)
+    variant: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.key}-{self.variant}" if self.variant else self.key
 
     def make(self, **changes: Any) -> Any:
         return METHODS[self.key](**{**self.settings, **changes})
@@ -103,6 +108,18 @@ def _borep_init(method, draws, idx):
     return (parts,), {"alpha_0": method.lr_y, "D_0": method.refine_radius}
 
 
+def _slip_letters(m, t):
+    return {"alpha": m.lr_y, "gamma": m.lr_z, "beta": m.beta, "eta": m.lr_x, "eps": 1e-10}
+
+
+def _slip(s, idx):
+    return {"g": idx("lower", s.get("y", s["z"])), "g'": idx("lower", s["z"]), "f": idx("upper", s["f"])}
+
+
+def _slip_init(method, draws, idx):
+    return ([idx("lower", b) for b in many(draws["warm"])],), {"alpha_init": method.lr_y}
+
+
 SLIP = {"lr_x": 0.02, "lr_y": 0.1, "lr_z": 0.1, "beta": 0.9}
 NEUMANN = {"lr_x": 0.05, "lr_y": 0.1, "eta": 0.2, "terms": 4}
 BAD_STEP = [
@@ -117,13 +134,12 @@ BAD_NEUMANN = [
 ]
 
 CASES = [
-    Case("slip", SLIP,
-         lambda m, t: {"alpha": m.lr_y, "gamma": m.lr_z, "beta": m.beta, "eta": m.lr_x, "eps": 1e-10},
-         lambda s, idx: {"g": idx("lower", s["y"]), "g'": idx("lower", s["z"]), "f": idx("upper", s["f"])},
+    Case("slip", SLIP, _slip_letters, _slip,
          [*BAD_STEP, ({"beta": 1.0}, r"beta must lie in \[0, 1\), got 1.0"),
           ({"warm_start": -1}, r"warm_start must be a whole number of at least 0, got -1"),
           ({"order": "gauss"}, r"order must be one of 'jacobi', 'seidel', got 'gauss'")],
-         init=lambda m, d, idx: (([idx("lower", b) for b in many(d["warm"])],), {"alpha_init": m.lr_y})),
+         init=_slip_init),
+    Case("slip", {**SLIP, "shared_samples": False}, _slip_letters, _slip, BAD_STEP, init=_slip_init, variant="apart"),
     Case("borep", {**SLIP, "radius": 0.5, "refine_radius": 2.0},
          lambda m, t: {"alpha": m.lr_y, "nu": m.lr_z, "beta": m.beta, "eta": m.lr_x, "period_I": m.period,
                        "R": m.radius, "eps": 1e-10},
@@ -177,4 +193,4 @@ CASES = [
           ({"delta": -1.0}, r"delta must be positive and finite, got -1.0")],
          init=lambda m, d, idx: ((m.lam,), {})),
 ]  # fmt: skip
-BY_KEY = {case.key: case for case in CASES}
+BY_KEY = {case.key: case for case in CASES if not case.variant}

@@ -33,7 +33,7 @@ from mindgap.bilevel import (
 from mindgap.bilevel.draws import draw_chunk
 
 QUADRATIC = small_quadratic(seed=4)
-EACH = pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+EACH = pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 
 
 def problem(**changes):

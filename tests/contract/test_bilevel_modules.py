@@ -73,7 +73,7 @@ KINDS = pytest.mark.parametrize("kind", [Recurrent, Attention], ids=["lstm", "at
 
 @KINDS
 @pytest.mark.parametrize("level", ["lower", "upper"])
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_networks_as_variables(case, kind, level):
     problem = network_problem(kind, level)
     flags = torch.backends.cudnn.enabled, torch.backends.cuda.flash_sdp_enabled()

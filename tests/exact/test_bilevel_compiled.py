@@ -35,7 +35,7 @@ def flat(values, prefix=""):
             yield prefix + name, np.asarray(value).copy()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_compiled_trajectory_is_the_eager_one(case):
     method = case.make()
     states = [solve(PROBLEM, method, steps=200, seed=3, backend=who).state for who in (None, BACKEND)]
@@ -49,7 +49,7 @@ def test_compiled_trajectory_is_the_eager_one(case):
     assert states[0].drawn == states[1].drawn
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_counts_without_running_are_the_counts_of_a_run(case):
     method, problem = case.make(), PROBLEM
     state = solve(problem, method, steps=21, seed=5).state

@@ -38,7 +38,7 @@ def test_every_method_has_a_case_and_a_transcription():
 
 
 @pytest.mark.parametrize("order", ["partition", "reshuffle"])
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_method_is_its_transcription(case, order):
     method = case.make()
     if method.fixed_batches and order != "partition":
@@ -70,7 +70,7 @@ def test_method_is_its_transcription(case, order):
     assert moved > 0.05  # it went somewhere
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.key)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_single_steps_draw_what_a_chunk_draws(case):
     """Drawing one iteration at a time, or many at once, or through solve, gives the same trajectory bit by bit."""
     from mindgap.bilevel import solve

@@ -54,7 +54,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         Batches(slopes, trial["batch_size"], shuffle=False),
         lower_data,
     )
-    method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm, shared_samples=True)
+    method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm)
     direction = -slopes.mean(0) / slopes.mean(0).norm()
     lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
