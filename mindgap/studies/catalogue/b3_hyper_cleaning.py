@@ -8,9 +8,9 @@ whose budget does not pay for 20 iterations (SVRB: 640 calls each) makes 20 all 
 
 Steps were chosen by :func:`mindgap.studies.bilevel_runs.grid_search` at p = 0.3, between the two: the same grid
 (``GRIDS`` there), the same five tuning seeds and the validation loss for all. ``python -m mindgap.studies.bilevel_runs
-b3-hyper-cleaning quick validation_loss corruption=0.3`` finds them again. SLIP was searched a second time when one lower
-sample an iteration became its default, which SOBA, SABA and MA-SOBA have as well; with two samples (and lr_x = 10) it came
-out at places 8 and 9 of 16 at scale quick, and both claims did not hold.
+b3-hyper-cleaning quick validation_loss corruption=0.3`` finds them again. SLIP was searched a second time when one
+lower sample an iteration became its default, which SOBA, SABA and MA-SOBA have as well; with two samples (lr_x = 10)
+it came out at places 8 and 9 of 16 at scale quick, and both claims did not hold.
 """
 
 from __future__ import annotations
