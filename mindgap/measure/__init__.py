@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.noise import NoiseSample as NoiseSample
     from mindgap.measure.probes.noise import noise_sample as noise_sample
     from mindgap.measure.probes.noise import squared_gradient_norm_by_halves as squared_gradient_norm_by_halves
+    from mindgap.measure.probes.shape import ShapeDistance as ShapeDistance
+    from mindgap.measure.probes.shape import shape_distance as shape_distance
     from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
     from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
     from mindgap.measure.probes.stationarity import GoldsteinDistance as GoldsteinDistance
@@ -80,6 +82,8 @@ _WHERE = {
     "window_average": "probes.ergodic",
     "GoldsteinDistance": "probes.stationarity",
     "goldstein_distance": "probes.stationarity",
+    "ShapeDistance": "probes.shape",
+    "shape_distance": "probes.shape",
     "TailIndex": "probes.tails",
     "tail_index": "probes.tails",
     "tail_table": "probes.tails",

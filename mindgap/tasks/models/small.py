@@ -1,4 +1,4 @@
-"""Networks small enough for a study of seconds: convolutions for 8x8 images, a transformer and an LSTM for words."""
+"""Networks small enough for a study of seconds: convolutions for images, a transformer and an LSTM for words."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ from torch.nn import functional as F
 from mindgap.base.check import fail, whole
 
 
-def small_convolutional_network(width: int = 16, classes: int = 10) -> nn.Module:
-    """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of shape (1, 8, 8).
+def small_convolutional_network(width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8) -> nn.Module:
+    """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of (channels, side, side).
+
+    Args:
+        width: channels after the first convolution; twice as many after the others.
+        classes: of the images.
+        channels: 1 for grey, 3 for colours.
+        side: rows and columns of an image, a multiple of 4.
 
     Example:
         >>> small_convolutional_network()(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])
+        >>> small_convolutional_network(4, channels=3, side=32)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
     whole("width", width, least=1)
+    if whole("side", side, least=4) % 4:
+        fail("side", "must be a multiple of 4", side)
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(),
         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
         nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(8 * width, classes),
+        nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes),
     )  # fmt: skip
 
 
@@ -34,28 +44,48 @@ class SmallTransformer(nn.Module):
         layers: how many.
         heads: of the attention.
         length: longest sequence.
+        attention: False leaves the attention out of every layer; what stays is the feed-forward part.
+        embedding: False leaves the table of words out; the network then takes vectors in place of words.
 
     Example:
         >>> SmallTransformer(words=50, width=8, heads=2)(torch.zeros(3, 5, dtype=torch.long)).shape
         torch.Size([3, 5, 50])
+        >>> plain = SmallTransformer(words=50, width=8, heads=2, attention=False, embedding=False)
+        >>> plain(torch.zeros(3, 5, 8)).shape
+        torch.Size([3, 5, 50])
     """
 
-    def __init__(self, words: int, width: int = 32, layers: int = 2, heads: int = 4, length: int = 64) -> None:
+    #: Standard deviation of a number in the tables of words and places at the start.
+    START = 0.02
+
+    def __init__(
+        self,
+        words: int,
+        width: int = 32,
+        layers: int = 2,
+        heads: int = 4,
+        length: int = 64,
+        *,
+        attention: bool = True,
+        embedding: bool = True,
+    ) -> None:
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)
         self.heads = heads
-        self.words = nn.Embedding(words, width)
+        self.words = nn.Embedding(words, width) if embedding else None
         self.places = nn.Embedding(length, width)
         for table in (self.words, self.places):
-            nn.init.normal_(table.weight, std=0.02)
-        self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
+            if table is not None:
+                nn.init.normal_(table.weight, std=self.START)
+        self.layers = nn.ModuleList(_Layer(width, heads, attention) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, words)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next word at every place: (n, T) -> (n, T, words)."""
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        """Scores of the next word at every place: (n, T), or vectors (n, T, width), -> (n, T, words)."""
+        vectors = tokens if self.words is None else self.words(tokens)
+        x = vectors + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             x = layer(x)
         return self.out(self.norm(x))
@@ -86,16 +116,20 @@ class SmallLSTM(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, attention: bool = True) -> None:
         super().__init__()
-        self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.queries_keys_values, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.attention = heads, attention
+        if attention:
+            self.before = nn.LayerNorm(width)
+        self.between = nn.LayerNorm(width)
+        if attention:
+            self.queries_keys_values, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.mix(mixed.transpose(1, 2).flatten(2))
+        if self.attention:
+            parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.mix(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))

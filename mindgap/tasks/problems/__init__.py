@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mindgap.tasks.problems.regularisation import ijcnn1_selection as ijcnn1_selection
     from mindgap.tasks.problems.regularisation import multiclass_selection as multiclass_selection
     from mindgap.tasks.problems.training import TrainingProblem as TrainingProblem
+    from mindgap.tasks.problems.training import cifar_network as cifar_network
     from mindgap.tasks.problems.training import digits_network as digits_network
     from mindgap.tasks.problems.training import prose_lstm as prose_lstm
     from mindgap.tasks.problems.training import prose_transformer as prose_transformer
@@ -31,7 +32,8 @@ _WHERE = {
     **dict.fromkeys(
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
     ),
-    **dict.fromkeys(("TrainingProblem", "digits_network", "prose_lstm", "prose_transformer"), "training"),
+    **dict.fromkeys(("TrainingProblem", "cifar_network", "digits_network"), "training"),
+    **dict.fromkeys(("prose_lstm", "prose_transformer"), "training"),
     **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),
 }
 
