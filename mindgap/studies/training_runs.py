@@ -112,6 +112,22 @@ def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
     return (prose_lstm if settings["source"] == "prose" else digits_network)(width=settings["width"], seed=seed)
 
 
+def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = None) -> TrainingProblem:
+    """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and ``train`` and
+    ``validation`` where data are held out.
+
+    Example:
+        >>> image_problem({"images": "digits", "width": 4, "train": 500, "validation": 300}, seed=0).samples
+        500
+    """
+    from mindgap.tasks.problems.training import cifar_network, digits_network
+
+    one_of("images", settings["images"], ("digits", "cifar10"))
+    held = {name: settings[name] for name in ("train", "validation") if name in settings}
+    build = digits_network if settings["images"] == "digits" else cifar_network
+    return build(width=settings["width"], seed=seed, start=start, **held)
+
+
 def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
     """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at ``tau``.
 

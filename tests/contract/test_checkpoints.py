@@ -24,6 +24,8 @@ E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 S1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "width": 4}
 S3 = {"steps": 3, "every": 1, "m": 8, "batch": 4, "width": 4}
 
+H2 = {"moments": [1, 3], "minibatches": 32, "batch": 2}
+
 #: study, method, settings that make it small
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
@@ -49,6 +51,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("s2-smoothness-image-model", "SGD with momentum", S1),
     ("s3-clipping-speeds-up", "LSTM, clipped", S3),
     ("s3-clipping-speeds-up", "convolutions, momentum", S3),
+    ("h2-noise-drifts", "transformer", H2),
+    ("h2-noise-drifts", "convolutional network", H2),
+    ("h12-images-acclip", "ACClip", {"train": 32, "steps": 3, "every": 1, "batch": 4}),
     ("s5-clipping-is-normalising", "clipped vs normalised", {"draws": 6}),
     ("h10-rmsprop-is-clipping", "as printed", {"draws": 6}),
     ("h8-dimension", "GClip", {"horizon": 4, "coordinates": 500, "least_runs": 5}),

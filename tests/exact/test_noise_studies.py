@@ -96,11 +96,11 @@ def test_the_controls_come_out_right_on_synthetic_samples(source):
     from mindgap.base.rng import stream_seed
     from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.probes.variance import variance_growth
-    from mindgap.studies.catalogue.h1_gradient_noise import _control
+    from mindgap.studies.noise_runs import control_norms
 
     for i in range(8):
         trial = Trial(source, stream_seed(i, "calibration"), {"source": source, "minibatches": 1024})
-        norms = _control(trial)
+        norms = control_norms(trial, source)
         assert tail_index(norms, bootstrap=100, null=100).heavier is (source == "stable")
         settles = variance_growth(norms, bootstrap=60, shuffles=20).settles
         assert settles is True if source == "gaussian" else settles is not True

@@ -15,39 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
+from mindgap.studies.noise_runs import control_norms, median_of, norm_rows, number, word
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.verdict import by_method, last
+from mindgap.studies.verdict import by_method
 
 
 def loop_norms(trial: Trial) -> Iterator[Row]:
     """Noise norms at initialisation: their histogram, their tail by four methods, the variance against sample size."""
     with trial.timed():
-        norms = _noise(trial).norms if trial["source"] in ("digits", "prose") else _control(trial)
-    from mindgap.measure.probes.tails import tail_table
-    from mindgap.measure.probes.variance import variance_growth
-
-    relative = norms / np.median(norms)
-    counts, edges = np.histogram(relative, bins=np.linspace(0.0, 4.0, 41))
-    for count, left, right in zip(counts, edges, edges[1:], strict=False):
-        yield {"norm": (left + right) / 2, "share": count / len(norms)}
-    growth = variance_growth(norms, bootstrap=60, shuffles=20, seed=trial.seed)
-    for size, running, middle in zip(growth.sizes, growth.running, growth.median, strict=True):
-        final = growth.running[-1]
-        yield {"minibatches": int(size), "variance": running / final, "median_variance": middle / final}
-    for place, tail in enumerate(tail_table(norms, bootstrap=100, null=100, seed=trial.seed)):
-        # An infinite index (no power law at all) is drawn at 1000.
-        low, high, index, *null = (min(v, 1e3) for v in (*tail.interval, tail.index, *tail.null))
-        yield {"estimator": tail.method, "place": place, "index": index, "low": low, "high": high,
-               "null_low": null[0], "null_middle": null[1], "null_high": null[2], "p_value": tail.p_value,
-               f"{tail.method}_heavier": _number(tail.heavier), f"{tail.method}_index": index, "answer": tail.answer}
-    yield {"settles": _number(growth.settles), "exponent": growth.exponent, "exponent_low": growth.interval[0],
-           "exponent_high": growth.interval[1], "largest": float(relative.max()),
-           "largest_share": growth.largest_share, "answer": growth.answer}
+        network = trial["source"] in ("digits", "prose")
+        norms = _noise(trial).norms if network else control_norms(trial, trial["source"])
+    yield from norm_rows(trial, norms)
 
 
 def _noise(trial: Trial) -> Any:
@@ -60,33 +41,18 @@ def _noise(trial: Trial) -> Any:
     return noise_sample(problem.objective, batches, seed=trial.seed, coordinates=64)
 
 
-def _control(trial: Trial) -> np.ndarray:
-    """Norms of vectors of independent Gaussian or symmetric stable (index 1.5) numbers."""
-    rng, shape = trial.numpy("control"), (trial["minibatches"], 100)
-    if trial["source"] == "gaussian":
-        return np.linalg.norm(rng.standard_normal(shape), axis=1)
-    angle, wait, alpha = rng.uniform(-np.pi / 2, np.pi / 2, shape), rng.exponential(size=shape), 1.5
-    stretch = (np.cos((1 - alpha) * angle) / wait) ** ((1 - alpha) / alpha)
-    return np.linalg.norm(np.sin(alpha * angle) / np.cos(angle) ** (1 / alpha) * stretch, axis=1)
-
-
-def _number(answer: bool | None) -> float:
-    """Yes 1, no 0, cannot tell 1/2."""
-    return 0.5 if answer is None else float(answer)
-
-
 def judge_norms(runs: Sequence[Run]) -> Verdict:
     """Holds when the transformer's norms are heavier than Gaussian with a variance that does not settle, and the
     convolutional network's neither; median answers over the seeds. Controls that come out wrong decide nothing."""
     answers, numbers = {}, {}
     for name, group in by_method(runs).items():
-        heavier, settles = (float(np.median([last(run, c) for run in group])) for c in ("hill_heavier", "settles"))
-        index, exponent = (float(np.median([last(run, c) for run in group])) for c in ("hill_index", "exponent"))
+        heavier, settles = (median_of(group, column) for column in ("hill_heavier", "settles"))
+        index, exponent = (median_of(group, column) for column in ("hill_index", "exponent"))
         answers[name] = (heavier, settles)
         numbers[name] = {"heavier": heavier, "settles": settles, "index": index, "exponent": exponent}
     measured = "; ".join(
-        f"{name}: index {v['index']:.1f}, heavier than Gaussian {_word(v['heavier'])}, variance settles "
-        f"{_word(v['settles'])} (m^{v['exponent']:.2f})"
+        f"{name}: index {v['index']:.1f}, heavier than Gaussian {word(v['heavier'])}, variance settles "
+        f"{word(v['settles'])} (m^{v['exponent']:.2f})"
         for name, v in numbers.items()
     )
     gaussian, stable = answers["Gaussian vectors"], answers["stable vectors"]
@@ -97,10 +63,6 @@ def judge_norms(runs: Sequence[Run]) -> Verdict:
         return Verdict("holds", measured, numbers)
     refuted = image[0] == 1.0 or image[1] == 0.0 or text[0] == 0.0 or text[1] == 1.0
     return Verdict("does not hold" if refuted else "inconclusive", measured, numbers)
-
-
-def _word(number: float) -> str:
-    return "yes" if number == 1.0 else "no" if number == 0.0 else "cannot tell"
 
 
 def loop_coordinates(trial: Trial) -> Iterator[Row]:
@@ -121,7 +83,7 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     for place, (reading, index) in enumerate(shown.items()):
         yield {"reading": reading, "place": place, "index": min(index, 1e3)}
     hill = tail_index(sample, seed=trial.seed)
-    yield {"norms_heavier": _number(hill.heavier), "norms_index": min(hill.index, 1e3),
+    yield {"norms_heavier": number(hill.heavier), "norms_index": min(hill.index, 1e3),
            "published": shown["coordinates, as published"], "per_layer": shown["coordinates, one scale a layer"]}
 
 
@@ -130,10 +92,10 @@ def judge_coordinates(runs: Sequence[Run]) -> Verdict:
     not say heavier than Gaussian; medians over the seeds."""
     groups = by_method(runs)
     columns = ("published", "per_layer", "norms_index", "norms_heavier")
-    numbers = {n: {c: float(np.median([last(r, c) for r in g])) for c in columns} for n, g in groups.items()}
+    numbers = {name: {c: median_of(group, c) for c in columns} for name, group in groups.items()}
     measured = "; ".join(
         f"{name}: coordinates as published {v['published']:.2f}, on one scale a layer {v['per_layer']:.2f}; norms "
-        f"{v['norms_index']:.1f} by Hill, heavier than Gaussian {_word(v['norms_heavier'])}"
+        f"{v['norms_index']:.1f} by Hill, heavier than Gaussian {word(v['norms_heavier'])}"
         for name, v in numbers.items()
     )
     image = numbers["convolutional network"]
