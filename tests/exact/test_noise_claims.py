@@ -204,3 +204,29 @@ def test_a_choice_is_by_accuracy_and_ties_are_by_loss():
     assert min(still, worst) > 0.7  # one in ten by chance
     assert rows[-1]["lr"] == rows[np.argmin([worst, still, moved])]["candidate"]
     assert rows[-1]["validation_error"] == pytest.approx(1 - rows[-1]["validation_accuracy"], abs=2e-4)
+
+
+def test_colour_images_are_split_like_digits_and_another_start_keeps_the_split(monkeypatch):
+    import torch
+
+    from mindgap.studies.training_runs import image_problem
+    from mindgap.tasks.data import Table
+    from mindgap.tasks.problems import training
+
+    rng = np.random.default_rng(0)
+    table = Table(rng.random((40, 3072)), rng.integers(0, 10, 40), "made up")
+    monkeypatch.setattr(training, "_cifar", lambda: table)
+    settings = {"images": "cifar10", "width": 2, "train": 20, "validation": 12}
+    first, second = (image_problem(settings, seed=3, start=start) for start in (3, 4))
+    assert {name: tuple(images.shape) for name, (images, _) in first.parts.items()} == {
+        "train": (20, 3, 32, 32),
+        "validation": (12, 3, 32, 32),
+        "test": (8, 3, 32, 32),
+    }
+    assert all(torch.equal(first.parts[name][0], second.parts[name][0]) for name in first.parts)
+    assert not torch.equal(first.objective.parameters[0], second.objective.parameters[0])
+    assert torch.equal(image_problem(settings, seed=3).objective.parameters[0], first.objective.parameters[0])
+    pixels = np.concatenate([images.numpy().ravel() for images, _ in first.parts.values()])
+    assert pixels.mean() == pytest.approx(0.0, abs=1e-5)
+    assert pixels.std() == pytest.approx(1.0, rel=1e-3)
+    assert first.objective.value(first.draw(torch.Generator().manual_seed(0), 5)).isfinite()
