@@ -22,6 +22,7 @@ B10 = {"lower": 128, "dim_y": 4, "dim_x": 3, "steps": 12}
 E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 
 S1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "width": 4}
+E1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "batch": 4}
 S3 = {"steps": 3, "every": 1, "m": 8, "batch": 4, "width": 4}
 
 H2 = {"moments": [1, 3], "minibatches": 32, "batch": 2}
@@ -40,6 +41,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("b10-tracking", "drift 0.03, step 0.1", B10),
     ("b10-tracking", "drift 0, step 0.3", B10),
     ("e0-training-statistics", "convolutional network", E0),
+    ("e1-image-network", "step drops twice", E1),
+    ("e2-language-model", "cosine from the largest step", E1),
     ("e3-over-fitted", "narrow: does not", {"steps": 3, "every": 1}),
     ("e6-raw-losses", "convolutional network", {"steps": 6, "m": 8}),
     ("t4-variance-reduction", "network, SVRG", {"train": 100, "passes": 6}),

@@ -59,6 +59,17 @@ def test_equals_the_definitions_sample_by_sample() -> None:
     assert (row.loss, row.gradient_norm, row.noise, row.sharpness) == pytest.approx(half[:4], rel=1e-8)
 
 
+def test_the_rest_is_the_same_without_the_sharpness() -> None:
+    objective, batches = problem()
+    full, quick = (training_statistics(objective, batches, with_sharpness=with_sharpness)
+                   for with_sharpness in (True, False))  # fmt: skip
+    assert quick.curvature is None
+    assert np.isnan(quick.sharpness)
+    assert "sharpness" not in quick.settled
+    for name in ("loss", "gradient_norm_unbiased", "noise", "second_moment", "gradient_norm_interval"):
+        assert getattr(quick, name) == getattr(full, name)
+
+
 def test_norm_is_biased_upward_and_the_correction_is_not() -> None:
     """Gaussian linear regression at a point with ||grad||^2 = 1 exactly: E of both estimates is known."""
     torch.manual_seed(0)

@@ -47,7 +47,8 @@ class TrainingStatistics:
         gradient_norm_interval: interval for the norm, from the unbiased square by leaving out one batch at a time.
         noise, noise_interval: sigma of (6.2): root mean squared distance of one sample's gradient from the mean.
         second_moment: G of (6.10): root mean squared norm of one sample's gradient.
-        sharpness: the operator norm of the Hessian, with the whole reading in ``curvature``.
+        sharpness: the operator norm of the Hessian, with the whole reading in ``curvature``; nan and None where it was
+            left out.
         per: ``"sample"``, or ``"batch"`` where single samples have no gradient (batch norm in training mode): then
             noise is that of minibatches times the root of their size.
         left_out: batches of another size than the first, not used.
@@ -65,7 +66,7 @@ class TrainingStatistics:
     noise_interval: tuple[float, float]
     second_moment: float
     sharpness: float
-    curvature: Sharpness
+    curvature: Sharpness | None
     per: str
     left_out: int
     growth: tuple[Growth, ...]
@@ -78,6 +79,7 @@ def training_statistics(
     *,
     per: str = "auto",
     growth: bool = True,
+    with_sharpness: bool = True,
     level: float = 0.9,
     tol: float = 1e-3,
     optimizer: Any = None,
@@ -95,6 +97,7 @@ def training_statistics(
         per: ``"sample"`` for noise from per-sample gradients, ``"batch"`` from minibatches, ``"auto"`` for the first
             where it exists.
         growth: also give the estimates on the first 1, 2, 4, ... batches (about doubles the cost of the sharpness).
+        with_sharpness: False leaves the sharpness out, which is most of the cost.
         level: of the intervals.
         tol: of the sharpness.
         optimizer: whose edge of stability to report in ``curvature``.
@@ -126,20 +129,21 @@ def training_statistics(
     prefix, losses = _prefixes(objective, kept, seed)
     m = size * len(kept)
     overall = noise_sample(objective, kept, seed=seed, projections=0, coordinates=1)
-    curvature: Sharpness | None = start
+    curvature: Sharpness | None = start if with_sharpness else None
     rows: list[Growth] = []
     for count, norm in prefix.items():
         if not growth and count < len(kept):
             continue
-        curvature = sharpness(
-            objective, kept[:count], tol=tol, start=curvature, seed=seed,
-            optimizer=optimizer if count == len(kept) else None,
-        )  # fmt: skip
+        if with_sharpness:
+            curvature = sharpness(
+                objective, kept[:count], tol=tol, start=curvature, seed=seed,
+                optimizer=optimizer if count == len(kept) else None,
+            )  # fmt: skip
         spread, _ = _spread(squares[: count * (size if per == "sample" else 1)], norm, size, per)
         n = count * size
         unbiased = math.sqrt(max(0.0, norm**2 - spread * n / max(n - 1, 1) / n))
-        rows.append(Growth(n, float(np.mean(losses[:count])), norm, unbiased, math.sqrt(spread), curvature.norm))
-    assert curvature is not None
+        rows.append(Growth(n, float(np.mean(losses[:count])), norm, unbiased, math.sqrt(spread),
+                           math.nan if curvature is None else curvature.norm))  # fmt: skip
     last = rows[-1]
     variance, error = _spread(squares, last.gradient_norm, size, per)
     z = float(stats.norm.ppf(0.5 + level / 2))
@@ -253,7 +257,9 @@ def _settled(rows: list[Growth]) -> dict[str, bool]:
     before, after = rows[-2], rows[-1]
     names = ("loss", "gradient_norm", "gradient_norm_unbiased", "noise", "sharpness")
     return {
-        name: abs(getattr(after, name) - getattr(before, name)) <= SETTLED * abs(getattr(after, name)) for name in names
+        name: abs(getattr(after, name) - getattr(before, name)) <= SETTLED * abs(getattr(after, name))
+        for name in names
+        if not math.isnan(getattr(after, name))
     }
 
 

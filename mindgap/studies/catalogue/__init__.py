@@ -41,6 +41,7 @@ MODULES = (
     "n3_image_network",
     "n5_certificate",
     "e0_training_statistics",
+    "e1_never_at_rest",
     "e3_over_fitted",
     "e4_settling",
     "e5_cycle",

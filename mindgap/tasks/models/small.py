@@ -9,7 +9,9 @@ from torch.nn import functional as F
 from mindgap.base.check import fail, whole
 
 
-def small_convolutional_network(width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8) -> nn.Module:
+def small_convolutional_network(
+    width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8
+) -> nn.Sequential:
     """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of (channels, side, side).
 
     Args:
@@ -36,7 +38,7 @@ def small_convolutional_network(width: int = 16, classes: int = 10, *, channels:
 
 
 class SmallTransformer(nn.Module):
-    """Pre-norm layers of causal attention and a feed-forward part of four times the width; learned positions.
+    """Pre-norm layers of attention and a feed-forward part of four times the width; learned positions.
 
     Args:
         words: size of the vocabulary.
@@ -44,6 +46,7 @@ class SmallTransformer(nn.Module):
         layers: how many.
         heads: of the attention.
         length: longest sequence.
+        causal: True: a place sees those before it (a language model); False: all places (an encoder, as BERT is).
         attention: False leaves the attention out of every layer; what stays is the feed-forward part.
         embedding: False leaves the table of words out; the network then takes vectors in place of words.
 
@@ -66,6 +69,7 @@ class SmallTransformer(nn.Module):
         heads: int = 4,
         length: int = 64,
         *,
+        causal: bool = True,
         attention: bool = True,
         embedding: bool = True,
     ) -> None:
@@ -78,17 +82,25 @@ class SmallTransformer(nn.Module):
         for table in (self.words, self.places):
             if table is not None:
                 nn.init.normal_(table.weight, std=self.START)
-        self.layers = nn.ModuleList(_Layer(width, heads, attention) for _ in range(layers))
+        self.layers = nn.ModuleList(_Layer(width, heads, attention, causal) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, words)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next word at every place: (n, T), or vectors (n, T, width), -> (n, T, words)."""
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the last layer says of every place: (n, T), or vectors (n, T, width), -> (n, T, width)."""
         vectors = tokens if self.words is None else self.words(tokens)
         x = vectors + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             x = layer(x)
-        return self.out(self.norm(x))
+        return self.norm(x)
+
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        """Scores of a word (the next one, where the attention is causal): (n, T) -> (n, T, words).
+
+        With ``places`` (n, k) only of these places of each sequence: (n, k, words).
+        """
+        x = self.features(tokens)
+        return self.out(x if places is None else x.take_along_dim(places.unsqueeze(-1), dim=1))
 
 
 class SmallLSTM(nn.Module):
@@ -116,9 +128,9 @@ class SmallLSTM(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int, attention: bool = True) -> None:
+    def __init__(self, width: int, heads: int, attention: bool, causal: bool) -> None:
         super().__init__()
-        self.heads, self.attention = heads, attention
+        self.heads, self.attention, self.causal = heads, attention, causal
         if attention:
             self.before = nn.LayerNorm(width)
         self.between = nn.LayerNorm(width)
@@ -130,6 +142,6 @@ class _Layer(nn.Module):
         if self.attention:
             parts = self.queries_keys_values(self.before(x)).chunk(3, dim=-1)
             q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
             x = x + self.mix(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))

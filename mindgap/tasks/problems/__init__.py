@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mindgap.tasks.problems.augmented import augmented_network as augmented_network
     from mindgap.tasks.problems.cleaning import HyperCleaning as HyperCleaning
     from mindgap.tasks.problems.cleaning import area_under_curve as area_under_curve
     from mindgap.tasks.problems.cleaning import corrupt as corrupt
     from mindgap.tasks.problems.cleaning import hyper_cleaning as hyper_cleaning
+    from mindgap.tasks.problems.language import language_model as language_model
+    from mindgap.tasks.problems.language import masked_language_model as masked_language_model
     from mindgap.tasks.problems.quadratic import Quadratic as Quadratic
     from mindgap.tasks.problems.quadratic import quadratic_loss as quadratic_loss
     from mindgap.tasks.problems.quadratic import quadratic_problem as quadratic_problem
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from mindgap.tasks.problems.unbounded import unbounded_problem as unbounded_problem
 
 _WHERE = {
+    "augmented_network": "augmented",
     **dict.fromkeys(("HyperCleaning", "area_under_curve", "corrupt", "hyper_cleaning"), "cleaning"),
+    **dict.fromkeys(("language_model", "masked_language_model"), "language"),
     **dict.fromkeys(("Quadratic", "quadratic_loss", "quadratic_problem"), "quadratic"),
     **dict.fromkeys(
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"

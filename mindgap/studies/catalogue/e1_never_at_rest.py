@@ -1,0 +1,251 @@
+"""E1, E2: where a network cannot over-fit its data the loss settles and the gradient norm does not go to zero.
+
+What is judged was settled before the first run, from the text on Fig. 6-1 to 6-4. At every reading loss, gradient norm
+and noise of (6.2) are estimated on m fresh samples (``training_statistics``); the square of the norm without its bias,
+which may come out negative, is averaged over a quarter of the readings before its root is taken. *Late* is the last
+quarter of a run.
+
+* The loss settles: late, it is within a tenth of the quarter before (E11's rule); for the schedule that drops, within
+  every period of constant step, as the thesis says. Where some run has not settled the study is inconclusive, and so it
+  is where an image network knows 99.9 % of its samples (E3's rule for over-fitting).
+* The gradient norm does not go to zero: late, it is a tenth of its value at the start or more, for every seed; refuted
+  at a hundredth or less in the median (both E3's). The thesis says "not significantly smaller than at the start"; the
+  share is printed.
+* The noise grows, in the run with a schedule: late above the start, with a 95 % interval over the seeds.
+* It is no matter of time. E1: a tenth of the step, trained 10/3 as long as the others; its late norm is no lower than
+  where the others end (the quarter before). E2: late, no lower than in the second quarter, for all runs: the thesis
+  says "even not decreasing over the training". *No lower*: the interval lies above 0.9; below 0.9 refutes it.
+* A smaller step gives a larger late gradient norm: for neighbouring constant steps, with a 95 % interval.
+
+*Differs from the paper.* E1: three convolutions on shifted digits, at scale ``cpu`` on CIFAR-10 shifted and flipped,
+for ResNet101 on ImageNet; the constant steps are the schedule's first and a tenth of it, not a hundredth. The run with
+a tenth is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. E2: a small transformer without memory on
+English prose, at scale ``cpu`` on WikiText-2, for Transformer-XL on WikiText-103; Adam and the ratios of the steps are
+the thesis'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.record.schema import Row, Run, Verdict
+from mindgap.studies.catalogue.e3_over_fitted import FITTED, STAYS, ZERO
+from mindgap.studies.loop import Trial
+from mindgap.studies.spec import Figure, Scale, Study
+from mindgap.studies.training_runs import Training, has_settled, step_factor
+from mindgap.studies.verdict import by_method, mean_interval
+
+#: A norm at this share of another or more is no lower.
+NO_LOWER = 0.9
+DROPS, FULL, LONG = "step drops twice", "constant step", "a tenth of it, longer"
+COSINE = "cosine from the largest step"
+CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the largest step")
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Train on a schedule; at every reading the quantities of (6.2) on m fresh samples."""
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.measure.probes.statistics import training_statistics
+    from mindgap.tasks.problems.augmented import augmented_network
+    from mindgap.tasks.problems.language import language_model
+
+    seed, images = stream_seed(trial.seed, "never at rest"), trial["source"] in ("digits", "cifar-10")
+    lr, steps = trial["lr"] * trial["factor"], round(trial["steps"] * trial["stretch"])
+    if images:
+        problem = augmented_network(trial["source"], width=trial["width"], shift=trial["shift"],
+                                    flip=trial["source"] == "cifar-10", seed=seed)
+        parameters = problem.objective.parameters
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=1e-4)
+    else:
+        problem = language_model(trial["source"], words=trial["words"], width=trial["width"], layers=trial["layers"],
+                                 length=trial["length"], seed=seed)
+        optimizer = torch.optim.Adam(problem.objective.parameters, lr=lr)
+    reader = trial.torch("never at rest, readings")
+    run = Training(problem, optimizer, trial.torch("never at rest, order"), {"reader": reader})
+    done = run.restore(trial.restored)
+    for step in range(done, steps + 1):
+        # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
+        if step % trial["every"] == 0 and not (trial.restored and step == done):
+            batches, sharp = problem.batches(reader, trial["m"] // trial["part"], trial["part"]), trial["sharp_every"]
+            found = training_statistics(problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed,
+                                        with_sharpness=step // trial["every"] % sharp == 0)
+            square = found.gradient_norm**2 - found.noise**2 / (found.samples - 1)
+            row = {"step": step, "seconds": trial.seconds, "loss": found.loss, "noise": found.noise,
+                   "gradient_square": square, "gradient_norm": math.sqrt(max(square, 0.0)),
+                   "lr": optimizer.param_groups[0]["lr"]}
+            if found.curvature is not None:
+                row["sharpness"] = found.sharpness
+            if images:
+                with torch.no_grad():
+                    right = [(problem.objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches]
+                row["accuracy"] = float(torch.stack(right).mean())
+            trial.save(lambda: run.state(step))  # noqa: B023
+            yield row
+        if step < steps:
+            optimizer.param_groups[0]["lr"] = lr * step_factor(trial["schedule"], step, steps)
+            run.step(trial)
+
+
+@dataclass
+class Findings:
+    """What was found so far: whether all holds, whether something is refuted, in words and in numbers."""
+
+    holds: bool = True
+    refuted: bool = False
+    usable: bool = True
+    words: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, name: str, holds: bool, refuted: bool, words: str, numbers: Any) -> None:
+        self.holds &= holds
+        self.refuted |= refuted
+        said = "yes" if holds else "no" if refuted else "open"
+        self.words.append(f"{name}: {said} ({words})")
+        self.numbers[name] = numbers
+
+    def ratio(self, name: str, over: Sequence[float], under: Sequence[float], least: float) -> None:
+        """Whether the first lies above ``least`` times the second, by an interval for the log of their ratio."""
+        logs = np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12))
+        found = mean_interval(logs)
+        shown = [math.exp(min(max(v, -700.0), 700.0)) for v in (found.mean, found.low, found.high)]
+        self.add(name, found.low > math.log(least), found.high < math.log(least),
+                 "ratio {:.2f} [{:.2f}, {:.2f}]".format(*shown), dict(zip(("ratio", "low", "high"), shown)))
+
+    def verdict(self) -> Verdict:
+        found = "does not hold" if self.refuted else "holds" if self.holds else "inconclusive"
+        return Verdict(found if self.usable else "inconclusive", "; ".join(self.words), self.numbers)
+
+
+def level(run: Run, column: str, start: float, end: float) -> float:
+    """The mean of a column over that share of a run's readings, the one at the start left out; of squares, its root."""
+    values = run.column(column)[1:]
+    part = values[round(start * len(values)) : max(round(end * len(values)), round(start * len(values)) + 1)]
+    mean = float(np.mean(part))
+    return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
+
+
+def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Findings:
+    """The parts that E1 and E2 share: settled, norms that stay, noise that grows."""
+    found = Findings()
+    for name, group in by_method(runs).items():
+        count = periods.get(name, 1)
+        losses = [np.array_split(run.column("loss")[1:], count) for run in group]
+        settled = all(has_settled(period) for run in losses for period in run)
+        if not settled:
+            found.words.append(f"{name}: the loss has not settled")
+        accuracy = max((level(run, "accuracy", 0.75, 1.0) for run in group if run.column("accuracy")), default=0.0)
+        if accuracy >= FITTED:
+            found.words.append(f"{name}: the network over-fits")
+        found.usable &= settled and accuracy < FITTED
+        shares = [level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
+                  for run in group]
+        loss = float(np.median([level(run, "loss", 0.75, 1.0) for run in group]))
+        norm = float(np.median([level(run, "gradient_square", 0.75, 1.0) for run in group]))
+        found.add(f"{name}: the gradient norm stays", min(shares) >= STAYS, float(np.median(shares)) <= ZERO,
+                  f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the start",
+                  {"loss": loss, "norm": norm, "shares": shares, "settled": settled, "accuracy": accuracy})
+        noises = [[run.column("noise")[0] for run in group], [level(run, "noise", 0.75, 1.0) for run in group]]
+        if name == schedule:
+            found.ratio(f"{name}: noise grows", noises[1], noises[0], 1.0)
+    return found
+
+
+def judge_images(runs: Sequence[Run]) -> Verdict:
+    """Every part of the module's list for E1; does not hold when one is refuted, inconclusive where one is open."""
+    found, groups = common(runs, DROPS, {DROPS: 3}), _by_seed(runs)
+    end = 0.3  # where the other runs end
+    late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
+    before = [level(run, "gradient_square", 0.75 * end, end) for run in groups[LONG]]
+    found.ratio("longer training does not lower the norm", late[LONG], before, NO_LOWER)
+    found.ratio("a smaller step gives a larger norm", late[LONG], late[FULL], 1.0)
+    return found.verdict()
+
+
+def judge_language(runs: Sequence[Run]) -> Verdict:
+    """Every part of the module's list for E2; does not hold when one is refuted, inconclusive where one is open."""
+    found, groups = common(runs, COSINE, {}), _by_seed(runs)
+    late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
+    for name, group in groups.items():
+        before = [level(run, "gradient_square", 0.25, 0.5) for run in group]
+        found.ratio(f"{name}: the norm does not decrease", late[name], before, NO_LOWER)
+    for small, large in pairwise(CONSTANT):
+        found.ratio(f"{small}: a larger norm than {large}", late[small], late[large], 1.0)
+    return found.verdict()
+
+
+def _by_seed(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs of every method in the order of their seeds, those that every method has: compared seed by seed."""
+    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
+    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    return {name: [group[seed] for seed in seeds] for name, group in groups.items()}
+
+
+def _figures(caption: str) -> tuple[Figure, ...]:
+    return (
+        Figure("Loss", "loss", "training loss", caption=caption),
+        Figure("Gradient norm", "gradient_norm", "‖∇L_S(θ)‖, bias removed", log_y=True,
+               caption="Estimated on m fresh samples at every reading; 0 where noise hides it."),
+        Figure("Noise", "noise", "σ of one sample's gradient", log_y=True),
+        Figure("Sharpness", "sharpness", "‖∇²L_S(θ)‖", log_y=True),
+    )  # fmt: skip
+
+
+_IMAGES = {"source": "digits", "width": 4, "shift": 2, "steps": 900, "every": 75, "sharp_every": 6, "batch": 32,
+           "m": 512, "part": 128, "lr": 0.02, "factor": 1.0, "stretch": 1.0, "schedule": "constant"}
+_WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8, "steps": 600, "every": 50,
+          "sharp_every": 6, "batch": 16, "m": 512, "part": 128, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
+          "schedule": "constant"}
+
+STUDIES = (
+    Study(
+        name="e1-image-network",
+        claim="E1",
+        title="The loss settles, the gradient norm does not: images",
+        statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
+        "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
+        "a larger gradient norm.",
+        source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
+        scales={
+            "quick": Scale(_IMAGES, seeds=3),
+            "cpu": Scale({**_IMAGES, "source": "cifar-10", "width": 8, "shift": 4, "steps": 6000, "every": 250,
+                          "m": 1024}, seeds=3),
+        },
+        methods={
+            DROPS: {"schedule": "drops"},
+            FULL: {},
+            LONG: {"factor": 0.1, "stretch": 10 / 3},
+        },
+        loop=loop,
+        judge=judge_images,
+        figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
+    ),
+    Study(
+        name="e2-language-model",
+        claim="E2",
+        title="The loss settles, the gradient norm does not: words",
+        statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
+        "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
+        source=Source("thesis", "6.2.2, Fig. 6-4"),
+        scales={
+            "quick": Scale(_WORDS, seeds=3),
+            "cpu": Scale({**_WORDS, "source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
+                          "steps": 3000, "every": 125, "m": 1024, "lr": 0.003}, seeds=4),
+        },
+        methods={
+            COSINE: {"schedule": "cosine"},
+            **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))},
+        },
+        loop=loop,
+        judge=judge_language,
+        figures=_figures("Adam on a cosine schedule, and with three constant steps."),
+    ),
+)  # fmt: skip
