@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap.base.check import one_of
 from mindgap.record.schema import Row
 from mindgap.studies.loop import Trial
 from mindgap.studies.training_runs import Training, step_factor
+
+if TYPE_CHECKING:
+    import torch
 
 #: A loss that is not finite, or larger, is recorded as so many times the first.
 WORST = 100.0
@@ -49,6 +53,40 @@ def tuned_run(
             yield {"candidate": candidate, "candidate_score": scores[-1], "candidate_loss": end[on]}
     chosen = trial["candidates"][int(np.argmin(scores))]
     yield from _train(trial, start, chosen, "run", on, score or _last, {"scores": scores}, before)
+
+
+def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float) -> torch.optim.Optimizer:
+    """The optimizer of that name with step ``lr`` and momentum 0.9, otherwise as the papers set it.
+
+    ``"sgd"``, ``"gclip"`` and ``"cclip"``: the step is that of a gradient's whole effect (see
+    :func:`~mindgap.studies.training_runs.descent`). The threshold of GClip is ``tau``, that of CClip tau/√d in each of
+    the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own. ``"acclip"``: Algorithm
+    1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5; ``"acclip, normalized"``: its step divided by the
+    moment, as section 3.1 of acclip has it.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> x.grad = torch.tensor([300.0, 400.0])
+        >>> optimizer_of("gclip", 1.0, [x], tau=2.5).step()
+        >>> x.detach()
+        tensor([1.5000, 2.0000])
+    """
+    import torch
+
+    from mindgap.optim import ACClip, CClip, GClip
+
+    one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", "acclip", "acclip, normalized"))
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
+    if name == "gclip":
+        return GClip(parameters, lr=lr, tau=tau, beta=0.9)
+    if name == "cclip":
+        return CClip(parameters, lr=lr, tau=tau / math.sqrt(sum(p.numel() for p in parameters)), beta=0.9)
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    form = "normalized" if name == "acclip, normalized" else "algorithm"
+    return ACClip(parameters, lr=lr, betas=(0.9, 0.99), alpha=1.0, eps=1e-5, weight_decay=1e-5, form=form)
 
 
 def mean_log(losses: Sequence[float]) -> float:

