@@ -141,5 +141,10 @@ def test_images_are_moved_and_mirrored_and_nothing_else():
         counts.append(len(seen))
     assert all(values)
     assert counts[1] > counts[0] >= 9
+    right = [augmented_network("digits", width=1, shift=0, wrong_labels=w).draw(torch.Generator().manual_seed(1), 4000)
+             for w in (0.0, 0.5)]  # fmt: skip
+    assert torch.equal(right[0][0], right[1][0])
+    # Within four standard errors; a label at random is the right one in a tenth of the cases.
+    assert abs(float((right[0][1] == right[1][1]).double().mean()) - 0.55) < 4 * (0.55 * 0.45 / 4000) ** 0.5
     with pytest.raises(RuleError, match="shift must be"):
         augmented_network("digits", shift=-1)

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch.nn import functional as F
 
-from mindgap.base.check import one_of, whole
+from mindgap.base.check import between, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.tasks.data import cifar10, digits
@@ -19,7 +19,13 @@ SHAPES = {"digits": (1, 8), "cifar-10": (3, 32)}
 
 
 def augmented_network(
-    data: str = "digits", *, width: int = 4, shift: int = 1, flip: bool = False, seed: int = 0
+    data: str = "digits",
+    *,
+    width: int = 4,
+    shift: int = 1,
+    flip: bool = False,
+    wrong_labels: float = 0.0,
+    seed: int = 0,
 ) -> TrainingProblem:
     """A small convolutional network on images that are augmented as they are drawn, cross-entropy.
 
@@ -31,6 +37,8 @@ def augmented_network(
         width: of the network.
         shift: most pixels, zero or more.
         flip: also mirror left and right.
+        wrong_labels: probability that a drawn label is replaced by one at random, anew at every draw: a part of the
+            loss that no network can remove.
         seed: of the network's start, the convolutions by He's rule.
 
     Raises:
@@ -45,6 +53,7 @@ def augmented_network(
     """
     channels, side = SHAPES[one_of("data", data, SHAPES)]
     whole("shift", shift, least=0)
+    between("wrong_labels", wrong_labels, 0, 1)
     plain, labels = _images(data)
     mean, std = plain.mean((0, 2, 3)), plain.std((0, 2, 3))
     images = F.pad(plain, (shift,) * 4)
@@ -63,7 +72,11 @@ def augmented_network(
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
         window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-        return (window - mean[:, None, None]) / std[:, None, None], labels[chosen]
+        answers = labels[chosen]
+        if wrong_labels:
+            wrong = torch.rand(size, generator=generator) < wrong_labels
+            answers = torch.where(wrong, torch.randint(0, 10, (size,), generator=generator), answers)
+        return (window - mean[:, None, None]) / std[:, None, None], answers
 
     objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     return TrainingProblem(objective, draw, len(images))
