@@ -28,6 +28,8 @@ MODULES = (
     "s6_smoothness_of_models",
     "h1_gradient_noise",
     "h2_noise_drifts",
+    "h3_language_model",
+    "h4_masked_language_model",
     "h6_attention_noise",
     "h7_infinite_variance",
     "h8_exponents",

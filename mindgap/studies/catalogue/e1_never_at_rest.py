@@ -177,8 +177,9 @@ def _figures(caption: str) -> tuple[Figure, ...]:
     )  # fmt: skip
 
 
-_IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 1200, "every": 100, "sharp_every": 6, "batch": 32,
-           "m": 512, "part": 128, "lr": 0.05, "factor": 1.0, "stretch": 1.0, "schedule": "constant"}
+_IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 1200, "every": 100,
+           "sharp_every": 6, "batch": 32, "m": 512, "part": 128, "lr": 0.05, "factor": 1.0, "stretch": 1.0,
+           "schedule": "constant"}
 _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8, "steps": 600, "every": 50,
           "sharp_every": 6, "batch": 16, "m": 512, "part": 128, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
           "schedule": "constant"}

@@ -100,6 +100,18 @@ def masked_language_model(
     return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, parts)
 
 
+def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
+    """The loss of one who knows how often each word stands in the training text and looks at no other word.
+
+    Example:
+        >>> answers = masked_language_model("prose", words=100, width=8, validation=500).parts["test"][2]
+        >>> 2.0 < frequency_loss("prose", 100, answers) < 4.6                                     # log 100 is 4.6
+        True
+    """
+    counts = torch.bincount(_tokens(one_of("text", text, TEXTS), words)[0], minlength=words).double()
+    return float(-(counts / counts.sum()).clamp_min(1e-12).log()[answers].mean())
+
+
 def _mask(windows: torch.Tensor, words: int, generator: torch.Generator) -> MaskedBatch:
     size, length = windows.shape
     count = max(round(MASKED * length), 1)
