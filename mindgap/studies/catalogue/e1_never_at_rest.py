@@ -61,7 +61,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.base.rng import stream_seed
-    from mindgap.measure.probes.statistics import training_statistics
+    from mindgap.measure import sharpness, training_statistics
     from mindgap.tasks.problems.augmented import augmented_network
     from mindgap.tasks.problems.language import language_model
 
@@ -82,16 +82,15 @@ def loop(trial: Trial) -> Iterator[Row]:
     for step in range(done, steps + 1):
         # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
         if step % trial["every"] == 0 and not (trial.restored and step == done):
-            count, sharp = trial["m"] // trial["part"] * (8 if step == 0 else 1), trial["sharp_every"]
-            batches = problem.batches(reader, count, trial["part"])
-            found = training_statistics(problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed,
-                                        with_sharpness=step // trial["every"] % sharp == 0)
+            parts = trial["m"] // trial["part"]
+            batches = problem.batches(reader, 8 * parts if step == 0 else parts, trial["part"])
+            found = training_statistics(problem.objective, batches, growth=False, with_sharpness=False, seed=trial.seed)
             square = found.gradient_norm**2 - found.noise**2 / (found.samples - 1)
             row = {"step": step, "seconds": trial.seconds, "loss": found.loss, "noise": found.noise,
                    "gradient_square": square, "gradient_norm": math.sqrt(max(square, 0.0)),
                    "lr": optimizer.param_groups[0]["lr"]}
-            if found.curvature is not None:
-                row["sharpness"] = found.sharpness
+            if step // trial["every"] % trial["sharp_every"] == 0:
+                row["sharpness"] = sharpness(problem.objective, batches[:parts], tol=1e-2, seed=trial.seed).norm
             if images:
                 with torch.no_grad():
                     right = [(problem.objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches]

@@ -109,7 +109,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     "GClip": {"optimizer": "gclip", "middle": 3.0},
     "CClip": {"optimizer": "cclip", "middle": 30.0},
     "Adam": {"optimizer": "adam", "middle": 0.01},
-    "ACClip": {"optimizer": "acclip", "middle": 1.0},
+    "ACClip": {"optimizer": "acclip", "middle": 3.0},
     OTHER: {"optimizer": "acclip, normalized", "middle": 0.006},
 }
 _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, "validation": 256, "steps": 250,
