@@ -195,7 +195,7 @@ STUDIES = (
         scales={
             "quick": Scale(_IMAGES, seeds=3),
             "cpu": Scale({**_IMAGES, "source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0,
-                          "steps": 6000, "every": 250, "m": 1024, "lr": 0.02}, seeds=3),
+                          "steps": 6000, "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=3),
         },
         methods={
             DROPS: {"schedule": "drops"},
@@ -216,7 +216,7 @@ STUDIES = (
         scales={
             "quick": Scale(_WORDS, seeds=3),
             "cpu": Scale({**_WORDS, "source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
-                          "steps": 3000, "every": 125, "m": 1024, "lr": 0.003}, seeds=4),
+                          "steps": 3000, "every": 250, "sharp_every": 12, "lr": 0.003}, seeds=4),
         },
         methods={
             COSINE: {"schedule": "cosine"},
