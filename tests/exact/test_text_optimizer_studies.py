@@ -122,7 +122,7 @@ def test_pre_training_reads_loss_and_accuracy_at_masked_places():
     *tried, end = study.loop(Trial(method, 0, settings))
     assert len(tried) == len(settings["factors"])
     assert end["step"] == 2
-    assert end["test_accuracy"] in {k / 8 for k in range(9)}  # eight windows of eight words, one masked in each
+    assert end["test_accuracy"] in {k / 8 for k in range(9)}  # eight windows of six words, one masked in each
     assert 0 < end["by_frequency"] < end["test_loss"] < 2 * math.log(31)
     assert {settings["depth"], study.settings("quick", "shallow, Adam")["depth"]} == {"deep", "shallow"}
 

@@ -103,6 +103,29 @@ class SmallTransformer(nn.Module):
         return self.out(x if places is None else x.take_along_dim(places.unsqueeze(-1), dim=1))
 
 
+class SpanFinder(nn.Module):
+    """An encoder with two scores at every place: that the answer begins there, and that it ends there.
+
+    Args:
+        encoder: a :class:`SmallTransformer` that is not causal, mostly one that was pre-trained.
+
+    Example:
+        >>> encoder = SmallTransformer(words=50, width=8, heads=2, causal=False)
+        >>> SpanFinder(encoder)(torch.zeros(3, 5, dtype=torch.long)).shape
+        torch.Size([3, 5, 2])
+    """
+
+    def __init__(self, encoder: SmallTransformer) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.ends = nn.Linear(encoder.norm.normalized_shape[0], 2)
+        encoder.out.requires_grad_(False)  # of words, which are not asked for here
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(n, T) -> (n, T, 2)."""
+        return self.ends(self.encoder.features(tokens))
+
+
 class SmallLSTM(nn.Module):
     """One layer of LSTM between an embedding and its transpose: input and output share one table, as in AWD-LSTM.
 

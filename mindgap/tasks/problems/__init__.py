@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mindgap.tasks.problems.quadratic import Quadratic as Quadratic
     from mindgap.tasks.problems.quadratic import quadratic_loss as quadratic_loss
     from mindgap.tasks.problems.quadratic import quadratic_problem as quadratic_problem
+    from mindgap.tasks.problems.questions import best_spans as best_spans
+    from mindgap.tasks.problems.questions import exact_and_f1 as exact_and_f1
+    from mindgap.tasks.problems.questions import question_answering as question_answering
     from mindgap.tasks.problems.regularisation import RegularisationSelection as RegularisationSelection
     from mindgap.tasks.problems.regularisation import covtype_selection as covtype_selection
     from mindgap.tasks.problems.regularisation import ijcnn1_selection as ijcnn1_selection
@@ -34,6 +37,7 @@ _WHERE = {
     **dict.fromkeys(("HyperCleaning", "area_under_curve", "corrupt", "hyper_cleaning"), "cleaning"),
     **dict.fromkeys(("language_model", "masked_language_model"), "language"),
     **dict.fromkeys(("Quadratic", "quadratic_loss", "quadratic_problem"), "quadratic"),
+    **dict.fromkeys(("best_spans", "exact_and_f1", "question_answering"), "questions"),
     **dict.fromkeys(
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
     ),

@@ -144,13 +144,28 @@ def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
 
 @cache
 def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Text for training, validation and test as numbers of words, by frequency in the first; read once a process."""
+    """Text for training, validation and test as numbers of words; read once a process."""
+    known = known_words(text, words)
+    train, validation, test = (torch.tensor([known.get(w, words - 1) for w in part]) for part in _texts(text))
+    return train, validation, test
+
+
+@cache
+def known_words(text: str, words: int) -> dict[str, int]:
+    """The ``words`` - 1 most frequent words of the training text with their numbers; all others share ``words`` - 1.
+
+    Example:
+        >>> known = known_words("prose", 100)
+        >>> known[","], known["the"], len(known)
+        (0, 1, 99)
+    """
+    return {word: i for i, (word, _) in enumerate(Counter(_texts(text)[0]).most_common(words - 1))}
+
+
+@cache
+def _texts(text: str) -> list[list[str]]:
     if text == "prose":
         every = kjv_words()
         cuts = [0, len(every) * 18 // 20, len(every) * 19 // 20, len(every)]
-        parts = [every[a:b] for a, b in pairwise(cuts)]
-    else:
-        parts = [language_tokens(text, split) for split in ("train", "valid", "test")]
-    known = {word: i for i, (word, _) in enumerate(Counter(parts[0]).most_common(words - 1))}
-    train, validation, test = (torch.tensor([known.get(word, words - 1) for word in part]) for part in parts)
-    return train, validation, test
+        return [every[a:b] for a, b in pairwise(cuts)]
+    return [language_tokens(text, split) for split in ("train", "valid", "test")]
