@@ -24,6 +24,7 @@ E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 S1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "width": 4}
 E1 = {"steps": 3, "every": 1, "m": 8, "part": 4, "batch": 4}
 H3 = {"steps": 3, "every": 1, "batch": 4, "validation": 8, "words": 30, "width": 8}
+H5 = {"steps": 3, "every": 1, "batch": 4, "held_out": 8, "words": 30, "width": 8, "pre_steps": 2}
 S3 = {"steps": 3, "every": 1, "m": 8, "batch": 4, "width": 4}
 
 H2 = {"moments": [1, 3], "minibatches": 32, "batch": 2}
@@ -61,6 +62,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h3-language-model", "ACClip", H3),
     ("h3-language-model", "CClip", H3),
     ("h4-masked-language-model", "shallow, GClip", H3),
+    ("h5-question-answering", "ACClip", H5),
     ("s5-clipping-is-normalising", "clipped vs normalised", {"draws": 6}),
     ("h10-rmsprop-is-clipping", "as printed", {"draws": 6}),
     ("h8-dimension", "GClip", {"horizon": 4, "coordinates": 500, "least_runs": 5}),

@@ -30,6 +30,7 @@ MODULES = (
     "h2_noise_drifts",
     "h3_language_model",
     "h4_masked_language_model",
+    "h5_question_answering",
     "h6_attention_noise",
     "h7_infinite_variance",
     "h8_exponents",
