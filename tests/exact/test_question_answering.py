@@ -72,7 +72,8 @@ def test_spans_and_scores_against_a_plain_search():
     golds = torch.tensor([[[a, a + 1], [a, a]] for a in rng.integers(3, 8, 20)])
     exact, f1 = [], []
     for s, span, gold in zip(scores.tolist(), found.tolist(), golds.tolist()):
-        best = max(((i, j) for i in range(3, 9) for j in range(i, min(i + 4, 9))), key=lambda ij: s[ij[0]][0] + s[ij[1]][1])
+        sums = {(i, j): s[i][0] + s[j][1] for i in range(3, 9) for j in range(i, min(i + 4, 9))}
+        best = max(sums, key=sums.get)
         assert tuple(span) == best
         words = set(range(best[0], best[1] + 1))
         each = []
@@ -88,7 +89,8 @@ def test_spans_and_scores_against_a_plain_search():
 
 def test_fine_tuning_begins_where_pre_training_ended():
     state = pre_trained("prose", WORDS, 8, 1, 15, steps=3, batch=4, seed=5)
-    fresh = masked_language_model("prose", words=WORDS, width=8, layers=1, length=15, seed=5).objective.model.state_dict()
+    untrained = masked_language_model("prose", words=WORDS, width=8, layers=1, length=15, seed=5).objective.model
+    fresh = untrained.state_dict()
     encoder = question_answering("prose", words=WORDS, width=8, start=state).objective.model.encoder.state_dict()
     assert all(torch.equal(encoder[name], value) for name, value in state.items())
     assert not torch.equal(encoder["words.weight"], fresh["words.weight"])
