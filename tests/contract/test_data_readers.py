@@ -178,6 +178,56 @@ def test_texts(put):
     assert data.glove(set())[1].shape == (0, 50)
 
 
+def _glove(**words):
+    lines = [f"{word} {' '.join([f'{first}', *['0.5'] * 49])}\n" for word, first in words.items()]
+    return {"glove.6B.50d.vocab-subset.txt.xz": lzma.compress("".join(lines).encode())}
+
+
+def test_texts_as_vectors(put):
+    put("glove", _glove(good=1, bad=-3))
+    rows = data.text_vectors(["Good, bad good", "unheard of"])
+    assert rows.shape == (2, 100)
+    assert rows[0, :2].tolist() == [pytest.approx(-1 / 3), 0.5]  # the mean over the words that have a vector
+    assert rows[0, 50:52].tolist() == [1.0, 0.5]  # the largest
+    assert (rows[1] == 0).all()
+    assert data.words_of("It isn't Tom's; 2 pens?") == ["it", "is", "n't", "tom", "'s", "2", "pens", "?"]
+
+
+def test_sentence_pairs(put):
+    put("glove", _glove(a=1, b=2))
+    head = b"gold_label\tsentence1\tsentence2\n"
+    rows = head + b"neutral\ta\tb\n-\tb\tb\ncontradiction\tb\ta\nentailment\ta\ta\n"
+    dev = head.replace(b"1", b"1_tokenised").replace(b"2", b"2_tokenised") + b"entailment\ta .\tb .\n"
+    packed = {"snli_1.0_test.tsv.xz": lzma.compress(rows), "snli_1.0_dev_tokenised.tsv.xz": lzma.compress(dev)}
+    put("snli", packed)
+    table = data.snli_pairs("test")
+    assert table.labels.tolist() == [1, 2, 0]  # the pair without a label is left out
+    assert table.features.shape == (3, 2, 100)
+    assert table.features[:, :, 0].tolist() == [[1, 2], [2, 1], [1, 1]]
+    assert data.snli_pairs("dev").features[0, :, 0].tolist() == [1, 2]
+    assert len(data.snli_pairs("test", rows=3)) == 2
+    with pytest.raises(RuleError, match="rows must be a whole number of at least 1, got 0"):
+        data.snli_pairs("test", rows=0)
+
+
+def test_review_domains(put):
+    put("glove", _glove(good=1, bad=-3))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        for name, text in (("books/positive", "good"), ("books/negative", "bad"), ("dvd/negative", "bad good")):
+            review = f"<review>\n<review_text>\n{text}\n</review_text>\n</review>\n".encode()
+            info = tarfile.TarInfo(f"sorted_data_acl/{name}.review")
+            info.size = len(review)
+            archive.addfile(info, io.BytesIO(review))
+    put("ard", {"sorted_data_acl_labelled.tar.xz": packed.getvalue()})
+    domains = data.review_domains()
+    assert list(domains) == ["books", "dvd"]
+    assert domains["books"].labels.tolist() == [1, 0]
+    assert domains["books"].features[:, 0].tolist() == [1, -3]
+    assert domains["dvd"].features[0, [0, 50]].tolist() == [-1, 1]
+    assert domains["dvd"].origin == "Amazon reviews: dvd"
+
+
 def test_reviews_and_questions(put):
     review = b"<review>\n<rating>\n5\n</rating>\n<review_text>\nGood book\n</review_text>\n</review>\n"
     packed = io.BytesIO()

@@ -23,8 +23,9 @@ def test_table_is_the_programs():
     [
         (BLOCKS[0], "(1797, 64) scikit-learn digits\n(1000, 22) synthetic\n"),
         (BLOCKS[1], "300 160 120\n0.89\n"),
+        (BLOCKS[2], "1108 1000 0.48\n"),
     ],
-    ids=["data", "problems"],
+    ids=["data", "cleaning", "representation"],
 )
 def test_blocks_run(block, printed, capsys):
     exec(compile(block, "docs/data.md", "exec"), {})
@@ -36,4 +37,4 @@ def test_every_call_named_there_exists():
 
     for name in re.findall(r"`(\w+)\(", PAGE):
         assert hasattr(data, name) or hasattr(problems, name), name
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from mindgap.tasks.data.text import sentiment140 as sentiment140
     from mindgap.tasks.data.text import snli as snli
     from mindgap.tasks.data.text import squad as squad
+    from mindgap.tasks.data.vectors import review_domains as review_domains
+    from mindgap.tasks.data.vectors import snli_pairs as snli_pairs
+    from mindgap.tasks.data.vectors import text_vectors as text_vectors
+    from mindgap.tasks.data.vectors import words_of as words_of
 
 _WHERE = {
     **dict.fromkeys(("DATASETS", "DataFile", "DataSet"), "table"),
@@ -39,6 +43,7 @@ _WHERE = {
     **dict.fromkeys(
         ("amazon_reviews", "glove", "kjv_words", "language_tokens", "sentiment140", "snli", "squad"), "text"
     ),
+    **dict.fromkeys(("review_domains", "snli_pairs", "text_vectors", "words_of"), "vectors"),
 }
 
 __all__ = list(_WHERE)

@@ -23,6 +23,8 @@ _COVTYPE_ROWS = (371_847, 92_962, 116_203)
 class Table:
     """Features (float64, samples x features) and labels (int64, 0..classes-1), with a word on where they come from.
 
+    Features of pairs are samples x 2 x features.
+
     Example:
         >>> table = Table(np.eye(3), np.array([0, 1, 1]), "made up")
         >>> len(table), table.part(slice(0, 2)).labels.tolist()

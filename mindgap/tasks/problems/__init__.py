@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from mindgap.tasks.problems.regularisation import covtype_selection as covtype_selection
     from mindgap.tasks.problems.regularisation import ijcnn1_selection as ijcnn1_selection
     from mindgap.tasks.problems.regularisation import multiclass_selection as multiclass_selection
+    from mindgap.tasks.problems.representation import HyperRepresentation as HyperRepresentation
+    from mindgap.tasks.problems.representation import Tasks as Tasks
+    from mindgap.tasks.problems.representation import hyper_representation as hyper_representation
+    from mindgap.tasks.problems.representation import split_table as split_table
     from mindgap.tasks.problems.training import TrainingProblem as TrainingProblem
     from mindgap.tasks.problems.training import cifar_network as cifar_network
     from mindgap.tasks.problems.training import digits_network as digits_network
@@ -41,6 +45,7 @@ _WHERE = {
     **dict.fromkeys(
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
     ),
+    **dict.fromkeys(("HyperRepresentation", "Tasks", "hyper_representation", "split_table"), "representation"),
     **dict.fromkeys(("TrainingProblem", "cifar_network", "digits_network"), "training"),
     **dict.fromkeys(("prose_lstm", "prose_transformer"), "training"),
     **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),

@@ -116,9 +116,9 @@ class HyperCleaning:
             decay = 2 * self.decay * torch.ones_like(flat)
             return slope.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
-        def value(flat: Tensor) -> float:
+        def value(flat: Tensor) -> Tensor:
             losses = cross_entropy(features @ flat.view(self.classes, -1).T, labels, reduction="none")
-            return float((weights * losses).mean() + self.decay * flat.square().sum())
+            return (weights * losses).mean() + self.decay * flat.square().sum()
 
         return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
 

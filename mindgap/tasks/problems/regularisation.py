@@ -98,8 +98,8 @@ class RegularisationSelection:
         """Φ(x) = f(x, y*(x))."""
         return float(self.upper(x, self.y_star(x).view(self.y0.shape), self.validation))
 
-    def _value(self, x: Tensor, y: Tensor) -> float:
-        return float(self.lower(x, y.view(self.y0.shape), self.train))
+    def _value(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.lower(x, y.view(self.y0.shape), self.train)
 
     def _derivatives(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """g_y (flat) and the dense H of the whole training split."""
