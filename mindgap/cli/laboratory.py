@@ -58,13 +58,17 @@ def show(
         [(scale, _settings(_common(study, scale)), cost(study, scale, taken[scale])) for scale in study.scales],
     )
     rows = []
-    for method, own in study.methods.items():
+    for method, everywhere in study.methods.items():
         spans = [
             f"{_span(statistics.median(found))} ({scale}, median of {len(found)})"
             for scale in study.scales
             if (found := taken[scale].get(method))
         ]
-        rows.append((method, _settings(own) or "none", "; ".join(spans) or "unknown (no earlier run)"))
+        parts = [_settings(everywhere)] + [
+            f"{scale}: {_settings(own)}" for scale, s in study.scales.items() if (own := s.methods.get(method))
+        ]
+        told = "; ".join(part for part in parts if part)
+        rows.append((method, told or "none", "; ".join(spans) or "unknown (no earlier run)"))
     table(("method", "its own settings", "cost of a run"), rows)
 
 
@@ -76,7 +80,8 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _common(study: Study, scale: str) -> dict[str, Any]:
     """The scale's settings, less those that every method replaces by its own."""
     settings = study.scales[scale].settings
-    return {name: settings[name] for name in settings if not all(name in own for own in study.methods.values())}
+    own = [study.own(method, scale) for method in study.methods]
+    return {name: settings[name] for name in settings if not all(name in mine for mine in own)}
 
 
 def times(folder: Path) -> dict[str, list[float]]:

@@ -72,10 +72,13 @@ class Scale:
     Args:
         settings: name -> value; every trial of the scale has these, and ``key=value`` may override them.
         seeds: how many seeds (0, 1, ...) each method gets.
+        methods: method -> settings of its own at this scale alone (steps tuned on this scale's data, say), laid over
+            those that the study gives it everywhere.
     """
 
     settings: Mapping[str, Any]
     seeds: int = 1
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,10 @@ class Study:
     tune_on: str = ""
 
     def __post_init__(self) -> None:
-        for scale in self.scales:
+        for scale, described in self.scales.items():
             one_of("scale", scale, SCALES)
+            for method in described.methods:
+                one_of("method", method, self.methods)
         if "test" in self.tune_on.lower():
             fail("tune_on", "must be a column of validation data", self.tune_on)
         for name, (low, high) in self.tunable.items():
@@ -120,18 +125,22 @@ class Study:
                 fail("tunable", f"must have 0 < low < high for {name}", (low, high))
 
     def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The effective settings of one method: the scale's, then the method's, then the overrides.
+        """The effective settings of one method: the scale's, then the method's own, then the overrides.
 
         Raises:
             RuleError: unknown scale, method or setting, or a value of another type than the setting's.
         """
         one_of("scale", scale, self.scales)
         one_of("method", method, self.methods)
-        effective = {**self.scales[scale].settings, **self.methods[method]}
+        effective = {**self.scales[scale].settings, **self.own(method, scale)}
         for name, value in (overrides or {}).items():
             one_of("setting", name, effective)
             effective[name] = typed_like(name, value, effective[name])
         return effective
+
+    def own(self, method: str, scale: str) -> dict[str, Any]:
+        """What a method has for itself at a scale."""
+        return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
     def describe(self, scale: str) -> dict[str, Any]:
         """What the page needs to draw the study again from its records alone."""

@@ -278,6 +278,24 @@ def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path) -> Non
     assert re.fullmatch(r"n=20\t\d+ s \(quick, median of 1\)", lines["n = 20"])
 
 
+def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_path: Path) -> None:
+    from mindgap.cli.laboratory import show
+
+    cpu = Scale({"lr": 1.0, "broken": False}, methods={"slow": {"lr": 0.5}, "fast": {"lr": 2.0, "best": 1.0}})
+    study = replace(STUDY, scales={**STUDY.scales, "cpu": cpu})
+    assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
+    assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
+    assert study.settings("cpu", "slow", {"lr": "3"})["lr"] == 3.0
+    monkeypatch.setattr("mindgap.cli.laboratory.find", lambda name: study)
+    show("bowl", tmp_path)
+    lines = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["cpu"].startswith("broken=False\t")  # every method replaces the step
+    assert lines["quick"].startswith("broken=False, lr=1\t")
+    assert lines["fast"].startswith("best=0; cpu: best=1, lr=2\t")
+    with pytest.raises(RuleError, match="method must be one of 'slow', 'fast'"):
+        replace(STUDY, scales={"cpu": Scale({"lr": 1.0}, methods={"fats": {}})})
+
+
 def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_to_be() -> None:
     words = cost(STUDY, "quick", {"slow": [3.0, 5.0, 4.0]})
     assert words == (
