@@ -6,6 +6,7 @@ Neumann series is ``lr_y``, and loop lengths are the same for all methods that h
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Study
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mindgap.bilevel.method import State
 
 #: title in the paper -> key of ``METHODS``, all sixteen
@@ -111,6 +114,65 @@ def counters(state: State) -> Row:
     }
 
 
+def measured(
+    trial: Trial,
+    problem: Any,
+    method: Any,
+    measure: Callable[[Tensor, Tensor], Row],
+    lost: Row,
+    **how: Any,
+) -> Iterator[Row]:
+    """Run a method and read counters and measures at equal distances of calls.
+
+    Args:
+        trial, problem, method: what runs on what.
+        measure: the columns of a study at flat x and y.
+        lost: the same columns where x or y is no longer finite.
+        how: the other arguments of :func:`states`, which carries the run out.
+    """
+    import torch
+
+    for state in states(trial, problem, method, **how):
+        finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
+        found = measure(state.x, state.y) if finite else lost
+        yield {**counters(state), **found, "diverged": not finite}
+
+
+def end_of(trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int) -> Row:
+    """The last row of a run to the trial's budget, on a task and with a seed of its own.
+
+    ``rows_of`` reads runs on tasks of that kind.
+
+    For searches inside a trial: nothing of the run is recorded and its checkpoints are not the trial's; its time is.
+    """
+    inner = Trial(trial.method, seed, trial.settings)
+    rows = deque(rows_of(inner, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1)
+    trial.seconds += inner.seconds
+    trial.cpu_seconds += inner.cpu_seconds
+    return rows[0]
+
+
+def random_settings(trial: Trial, space: Mapping[str, tuple[float, float]], number: int) -> list[dict[str, Any]]:
+    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers where both ends are.
+
+    Each setting has a stream of its own name, so that methods which share a setting try the same values of it.
+
+    Example:
+        >>> one = random_settings(Trial("a", 0, {}), {"lr": (0.1, 10.0)}, 2)
+        >>> two = random_settings(Trial("b", 0, {}), {"period": (1, 5), "lr": (0.1, 10.0)}, 2)
+        >>> [s["lr"] for s in one] == [s["lr"] for s in two], all(1 <= s["period"] <= 5 for s in two)
+        (True, True)
+    """
+    columns = {}
+    for name, (low, high) in space.items():
+        stream = trial.numpy(f"search {name}")
+        if isinstance(low, int) and isinstance(high, int):
+            columns[name] = stream.integers(low, high + 1, size=number).tolist()
+        else:
+            columns[name] = (low * (high / low) ** stream.random(number)).tolist()
+    return [{name: values[i] for name, values in columns.items()} for i in range(number)]
+
+
 def grid_search(
     study: Study,
     scale: str,
@@ -167,13 +229,20 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     },
     "b3-hyper-cleaning": {"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
     "b4-hyper-cleaning": {"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
+    "b1-hyper-representation": {"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)},
+    "b2-hyper-representation": {"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)},
 }
 
 #: Seeds of the grid search, apart from those the studies report; hyper-cleaning's losses differ more between seeds.
+#: study/scale where a scale has seeds of its own: on texts a run takes seconds.
 TUNING_SEEDS: dict[str, tuple[int, ...]] = {
     "b0-unbounded-smoothness": (1000, 1001),
     "b3-hyper-cleaning": (1000, 1001, 1002, 1003, 1004),
     "b4-hyper-cleaning": (1000, 1001, 1002, 1003, 1004),
+    "b1-hyper-representation": (1000, 1001),
+    "b2-hyper-representation": (1000, 1001),
+    "b1-hyper-representation/cpu": (1000,),
+    "b2-hyper-representation/cpu": (1000,),
 }
 
 
@@ -185,7 +254,7 @@ def main(arguments: Sequence[str]) -> None:
 
     name, scale, column, *pairs = arguments
     study, overrides = find(name), dict(pair.split("=", 1) for pair in pairs)
-    grid, seeds = GRIDS[name], TUNING_SEEDS[name]
+    grid, seeds = GRIDS[name], TUNING_SEEDS.get(f"{name}/{scale}", TUNING_SEEDS[name])
     for method in study.methods:
         tried = grid_search(study, scale, method, grid, column, seeds=seeds, overrides=overrides)
         best, score = tried[0]

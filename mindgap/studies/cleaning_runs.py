@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
 from mindgap.record.schema import Row
-from mindgap.studies.bilevel_runs import counters, states
+from mindgap.studies.bilevel_runs import measured, method_of
 from mindgap.studies.loop import Trial
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mindgap.bilevel.method import State
 
 SOURCES = ("digits", "mnist-5000", "mnist")
@@ -54,52 +55,25 @@ def rows_of(
 
     The arguments are those of :func:`mindgap.studies.bilevel_runs.states`, which carries the run out.
     """
-    import torch
 
-    problem = task.problem(trial["batch_size"])
-    for state in states(trial, problem, method, budget=budget, readings=readings, least=least, spent=spent):
-        finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
-        yield {
-            **counters(state),
-            "test_accuracy": task.accuracy(state.y) if finite else 0.0,
-            "train_accuracy": task.accuracy(state.y, "train") if finite else 0.0,
-            "weight_auc": task.weight_auc(state.x) if finite else 0.5,
-            "validation_loss": task.validation_loss(state.y) if finite else float("inf"),
-            "diverged": not finite,
+    def measure(x: Tensor, y: Tensor) -> Row:
+        return {
+            "test_accuracy": task.accuracy(y),
+            "train_accuracy": task.accuracy(y, "train"),
+            "weight_auc": task.weight_auc(x),
+            "validation_loss": task.validation_loss(y),
         }
 
-
-def end_of(trial: Trial, task: Any, method: Any, seed: int) -> Row:
-    """The last row of a run to the trial's budget, on a task and with a seed of its own.
-
-    For searches inside a trial: nothing of the run is recorded and its checkpoints are not the trial's; its time is.
-    """
-    inner = Trial(trial.method, seed, trial.settings)
-    rows = deque(rows_of(inner, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1)
-    trial.seconds += inner.seconds
-    trial.cpu_seconds += inner.cpu_seconds
-    return rows[0]
+    lost = {"test_accuracy": 0.0, "train_accuracy": 0.0, "weight_auc": 0.5, "validation_loss": float("inf")}
+    problem = task.problem(trial["batch_size"])
+    yield from measured(
+        trial, problem, method, measure, lost, budget=budget, readings=readings, least=least, spent=spent
+    )
 
 
-def random_settings(trial: Trial, space: Mapping[str, tuple[float, float]], number: int) -> list[dict[str, Any]]:
-    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers where both ends are.
-
-    Each setting has a stream of its own name, so that methods which share a setting try the same values of it.
-
-    Example:
-        >>> one = random_settings(Trial("a", 0, {}), {"lr": (0.1, 10.0)}, 2)
-        >>> two = random_settings(Trial("b", 0, {}), {"period": (1, 5), "lr": (0.1, 10.0)}, 2)
-        >>> [s["lr"] for s in one] == [s["lr"] for s in two], all(1 <= s["period"] <= 5 for s in two)
-        (True, True)
-    """
-    columns = {}
-    for name, (low, high) in space.items():
-        stream = trial.numpy(f"search {name}")
-        if isinstance(low, int) and isinstance(high, int):
-            columns[name] = stream.integers(low, high + 1, size=number).tolist()
-        else:
-            columns[name] = (low * (high / low) ** stream.random(number)).tolist()
-    return [{name: values[i] for name, values in columns.items()} for i in range(number)]
+def cleaning_method(trial: Trial, **chosen: Any) -> Any:
+    """The method of a trial, with settings chosen by a search laid over its own."""
+    return method_of({**trial.settings, **chosen, "convexity": 2 * trial["decay"]})
 
 
 #: seconds on digits, and minutes on all their pixels; a study adds the corruption

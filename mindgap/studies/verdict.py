@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,3 +93,60 @@ def mean_interval(values: Sequence[float] | np.ndarray, *, miss: float = 0.05) -
         return Interval(float(array.mean()), -math.inf, math.inf)
     half = float(student.ppf(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array)))
     return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
+
+
+def error_interval(values: Sequence[float] | np.ndarray, *, errors: float = 2.0) -> Interval:
+    """The mean of independent values, give or take so many standard errors; one value: unbounded.
+
+    Example:
+        >>> found = error_interval([1.0, 2.0, 3.0])
+        >>> round(found.low, 3), round(found.high, 3)
+        (0.845, 3.155)
+    """
+    array = np.asarray(values, dtype=float)
+    half = errors * float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.inf
+    return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one method stands against each of the others.
+
+    Args:
+        leads: other method -> how far the one is above it, an interval over paired seeds.
+        order: all methods by their mean, the highest first.
+    """
+
+    leads: Mapping[str, Interval]
+    order: Sequence[str]
+
+    @property
+    def ahead(self) -> list[str]:
+        """Methods that the one is clearly above."""
+        return [name for name, lead in self.leads.items() if lead.low > 0]
+
+    @property
+    def behind(self) -> list[str]:
+        """Methods that the one is clearly below."""
+        return [name for name, lead in self.leads.items() if lead.high < 0]
+
+
+def against_all(
+    values: Mapping[str, np.ndarray],
+    one: str,
+    interval: Callable[[np.ndarray], Interval] = mean_interval,
+) -> Comparison:
+    """Compare one method with every other, seed by seed.
+
+    Args:
+        values: method -> one number a seed, higher is better, the same seeds in the same order.
+        one: the method that is said to be ahead.
+        interval: of the mean of the differences.
+
+    Example:
+        >>> found = against_all({"a": np.array([3.0, 4.0]), "b": np.array([1.0, 2.1]), "c": np.array([3.1, 3.9])}, "a")
+        >>> found.ahead, found.behind, found.order
+        (['b'], [], ['a', 'c', 'b'])
+    """
+    leads = {name: interval(values[one] - other) for name, other in values.items() if name != one}
+    return Comparison(leads, sorted(values, key=lambda name: -values[name].mean()))

@@ -18,6 +18,7 @@ from mindgap.studies.spec import Study
 
 B0 = {"lower": 64, "upper": 64, "dim_y": 4, "dim_x": 3, "oracle_calls": 150, "least_steps": 4, "readings": 4}
 B3 = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 40, "least_steps": 3, "readings": 3}
+B1 = {"tasks": [6, 4, 4], "ways": 2, "shots": 3, "batch_size": 2, "oracle_calls": 40, "least_steps": 3, "readings": 3}
 B10 = {"lower": 128, "dim_y": 4, "dim_x": 3, "steps": 12}
 E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 
@@ -34,11 +35,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
     ("h7-infinite-variance", "GClip", {"replicas": 64, "steps": 20}),
     *(("b0-unbounded-smoothness", method.name, B0) for method in METHODS.values()),
+    ("b1-hyper-representation", "SABA", B1),
+    ("b2-hyper-representation", "SLIP", B1),
     ("b3-hyper-cleaning", "SLIP", B3),
     ("b4-hyper-cleaning", "SRBA", B3),
     ("b5-running-time", "BO-REP, p = 0.4", {**B3, "readings": 4}),
     ("b6-epochs", "epochs of y, p = 0.2", {**B3, "epochs": 3}),
     ("b7-one-step", "two steps, p = 0.2", {**B3, "tried": 2}),
+    ("b7-one-step-representation", "two steps", {**B1, "tried": 2}),
     ("b9-tuning-cost", "SLIP", {**B3, "tried": 3}),
     ("b10-tracking", "drift 0.03, step 0.1", B10),
     ("b10-tracking", "drift 0, step 0.3", B10),

@@ -13,6 +13,7 @@ from mindgap.studies.spec import Study
 
 MODULES = (
     "b0_unbounded_smoothness",
+    "b1_hyper_representation",
     "b3_hyper_cleaning",
     "b5_running_time",
     "b6_epochs",

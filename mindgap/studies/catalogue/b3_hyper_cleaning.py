@@ -27,7 +27,7 @@ from mindgap.studies.bilevel_runs import TITLES, method_of
 from mindgap.studies.cleaning_runs import CPU, QUICK, TUNED, rows_of, task_of
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.verdict import by_method
+from mindgap.studies.verdict import against_all, by_method, error_interval
 
 #: ends of the grid, the same for every method
 TUNABLE = {"lr_x": (0.1, 1e4), "lr_y": (1.0, 10.0)}
@@ -59,17 +59,9 @@ def judge(runs: Sequence[Run]) -> Verdict:
     accuracy = {name: np.array([row["test_accuracy"] for row in rows]) for name, rows in ends.items()}
     auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
     slip = accuracy["SLIP"]
-    lead, error = {}, {}
-    for name, values in accuracy.items():
-        if name != "SLIP":
-            difference = slip - values  # the same seed is the same data, corruption and start
-            lead[name] = float(difference.mean())
-            error[name] = (
-                float(difference.std(ddof=1) / np.sqrt(len(difference))) if len(difference) > 1 else float("inf")
-            )
-    ahead = [name for name in lead if lead[name] > 2 * error[name]]
-    behind = [name for name in lead if -lead[name] > 2 * error[name]]
-    order = sorted(accuracy, key=lambda name: -accuracy[name].mean())
+    # The same seed is the same data, corruption and start.
+    found = against_all(accuracy, "SLIP", error_interval)
+    ahead, behind, lead, order = found.ahead, found.behind, found.leads, found.order
     verdict = "holds" if len(ahead) == len(lead) else "does not hold" if behind else "inconclusive"
     best, names = order[0], f" ({', '.join(behind)})" if behind else ""
     measured = (
@@ -83,8 +75,8 @@ def judge(runs: Sequence[Run]) -> Verdict:
         "accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
         "deviation": {name: float(values.std(ddof=1)) if len(values) > 1 else 0.0 for name, values in accuracy.items()},
         "weight_auc": auc,
-        "lead_of_slip": lead,
-        "standard_error": error,
+        "lead_of_slip": {name: interval.mean for name, interval in lead.items()},
+        "standard_error": {name: (interval.high - interval.mean) / 2 for name, interval in lead.items()},
         "refused": refused,
     }
     return Verdict(verdict, measured, numbers)

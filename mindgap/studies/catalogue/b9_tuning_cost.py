@@ -21,7 +21,8 @@ import numpy as np
 from mindgap.base.source import Source
 from mindgap.bilevel.table import METHODS
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.cleaning_runs import CPU, QUICK, end_of, random_settings, task_of
+from mindgap.studies.bilevel_runs import end_of, random_settings
+from mindgap.studies.cleaning_runs import CPU, QUICK, rows_of, task_of
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.verdict import by_method, mean_interval
@@ -65,7 +66,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         if number < trial.restored.get("cell", 0):
             continue
         settings["beta"] = 1 - settings["beta"]
-        loss = end_of(trial, task, METHODS[trial["key"]](**settings), trial.seed)["validation_loss"]
+        loss = end_of(trial, rows_of, task, METHODS[trial["key"]](**settings), trial.seed)["validation_loss"]
         best = min(best, loss)
         trial.save({"cell": number + 1, "best": best})
         yield {
