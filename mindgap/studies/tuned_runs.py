@@ -24,35 +24,37 @@ Start = Callable[[float, str], tuple[Training, Callable[[], Row]]]
 
 
 def tuned_run(
-    trial: Trial, start: Start, *, candidates: Sequence[float] | None = None, on: str = "loss",
-    score: Callable[[Sequence[float]], float] | None = None,
-) -> Iterator[Row]:  # fmt: skip
+    trial: Trial, start: Start, *, on: str = "loss", score: Callable[[Sequence[float]], float] | None = None
+) -> Iterator[Row]:
     """Train with every candidate, then anew with the best one: rows of the candidates, then those of the run.
 
     Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have random numbers of
     their own, so that the run reported has seen nothing of what chose its candidate; all candidates share theirs.
 
     Args:
-        trial: with the settings ``steps``, ``every``, ``batch``, and where it has one ``schedule`` (see
+        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers, mostly steps) or
+            ``middle`` and ``factors``, whose products are the candidates; and where it has one ``schedule`` (see
             :func:`~mindgap.studies.training_runs.step_factor`).
         start: builds what is trained, from the streams of the phase it is told; columns that end in ``loss`` are
             recorded as at most :data:`WORST` times what they are before the first step, and so are those not finite.
-        candidates: numbers, mostly steps; None: the setting of that name.
         on: the column by which a candidate is chosen.
         score: its readings -> a number, the smaller the better; None: the last reading.
 
     Yields:
-        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every candidate; then ``step``,
-        ``lr`` (the chosen candidate), ``score`` (of the readings up to here) and the columns read.
+        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every candidate, and its
+        ``factor`` where there are factors; then ``step``, ``lr`` (the chosen candidate), ``score`` (of the readings up
+        to here) and the columns read.
     """
-    before, candidates = trial.restored, trial["candidates"] if candidates is None else candidates
+    before, factors = trial.restored, trial.settings.get("factors", [])
+    candidates = [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
     scores: list[float] = list(before.get("scores", []))
     for number, candidate in enumerate(candidates):
         if number >= len(scores):
             *_, end = _train(trial, start, candidate, "tuning", on, score or _last, {}, {})
             scores.append(end["score"])
             trial.save({"scores": list(scores)})
-            yield {"candidate": candidate, "candidate_score": scores[-1], "candidate_loss": end[on]}
+            row = {"candidate": candidate, "candidate_score": scores[-1], "candidate_loss": end[on]}
+            yield {**row, "factor": factors[number]} if factors else row
     chosen = candidates[int(np.argmin(scores))]
     yield from _train(trial, start, chosen, "run", on, score or _last, {"scores": scores}, before)
 

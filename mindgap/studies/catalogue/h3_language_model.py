@@ -61,8 +61,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
         return Training(problem, optimizer, trial.torch(f"h3 {phase} order"), {}), read
 
-    steps = [trial["middle"] * factor for factor in trial["factors"]]
-    yield from tuned_run(trial, start, candidates=steps, on="validation_loss")
+    yield from tuned_run(trial, start, on="validation_loss")
 
 
 def judge(runs: Sequence[Run]) -> Verdict:
@@ -134,8 +133,8 @@ STUDIES = (
         figures=(
             Figure("Loss on test text at the chosen step", "test_loss", "loss on test text",
                    caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="candidate",
-                   x_label="step size", log_x=True, log_y=True,
+            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
+                   x_label="times the step in the middle", log_x=True, log_y=True,
                    caption="The same factors around a step of its own for every optimizer."),
         ),
     ),

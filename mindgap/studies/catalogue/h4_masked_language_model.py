@@ -74,8 +74,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
         return Training(problem, optimizer, trial.torch(f"h4, six words, {phase} order"), {}), read
 
-    steps = [trial["middle"] * factor for factor in trial["factors"]]
-    yield from tuned_run(trial, start, candidates=steps, on="validation_loss")
+    yield from tuned_run(trial, start, on="validation_loss")
 
 
 def judge(runs: Sequence[Run]) -> Verdict:
@@ -140,8 +139,8 @@ STUDIES = (
             Figure("Loss on test text at the chosen step", "test_loss", "loss at masked places", facet="depth",
                    caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
             Figure("Masked words that are right", "test_accuracy", "accuracy at masked places", facet="depth"),
-            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="candidate",
-                   x_label="step size", log_x=True, log_y=True, facet="depth"),
+            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
+                   x_label="times the step in the middle", log_x=True, log_y=True, facet="depth"),
         ),
     ),
 )  # fmt: skip
