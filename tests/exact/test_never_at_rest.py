@@ -96,6 +96,9 @@ def test_negative_squares_are_averaged_before_the_root():
     (run,) = made_up(E1, {"constant step": [rows]})
     assert level(run, "gradient_square", 0.0, 0.5) == 1.0  # the reading at the start is left out
     assert level(run, "gradient_square", 0.75, 1.0) == 0.0
+    (short,) = made_up(E1, {"constant step": [rows[:3]]})
+    assert level(short, "gradient_square", 0.75, 1.0) == 0.0
+    assert level(short, "gradient_square", 0.0, 0.25) == 3.0**0.5
 
 
 SMALL = {"steps": 4, "every": 2, "m": 12, "part": 4, "batch": 4, "sharp_every": 2}

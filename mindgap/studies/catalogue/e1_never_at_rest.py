@@ -105,8 +105,8 @@ def loop(trial: Trial) -> Iterator[Row]:
 def level(run: Run, column: str, start: float, end: float) -> float:
     """The mean of a column over that share of a run's readings, the one at the start left out; of squares, its root."""
     values = run.column(column)[1:]
-    part = values[round(start * len(values)) : max(round(end * len(values)), round(start * len(values)) + 1)]
-    mean = float(np.mean(part))
+    first = min(round(start * len(values)), len(values) - 1)  # of a run of few readings the last
+    mean = float(np.mean(values[first : max(round(end * len(values)), first + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
