@@ -14,6 +14,10 @@ of 20 studies of four parts). *Within*: the whole interval; refuted where it lie
 printed. Its other form, with the step divided by the moment (section 3.1 of acclip), is run and printed beside it and
 does not decide: the papers do not say which one they ran, and 1e-4, their step, has the size of the second.
 
+A first run at scale ``cpu`` had lists from a ninth of the middle to nine times it and said *does not hold*, because of
+ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that scale now, with as many steps;
+the rule was not changed, and the random numbers of that run are not used again.
+
 *Differs from the paper.* Two layers (three at scale ``cpu``) for six, no recurrent memory, English prose (Penn Treebank
 at scale ``cpu``) with rare words in one class.
 """
@@ -51,7 +55,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         problem = language_model(
             trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"], length=trial["length"],
-            validation=trial["validation"], seed=stream_seed(trial.seed, f"h3 {phase}"),
+            validation=trial["validation"], seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
         )  # fmt: skip
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"])
 
@@ -59,7 +63,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             with torch.no_grad():
                 return {f"{name}_loss": float(problem.objective.value(part)) for name, part in problem.parts.items()}
 
-        return Training(problem, optimizer, trial.torch(f"h3 {phase} order"), {}), read
+        return Training(problem, optimizer, trial.torch(f"{trial['streams']} {phase} order"), {}), read
 
     yield from tuned_run(trial, start, on="validation_loss")
 
@@ -112,7 +116,8 @@ _METHODS: dict[str, dict[str, Any]] = {
     OTHER: {"optimizer": "acclip, normalized", "middle": 0.006},
 }
 _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, "validation": 256, "steps": 250,
-          "every": 25, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0]}
+          "every": 25, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0],
+          "streams": "h3"}
 
 STUDIES = (
     Study(
@@ -125,7 +130,8 @@ STUDIES = (
         scales={
             "quick": Scale(_QUICK, seeds=3),
             "cpu": Scale({**_QUICK, "text": "ptb", "words": 1000, "width": 32, "layers": 3, "length": 16, "steps": 500,
-                          "every": 50, "validation": 512, "factors": [1 / 9, 1 / 3, 1.0, 3.0, 9.0]}, seeds=3),
+                          "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0],
+                          "streams": "h3, lower"}, seeds=3),
         },
         methods=_METHODS,
         loop=loop,
