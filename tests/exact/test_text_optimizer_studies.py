@@ -19,7 +19,7 @@ H3, H4 = "h3-language-model", "h4-masked-language-model"
 
 def rows(loss: float) -> list[dict]:
     return [{"candidate": 1.0, "candidate_loss": 9.0}, {"candidate": 3.0, "candidate_loss": 8.0},
-            {"step": 1, "test_loss": loss, "lr": 3.0}]  # fmt: skip
+            {"candidate": 0.3, "candidate_loss": 9.0}, {"step": 1, "test_loss": loss, "lr": 3.0}]  # fmt: skip
 
 
 def losses(*, sgd=4.2, gclip=4.0, cclip=3.6, adam=3.6, acclip=3.5, spread=0.01):

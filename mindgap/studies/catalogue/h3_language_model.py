@@ -94,16 +94,18 @@ def final(runs: Sequence[Run], column: str) -> dict[str, list[float]]:
 
 def describe(runs: Sequence[Run], losses: dict[str, list[float]]) -> str:
     """Every method with its mean loss and its median step, and how often that stood at an end of its list."""
-    words = []
-    for name, group in by_method(runs).items():
-        ends = 0
-        for run in group:
-            tried = run.column("candidate")
-            ends += bool(tried) and last(run, "lr") in (min(tried), max(tried))
-        step = float(np.median([last(run, "lr") for run in group]))
-        at_end = f", {ends} of {len(group)} at an end of the list" if ends else ""
-        words.append(f"{name} {np.mean(losses[name]):.4g} (step {step:.3g}{at_end})")
+    words = [f"{name} {np.mean(losses[name]):.4g} ({chosen(group)})" for name, group in by_method(runs).items()]
     return "loss on test text: " + ", ".join(words)
+
+
+def chosen(group: Sequence[Run]) -> str:
+    """The median of the steps chosen, and how often that was one at an end of its list (of three or more)."""
+    ends = 0
+    for run in group:
+        tried = run.column("candidate")
+        ends += len(tried) > 2 and last(run, "lr") in (min(tried), max(tried))
+    step = float(np.median([last(run, "lr") for run in group]))
+    return f"step {step:.3g}" + (f", {ends} of {len(group)} at an end of the list" if ends else "")
 
 
 #: Method -> optimizer and the step in the middle of its list, the same at all scales.

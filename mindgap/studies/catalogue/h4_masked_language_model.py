@@ -31,7 +31,7 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.h3_language_model import NEGLIGIBLE, OTHER, final
+from mindgap.studies.catalogue.h3_language_model import NEGLIGIBLE, OTHER, chosen, final
 from mindgap.studies.findings import Findings, as_ratios, log_ratio, shown
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
@@ -81,13 +81,14 @@ def judge(runs: Sequence[Run]) -> Verdict:
     """The eight parts of the module's text: holds when all do, does not hold when one is refuted, inconclusive in
     between and where nothing was learnt but frequencies."""
     found, losses, accuracies = Findings(), final(runs, "test_loss"), final(runs, "test_accuracy")
-    steps = {name: float(np.median([last(run, "lr") for run in group])) for name, group in by_method(runs).items()}
+    steps = {name: chosen(group) for name, group in by_method(runs).items()}
     floor = last(runs[0], "by_frequency")
     for depth in DEPTHS:
         own = {name.split(", ", 1)[1]: name for name in losses if name.startswith(f"{depth}, ")}
+        table: dict[str, dict[str, Any]]
         table = {name: {"loss": float(np.mean(losses[full])), "accuracy": float(np.mean(accuracies[full])),
                         "step": steps[full]} for name, full in own.items()}
-        lines = [f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} (step {row['step']:.3g})"
+        lines = [f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
                  for name, row in table.items()]
         found.say(f"{depth}: " + ", ".join(lines), depth, table)
         if min(row["loss"] for row in table.values()) >= floor:

@@ -27,7 +27,7 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.h3_language_model import OTHER, final
+from mindgap.studies.catalogue.h3_language_model import OTHER, chosen, final
 from mindgap.studies.findings import Findings
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
@@ -104,16 +104,15 @@ def pre_trained(
 def judge(runs: Sequence[Run]) -> Verdict:
     """Holds when exact match and F1 are higher with ACClip, does not hold when a gain is certainly below 0.2 points;
     inconclusive in between and where nothing was learnt."""
-    found, steps = Findings(), {}
+    found = Findings()
     scores = {key: final(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():
-        steps[name] = float(np.median([last(run, "lr") for run in group]))
         spread = min(1, len(group) - 1)
         table = {key: [float(np.mean(scores[key][name])), float(np.std(scores[key][name], ddof=spread))]
                  for key in SCORES}
         said = ", ".join(f"{title} {100 * table[key][0]:.2f} ± {100 * table[key][1]:.2f}"
                          for key, title in SCORES.items())
-        found.say(f"{name} (step {steps[name]:.3g}): {said}", name, {**table, "step": steps[name]})
+        found.say(f"{name} ({chosen(group)}): {said}", name, {**table, "step": chosen(group)})
     guess = float(np.mean([last(run, "by_place") for run in runs]))
     if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * guess:
         found.usable = False
