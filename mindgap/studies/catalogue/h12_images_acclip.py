@@ -6,8 +6,9 @@ accuracies 0.754 (SGD), 0.716 (Adam) and 0.730 (ACClip). Every trial tunes its o
 factor three apart, each with the full budget of steps, on a network and an order of samples that the run reported does
 not see; chosen by accuracy on the validation part, ties by the loss there. The best candidate is run anew and judged
 by its accuracy on the test part, which nothing was chosen on. Lists differ, because a step of one optimizer is no step
-of another; they were laid so that the best of a wider list, in runs with random numbers of their own and on the
-validation part, lies inside, for digits and for CIFAR-10 alike. How often a choice is an end of its list is reported.
+of another; they were laid so that the best of six wider steps, on the validation part in runs with random numbers of
+their own and steps that fell linearly, lies inside, for digits and for CIFAR-10 alike. How often a choice is an end of
+its list is reported.
 
 The steps of all fall along half a cosine. Other settings are torch's for Adam, momentum 0.9 for SGD, and for ACClip
 the published ones (β 0.9 and 0.99, ε 1e-5, α 1). No optimizer has weight decay.

@@ -14,7 +14,7 @@ that are reported and not judged: the noise of the language model "is becoming i
 Both are trained as in the papers, the transformer with Adam, the convolutions with SGD and momentum, on minibatches of
 the size whose noise is measured. Their steps are the best of three by training loss in runs with random numbers of
 their own, in which no noise was looked at. The image network sees less data than one pass at scale quick and is not
-over-fitted, as in the papers; at scale cpu it is trained on CIFAR-10.
+over-fitted, as in the papers; at scale cpu it is trained on CIFAR-10 with the same step, which was not chosen for it.
 
 *Differs from the paper.* A causal transformer of one or two layers on 1000 words of English prose for BERT, three
 convolutions on digits or CIFAR-10 for ResNet50 on ImageNet; hundreds or thousands of steps.
