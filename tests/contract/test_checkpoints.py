@@ -40,6 +40,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("b3-hyper-cleaning", "SLIP", B3),
     ("b4-hyper-cleaning", "SRBA", B3),
     ("b5-running-time", "BO-REP, p = 0.4", {**B3, "readings": 4}),
+    ("b5-running-time-pairs", "BO-REP", B1),
     ("b6-epochs", "epochs of y, p = 0.2", {**B3, "epochs": 3}),
     ("b7-one-step", "two steps, p = 0.2", {**B3, "tried": 2}),
     ("b7-one-step-representation", "two steps", {**B1, "tried": 2}),

@@ -167,3 +167,44 @@ def test_b7_both_searches_try_the_same_steps_but_for_the_linear_system():
     assert (one["lr_x"], one["lr_y"]) == (two["lr_x"], two["lr_y"])
     assert one["lr_z"] == one["lr_y"] != two["lr_z"]
     assert two["reset_test_accuracy"] == one["test_accuracy"]
+
+
+# ----------------------------------------------------------------------------------------------- B5, time
+B5 = "b5-running-time-pairs"
+
+
+def _b5(slip, borep, top=0.9):
+    """Runs that reach ``top`` after the given seconds, one number a seed."""
+    start = {"test_accuracy": 0.2, "cpu_seconds": 0.01, "oracle_calls": 3, "perfect_accuracy": 1.0}
+    return made_up(
+        B5,
+        {
+            name: [
+                [start, {**start, "test_accuracy": top, "cpu_seconds": seconds, "oracle_calls": 100}]
+                for seconds in every
+            ]
+            for name, every in (("SLIP", slip), ("BO-REP", borep))
+        },
+    )
+
+
+def test_b5_verdict_follows_the_numbers():
+    judge = find(B5).judge
+    short, long = 1 + JITTER, 2 + JITTER
+    verdict = judge(_b5(short, long))
+    assert verdict.verdict == "holds"
+    assert verdict.numbers["ratio"]["digits, 80%"][0] == pytest.approx(2.0, rel=0.01)
+    assert judge(_b5(long, short)).verdict == "does not hold"
+    assert judge(_b5([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5])).verdict == "inconclusive"
+    assert judge(_b5(short, long, top=0.5)).numbers["not_reached"] == [f"digits, {n}%" for n in (60, 70, 80, 85)]
+
+
+def test_b5_rows_have_cpu_time_from_the_warm_start_on():
+    study = find(B5)
+    settings = study.settings("quick", "SLIP", {**SMALL, "tasks": [8, 1, 8]})
+    rows = list(study.loop(Trial("SLIP", 900, settings)))
+    times = [row["cpu_seconds"] for row in rows]
+    assert times == sorted(times)
+    assert 0 < times[0] < times[-1]
+    assert rows[0]["oracle_calls"] == 3  # the throw-away run is not counted
+    assert settings["lr_x"] == TUNED["digits"]["SLIP"][0]
