@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("digits", "turned digits", "snli", "reviews")
 
-#: The baselines of Fig. 1 that are bilevel methods, and SLIP; MAML and ANIL, also there, solve no bilevel problem.
+#: The baselines of Fig. 1 that Table 1 has, and SLIP; MAML and ANIL are in the figure and not in the table.
 METHODS = ("StocBio", "TTSA", "F²SA", "SABA", "MA-SOBA", "BO-REP", "SLIP")
 
 #: the domain whose reviews are kept for the test

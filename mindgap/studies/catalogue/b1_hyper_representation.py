@@ -11,7 +11,7 @@ that training has not seen.
 *Differs from the paper*: word vectors of 50 dimensions, averaged and maximised over a text, and two layers of tanh, in
 place of a recurrent net on 300 dimensions; linear heads, strongly convex as the theory asks; new heads are trained to
 the end for every method alike (the authors' code gives SLIP ten times the others' step there). MAML and ANIL of Fig. 1
-are left out: they solve no bilevel problem. Equal oracle calls for all; what equal epochs would say is told beside it.
+are left out: Table 1 has them not. Equal oracle calls for all; what equal epochs would say is told beside it.
 
 *Steps* come from :func:`mindgap.studies.bilevel_runs.grid_search`, separately for each study and scale: the same grid
 and tuning seeds (``GRIDS``, ``TUNING_SEEDS`` there), the same oracle calls and the loss on validation tasks for all
