@@ -23,7 +23,8 @@ network differed by more than what was asked. So the convolutions start by He's 
 labels drawn is random, so that the loss has a floor to settle on; width, shift and step are others (chosen by the loss
 alone, in trial runs with other random numbers); the reading at the start has eight times the samples; and whether a
 loss has settled is asked of its mean over the seeds, as E11 does. Nothing else of the rule was changed, and no random
-numbers are used again. E2's first run at scale ``quick``, with the start on m samples, said *does not hold*.
+numbers are used again. E2 was run twice at scale ``quick`` on the same random numbers, first with the start on m
+samples: *does not hold* both times.
 
 *Differs from the paper.* E1: three convolutions on shifted digits, at scale ``cpu`` on CIFAR-10 shifted and flipped,
 for ResNet101 on ImageNet; the constant steps are the schedule's first and a tenth of it, not a hundredth. The run with
