@@ -4,7 +4,7 @@ All take the same number of Hessian products on the same two minibatches at the 
 there is one, so a column of errors stands beside each column of times. Peers are called at their innermost function,
 without their training loops. To have them (nothing of the library needs them):
 
-    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 optree
+    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 optree graphviz
     PYTHONPATH=DIR python benchmarks/bilevel.py cleaning
 """
 
