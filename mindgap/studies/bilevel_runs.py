@@ -234,15 +234,12 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 #: Seeds of the grid search, apart from those the studies report; hyper-cleaning's losses differ more between seeds.
-#: study/scale where a scale has seeds of its own: on texts a run takes seconds.
 TUNING_SEEDS: dict[str, tuple[int, ...]] = {
     "b0-unbounded-smoothness": (1000, 1001),
     "b3-hyper-cleaning": (1000, 1001, 1002, 1003, 1004),
     "b4-hyper-cleaning": (1000, 1001, 1002, 1003, 1004),
     "b1-hyper-representation": (1000, 1001),
     "b2-hyper-representation": (1000, 1001),
-    "b1-hyper-representation/cpu": (1000,),
-    "b2-hyper-representation/cpu": (1000,),
 }
 
 
@@ -254,7 +251,7 @@ def main(arguments: Sequence[str]) -> None:
 
     name, scale, column, *pairs = arguments
     study, overrides = find(name), dict(pair.split("=", 1) for pair in pairs)
-    grid, seeds = GRIDS[name], TUNING_SEEDS.get(f"{name}/{scale}", TUNING_SEEDS[name])
+    grid, seeds = GRIDS[name], TUNING_SEEDS[name]
     for method in study.methods:
         tried = grid_search(study, scale, method, grid, column, seeds=seeds, overrides=overrides)
         best, score = tried[0]
