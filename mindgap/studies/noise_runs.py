@@ -10,6 +10,7 @@ import numpy as np
 from mindgap.record.schema import Row, Run
 from mindgap.studies.loop import Trial
 from mindgap.studies.verdict import last
+from mindgap.theory.noise import Stable
 
 #: Answers of *nearly all* seeds: four of five.
 NEARLY_ALL = 0.8
@@ -49,9 +50,7 @@ def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
     rng, shape = trial.numpy("control"), (trial["minibatches"], 100)
     if law == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
-    angle, wait, alpha = rng.uniform(-np.pi / 2, np.pi / 2, shape), rng.exponential(size=shape), 1.5
-    stretch = (np.cos((1 - alpha) * angle) / wait) ** ((1 - alpha) / alpha)
-    return np.linalg.norm(np.sin(alpha * angle) / np.cos(angle) ** (1 / alpha) * stretch, axis=1)
+    return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
 
 
 def number(answer: bool | None) -> float:

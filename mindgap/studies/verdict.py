@@ -21,6 +21,13 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return groups
 
 
+def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs grouped by method, each group in the order of the seeds that every method has: compared seed by seed."""
+    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
+    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    return {name: [group[seed] for seed in seeds] for name, group in groups.items()}
+
+
 def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
     """Runs grouped by the values of some settings, then by seed: groups are compared seed by seed."""
     groups: dict[tuple[Any, ...], dict[int, Run]] = {}
@@ -35,6 +42,11 @@ def last(run: Run, name: str) -> float:
     if not column:
         fail("column", f"must be recorded by {run.header.study}/{run.header.method}", name)
     return float(column[-1])
+
+
+def finals(runs: Iterable[Run], column: str) -> dict[str, list[float]]:
+    """Method -> the last values of a column, in the order of the seeds that every method has."""
+    return {name: [last(run, column) for run in group] for name, group in by_seed(runs).items()}
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:

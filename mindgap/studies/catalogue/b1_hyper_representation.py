@@ -36,7 +36,7 @@ from mindgap.record.schema import Row, Run, Verdict
 from mindgap.studies.loop import Trial
 from mindgap.studies.representation_runs import CPU, KEYS, QUICK, own_steps, representation_method, rows_of, task_of
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.verdict import Comparison, against_all, by_method, mean_interval
+from mindgap.studies.verdict import Comparison, against_all, by_seed, mean_interval
 
 #: ends of the grid, the same for every method
 TUNABLE = {"lr_x": (0.02, 50.0), "lr_y": (0.2, 2.0)}
@@ -57,21 +57,20 @@ def judge(runs: Sequence[Run]) -> Verdict:
     The differences to each other method, over paired seeds, get intervals that together miss with probability 5 %.
     *holds* if all lie above 0, in training and in test; *does not hold* if one lies below 0; *inconclusive* otherwise.
     """
-    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
+    groups = by_seed(runs)
     interval = partial(mean_interval, miss=0.05 / (len(CASES) * (len(groups) - 1)))
-    common = min(group[seed].rows[-1]["x_epoch"] for group in groups.values() for seed in seeds)
+    common = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
     found: dict[str, Comparison] = {}
     epochs: dict[str, Comparison] = {}
     told, numbers = [], {}
     for case, word in CASES.items():
         column = f"{case}_accuracy"
-        ends = {name: np.array([group[s].rows[-1][column] for s in seeds]) for name, group in groups.items()}
-        early = {name: np.array([at_epoch(group[s], column, common) for s in seeds]) for name, group in groups.items()}
+        ends = {name: np.array([run.rows[-1][column] for run in group]) for name, group in groups.items()}
+        early = {name: np.array([at_epoch(run, column, common) for run in group]) for name, group in groups.items()}
         found[word] = against_all(ends, "SLIP", interval)
         epochs[word] = against_all(early, "SLIP", interval)
         place, best = found[word].order.index("SLIP") + 1, found[word].order[0]
-        spread = {name: float(values.std(ddof=1)) if len(seeds) > 1 else 0.0 for name, values in ends.items()}
+        spread = {name: float(values.std(ddof=1)) if len(values) > 1 else 0.0 for name, values in ends.items()}
         told.append(
             f"{word} accuracy of SLIP {ends['SLIP'].mean():.3f} ± {spread['SLIP']:.3f} (place {place} of {len(ends)}; "
             f"best: {best} {ends[best].mean():.3f}), {_stands(found[word])}"

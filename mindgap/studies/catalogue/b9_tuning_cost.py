@@ -25,7 +25,7 @@ from mindgap.studies.bilevel_runs import end_of, random_settings
 from mindgap.studies.cleaning_runs import CPU, QUICK, rows_of, task_of
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
-from mindgap.studies.verdict import by_method, mean_interval
+from mindgap.studies.verdict import by_method, by_seed, mean_interval
 
 #: ends of the search; 1 - beta takes the place of beta, so that it can be drawn on a log scale
 SPACE: dict[str, tuple[float, float]] = {
@@ -96,14 +96,13 @@ def judge(runs: Sequence[Run]) -> Verdict:
     SLIP's class takes fewer numbers, R, I and N are among those that fall away, and the interval lies above 1; *does
     not hold* if the count is otherwise or the interval lies below 1; *inconclusive* otherwise.
     """
-    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
+    groups = by_seed(runs)
     margin = 1 + float(runs[0].header.settings["margin"])
-    first = {method: next(iter(group.values())).rows[0] for method, group in groups.items()}
+    first = {method: group[0].rows[0] for method, group in by_method(runs).items()}
     names = {method: set(first[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")}
     searched = {method: row["searched"] for method, row in first.items()}
     fewer = len(names["SLIP"]) < len(names["BO-REP"]) and set(FALLEN) <= names["BO-REP"] - names["SLIP"]
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    losses = {method: [group[s].column("validation_loss") for s in seeds] for method, group in groups.items()}
+    losses = {method: [run.column("validation_loss") for run in group] for method, group in groups.items()}
     best = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
     cost = {
         method: np.array([needed(row, margin * aim) for row, aim in zip(rows, best[method])])

@@ -48,7 +48,7 @@ from mindgap.studies.findings import Findings
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.training_runs import Training, has_settled, step_factor
-from mindgap.studies.verdict import by_method
+from mindgap.studies.verdict import by_method, by_seed
 
 #: A norm at this share of another or more is no lower.
 NO_LOWER = 0.9
@@ -139,7 +139,7 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Fi
 
 def judge_images(runs: Sequence[Run]) -> Verdict:
     """Every part of the module's list for E1; does not hold when one is refuted, inconclusive where one is open."""
-    found, groups = common(runs, DROPS, {DROPS: 3}), _by_seed(runs)
+    found, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
     end = 0.3  # where the other runs end
     late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
     before = [level(run, "gradient_square", 0.75 * end, end) for run in groups[LONG]]
@@ -150,7 +150,7 @@ def judge_images(runs: Sequence[Run]) -> Verdict:
 
 def judge_language(runs: Sequence[Run]) -> Verdict:
     """Every part of the module's list for E2; does not hold when one is refuted, inconclusive where one is open."""
-    found, groups = common(runs, COSINE, {}), _by_seed(runs)
+    found, groups = common(runs, COSINE, {}), by_seed(runs)
     late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
     for name, group in groups.items():
         before = [level(run, "gradient_square", 0.25, 0.5) for run in group]
@@ -158,13 +158,6 @@ def judge_language(runs: Sequence[Run]) -> Verdict:
     for small, large in pairwise(CONSTANT):
         found.ratio(f"{small}: a larger norm than {large}", late[small], late[large], 1.0)
     return found.verdict()
-
-
-def _by_seed(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs of every method in the order of their seeds, those that every method has: compared seed by seed."""
-    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    return {name: [group[seed] for seed in seeds] for name, group in groups.items()}
 
 
 def _figures(caption: str) -> tuple[Figure, ...]:

@@ -37,7 +37,7 @@ from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.training_runs import Training
 from mindgap.studies.tuned_runs import optimizer_of, tuned_run
-from mindgap.studies.verdict import by_method, last
+from mindgap.studies.verdict import by_method, finals, last
 
 NEGLIGIBLE, COMPARABLE = 0.005, 0.02
 #: Parts that can refute.
@@ -70,7 +70,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def judge(runs: Sequence[Run]) -> Verdict:
     """The four parts of the module's text: holds when all do, does not hold when one is refuted."""
-    found, losses = Findings(), final(runs, "test_loss")
+    found, losses = Findings(), finals(runs, "test_loss")
     found.say(describe(runs, losses), "loss", {name: float(np.mean(values)) for name, values in losses.items()})
     found.below("GClip below SGD", losses["GClip"], losses["SGD"], NEGLIGIBLE, PARTS)
     found.below("Adam below GClip", losses["Adam"], losses["GClip"], NEGLIGIBLE, PARTS)
@@ -83,13 +83,6 @@ def judge(runs: Sequence[Run]) -> Verdict:
         other = log_ratio(losses[OTHER], losses["Adam"])
         found.say(f"not judged: {OTHER} against Adam, {shown(other)}", OTHER, as_ratios(other))
     return found.verdict()
-
-
-def final(runs: Sequence[Run], column: str) -> dict[str, list[float]]:
-    """The last values of a column, method by method, in the order of the seeds that every method has."""
-    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    return {name: [last(group[seed], column) for seed in seeds] for name, group in groups.items()}
 
 
 def describe(runs: Sequence[Run], losses: dict[str, list[float]]) -> str:

@@ -31,13 +31,13 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.h3_language_model import NEGLIGIBLE, OTHER, chosen, final
+from mindgap.studies.catalogue.h3_language_model import NEGLIGIBLE, OTHER, chosen
 from mindgap.studies.findings import Findings, as_ratios, log_ratio, shown
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.training_runs import Training
 from mindgap.studies.tuned_runs import optimizer_of, tuned_run
-from mindgap.studies.verdict import by_method, last, mean_interval
+from mindgap.studies.verdict import by_method, finals, last, mean_interval
 
 DEPTHS = ("shallow", "deep")
 RIVALS = ("Adam", "GClip", "SGD with momentum")
@@ -80,7 +80,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 def judge(runs: Sequence[Run]) -> Verdict:
     """The eight parts of the module's text: holds when all do, does not hold when one is refuted, inconclusive in
     between and where nothing was learnt but frequencies."""
-    found, losses, accuracies = Findings(), final(runs, "test_loss"), final(runs, "test_accuracy")
+    found, losses, accuracies = Findings(), finals(runs, "test_loss"), finals(runs, "test_accuracy")
     steps = {name: chosen(group) for name, group in by_method(runs).items()}
     floor = last(runs[0], "by_frequency")
     for depth in DEPTHS:

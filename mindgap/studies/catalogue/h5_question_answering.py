@@ -27,13 +27,13 @@ import numpy as np
 
 from mindgap.base.source import Source
 from mindgap.record.schema import Row, Run, Verdict
-from mindgap.studies.catalogue.h3_language_model import OTHER, chosen, final
+from mindgap.studies.catalogue.h3_language_model import OTHER, chosen
 from mindgap.studies.findings import Findings
 from mindgap.studies.loop import Trial
 from mindgap.studies.spec import Figure, Scale, Study
 from mindgap.studies.training_runs import Training, step_factor
 from mindgap.studies.tuned_runs import optimizer_of, tuned_run
-from mindgap.studies.verdict import by_method, last, mean_interval
+from mindgap.studies.verdict import by_method, finals, last, mean_interval
 
 #: A gain below this is none.
 SMALLEST = 0.002
@@ -105,7 +105,7 @@ def judge(runs: Sequence[Run]) -> Verdict:
     """Holds when exact match and F1 are higher with ACClip, does not hold when a gain is certainly below 0.2 points;
     inconclusive in between and where nothing was learnt."""
     found = Findings()
-    scores = {key: final(runs, f"test_{key}") for key in SCORES}
+    scores = {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():
         spread = min(1, len(group) - 1)
         table = {key: [float(np.mean(scores[key][name])), float(np.std(scores[key][name], ddof=spread))]
