@@ -34,7 +34,7 @@ $(VENV)/.cluster: $(VENV)/.installed
 	touch $@
 
 test-cluster: $(VENV)/.cluster
-	$(BIN)/python -m pytest tests/contract/test_clusters.py
+	$(BIN)/python -m pytest tests/lab/studies/test_clusters.py
 
 # The adapters against the real trainers, worst-case rates by semidefinite programs, packaged images.
 $(VENV)/.extras: $(VENV)/.installed
@@ -42,8 +42,8 @@ $(VENV)/.extras: $(VENV)/.installed
 	touch $@
 
 test-extras: $(VENV)/.extras
-	$(BIN)/python -m pytest tests/exact/test_adapters.py tests/theory/test_ch2_textbook.py \
-	  tests/theory/test_textbook_and_nonsmooth_studies.py tests/contract/test_data_readers.py
+	$(BIN)/python -m pytest tests/adapters/test_adapters.py tests/lab/theory/test_ch2_textbook.py \
+	  tests/lab/theory/test_textbook_and_nonsmooth_studies.py tests/lab/tasks/test_data_readers.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

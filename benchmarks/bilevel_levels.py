@@ -16,7 +16,7 @@ import time
 import torch
 
 from mindgap.bilevel import METHODS, Power, solve
-from mindgap.tasks.problems import quadratic_problem
+from mindgap.lab.tasks.problems import quadratic_problem
 
 NEUMANN = {"eta": 0.3, "terms": 10}
 #: settings, iterations, level of ||grad Phi||^2
@@ -53,7 +53,7 @@ def main() -> int:
     backend = None
     if options.backend == "jax":
         from mindgap.bilevel.compiled import JaxBackend
-        from mindgap.tasks.problems.compiled import quadratic_losses
+        from mindgap.lab.tasks.problems.compiled import quadratic_losses
 
         backend = JaxBackend(*quadratic_losses())
     missed = 0

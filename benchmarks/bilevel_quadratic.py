@@ -9,8 +9,8 @@ from mindgap.bilevel import METHODS, solve
 
 def part_quadratic(options: Any) -> None:
     from mindgap.bilevel.compiled import JaxBackend
-    from mindgap.tasks.problems import quadratic_problem
-    from mindgap.tasks.problems.compiled import quadratic_losses
+    from mindgap.lab.tasks.problems import quadratic_problem
+    from mindgap.lab.tasks.problems.compiled import quadratic_losses
 
     quadratic = quadratic_problem(lower=32768, upper=1024, dim_y=100, dim_x=10)
     problem, level = quadratic.problem(64), 1e-2

@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mindgap.base.source import Source
+from mindgap.lab.report import write_page
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import Plan, plan, run_all
+from mindgap.lab.studies.spec import AXES, Figure, Scale, Study
 from mindgap.record.schema import End, Header, Row, Run, Verdict, to_json
 from mindgap.record.store import STUDY_FILE, RunWriter, run_file
-from mindgap.report import write_page
-from mindgap.studies.loop import Trial
-from mindgap.studies.run import Plan, plan, run_all
-from mindgap.studies.spec import AXES, Figure, Scale, Study
 
 STEP = 0.001
 

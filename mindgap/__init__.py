@@ -1,13 +1,16 @@
 """Optimization where the textbook's assumptions fail.
 
-The house, from the ground up (a floor uses the floors below it, never one above):
+The library, from the lowest layer up (a layer imports the layers below it, never one above):
 
-* ``record`` - the written form of a run;
-* ``base`` - tensors, randomness, checks, sources, objectives, counts;
-* ``rules`` - pure update maps on lists of tensors, and their fused kernels;
-* ``optim``, ``measure``, ``bilevel``, ``theory`` - four wings that do not know each other;
-* ``tasks``, ``advise``, ``adapters`` - problems to solve, what to do about yours, other people's trainers;
-* ``studies`` and ``report`` - make records, make pages;
+* ``record`` - the written forms of runs, surveys and studies;
+* ``base`` - argument checks, random streams, tensor helpers, objectives, counters;
+* ``rules`` - pure update rules on lists of tensors, and their fused kernels;
+* ``optim``, ``measure``, ``bilevel`` - optimizers, instruments, bilevel methods; they never import each other;
+* ``advise``, ``adapters`` - from measurements to advice; Lightning and Hugging Face.
+
+The laboratory (``pip install 'mindgap[lab]'``) uses the library, never the other way round:
+
+* ``lab.theory``, ``lab.tasks``, ``lab.studies``, ``lab.report`` - theorems, problems, studies, pages;
 * ``cli`` - the command ``mindgap``.
 
 Importing ``mindgap`` imports nothing heavy: ``mindgap list`` and ``mindgap report`` start without torch.
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WINGS = ("optim", "measure", "bilevel", "theory")
+_WINGS = ("optim", "measure", "bilevel")
 
 __all__ = ["Objective", "__version__", *_WINGS]
 

@@ -15,13 +15,13 @@ from mindgap.cli.live import _span
 from mindgap.cli.pages import RunsFolder
 from mindgap.cli.show import progress, say, table
 from mindgap.cli.studies import Names, Records, ScaleName, wanted_studies
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.spec import SCALES
 from mindgap.record.schema import RecordError
 from mindgap.record.store import read_run
-from mindgap.studies.catalogue import find
-from mindgap.studies.spec import SCALES
 
 if TYPE_CHECKING:
-    from mindgap.studies.spec import Study
+    from mindgap.lab.studies.spec import Study
 
 StudyName = Annotated[str, typer.Argument(help="Name of a study ('mindgap list' shows them).", metavar="STUDY")]
 
@@ -30,7 +30,7 @@ def show(
     name: StudyName, runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")
 ) -> None:
     """Print everything a study is: claim, source, scales, methods, settings, figures, and what it has cost."""
-    from mindgap.studies.tune import chosen
+    from mindgap.lab.studies.tune import chosen
 
     study = find(name)
     facts = [
@@ -126,9 +126,9 @@ def tune(
 ) -> None:
     """Search each method's settings with equal budgets, on validation data; 'mindgap run' uses what is chosen."""
     from mindgap.cli.interrupt import prompt_interrupt
-    from mindgap.studies.sweep import stop_workers
-    from mindgap.studies.tune import TUNING_FILE
-    from mindgap.studies.tune import tune as search
+    from mindgap.lab.studies.sweep import stop_workers
+    from mindgap.lab.studies.tune import TUNING_FILE
+    from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale)
     for study in studies:
@@ -160,7 +160,7 @@ def watch(
     rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0,
 ) -> None:
     """Draw the page again whenever records have changed; an open page reloads itself."""
-    from mindgap.report import write_page
+    from mindgap.lab.report import write_page
 
     positive("every", every)
     whole("rounds", rounds)
@@ -197,7 +197,7 @@ def compare(
     level: Annotated[float, typer.Option(help="How often equal laws may be called different, per curve.")] = 0.001,
 ) -> None:
     """Compare two sets of records: verdicts that changed, curves that differ beyond seed noise (exit status 1)."""
-    from mindgap.report.compare import compare as compare_folders
+    from mindgap.lab.report.compare import compare as compare_folders
 
     found = compare_folders(a, b, level=level)
     table(

@@ -20,7 +20,7 @@ from mindgap.record.schema import Header, Row
 from mindgap.record.store import run_file, slug
 
 if TYPE_CHECKING:
-    from mindgap.studies.run import Plan
+    from mindgap.lab.studies.run import Plan
 
 EVERY = 0.5
 SHOWN = 12

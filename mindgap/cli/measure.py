@@ -22,7 +22,7 @@ def measure(
     seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
 ) -> None:
     """Measure noise, tails, smoothness, curvature and stationarity once, and write the page."""
-    from mindgap.report.survey import write_survey_page
+    from mindgap.lab.report.survey import write_survey_page
 
     problem = load_target(target)
     from mindgap.measure import survey
@@ -64,7 +64,7 @@ def advise(
 ) -> None:
     """Say which of the textbook's assumptions fails, and what helps."""
     from mindgap.advise import diagnose, prescribe
-    from mindgap.report.survey import read_survey, readings_of
+    from mindgap.lab.report.survey import read_survey, readings_of
 
     findings = diagnose(readings_of(read_survey(survey)))
     words = {True: "fails", False: "holds", None: "cannot tell"}

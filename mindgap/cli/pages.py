@@ -18,7 +18,7 @@ def report(
     png: Annotated[Path | None, typer.Option(help="Also write every figure as a PNG into this folder.")] = None,
 ) -> None:
     """Draw the page of a folder of records: verdicts, figures, settings; one file that works offline."""
-    from mindgap.report import write_page
+    from mindgap.lab.report import write_page
 
     say("drawing the page ...")
     print(write_page(runs, out, png=png))
@@ -27,8 +27,8 @@ def report(
 def check(runs: RunsFolder) -> None:
     """Judge the records again and exit with status 1 unless every verdict is *holds*."""
     from mindgap.cli.studies import print_verdicts
+    from mindgap.lab.studies.run import judge_folder
     from mindgap.record.store import study_folders
-    from mindgap.studies.run import judge_folder
 
     verdicts = [judge_folder(folder) for folder in study_folders(runs)]
     print_verdicts(verdicts)

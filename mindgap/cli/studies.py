@@ -10,14 +10,14 @@ import typer
 
 from mindgap.base.check import fail, non_negative, one_of
 from mindgap.cli.show import say, table
+from mindgap.lab.studies.catalogue import catalogue, find
+from mindgap.lab.studies.spec import SCALES
 from mindgap.record.schema import End, Header, Verdict
-from mindgap.studies.catalogue import catalogue, find
-from mindgap.studies.spec import SCALES
 
 if TYPE_CHECKING:
-    from mindgap.studies.run import Plan
-    from mindgap.studies.spec import Study
-    from mindgap.studies.sweep import Sweep
+    from mindgap.lab.studies.run import Plan
+    from mindgap.lab.studies.spec import Study
+    from mindgap.lab.studies.sweep import Sweep
 
 #: The studies of ``make demo``: the first of every chapter. The two on hyper-cleaning take half a minute together.
 DEMO = (
@@ -63,9 +63,9 @@ def run(
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
 ) -> None:
     """Run studies and pronounce their verdicts. Running again does only what is missing."""
-    from mindgap.studies.run import plan
-    from mindgap.studies.sweep import Sweep
-    from mindgap.studies.tune import chosen
+    from mindgap.lab.studies.run import plan
+    from mindgap.lab.studies.sweep import Sweep
+    from mindgap.lab.studies.tune import chosen
 
     wanted, overrides = wanted_studies(names, scale)
     non_negative("checkpoint", checkpoint)
@@ -96,9 +96,9 @@ def demo(
     jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
 ) -> None:
     """Run the first studies at scale quick, show their verdicts and draw their page."""
-    from mindgap.report import write_page
-    from mindgap.studies.run import plan
-    from mindgap.studies.sweep import Sweep
+    from mindgap.lab.report import write_page
+    from mindgap.lab.studies.run import plan
+    from mindgap.lab.studies.sweep import Sweep
 
     _carry_out([plan(find(name), "quick") for name in DEMO], out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
@@ -126,8 +126,8 @@ def _carry_out(
 ) -> None:
     from mindgap.cli.interrupt import how_to_go_on, prompt_interrupt
     from mindgap.cli.live import looking_on
-    from mindgap.studies.run import forget, overwritten, run_all, verdict_of
-    from mindgap.studies.sweep import stop_workers
+    from mindgap.lab.studies.run import forget, overwritten, run_all, verdict_of
+    from mindgap.lab.studies.sweep import stop_workers
 
     if force:
         old = overwritten(plans, out)

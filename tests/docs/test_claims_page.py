@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mindgap.studies.catalogue import catalogue
+from mindgap.lab.studies.catalogue import catalogue
 
 PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| [A-Z]\d", line)]

@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 def test_table_is_the_programs():
-    from mindgap.tasks.data.table import table_markdown
+    from mindgap.lab.tasks.data.table import table_markdown
 
     shown = PAGE.split("<!-- table -->\n")[1].split("\n<!-- end -->")[0]
     assert shown == table_markdown()
@@ -33,7 +33,7 @@ def test_blocks_run(block, printed, capsys):
 
 
 def test_every_call_named_there_exists():
-    from mindgap.tasks import data, problems
+    from mindgap.lab.tasks import data, problems
 
     for name in re.findall(r"`(\w+)\(", PAGE):
         assert hasattr(data, name) or hasattr(problems, name), name

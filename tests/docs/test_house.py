@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mindgap"
-ROOMS = ["mindgap", "mindgap.optim", "mindgap.measure", "mindgap.bilevel", "mindgap.theory"]
+ROOMS = ["mindgap", "mindgap.optim", "mindgap.measure", "mindgap.bilevel", "mindgap.lab.theory"]
 
 
 def test_there_is_no_attic() -> None:

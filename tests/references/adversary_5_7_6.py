@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 
-from mindgap.theory import PiecewiseLinear
+from mindgap.lab.theory import PiecewiseLinear
 
 
 def printed_function(points, delta, shift=0) -> PiecewiseLinear:

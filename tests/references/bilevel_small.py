@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from references.bilevel_oracles import Level, Oracles
 
-from mindgap.tasks.problems.quadratic import Quadratic, quadratic_problem
+from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_problem
 
 
 def small_quadratic(lower=256, upper=128, dim_y=6, dim_x=3, seed=0, **constants) -> Quadratic:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mindgap.lab.studies.catalogue import find
 from mindgap.record.schema import End, Header, Run
-from mindgap.studies.catalogue import find
 
 
 def made_up(study, ends, scale="quick"):

@@ -1,0 +1,239 @@
+"""The page of a survey: what ``mindgap measure`` found, as sentences, advice and figures; drawn without torch.
+
+The figures are SVG pictures inside the page, so that it needs no script at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mindgap.advise import Interval, Readings, diagnose, prescribe
+from mindgap.lab.report.figure import figure_svg
+from mindgap.lab.report.pieces import plain, table, text
+from mindgap.record.schema import RecordError
+from mindgap.record.store import read_json, write_atomically
+
+#: Version of the survey's written form that this page reads.
+SURVEY_SCHEMA = 1
+
+_BLUE, _ORANGE, _GREEN = "#0b5cad", "#c2410c", "#15803d"
+_CONFIG = {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}, "legend": {"labelFontSize": 12}}
+
+
+def read_survey(path: Path) -> dict[str, Any]:
+    """A survey as written by ``Survey.write``.
+
+    Raises:
+        RecordError: not a survey, or of another version.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("kind") != "survey":
+        raise RecordError(f"{path} must be a survey written by 'mindgap measure'")
+    if content.get("schema") != SURVEY_SCHEMA:
+        raise RecordError(f"{path}: schema must be {SURVEY_SCHEMA}, the version this program reads, got "
+                          f"{content.get('schema')!r}")  # fmt: skip
+    return content
+
+
+def readings_of(survey: dict[str, Any]) -> Readings:
+    """The numbers that advice rests on, out of a survey."""
+    found = {item["quantity"]: item for item in survey["findings"]}
+    spectrum = survey["figures"].get("spectrum", {})
+    threshold = spectrum.get("threshold", math.nan)
+    known = math.isfinite(threshold) and threshold > 0
+    return Readings(
+        tail_index=_interval(found.get("tail, hill")),
+        smoothness_slope=_interval(found.get("smoothness and gradient norm")),
+        sharpness=spectrum.get("largest") if known else None,
+        threshold=threshold if known else None,
+    )
+
+
+def _interval(item: dict[str, Any] | None) -> Interval | None:
+    if item is None:
+        return None
+    value, low, high = item["value"], item["low"], item["high"]
+    # An upper end may be infinite (no tail at all); a refused measurement is NaN.
+    if not low <= value <= high:
+        return None
+    return Interval(value, low, high)
+
+
+def write_survey_page(survey: Path, out: Path) -> Path:
+    """Draw the page of a survey; the file appears whole or not at all.
+
+    Args:
+        survey: JSON file written by ``Survey.write`` or ``mindgap measure``.
+        out: the HTML file to write.
+    """
+    content = read_survey(Path(survey))
+    out = Path(out)
+    write_atomically(out, render(content))
+    return out
+
+
+def render(survey: dict[str, Any]) -> str:
+    """The whole page as text."""
+    findings = diagnose(readings_of(survey))
+    words = {True: "fails", False: "holds", None: "cannot tell"}
+    judged = [(f.assumption, words[f.fails], f.evidence) for f in findings]
+    advice = [(a.action, a.why, a.code, str(a.source)) for a in prescribe(findings)]
+    sentences = [(f["quantity"], f["sentence"]) for f in survey["findings"]]
+    about = [(name, plain(value)) for name, value in survey["about"].items()]
+    style = (resources.files("mindgap.lab.report") / "assets" / "page.css").read_text(encoding="utf-8")
+    cards = "".join(_card(title, caption, draw(survey["figures"][name])) for name, title, caption, draw in _FIGURES
+                    if name in survey["figures"])  # fmt: skip
+    parts = [
+        _part("What was measured", table(("quantity", "in words"), sentences, label="findings")),
+        _part("Which assumption fails", table(("assumption", "verdict", "evidence"), judged, label="assumptions"))
+        if judged
+        else "",
+        _part("What helps", table(("do", "why", "code", "source"), advice, label="advice")) if advice else "",
+        f'<section class="study"><h2>Figures</h2><div class="figures">{cards}</div></section>' if cards else "",
+        _part("About", table(("what", "value"), about, label="about the survey")),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>mindgap: survey</title>\n<style>\n{style}\n.figure svg {{ max-width: 100%; height: auto; "
+        "background: #fff; border-radius: 6px; }</style>\n</head>\n<body>\n"
+        "<header><div><h1>What your loss surface and your gradient noise are like</h1></div></header>\n"
+        f"<main>\n{''.join(parts)}\n</main>\n<footer><p>Drawn by mindgap.</p></footer>\n</body>\n</html>\n"
+    )
+
+
+def _part(title: str, inner: str) -> str:
+    return f'<section class="study"><h2>{text(title)}</h2>{inner}</section>'
+
+
+def _card(title: str, caption: str, spec: dict[str, Any]) -> str:
+    full = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "config": _CONFIG,
+        "width": 420,
+        "height": 240,
+    }
+    svg = figure_svg({**full, **spec}).replace("<svg ", f'<svg role="img" aria-label="{text(title)}" ', 1)
+    words = f'<h3>{text(title)}</h3><figcaption class="muted">{text(caption)}</figcaption>'
+    return f'<figure class="figure">{words}{svg}</figure>'
+
+
+def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:
+    scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
+    return {"field": name, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _histogram(data: dict[str, Any]) -> dict[str, Any]:
+    edges = data["edges"]
+    bars = [{"a": a, "b": b, "density": d} for a, b, d in zip(edges, edges[1:], data["measured"])]
+    lines = [
+        {"x": (a + b) / 2, "density": d, "law": law}
+        for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
+        for a, b, d in zip(edges, edges[1:], data[key])
+    ]
+    x = {"field": "a", "type": "quantitative", "title": "norm of the noise of a minibatch", "bin": "binned"}
+    return {
+        "layer": [
+            {
+                "data": {"values": bars},
+                "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
+                "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")},
+            },
+            {
+                "data": {"values": lines},
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {
+                    "x": {"field": "x", "type": "quantitative"},
+                    "y": {"field": "density", "type": "quantitative"},
+                    "color": {"field": "law", "title": None, "scale": {"range": [_GREEN, _ORANGE]}},
+                },
+            },
+        ]
+    }
+
+
+def _variance(data: dict[str, Any]) -> dict[str, Any]:
+    rows = _rows(data, ("sizes", "running", "low", "median", "high"))
+    x = _axis("sizes", "minibatches used", log=True)
+    band = {"x": x, "y": _axis("low", "empirical variance", log=True), "y2": {"field": "high"}}
+    line = {"x": x, "y": _axis("running", "empirical variance", log=True)}
+    return {
+        "data": {"values": rows},
+        "layer": [
+            {"mark": {"type": "area", "color": _BLUE, "opacity": 0.15}, "encoding": band},
+            {"mark": {"type": "line", "color": _BLUE}, "encoding": line},
+        ],
+    }
+
+
+def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
+    rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
+    rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
+    x, y = _axis("gradient_norm", "‖∇f‖", log=True), _axis("smoothness", "local smoothness", log=True)
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "color": _BLUE},
+        "encoding": {"x": x, "y": y},
+    }
+
+
+def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
+    values = [{"value": v, "what": "Ritz values"} for v in data["values"]]
+    layers: list[dict[str, Any]] = [
+        {
+            "data": {"values": values},
+            "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
+            "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")},
+        }
+    ]
+    if math.isfinite(data["threshold"]):
+        rule = {"x": {"field": "value", "type": "quantitative"}}
+        layers.append(
+            {
+                "data": {"values": [{"value": data["threshold"]}]},
+                "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]},
+                "encoding": rule,
+            }
+        )
+    return {"height": 110, "layer": layers}
+
+
+def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = ("loss", "gradient_norm", "noise", "sharpness")
+    last = data[-1]
+    rows = [
+        {"samples": row["samples"], "share": row[name] / last[name], "quantity": name.replace("_", " ")}
+        for row in data
+        for name in names
+        if last[name] and math.isfinite(row[name]) and math.isfinite(last[name])
+    ]
+    x, y = _axis("samples", "samples used", log=True), _axis("share", "estimate over the last one")
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "line", "point": True},
+        "encoding": {"x": x, "y": y, "color": {"field": "quantity", "title": None}},
+    }
+
+
+def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    columns = [data[name] for name in names]
+    rows = [dict(zip(names, values)) for values in zip(*columns)]
+    return [row for row in rows if all(math.isfinite(v) for v in row.values())]
+
+
+_FIGURES: tuple[tuple[str, str, str, Callable[[Any], dict[str, Any]]], ...] = (
+    ("noise_histogram", "Norms of the gradient noise", "Bars: measured. Lines: Gaussian noise of the same mean "
+     "square and effective dimension; stable noise of the same median.", _histogram),
+    ("variance_growth", "Empirical variance against the number of minibatches", "Line: in the order drawn. Band: over "
+     "random orders. It levels off where the variance is finite.", _variance),
+    ("smoothness", "Local smoothness against the gradient norm", "Along gradient descent from here. A rising cloud "
+     "means smoothness that grows with the gradient.", _smoothness),
+    ("spectrum", "Edge of the Hessian's spectrum", "The dashed line is the stability threshold of the optimizer, where "
+     "one is known.", _spectrum),
+    ("settling", "How the estimates settle as the sample grows", "Each quantity over its value on the whole "
+     "sample.", _settling),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Studies of heavy-tailed gradient noise (claims H)."""

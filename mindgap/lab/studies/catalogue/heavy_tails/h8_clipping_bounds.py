@@ -1,0 +1,216 @@
+"""H8, bounds: GClip and CClip stay below Theorem 4.4.2, Corollary 4.5.1 and Theorem 4.5.1; what the dimension does."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def noise_law(name: str, alpha: float, horizon: int) -> Any:
+    """A law whose α-moment is finite, with a tail as heavy as that allows (or none).
+
+    The rare jump is made for the longest horizon: about one of them in a run, of the size of the last threshold.
+    """
+    from mindgap.lab import theory
+
+    return {
+        "gaussian": lambda: theory.Gaussian(scale=0.5),
+        "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),
+        "pareto": lambda: theory.SymmetricPareto(index=alpha + 0.1, scale=0.2),
+        "stable": lambda: theory.Stable(index=min(2.0, alpha + 0.05), scale=0.2),
+        "rare jump": lambda: theory.TwoPoint(probability=1 / horizon, scale=8 * horizon ** (1 / alpha)),
+    }[name]()
+
+
+def loop_bounds(trial: Trial) -> Iterator[Row]:
+    """Mean error of the averaged output over replicas, against the bound, for every law, α and μ."""
+    from mindgap.lab import theory
+
+    d, optimum, horizons, runs = trial["dimension"], 0.4, trial["horizons"], trial["replicas"]
+    for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
+        law = noise_law(name, alpha, max(horizons))
+        rng = trial.numpy(f"{name} {alpha} {mu}")
+        # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the noise.
+        a = theory.CoordinateMoment(alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * d, mu=mu)
+        g = theory.StronglyConvexMoment(alpha=alpha, G=a.norm(alpha), mu=mu)
+        start = rng.uniform(-1, 1, (runs, d))
+        tau = theory.cclip_threshold if trial["clip"] == "cclip" else theory.gclip_threshold
+        record: Any = a if trial["clip"] == "cclip" else g
+
+        def gradient(x: np.ndarray, k: int, mu=mu, law=law, rng=rng) -> np.ndarray:  # type: ignore[no-untyped-def]
+            return mu * (x - optimum) + law.sample(rng, x.shape)
+
+        def step(k: int, mu: float = mu) -> float:
+            return 4 / (mu * (k + 1))
+
+        with trial.timed():
+            out = theory.weighted_average_runs(
+                gradient, start, step, partial(tau, record), horizons, method=trial["clip"], box=(-1.0, 1.0)
+            )
+        for k, points in zip(horizons, out):
+            error = mu / 2 * ((points - optimum) ** 2).sum(1)
+            bound = theory.cclip_bound(a, k) if trial["clip"] == "cclip" else theory.gclip_bound(g, k)
+            bound *= trial["bound_factor"]
+            yield {"law": name, "alpha": alpha, "mu": mu, "k": k, "error": float(error.mean()),
+                   "se": float(error.std() / math.sqrt(runs)), "bound": bound, "ratio": float(error.mean()) / bound}
+
+
+def judge_bounds(runs: Sequence[Run], cell: Sequence[str] = ("law", "alpha", "mu", "k")) -> Verdict:
+    """No mean error (over seeds and replicas) exceeds its bound by more than four standard errors.
+
+    Args:
+        runs: of all methods and seeds.
+        cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
+    """
+    numbers: dict[str, Any] = {}
+    above = 0
+    for name, group in by_method(runs).items():
+        cells: dict[tuple[Any, ...], list[Row]] = {}
+        for run in group:
+            for row in run.rows:
+                cells.setdefault(tuple(row[column] for column in cell), []).append(row)
+        over = 0
+        for rows in cells.values():
+            mean = float(np.mean([row["error"] for row in rows]))
+            se = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
+            over += mean - 4 * se > rows[0]["bound"]
+        largest = max(row["ratio"] for run in group for row in run.rows)
+        numbers[name] = {"cells": len(cells), "above": over, "largest_ratio": largest}
+        above += over
+    text = "; ".join(f"{n}: {v['above']} of {v['cells']} cells above, largest value/bound {v['largest_ratio']:.2g}"
+                     for n, v in numbers.items())
+    return Verdict("does not hold" if above else "holds", text, numbers)
+
+
+def loop_dimension(trial: Trial) -> Iterator[Row]:
+    """sup over jumps of E f(x̄_K) - f* in d dimensions, with ‖B‖_2 = 1 shared equally by the coordinates.
+
+    Coordinates jump independently: -J with p = (B_i/J)^α, else a x_i. Jumps are drawn as positions, because there is
+    about one of them in K·d draws at the sizes that matter.
+    """
+    K, alpha = trial["horizon"], trial["alpha"]
+    for d in trial.cells(trial["dimensions"]):
+        B = d**-0.5
+        G = d ** (1 / alpha) * B  # ‖B‖_α
+        runs = max(trial["least_runs"], trial["coordinates"] // d)
+        # Jumps around the thresholds of both methods at the horizon: each is worst near its own.
+        sizes = sorted({float(s * m) for s in (B * K ** (1 / alpha), G * K ** (1 / alpha)) for m in trial["multiples"]})
+        best: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
+        for J in sizes:
+            rng = trial.numpy(f"{d} {J}")
+            with trial.timed():
+                error = _rare_jumps(rng, d, runs, K, alpha, B, G, J, trial["clip"])
+            if error.mean() > best["error"]:
+                best = {"error": float(error.mean()), "se": float(error.std() / math.sqrt(runs)), "jump": J}
+        yield {"dimension": d, **best, "printed_bound": 16 * d * G**2 / (K + 1) ** (2 * (alpha - 1) / alpha)}
+
+
+def _rare_jumps(
+    rng: np.random.Generator, d: int, runs: int, K: int, alpha: float, B: float, G: float, J: float, clip: str
+) -> np.ndarray:
+    """f(x̄_K) - f* of every run from x_0 = 0, μ = 1; the weighted average is kept on the fly."""
+    p = (B / J) ** alpha
+    a, b = 1 / (1 - p), p * J
+    x, total, flat = np.zeros((runs, d)), np.zeros((runs, d)), np.arange(runs)
+    for k in range(1, K + 1):
+        total += k * x
+        where = rng.choice(runs * d, rng.binomial(runs * d, p), replace=False, shuffle=False)
+        row, column = where // d, where % d
+        tau = (B if clip == "cclip" else G) * k ** (1 / alpha)
+        g = a * x
+        g[row, column] = -J
+        if clip == "cclip":
+            np.clip(g, -tau, tau, out=g)
+        else:
+            norm = np.sqrt(np.einsum("ij,ij->i", g, g))
+            over = flat[norm > tau]
+            g[over] *= (tau / norm[over])[:, None]
+        g *= 4 / (k + 1)
+        x -= g
+    mean = total / (K * (K + 1) / 2)
+    return ((mean - b) ** 2).sum(1) / 2
+
+
+def judge_dimension(runs: Sequence[Run]) -> Verdict:
+    """CClip's worst error does not grow with d; GClip's grows like d^(2/α-1), less than the printed d^(2/α)."""
+    groups = by_method(runs)
+    alpha = runs[0].header.settings["alpha"]
+    fits = {}
+    for name, group in groups.items():
+        d = np.array(group[0].column("dimension"))
+        error = np.mean([run.column("error") for run in group], axis=0)
+        se = np.sqrt(np.sum([np.square(run.column("se")) for run in group], axis=0)) / len(group)
+        b, fit = slope(np.log(d), np.log(error))
+        # Sampling error of the slope from the errors' own standard errors, added to the fit's.
+        spread = np.log(d) - np.log(d).mean()
+        fits[name] = (b, math.hypot(fit, float(np.sqrt(((spread * se / error) ** 2).sum()) / (spread @ spread))))
+    (g, ge), (c, ce) = fits["GClip"], fits["CClip"]
+    stated = 2 / alpha - 1
+    holds = abs(c) <= 0.05 + 2 * ce and g - 2 * ge > 0.05 and abs(g - stated) <= 0.1 + 2 * ge
+    text = (
+        f"with ‖B‖_2 = 1 and α = {alpha:g} the worst error grows like d^{g:.2f}±{2 * ge:.2f} for GClip (sharp bound "
+        f"{stated:.2f}, printed bound {2 / alpha:.2f}) and d^{c:.2f}±{2 * ce:.2f} for CClip (bound 0)"
+    )
+    return Verdict("holds" if holds else "does not hold", text, {"GClip": [g, ge], "CClip": [c, ce], "sharp": stated})
+
+
+_BOUNDS = {
+    "laws": ["gaussian", "student", "pareto", "stable", "rare jump"], "alphas": [1.2, 1.5, 1.8, 2.0], "mus": [0.5, 2.0],
+    "dimension": 3, "horizons": [1, 3, 10, 30, 100], "replicas": 20, "bound_factor": 1.0,
+}  # fmt: skip
+_DIM = {
+    "alpha": 1.5, "horizon": 60, "dimensions": [1, 10, 100, 1000], "coordinates": 20_000, "least_runs": 250,
+    "multiples": [1.0, 2.0],
+}  # fmt: skip
+
+STUDIES = (
+    Study(
+        name="h8-errors-below-bounds",
+        claim="H8",
+        title="GClip and CClip stay below their strongly convex bounds",
+        statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for CClip.",
+        source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
+        scales={
+            "quick": Scale(_BOUNDS, seeds=2),
+            "cpu": Scale({**_BOUNDS, "horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0],
+                          "replicas": 200}, seeds=2),
+        },
+        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
+        loop=loop_bounds,
+        judge=judge_bounds,
+        figures=(
+            Figure("Error over bound", "ratio", "mean error / bound", x="k", x_label="k", kind="points", log_x=True,
+                   log_y=True, facet="alpha", hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
+        ),
+    ),
+    Study(
+        name="h8-dimension",
+        claim="H8",
+        title="CClip's worst error is free of the dimension, GClip's is not",
+        statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on d, GClip's grows.",
+        source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
+        scales={
+            "quick": Scale(_DIM),
+            "cpu": Scale({**_DIM, "horizon": 300, "coordinates": 200_000, "least_runs": 500,
+                          "multiples": [0.7, 1.0, 1.5, 2.5]}, seeds=2),
+        },
+        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
+        loop=loop_dimension,
+        judge=judge_dimension,
+        figures=(
+            Figure("Worst error against dimension", "error", "E f(x̄_K) - f*", x="dimension", x_label="d", log_x=True,
+                   log_y=True, caption="Errors on the worst rare jump, with ‖B‖_2 = 1 shared by all coordinates."),
+        ),
+    ),
+)

@@ -1,0 +1,171 @@
+"""H9: what no method can do: the Bernoulli quadratics of Theorem 4.4.3 and the zero-chain of Theorem 4.4.4."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def loop_quadratics(trial: Trial) -> Iterator[Row]:
+    """The average error over the two problems that k samples cannot tell apart, against 2^(-14) k^(-2(α-1)/α)."""
+    from mindgap.lab import theory
+
+    for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
+        epsilon = theory.hardest_epsilon(alpha, k)
+        bound = trial["bound_factor"] * theory.strongly_convex_lower_bound(alpha, k)
+        with trial.timed():
+            if trial["rule"] == "bayes":
+                error, se = theory.bayes_risk(alpha, epsilon, k), 0.0
+            else:
+                values = np.concatenate([_runs(trial, alpha, epsilon, k, nu) for nu in (0, 1)])
+                error, se = float(values.mean()), float(values.std() / math.sqrt(len(values)))
+        yield {"alpha": alpha, "k": k, "error": error, "se": se, "bound": bound, "ratio": error / bound}
+
+
+def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.ndarray:
+    """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0, 1/2]."""
+    from mindgap.lab import theory
+
+    f = theory.BernoulliQuadratic(alpha, epsilon, nu)
+    rng = trial.numpy(f"coins {alpha} {k} {nu}")
+    threshold = (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
+    out = theory.weighted_average_runs(
+        lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
+        np.full((trial["replicas"], 1), 0.25), lambda j: 4 / (j + 1), threshold, [k], method="cclip", box=(0.0, 0.5),
+    )  # fmt: skip
+    return np.asarray(f.value(out[0, :, 0]))
+
+
+def judge_quadratics(runs: Sequence[Run]) -> Verdict:
+    """No method's mean error lies four standard errors below the bound, nor below the exact Bayes risk."""
+    groups = by_method(runs)
+    bayes = {(r["alpha"], r["k"]): r["error"] for run in groups["Bayes rule"] for r in run.rows}
+    below, numbers = 0, {}
+    for name, group in groups.items():
+        rows = [row for run in group for row in run.rows]
+        under = [r for r in rows if r["error"] + 4 * r["se"] < max(r["bound"], 0.999 * bayes[r["alpha"], r["k"]])]
+        below += len(under)
+        numbers[name] = {"below": len(under), "smallest_ratio": min(r["ratio"] for r in rows)}
+    text = ", ".join(f"{n}: smallest error/bound {v['smallest_ratio']:.3g}" for n, v in numbers.items())
+    return Verdict("does not hold" if below else "holds", f"{text}; {below} values below", numbers)
+
+
+def loop_chain(trial: Trial) -> Iterator[Row]:
+    """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <= (d-1)/(2p)."""
+    from mindgap.lab import theory
+
+    for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
+        hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
+        rng = trial.numpy(f"chain {alpha} {epsilon}")
+        steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
+        x, least = np.zeros((trial["replicas"], hard.dimension)), math.inf
+        with trial.timed():
+            for _ in range(steps + 1):
+                exact = hard.gradient(x)
+                norm = np.linalg.norm(exact, axis=1)
+                least = min(least, float(norm.mean() + 4 * norm.std() / math.sqrt(len(norm))))
+                z = (rng.random(len(x)) < hard.probability).astype(float)
+                g = hard.oracle.noisy(exact, x / hard.scale, z)
+                x = x - trial["step"] * _rule(trial["rule"], g, hard)
+        finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
+        yield {"alpha": alpha, "epsilon": epsilon, "dimension": hard.dimension, "probability": hard.probability,
+               "steps": hard.steps, "run": steps, "ratio": least / epsilon, "finished": finished}
+
+
+def _moment(alpha: float, trial: Trial) -> float:
+    """G such that p is 1/2 at the largest ε: the number of steps then grows by the stated power as ε falls."""
+    margin = max(trial["epsilons"]) * 5000 ** (1 / alpha) * 2 ** ((alpha - 1) / alpha)
+    return 4 * math.sqrt(trial["delta"]) + margin * (1 + 1e-9)
+
+
+def _rule(name: str, g: np.ndarray, hard: Any) -> np.ndarray:
+    """SGD, GClip, sign descent on what was seen: all of them move only along coordinates that a gradient has shown."""
+    from mindgap.lab.theory import clip_global
+
+    if name == "sgd":
+        return g
+    if name == "gclip":
+        return clip_global(g, hard.G)
+    return np.sign(g) * hard.scale
+
+
+def judge_chain(runs: Sequence[Run]) -> Verdict:
+    """E‖∇f‖ stays above ε for all stated steps, and their number grows like ε^(-(3α-2)/(α-1))."""
+    numbers: dict[str, Any] = {}
+    holds = True
+    for name, group in by_method(runs).items():
+        rows = [row for run in group for row in run.rows]
+        least = min(row["ratio"] for row in rows)
+        numbers[name] = {"least_ratio": least, "finished": max(row["finished"] for row in rows)}
+        holds &= least >= 1
+    powers = {}
+    for alpha in sorted({row["alpha"] for row in rows}):
+        mine = [row for row in rows if row["alpha"] == alpha]
+        b, _ = slope(np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine]))
+        powers[alpha] = -b
+        holds &= abs(-b / ((3 * alpha - 2) / (alpha - 1)) - 1) < 0.15  # ⌊·⌋ and d - 1 bend the line at small d
+    text = ", ".join(f"{n}: least E‖∇f‖/ε {v['least_ratio']:.2f}" for n, v in numbers.items())
+    text += "; steps grow like " + ", ".join(
+        f"ε^-{p:.2f} (α={a:g}, stated {(3 * a - 2) / (a - 1):.2f})" for a, p in powers.items()
+    )
+    numbers["powers"] = {f"alpha={a:g}": p for a, p in powers.items()}
+    return Verdict("holds" if holds else "does not hold", text, numbers)
+
+
+_QUAD = {"alphas": [1.2, 1.5, 1.8, 2.0], "horizons": [1, 10, 100, 300], "replicas": 1000, "bound_factor": 1.0}
+_CHAIN = {
+    "alphas": [1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125], "delta": 7296.0, "replicas": 50, "step": 3.0,
+    "stretch": 1.0, "limit": 20_000,
+}  # fmt: skip
+
+STUDIES = (
+    Study(
+        name="h9-bernoulli-quadratics",
+        claim="H9",
+        title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
+        statement="Every method that sees k stochastic gradients has an expected error of at least "
+        "2^(-14) k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
+        source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
+        scales={
+            "quick": Scale(_QUAD),
+            "cpu": Scale({**_QUAD, "horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=2),
+        },
+        methods={"Bayes rule": {"rule": "bayes"}, "GClip": {"rule": "gclip"}, "averaged SGD": {"rule": "sgd"}},
+        loop=loop_quadratics,
+        judge=judge_quadratics,
+        figures=(
+            Figure("Error over the lower bound", "ratio", "error / bound", x="k", x_label="k", log_x=True, log_y=True,
+                   facet="alpha", hlines={"bound": 1.0}, caption="The Bayes rule is exact: nothing can lie below it."),
+        ),
+    ),
+    Study(
+        name="h9-zero-chain",
+        claim="H9",
+        title="Zero-respecting methods stay above ε on the zero-chain",
+        statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
+        "ε^(-(3α-2)/(α-1)).",
+        source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
+        scales={
+            "quick": Scale(_CHAIN),
+            "cpu": Scale({**_CHAIN, "epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
+        },
+        methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
+        loop=loop_chain,
+        judge=judge_chain,
+        figures=(
+            Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
+                   x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},
+                   caption="For so many steps the gradient stays above ε, whatever a method does with what it saw."),
+        ),
+    ),
+)

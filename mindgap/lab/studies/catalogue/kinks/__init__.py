@@ -1,0 +1,1 @@
+"""Studies of non-differentiable objectives (claims N)."""

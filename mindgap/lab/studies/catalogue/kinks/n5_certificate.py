@@ -1,0 +1,204 @@
+"""N5: a certificate of (δ, ε)-stationarity at a given point, against exact distances; Proposition 5.3.1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method
+from mindgap.record.schema import Row, Run, Verdict
+
+#: Fewer points than these to which a statement applies decide nothing.
+ENOUGH = 5
+
+
+@dataclass
+class Instance:
+    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant 1, at one point.
+
+    Attributes:
+        x: the point.
+        gradient: of a point.
+        distance: δ -> d(0, ∂f(x + δB)), exactly.
+    """
+
+    x: np.ndarray
+    gradient: Any
+    distance: Any
+
+
+def zigzag_instance(rng: np.random.Generator) -> Instance:
+    """A piecewise linear function of one variable with random slopes in [-1, 1]."""
+    from fractions import Fraction
+
+    from mindgap.lab.theory.chapter5.piecewise import PiecewiseLinear
+
+    breaks = np.cumsum(rng.uniform(0.1, 0.6, size=8))
+    slopes = rng.uniform(-1, 1, size=9)
+    f = PiecewiseLinear(tuple(Fraction(float(b)) for b in breaks), tuple(Fraction(float(s)) for s in slopes))
+    x = rng.uniform(breaks[0], breaks[-1], size=1)
+    return Instance(x, f.gradients, lambda delta: float(f.distance(float(x[0]), delta)))
+
+
+def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 8) -> Instance:
+    """max_i a_i·x + b_i with ‖a_i‖ <= 1: the Goldstein set is the hull of the a_i that are largest within the ball."""
+    a = rng.standard_normal((pieces, dimension))
+    a /= np.linalg.norm(a, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
+    b = rng.uniform(-0.2, 0.2, pieces)
+    x = 0.3 * rng.standard_normal(dimension)
+
+    def distance(delta: float) -> float:
+        from mindgap.measure.min_norm import min_norm_weights
+
+        near = np.array([a[i] for i in range(pieces) if np.linalg.norm(shortest_way(i, a, b, x)) <= delta])
+        weights, _ = min_norm_weights(near @ near.T)
+        return float(np.linalg.norm(weights @ near))
+
+    return Instance(x, lambda at: a[np.argmax(a @ at + b)], distance)
+
+
+def shortest_way(i: int, a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The shortest s such that piece i is largest at x + s; infinite where it never is.
+
+    min ‖s‖ with (a_i - a_j)·s >= the lead of j at x, by non-negative least squares (Lawson and Hanson, least distance
+    programming).
+    """
+    from scipy.optimize import nnls
+
+    others = [j for j in range(len(a)) if j != i]
+    rows = np.array([a[i] - a[j] for j in others])
+    lead = np.array([(a[j] - a[i]) @ x + b[j] - b[i] for j in others])
+    stacked = np.vstack([rows.T, lead])
+    target = np.append(np.zeros(len(x)), 1.0)
+    weights, left = nnls(stacked, target)
+    if left < 1e-12:
+        return np.full(len(x), math.inf)
+    residual = stacked @ weights - target
+    return -residual[:-1] / residual[-1]
+
+
+def quadratic_instance(rng: np.random.Generator, dimension: int = 4, reach: float = 0.6) -> Instance:
+    """½ x·A x with eigenvalues in [0.2, 1]: the gradients within δ of x are a convex set already."""
+    values = rng.uniform(0.2, 1.0, dimension)
+    values[0] = 1.0
+    x = rng.standard_normal(dimension)
+    x *= reach * rng.uniform() / np.linalg.norm(values * x)
+
+    def distance(delta: float) -> float:
+        """min ‖A(x + s)‖ over ‖s‖ <= δ: s = -(A² + νI)⁻¹A²x, with ν >= 0 such that ‖s‖ = δ."""
+        from scipy.optimize import brentq
+
+        if np.linalg.norm(x) <= delta:
+            return 0.0
+
+        def step(nu: float) -> np.ndarray:
+            return -(values**2) * x / (values**2 + nu)
+
+        nu = brentq(lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, np.linalg.norm(x) / delta, xtol=1e-14)
+        return float(np.linalg.norm(values * (x + step(nu))))
+
+    return Instance(x, lambda at: values * at, distance)
+
+
+INSTANCES = {"zigzag": zigzag_instance, "affine": affine_instance, "quadratic": quadratic_instance}
+
+
+def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.ndarray:
+    """What ``goldstein_distance`` shows after 1, 2, ... gradients."""
+    import torch
+
+    from mindgap.base.objective import Objective
+    from mindgap.measure.probes.stationarity import goldstein_distance
+
+    class Point(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = torch.nn.Parameter(torch.tensor(instance.x))
+
+    def loss(model: Any, batch: Any) -> Any:
+        slope = torch.from_numpy(np.asarray(instance.gradient(model.x.detach().numpy())))
+        return (slope * model.x).sum()  # only its gradient is read
+
+    return goldstein_distance(Objective(Point(), loss), [0], delta, samples=samples, seed=seed).curve
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Random points: the certificate against the exact distance, and both parts of Proposition 5.3.1."""
+    rng, samples = trial.numpy("instances"), trial["samples"]
+    make, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
+    curves, rows = [], []
+    for number in range(trial["instances"]):
+        instance = make(rng)
+        delta = float(rng.choice(trial["deltas"]))
+        exact = instance.distance(delta)
+        with trial.timed():
+            curve = _bounds(instance, delta, samples, trial.seed + 1000 * number)
+        curves.append(curve - exact)
+        length = float(np.linalg.norm(instance.gradient(instance.x)))
+        close = instance.distance(trial["radius_factor"] * epsilon / 3) <= epsilon / 3
+        rows.append({"below": curve[-1] < exact - 1e-7, "near": exact <= epsilon / 2,
+                     "shown": exact <= epsilon / 2 and curve[-1] <= epsilon, "first_fails": exact > length + 1e-9,
+                     "close": close, "second_fails": close and length > epsilon})
+    for n in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
+        yield {"step": int(n), "excess": float(np.mean([curve[min(n, len(curve)) - 1] for curve in curves]))}
+    yield {name: int(sum(bool(row[name]) for row in rows)) for name in rows[0]}
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    """No bound lies below the exact distance, the gradient at a point is never shorter than the distance, and on the
+    smooth functions (ε/(3L), ε/3)-stationary points have gradients up to ε.
+
+    How many of the points with a distance up to ε/2 the sampled gradients certify for ε is told, not judged: the
+    thesis states no number of gradients for a given point.
+    """
+    parts, numbers, sound, enough = [], {}, True, True
+    for name, group in by_method(runs).items():
+        last = [run.rows[-1] for run in group]
+        count = {key: sum(row[key] for row in last) for key in last[0]}
+        smooth = name.startswith("smooth")
+        sound &= not count["below"] and not count["first_fails"] and not (smooth and count["second_fails"])
+        enough &= not smooth or count["close"] >= ENOUGH
+        numbers[name] = count
+        text = f"{name}: {count['below']} bounds too low, {count['shown']} of {count['near']} points certified for ε"
+        text += f", (ε/(3L), ε/3) at {count['close']}, ‖∇f‖ > ε at {count['second_fails']} of them"
+        text += "" if smooth else " (they are not smooth)"
+        parts.append(text)
+    verdict = "does not hold" if not sound else "holds" if enough else "inconclusive"
+    return Verdict(verdict, "; ".join(parts), numbers)
+
+
+_QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon": 0.3, "radius_factor": 1.0,
+          "family": "zigzag"}  # fmt: skip
+
+STUDIES = (
+    Study(
+        name="n5-certificate",
+        claim="N5",
+        title="A certificate of (δ, ε)-stationarity",
+        statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
+        "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
+        source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
+        scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale({**_QUICK, "instances": 300, "samples": 128}, seeds=5)},
+        methods={
+            "piecewise linear": {"family": "zigzag"},
+            "largest of 8 affine functions": {"family": "affine"},
+            "smooth quadratics": {"family": "quadratic"},
+        },
+        loop=loop,
+        judge=judge,
+        figures=(
+            Figure(
+                "How fast the certificate closes in on d(0, ∂f(x + δB))", "excess", "bound less exact distance, mean",
+                x_label="gradients near the point", log_x=True,
+                caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1.",
+            ),
+        ),
+    ),
+)  # fmt: skip

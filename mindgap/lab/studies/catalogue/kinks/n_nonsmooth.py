@@ -1,0 +1,340 @@
+"""N1, N2 and N4: INGD, Stochastic INGD, and the oracles that nobody gets past (thesis, chapter 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
+    """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded below."""
+    from mindgap.lab.theory.chapter5.piecewise import PiecewiseLinear
+
+    widths = rng.uniform(0.05, 0.5, size=2 * teeth)
+    widths[0::2] *= 1.5  # falls are longer than rises
+    breaks = tuple(Fraction(float(b)) for b in np.cumsum(widths))
+    slope = Fraction(L)
+    return PiecewiseLinear((Fraction(0), *breaks), (-slope, *[-slope, slope] * teeth, slope))
+
+
+def ingd_loop(trial: Trial) -> Iterator[Row]:
+    """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L, δ, ε)."""
+    from mindgap.lab.theory.chapter5.thm_5_4_1 import NonsmoothTarget, ingd_calls_printed, ingd_gradient_calls
+
+    for L in trial["L"]:
+        for share in trial["epsilon_over_L"]:
+            for delta in trial["delta"]:
+                if trial["function"] == "zigzag":
+                    f = zigzag(trial.numpy("teeth"), L)
+                    c = NonsmoothTarget(L, float(f.value(-0.5) - f.infimum), delta, share * L, trial["gamma"])
+                    row = _run_ingd(trial, c, [-0.5], _oracle(f))
+                    row["distance"] = float(f.distance(row.pop("x")[0], delta))
+                else:
+                    row, c = _smooth(trial, L, share)
+                yield {"L": L, "delta": c.delta, "epsilon": c.epsilon, "bound_printed": ingd_calls_printed(c),
+                       "share": row["oracle_calls"] / ingd_calls_printed(c),
+                       "bound_proved": 2 * ingd_gradient_calls(c), **row}
+
+
+def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
+    return lambda at: (f.values(at)[0], f.gradients(at))
+
+
+def _smooth(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
+    """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times ``radius_factor``)."""
+    from mindgap.lab.theory.chapter5.thm_5_4_1 import NonsmoothTarget, one_inner_step_radius
+
+    epsilon = share * L
+    start = 10 * epsilon / L * np.array([0.6, -0.8])
+    delta = 0.999 * trial["radius_factor"] * one_inner_step_radius(L, epsilon)
+    c = NonsmoothTarget(11 * epsilon, L / 2 * float(start @ start), delta, epsilon, trial["gamma"])
+    row = _run_ingd(trial, c, start, lambda at: (L / 2 * at @ at, L * at))
+    row["distance"] = max(0.0, L * float(np.linalg.norm(row.pop("x"))) - L * delta)
+    return row, c
+
+
+def _run_ingd(trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]) -> Row:
+    """mindgap's INGD until its certificate, or until more calls than stated are spent."""
+    import torch
+
+    from mindgap.lab.theory.chapter5.thm_5_4_1 import ingd_calls_printed, ingd_inner_steps
+    from mindgap.optim import INGD
+
+    x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
+    inner = trial["inner"] or ingd_inner_steps(c)
+    optimizer = INGD([x], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed)
+
+    def closure() -> torch.Tensor:
+        value, gradient = oracle(x.detach().numpy())
+        x.grad = torch.from_numpy(np.asarray(gradient))
+        return torch.tensor(float(value), dtype=torch.float64)
+
+    longest = 0
+    with trial.timed():
+        while not optimizer.result().certified and optimizer.result().oracle_calls <= ingd_calls_printed(c):
+            optimizer.step(closure)
+            longest = max(longest, optimizer.result().inner_steps)
+    result = optimizer.result()
+    return {"oracle_calls": result.oracle_calls, "certified": result.certified, "longest_search": longest,
+            "x": x.detach().numpy()}
+
+
+def judge_ingd(runs: Sequence[Run]) -> Verdict:
+    """At most a share γ of the runs needs more calls than stated; certificates are true; smooth: one inner step."""
+    rows = {method: [row for run in group for row in run.rows] for method, group in by_method(runs).items()}
+    gamma = runs[0].header.settings["gamma"]
+    everything = [row for found in rows.values() for row in found]
+    late = np.mean([not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in everything])
+    share = max(row["oracle_calls"] / row["bound_printed"] for row in everything)
+    untrue = sum(row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in everything)
+    inner = max(row["longest_search"] for row in rows["smooth"])
+    holds = late <= gamma and untrue == 0 and inner == 1
+    measured = (
+        f"{len(everything)} runs: {late:.0%} over the stated calls (allowed {gamma:.0%}), the costliest at {share:.1%} "
+        f"of them; {untrue} untrue certificates; on smooth functions at most {inner} inner step(s) a search"
+    )
+    numbers = {"late": float(late), "largest_share": share, "untrue": untrue, "smooth_inner_steps": inner}
+    return Verdict("holds" if holds else "does not hold", measured, numbers)
+
+
+def stochastic_loop(trial: Trial) -> Iterator[Row]:
+    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the rule x_{max(i-K,1)}."""
+    from mindgap.lab.theory.chapter5.thm_5_5_1 import StochasticTarget, mean_direction_bound, stochastic_rule
+
+    c = StochasticTarget(trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"])
+    rule, rng, runs = stochastic_rule(c), trial.numpy("run"), trial["runs"]
+    beta = 1 - trial["beta_factor"] * (1 - rule.beta)
+    drawn = rng.integers(1, rule.T + 1, size=runs)
+    output_at = np.array([rule.output_index(int(i)) for i in drawn])
+    # f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L elsewhere
+    x = np.full(runs, c.Delta / c.L)
+    output = x.copy()
+    m = c.L * np.sign(x) + c.sigma * rng.choice([-1.0, 1.0], size=runs)
+    # stop where a row is due or an output is taken; between two stops nothing but Algorithm 3 runs
+    marks = {*np.geomspace(1, rule.T, 30).astype(int).tolist(), rule.T}
+    stops = sorted(marks | set(output_at.tolist()) | set(range(1, rule.T, 4096)))
+    total, kick, p, q = 0.0, (1 - beta) * c.sigma, rule.p, rule.q
+    reached = trial.restored.get("step", 0)
+    if trial.restored:
+        x, m, output = (trial.restored[name].numpy().copy() for name in ("x", "m", "output"))
+        total, rng.bit_generator.state = trial.restored["total"], trial.restored["rng"]
+    for t, following in zip(stops, [*stops[1:], rule.T + 1], strict=True):
+        if t < reached:
+            continue
+        output[output_at == t] = x[output_at == t]
+        if t in marks and t != reached:
+            trial.save(lambda: _state(t, rng, total, x=x, m=m, output=output))  # noqa: B023
+            yield {"step": t, "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
+                   "bound": mean_direction_bound(c)}
+        with trial.timed():
+            count = following - t
+            uniform = rng.random((count, runs))
+            kicks = kick * (2.0 * rng.integers(0, 2, size=(count, runs)) - 1)
+            for u, noise in zip(uniform, kicks):
+                size = np.abs(m)
+                total += np.add.reduce(size)
+                step = m / (p * size + q)
+                slope = np.sign(x - u * step)
+                x = x - step
+                m = beta * m + ((1 - beta) * c.L) * slope + noise
+    distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
+    yield {"step": rule.T, "mean_distance": float(distance.mean()), "stationary": float((distance <= c.epsilon).mean()),
+           "distance_bound": c.epsilon / 3}
+
+
+def _state(step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray) -> dict[str, Any]:
+    """Where ``stochastic_loop`` stands after the row of that step, as tensors and numbers."""
+    import torch
+
+    saved = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+    return {"step": step, "total": float(total), "rng": rng.bit_generator.state, **saved}
+
+
+def judge_stochastic(runs: Sequence[Run]) -> Verdict:
+    """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are stationary."""
+    direction = float(np.mean([run.column("mean_direction")[-1] for run in runs]))
+    bound = runs[0].column("bound")[0]
+    distance = float(np.mean([run.column("mean_distance")[0] for run in runs]))
+    stationary = float(np.mean([run.column("stationary")[0] for run in runs]))
+    limit = runs[0].column("distance_bound")[0]
+    holds = direction <= bound and distance <= limit and stationary >= 2 / 3
+    measured = (
+        f"mean ‖m_t‖ is {direction:.3g} (bound {bound:.3g}); mean distance at the outputs {distance:.3g} "
+        f"(bound {limit:.3g}); {stationary:.0%} of the outputs are (δ, ε)-stationary (2/3 stated)"
+    )
+    numbers = {"mean_direction": direction, "bound": bound, "mean_distance": distance, "stationary": stationary}
+    return Verdict("holds" if holds else "does not hold", measured, numbers)
+
+
+def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
+    """An optimizer as an algorithm that sees nothing but the oracle's answers; runs until its calls are spent."""
+    import torch
+
+    from mindgap.optim import INGD, GClip, StochasticINGD
+
+    make: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
+        "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
+        "GClip": lambda p: GClip(p, lr=0.05, tau=0.3),
+        "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.1, lipschitz=1.0, inner=50),
+        "StochasticINGD": lambda p: StochasticINGD(p),
+        "Adam": lambda p: torch.optim.Adam(p, lr=0.02),
+        "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),
+    }
+
+    def algorithm(oracle: Any, start: float) -> float:
+        x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
+        optimizer: Any = make[name]([x])
+
+        def closure() -> torch.Tensor:
+            answer = oracle(float(x.detach()))
+            value, gradient = answer if isinstance(answer, tuple) else (0.0, answer)
+            x.grad = torch.tensor([gradient], dtype=torch.float64)
+            return torch.tensor(value, dtype=torch.float64)
+
+        for _ in range(2 * calls):  # an optimizer that stops asking returns where it stands
+            optimizer.step(closure)
+        return float(x.detach())
+
+    return algorithm
+
+
+class _Honest:
+    """|x| with honest answers, in place of an adversary: the statement is false for it."""
+
+    def __init__(self, values: bool, calls: int, delta: float) -> None:
+        self.values, self.calls, self.delta, self.queries = values, calls, delta, [0.4]
+
+    def __call__(self, x: float, direction: float = 0.0) -> Any:
+        from mindgap.lab.theory.chapter5.thm_5_3_1 import OutOfCalls
+
+        if len(self.queries) >= self.calls:
+            raise OutOfCalls
+        self.queries.append(x)
+        gradient = math.copysign(1.0, x) if x else 0.0
+        return (abs(x), gradient) if self.values else gradient
+
+    def play(self, algorithm: Callable[[Any, float], float]) -> Any:
+        from mindgap.lab.theory.chapter5.piecewise import PiecewiseLinear
+        from mindgap.lab.theory.chapter5.thm_5_3_1 import Defeat, OutOfCalls
+
+        try:
+            output = algorithm(self, 0.4)
+        except OutOfCalls:
+            output = self.queries[-1]
+        f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))
+        best = min(float(f.distance(x, self.delta)) for x in [*self.queries, output])
+        return Defeat(f, tuple(self.queries), output, float(f.distance(output, self.delta)), best, True, True)
+
+
+def adversary_loop(trial: Trial) -> Iterator[Row]:
+    """One optimizer against both resisting oracles, over a grid of Δ and δ (L = 1)."""
+    from mindgap.lab.theory.chapter5.thm_5_3_1 import LipschitzClass, ValueAdversary
+    from mindgap.lab.theory.chapter5.thm_5_5_2 import GradientAdversary
+
+    for Delta in trial["Delta"]:
+        for calls in trial["calls"]:
+            delta = Delta / (8 * calls)
+            games: dict[str, Any] = {
+                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
+                "5.5.2": GradientAdversary(Delta, delta, 0.4),
+            }
+            if not trial["resist"]:
+                games = {"5.3.1": _Honest(True, calls, 1e-9), "5.5.2": _Honest(False, calls, delta)}
+            for theorem, game in games.items():
+                with trial.timed():
+                    defeat = game.play(black_box(trial["optimizer"], calls))
+                yield {"theorem": theorem, "Delta": Delta, "delta": delta, "oracle_calls": len(defeat.queries),
+                       "best_distance": defeat.best_distance, "consistent": defeat.consistent,
+                       "in_class": defeat.in_class}
+
+
+def judge_adversary(runs: Sequence[Run]) -> Verdict:
+    """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with every answer."""
+    rows = [row for run in runs for row in run.rows]
+    honest = all(row["consistent"] and row["in_class"] for row in rows)
+    closest = min(row["best_distance"] for row in rows)
+    winners = sorted({run.header.method for run in runs for row in run.rows if row["best_distance"] < 1})
+    holds = honest and closest == 1.0
+    measured = (
+        f"{len(by_method(runs))} optimizers, {len(rows)} games: the smallest distance from stationarity at a query or "
+        f"output is {closest:g} (L = 1); the functions shown {'all' if honest else 'DO NOT all'} agree with the answers"
+        + (f"; not defeated: {', '.join(winners)}" if winners else "")
+    )
+    return Verdict("holds" if holds else "does not hold", measured, {"closest": closest, "games": len(rows)})
+
+
+_GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
+_STOCHASTIC = {"L": 1.0, "sigma": 0.1, "delta": 1.0, "epsilon": 0.98, "beta_factor": 1.0}
+
+STUDIES = (
+    Study(
+        name="n1-ingd",
+        claim="N1",
+        title="INGD's oracle calls",
+        statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls with probability "
+        "1 - γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
+        source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
+        scales={
+            "quick": Scale({**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20),
+            "cpu": Scale({**_GRID, "L": [0.1, 1.0, 10.0], "epsilon_over_L": [0.2, 0.5, 0.8],
+                          "delta": [0.3, 0.1, 0.03]}, seeds=20),
+        },
+        methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}},
+        loop=ingd_loop,
+        judge=judge_ingd,
+        figures=(
+            Figure("Calls against the stated bound", "share", "oracle calls / stated number", x="bound_printed",
+                   x_label="stated number of calls", kind="points", log_x=True, log_y=True, hlines={"stated": 1.0},
+                   caption="A point above 1 has needed more calls than stated; the bound is far from tight here."),
+        ),
+    ),
+    Study(
+        name="n2-stochastic-ingd",
+        claim="N2",
+        title="Stochastic INGD with the theorem's parameters",
+        statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is "
+        "(δ, ε)-stationary with probability at least 2/3.",
+        source=Source("thesis", "Theorem 5.5.1"),
+        scales={
+            "quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
+            "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4),
+        },
+        methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}},
+        loop=stochastic_loop,
+        judge=judge_stochastic,
+        figures=(
+            Figure("Mean of ‖m_t‖ up to step t", "mean_direction", "(1/t) Σ ‖m_s‖", log_x=True, log_y=True,
+                   caption="At the last step it must be at most ε/4."),
+        ),
+    ),
+    Study(
+        name="n4-resisting-oracles",
+        claim="N4",
+        title="Oracles that nobody gets past",
+        statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
+        "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
+        source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
+        scales={
+            "quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
+            "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True}),
+        },
+        methods={name: {"optimizer": name} for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")},
+        loop=adversary_loop,
+        judge=judge_adversary,
+        figures=(
+            Figure("Distance from stationarity after all calls", "best_distance", "d(0, ∂f(x + δB)) at the best point",
+                   x="method", kind="points", facet="theorem", hlines={"L": 1.0},
+                   caption="Every optimizer stays at the largest possible distance, L = 1."),
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Studies of training that never comes to rest (claims E)."""

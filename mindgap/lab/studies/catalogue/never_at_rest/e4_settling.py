@@ -1,0 +1,99 @@
+"""E4: the estimates of loss, gradient norm, noise and sharpness settle as the number of samples grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method
+from mindgap.record.schema import Row, Run, Verdict
+
+QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
+#: Deviations up to this share count as none: single readings are no better (the sharpness has a tolerance of 0.1 %).
+NONE = 0.01
+
+
+def loop(trial: Trial) -> Iterator[Row]:
+    """Train a little; then read (6.2) on growing parts of N samples, in several random orders, against all N."""
+    import torch
+
+    from mindgap.lab.tasks.problems.training import digits_network, prose_transformer
+    from mindgap.measure.probes.statistics import training_statistics
+
+    problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=trial.seed)
+    order, n = trial.torch("order"), trial["samples"]
+    optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
+    for _ in range(trial["steps"]):
+        with trial.timed():
+            optimizer.zero_grad()
+            problem.objective.value(problem.draw(order, 16)).backward()
+            optimizer.step()
+    everything = problem.draw(order, n)
+    for repeat in range(trial["orders"]):
+        shuffled = torch.randperm(n, generator=order)
+        batches = [_part(everything, where) for where in shuffled.split(n // trial["parts"])]
+        found = training_statistics(problem.objective, batches, seed=trial.seed)
+        for growth in found.growth:
+            row: Row = {"order": repeat, "samples": growth.samples}
+            for quantity in QUANTITIES:
+                value, whole = getattr(growth, quantity), getattr(found, quantity)
+                row |= {quantity: value, f"{quantity}_off": value / whole - 1}
+            yield row
+
+
+def _part(batch: Any, where: Any) -> Any:
+    return tuple(t[where] for t in batch) if isinstance(batch, tuple) else batch[where]
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    """For each quantity the root mean squared deviation from the value on all N samples is at N/2 at most half of
+    what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not too small on average on
+    that part, by more than 1 % and two standard errors."""
+    parts, numbers, holds = [], {}, True
+    for name, group in by_method(runs).items():
+        rows = [row for run in group for row in run.rows]
+        sizes = sorted({row["samples"] for row in rows})
+        texts = []
+        for quantity in QUANTITIES:
+            off = {m: np.array([r[f"{quantity}_off"] for r in rows if r["samples"] == m]) for m in sizes}
+            few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
+            bias, doubt = float(np.mean(off[sizes[0]])), 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
+            holds &= half <= max(few / 2, NONE)
+            holds &= quantity not in ("gradient_norm", "sharpness") or bias >= -NONE - doubt
+            numbers[f"{name}, {quantity}"] = {"few": few, "half": half, "bias": bias}
+            texts.append(f"{quantity.replace('_', ' ')} {few:.0%} off (mean {bias:+.0%}) to {half:.0%}")
+        parts.append(f"{name}, from {sizes[0]} to {sizes[-2]} of {sizes[-1]} samples: {', '.join(texts)}")
+    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+
+
+_QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 2, "source": "digits"}
+
+STUDIES = (
+    Study(
+        name="e4-estimates-settle",
+        claim="E4",
+        title="Estimates of the four statistics settle",
+        statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
+        "four estimates converge as m grows to N.",
+        source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
+        scales={
+            "quick": Scale(_QUICK, seeds=2),
+            "cpu": Scale({**_QUICK, "steps": 1000, "samples": 8192, "parts": 128, "orders": 5}, seeds=5),
+        },
+        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
+        loop=loop,
+        judge=judge,
+        figures=tuple(
+            Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
+                   x_label="samples m", kind="points", log_x=True, hlines={"all samples": 0.0})
+            for title, column in (
+                ("Loss", "loss"), ("Gradient norm", "gradient_norm"), ("Noise", "noise"), ("Sharpness", "sharpness"),
+            )
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,272 @@
+"""E7, E9 and E10: one-step changes, compact sets and small steps (thesis, chapter 6)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def change_loop(trial: Trial) -> Iterator[Row]:
+    """|E_{μ_n}[φ(θ) - φ(F(θ))]| over many trajectories of a stochastic map, for growing n."""
+    from mindgap.lab.theory.chapter6.thm_6_4_1 import BoundedValues, one_step_change, one_step_change_bound
+
+    constants = BoundedValues(trial["M"], trial["delta"])
+    with trial.timed():
+        change = one_step_change(*_trajectories(trial))
+    for n in sorted(set(np.geomspace(4, trial["steps"], 20).astype(int).tolist())):
+        now = change[:, n - 1]
+        bound = one_step_change_bound(constants, n)
+        yield {"step": n, "rms": float(np.sqrt(np.mean(now**2))), "bound": bound, "over": float(np.mean(now > bound))}
+
+
+def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
+    """φ(θ_t) and E[φ(F(θ_t)) | θ_t], shape (runs, steps)."""
+    rng, runs, steps, M = trial.numpy("trajectory"), trial["runs"], trial["steps"], trial["M"]
+    if trial["map"] == "uniform":  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
+        values = rng.choice([-M, M], size=(runs, steps))
+        expected = np.zeros_like(values)
+    else:  # SGD on 1 - cos θ with noise ±1; φ = M cos θ is bounded, the iterates are not
+        theta, eta = rng.uniform(-3, 3, size=runs), trial["eta"]
+        values, expected = np.empty((runs, steps)), np.empty((runs, steps))
+        for t in range(steps):
+            theta = theta - eta * (np.sin(theta) + rng.choice([-1.0, 1.0], size=runs))
+            values[:, t] = M * np.cos(theta)
+            ahead = [np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0)]
+            expected[:, t] = M * (ahead[0] + ahead[1]) / 2
+    # a drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one drift higher
+    climb = trial["drift"] * np.arange(1, steps + 1)
+    return values + climb, expected + climb + trial["drift"]
+
+
+def judge_change(runs: Sequence[Run]) -> Verdict:
+    """Over the bound in at most a share δ of the trajectories at every n; falls like n^-1/2, for the uniform map."""
+    holds, parts, numbers = True, [], {}
+    for method, group in by_method(runs).items():
+        over = float(max(np.mean([run.column("over") for run in group], axis=0)))
+        rms = np.mean([run.column("rms") for run in group], axis=0)
+        power, error = slope(np.log(group[0].column("step")), np.log(rms))
+        tight = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
+        holds = holds and over <= group[0].header.settings["delta"] and tight
+        numbers[method] = {"power": power, "error": error, "over": over}
+        parts.append(f"{method}: n^{power:.3f}±{error:.3f}, over the bound in at most {over:.1%} of the runs")
+    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+
+
+def _digits(limit: int) -> tuple[Any, Any]:
+    """Handwritten digits with ‖x‖ = 1, from scikit-learn: images (N, 64) and classes (N,)."""
+    import torch
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x = torch.from_numpy(data.data[:limit].astype(float))
+    return x / x.norm(dim=1, keepdim=True), torch.from_numpy(data.target[:limit].astype(np.int64))
+
+
+def compact_loop(trial: Trial) -> Iterator[Row]:
+    """SGD with weight decay on digits, 20 networks at once, from the edge of the compact set."""
+    import torch
+
+    from mindgap.lab.theory.chapter6.network import Network
+    from mindgap.lab.theory.chapter6.thm_6_4_6 import DecayedNetwork
+    from mindgap.lab.theory.chapter6.thm_6_4_7 import DecayedBatchNorm
+
+    x, y = _digits(trial["samples"])
+    copies, batch, normal = trial["copies"], trial["batch"], trial["batch_norm"]
+    before = trial.restored
+    for cell, (gamma, share) in enumerate(itertools.product(trial["gamma"], trial["step_shares"])):
+        if cell < before.get("cell", 0):
+            continue
+        g = trial.torch(f"training {gamma}")
+        net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal)
+        layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
+        radius = 1.0 if normal else trial["radius_factor"] * deep.radius
+        theta = net.start(copies, radius, g, scale=trial["radius_factor"] * layer.scale_bound)
+        eta = share * trial["step_factor"] / gamma
+        panel = f"γ = {gamma:g}, ηγ = {eta * gamma:g}"
+        bound = layer.loss_bound(10) if normal else deep.loss_bound(10)
+        worst = loss_share = 0.0
+        first = 1
+        if before and cell == before["cell"]:
+            theta, worst, loss_share, first = before["theta"], before["worst"], before["loss_share"], before["step"] + 1
+            g.set_state(before["rng"])
+        for step in range(first, trial["steps"] + 1):
+            pick = torch.randint(len(x), (copies, batch), generator=g)
+            with trial.timed():
+                losses, gradients = net.gradient(theta, x[pick], y[pick])
+                theta = [(1 - eta * gamma) * t - eta * d for t, d in zip(theta, gradients)]
+            if not all(bool(t.isfinite().all()) for t in theta):
+                yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}
+                break
+            size = theta[-2].abs().max() / layer.scale_bound if normal else net.operator_norms(theta).max() / radius
+            worst, loss_share = max(worst, float(size)), max(loss_share, float(losses.max()) / bound)
+            if step % max(1, trial["steps"] // 25) == 0 or step == 1:
+                trial.save(lambda: {"cell": cell, "step": step, "theta": theta, "worst": worst,  # noqa: B023
+                                    "loss_share": loss_share, "rng": g.get_state()})  # noqa: B023
+                yield {"step": step, "panel": panel, "size": worst, "size_now": float(size), "loss_share": loss_share,
+                       "loss": float(losses.mean())}
+
+
+def judge_compact(runs: Sequence[Run]) -> Verdict:
+    """The weights (or the scale a_L) never leave the set, and the loss never exceeds its bound."""
+    holds, parts, numbers = True, [], {}
+    for method, group in by_method(runs).items():
+        size = max(max(run.column("size")) for run in group)
+        loss = max(max(run.column("loss_share")) for run in group)
+        # one update may round the last bit up
+        holds = holds and bool(size <= 1 + 1e-9 and loss <= 1)
+        numbers[method] = {"size": size, "loss_share": loss}
+        parts.append(f"{method}: at most {size:.4f} of the set's radius, loss at most {loss:.3f} of its bound")
+    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+
+
+def small_step_loop(trial: Trial) -> Iterator[Row]:
+    """Chains of SGD at their invariant law: E f(θ - cηg) - E f(θ) for a range of c, f the decayed loss itself."""
+    import torch
+
+    from mindgap.lab.theory.chapter6.network import Network
+
+    x, y = _digits(trial["samples"])
+    g, chains, gamma, eta = trial.torch("chains"), trial["chains"], trial["gamma"], trial["eta"]
+    net = Network((64, trial["width"], 10), "tanh")
+    theta = net.start(chains, 1.0, g)
+
+    def value(weights: list[Any]) -> Any:
+        copies = len(weights[0])
+        decay = sum(t.square().sum(dim=(1, 2)) for t in weights) * gamma / 2
+        return net.loss(weights, x.expand(copies, -1, -1), y.expand(copies, -1)) + decay
+
+    def stochastic(weights: list[Any]) -> list[Any]:
+        pick = torch.randint(len(x), (len(weights[0]), trial["batch"]), generator=g)
+        return [d + gamma * t for t, d in zip(weights, net.gradient(weights, x[pick], y[pick])[1])]
+
+    found: dict[float, list[Any]] = {c: [] for c in trial["c"]}
+    squares, values, full = [], [], []
+    for step in range(1, trial["burn_in"] + trial["snapshots"] * trial["every"] + 1):
+        with trial.timed():
+            theta = [t - eta * d for t, d in zip(theta, stochastic(theta))]
+        if step > trial["burn_in"] and step % trial["every"] == 0:
+            before = value(theta)
+            whole = net.gradient(theta, x.expand(chains, -1, -1), y.expand(chains, -1))[1]
+            squares.append(sum((d + gamma * t).square().sum(dim=(1, 2)) for t, d in zip(theta, whole)))
+            values.append(before)
+            full.append(value([t - eta * d for t, d in zip(theta, stochastic(theta))]) - before)
+            for c, changes in found.items():
+                direction = stochastic(theta)
+                moved = [t - trial["direction"] * c * eta * d for t, d in zip(theta, direction)]
+                changes.append(value(moved) - before)
+    square, loss, step_change = torch.stack(squares), torch.stack(values), torch.stack(full).mean(dim=0)
+    for c, changes in found.items():
+        change = torch.stack(changes).mean(dim=0)  # one number a chain: chains are independent, snapshots are not
+        yield {"c": c, "change": float(change.mean()), "error": float(change.std() / chains**0.5),
+               "first_order": -c * eta * float(square.mean()), "grad_square": float(square.mean()),
+               "loss": float(loss.mean()), "full_step": float(step_change.mean()),
+               "full_error": float(step_change.std() / chains**0.5)}
+
+
+def judge_small_step(runs: Sequence[Run]) -> Verdict:
+    """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes it; E‖∇f‖² is not 0."""
+    table: dict[float, list[Row]] = {}
+    for run in runs:
+        for row in run.rows:
+            table.setdefault(row["c"], []).append(row)
+    mean = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
+    error = {c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows)) for c, rows in table.items()}
+    square = float(np.mean([row["grad_square"] for rows in table.values() for row in rows]))
+    eta = runs[0].header.settings["eta"]
+    small, best = min(mean), min(mean.values())
+    full = float(np.mean([run.rows[0]["full_step"] for run in runs]))
+    wobble = float(np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs))
+    # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
+    steady = abs(full) <= 4 * wobble + 0.1 * eta * square
+    lowers = all(mean[c] < -3 * error[c] for c in mean if c <= 0.2)
+    measured = (
+        f"E‖∇f‖² = {square:.3g}; a step of {small:g}η changes the loss by {mean[small]:.2e}±{error[small]:.0e}, the "
+        f"best of the grid by {best:.2e}, a full step by {full:.1e}±{wobble:.0e}"
+    )
+    numbers = {"grad_square": square, "change": {f"{c:g}": v for c, v in mean.items()}}
+    if not steady:
+        return Verdict("inconclusive", f"the chains are not at their invariant law: {measured}", numbers)
+    return Verdict("holds" if lowers and square > 1e-6 else "does not hold", measured, numbers)
+
+
+_CHANGE = {"M": 1.0, "delta": 0.05, "drift": 0.0, "eta": 0.5}
+_COMPACT = {"samples": 1797, "batch": 32, "width": 16, "copies": 20, "step_shares": [0.05, 1.0],
+            "step_factor": 1.0, "radius_factor": 1.0}
+_SMALL = {"samples": 60, "width": 8, "gamma": 0.02, "eta": 0.5, "batch": 1, "direction": 1.0,
+          "c": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]}
+
+STUDIES = (
+    Study(
+        name="e7-one-step-change",
+        claim="E7",
+        title="The averaged one-step change falls like 1/√n",
+        statement="With probability 1 - δ the time-averaged one-step change of a bounded function is of order 1/√n.",
+        source=Source("thesis", "Theorem 6.4.1"),
+        scales={
+            "quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
+            "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20),
+        },
+        methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}},
+        loop=change_loop,
+        judge=judge_change,
+        figures=(
+            Figure("Root mean square of the averaged one-step change", "rms", "|E_{μ_n}[φ - φ∘F]|", log_x=True,
+                   log_y=True, caption="Slope -1/2 for the uniform map: the rate is tight."),
+            Figure("Share of trajectories over the bound", "over", "share", log_x=True, hlines={"δ": 0.05}),
+        ),
+    ),
+    Study(
+        name="e9-compact-set",
+        claim="E9",
+        title="Weight decay keeps the weights in a compact set",
+        statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch normalisation), the "
+        "scale within 2√m/γ (with it), and the loss below its bound.",
+        source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
+        scales={
+            "quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
+            "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]}),
+        },
+        methods={
+            "3 layers": {"layers": 3, "batch_norm": False},
+            "5 layers": {"layers": 5, "batch_norm": False},
+            "batch normalisation": {"layers": 2, "batch_norm": True},
+        },
+        loop=compact_loop,
+        judge=judge_compact,
+        figures=(
+            Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
+                   facet="panel", hlines={"radius": 1.0},
+                   caption="They start at the edge of the set; no line may cross 1."),
+            Figure("Mean training loss", "loss", "loss", facet="panel"),
+        ),
+    ),
+    Study(
+        name="e10-small-step",
+        claim="E10",
+        title="At the invariant law a smaller step lowers the loss",
+        statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
+        "lowers it, unless the law is carried by stationary points.",
+        source=Source("thesis", "Theorem 6.5.1"),
+        scales={
+            "quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
+            "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5),
+        },
+        methods={"network on digits": {}},
+        loop=small_step_loop,
+        judge=judge_small_step,
+        figures=(
+            Figure("Change of the expected loss after one step of cη", "change", "E f(θ - cηg) - E f(θ)", x="c",
+                   x_label="c", log_x=True, hlines={"no change": 0.0},
+                   caption="Negative for small c, zero at c = 1 by invariance, positive beyond."),
+        ),
+    ),
+)

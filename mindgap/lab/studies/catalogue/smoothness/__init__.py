@@ -1,0 +1,1 @@
+"""Studies of relaxed smoothness and clipping (claims S)."""

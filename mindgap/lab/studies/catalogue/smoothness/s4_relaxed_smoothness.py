@@ -1,0 +1,283 @@
+"""S4: Theorems 3.4.1 to 3.4.5 as counts of iterations, and fixed steps losing to clipping as M·L1 grows.
+
+All grid points and all seeds of a method run in one array, so a study costs as much as its slowest run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def loop_counts(trial: Trial) -> Iterator[Row]:
+    """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and noises) a cell."""
+    from mindgap.lab.theory.descent import first_hits
+
+    for family in ("cosh", "slope", "toothed"):
+        cells = list(_cells(trial, family))
+        if not cells:
+            continue
+        replicas = 1 if family == "toothed" else trial["replicas"]
+        start = np.concatenate([cell["start"] for cell in cells])
+        owner = np.repeat(np.arange(len(cells)), replicas)
+        step = _stack([cell["step"] for cell in cells], owner)
+        bounds = np.array([cell["bound"] for cell in cells])
+        rng = trial.numpy(f"noise {family}")
+        radius = np.array([cell["tau"] for cell in cells])[owner]
+        gradient = _gradient(family, cells, owner)
+
+        def noise(n: int, who: np.ndarray, rng=rng, radius=radius, start=start) -> np.ndarray:  # type: ignore[no-untyped-def]
+            z = rng.standard_normal((n, start.shape[1]))
+            return radius[who, None] * z / np.sqrt((z * z).sum(1))[:, None]
+
+        stochastic, epsilon = _noisy(trial)
+        limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))
+        with trial.timed():
+            hits, _ = first_hits(gradient, start, step, epsilon, limit, noise if stochastic else None)
+        for i, cell in enumerate(cells):
+            mine = hits[owner == i]
+            count = float(np.median(mine)) if stochastic else float(mine.max())
+            # A run that was stopped before its bound says nothing against the theorem.
+            yield {
+                "family": family, "count": count, "bound": cell["bound"], "ratio": count / cell["bound"],
+                "cut_short": bool(count > limit and limit < cell["bound"]),
+                **{k: cell[k] for k in ("L0", "L1", "M", "tau")},
+            }  # fmt: skip
+
+
+def _noisy(trial: Trial) -> tuple[bool, float]:
+    """Is the method stochastic, and which accuracy it is asked for (noise makes the bounds fourth powers of 1/ε)."""
+    stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
+    return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
+
+
+def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
+    """Constants, starts, step rule and bound of every grid point of one family of functions."""
+    from mindgap.lab.theory import BoundedNoise, HyperbolicCosine, RelaxedSmooth, SlowFunction, ToothedSlope
+
+    theorem, factor = trial["theorem"], trial["bound_factor"]
+    stochastic, epsilon = _noisy(trial)
+    rng = trial.numpy(f"starts {family}")
+    growths, steepest, radii = (
+        (trial["L1_noisy"], trial["M_noisy"], trial["tau"]) if stochastic else (trial["L1"], trial["M"], [0.0])
+    )
+    for L0, L1, M, tau in itertools.product(trial["L0"], growths, steepest, radii):
+        if family == "cosh":
+            if theorem == "3.4.5":
+                continue  # its gradient is not bounded everywhere
+            f: Any = HyperbolicCosine(L0=L0, L1=L1, dimension=2)
+            start = f.start(M) * rng.uniform(-1, 1, (trial["replicas"], 2))
+            delta = float(f.value(start).max() - f.value(np.zeros(2)))
+            # On the sublevel set the gradient is largest with all the height in one coordinate.
+            top = L0 / L1 * math.sqrt((1 + delta * L1**2 / L0) ** 2 - 1)
+            a = RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=top)
+        elif family == "slope":
+            if 3 * 0.55 * epsilon > L0:
+                continue
+            slow = SlowFunction(epsilon=0.55 * epsilon)  # slope 1.1 ε
+            a = slow.constants(delta=M * epsilon, L0=L0, L1=L1)
+            f, start = slow, np.full((trial["replicas"], 1), slow.start(M * epsilon))
+        else:
+            if stochastic or min(trial["L1"]) != L1:
+                continue
+            f, a = _toothed(theorem, L0, L1, epsilon, trial["teeth"], RelaxedSmooth, ToothedSlope)
+            start = np.array([[f.start]])
+        noise = BoundedNoise(tau=tau) if stochastic else None
+        step, bound = _theorem(theorem, a, noise, epsilon)
+        yield {
+            "f": f, "start": start, "step": step, "bound": factor * bound, "L0": L0, "L1": L1, "M": a.M, "tau": tau,
+        }  # fmt: skip
+
+
+def _toothed(theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, make: Any) -> Any:
+    """The slope with teeth made for the step of that theorem, on which the bound is nearly reached."""
+    from mindgap.lab.theory import clipped_gd_step, gd_step
+
+    height = epsilon * (1 + 1e-6)
+    plain = constants(L0=L0, L1=L1, delta=1.0, M=height)
+    h = float(clipped_gd_step(plain)(np.array(height))) if theorem == "3.4.1" else gd_step(plain)
+    f = make(slope=height, step=h, L=L0, teeth=teeth)
+    return f, f.constants(L0, L1)
+
+
+def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, float]:
+    """Step (a number, or a rule of the gradient's norm) and bound of one theorem."""
+    from mindgap.lab import theory
+
+    if theorem == "3.4.1":
+        return theory.clipped_gd_step(a), theory.clipped_gd_bound(a, epsilon)
+    if theorem == "3.4.3":
+        return theory.gd_step(a), theory.gd_bound(a, epsilon)
+    if theorem == "3.4.4":
+        bound = theory.clipped_sgd_bound(a, noise, epsilon)
+        return theory.clipped_sgd_step(a, noise, math.ceil(bound)), bound
+    bound = theory.sgd_bound(a, noise, epsilon)
+    return theory.sgd_step(a, noise, math.ceil(bound)), bound
+
+
+def _stack(steps: list[Any], owner: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """One step rule for all runs: the cells' rules are of one kind and differ in their constants, now vectors."""
+    if isinstance(steps[0], float):
+        h = np.array(steps)[owner]
+        return lambda g, who: h[who]
+    kind = type(steps[0])
+    constants = {name: np.array([getattr(step, name) for step in steps])[owner] for name in vars(steps[0])}
+
+    def rule(g: np.ndarray, who: np.ndarray) -> np.ndarray:
+        return kind(**{name: value[who] for name, value in constants.items()})(np.sqrt((g * g).sum(1)))
+
+    return rule
+
+
+def _gradient(family: str, cells: list[dict[str, Any]], owner: np.ndarray) -> Callable[..., np.ndarray]:
+    """The gradients of all runs in one formula where the family allows it."""
+    if family == "cosh":
+        L0 = np.array([c["L0"] for c in cells])[owner]
+        L1 = np.array([c["L1"] for c in cells])[owner]
+        return lambda x, who: (L0 / L1)[who, None] * np.sinh(L1[who, None] * x)
+    if family == "slope":
+        return lambda x, who: cells[0]["f"].gradient(x)  # one function, many starts and steps
+    return lambda x, who: np.stack([cells[owner[w]]["f"].gradient(row) for w, row in zip(who, x)])
+
+
+def judge_counts(runs: Sequence[Run]) -> Verdict:
+    """No count above its bound, for any method, family and grid point."""
+    numbers: dict[str, Any] = {}
+    for name, group in by_method(runs).items():
+        ratios = np.array([ratio for run in group for ratio in run.column("ratio")])
+        cut = np.array([flag for run in group for flag in run.column("cut_short")])
+        numbers[name] = {"largest": float(ratios.max()), "cells": len(ratios),
+                         "above": int((ratios > 1)[~cut].sum()), "cut_short": int(cut.sum())}
+    above, cut_short, cells = (sum(n[key] for n in numbers.values()) for key in ("above", "cut_short", "cells"))
+    measured = "largest count/bound: " + ", ".join(f"{name} {n['largest']:.2g}" for name, n in numbers.items())
+    measured += f"; {above} of {cells} cells above, {cut_short} cut short"
+    return Verdict("does not hold" if above else "inconclusive" if cut_short else "holds", measured, numbers)
+
+
+def loop_ratio(trial: Trial) -> Iterator[Row]:
+    """For each M: the worst of the two functions of 3.7.2, at the best fixed step or with clipping."""
+    from mindgap.lab import theory
+    from mindgap.lab.theory.descent import first_hits, row_norm
+
+    L1, epsilon, delta = trial["L1"], trial["epsilon"], trial["delta"]
+    fast, slow = theory.ExponentialQuadratic(L1=L1), theory.SlowFunction(epsilon=epsilon)
+    for M in trial["M"]:
+        a = theory.RelaxedSmooth(L0=L1, L1=L1, delta=delta, M=M)
+        lower = theory.fixed_step_lower_bound(a, epsilon)
+        factors = np.array(trial["step_factors"]) if trial["fixed"] else np.ones(1)
+        h = factors * fast.longest_step(M)
+        limit = int(trial["patience"] * lower) + 1000
+        clipped = theory.clipped_gd_step(a)
+
+        def step(g: np.ndarray, who: np.ndarray, h=h, clipped=clipped) -> np.ndarray:  # type: ignore[no-untyped-def]
+            return h[who] if trial["fixed"] else clipped(row_norm(g))
+
+        worst = np.zeros(len(h))
+        with trial.timed():
+            for f, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
+                hits, _ = first_hits(_of_x(f.gradient), np.full((len(h), 1), x0), step, epsilon, limit)
+                worst = np.maximum(worst, np.where(hits > limit, np.inf, hits))
+        yield {"product": M * L1, "M": M, "count": float(worst.min()), "lower_bound": lower,
+               "upper_bound": theory.clipped_gd_bound(a, epsilon), "best_factor": float(factors[worst.argmin()])}
+
+
+def _of_x(gradient: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A gradient that is the same function for every run."""
+    return lambda x, who: gradient(x)
+
+
+def judge_ratio(runs: Sequence[Run]) -> Verdict:
+    """GD/clipped grows like M·L1/(log M + 1): slope near one in logarithms, and each count on its side of its bound."""
+    groups = by_method(runs)
+    fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
+    counts, others = np.array(fixed.column("count")), np.array(clipped.column("count"))
+    M, product = np.array(fixed.column("M")), np.array(fixed.column("product"))
+    below = int((counts < np.array(fixed.column("lower_bound"))).sum())
+    above = int((others > np.array(clipped.column("upper_bound"))).sum())
+    ratio = counts / others
+    b, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
+    holds = not below and not above and abs(b - 1) <= 0.15 + 2 * error
+    measured = (
+        f"the ratio of counts grows from {ratio[0]:.3g} (M L1 = {product[0]:g}) to {ratio[-1]:.3g} (M L1 = "
+        f"{product[-1]:g}), like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}; {below} counts of GD below the lower "
+        f"bound, {above} of clipped GD above the upper bound"
+    )
+    return Verdict("holds" if holds else "does not hold", measured, {"slope": b, "slope_error": error})
+
+
+_GRID = {
+    "L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "M_noisy": [5.0, 20.0],
+    "tau": [0.1, 0.3],
+    "epsilon": 0.3, "epsilon_noisy": 0.5, "replicas": 20, "limit": 20_000, "teeth": 1000, "bound_factor": 1.0,
+}  # fmt: skip
+_RATIO = {
+    "L1": 1.0, "epsilon": 0.1, "delta": 2.0, "M": [10.0, 30.0, 100.0, 300.0, 1000.0], "patience": 3.0,
+    "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0],
+}  # fmt: skip
+
+STUDIES = (
+    Study(
+        name="s4-counts-below-bounds",
+        claim="S4",
+        title="Iteration counts stay below Theorems 3.4.1, 3.4.3, 3.4.4 and 3.4.5",
+        statement="Clipped GD, GD, clipped SGD and SGD reach an ε-stationary point within the stated iterations "
+        "(stochastic methods: with probability at least 1/2), with the constants that the proofs give.",
+        source=Source("thesis", "3.4, 3.7"),
+        scales={
+            "quick": Scale(_GRID),
+            "cpu": Scale({
+                **_GRID, "L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
+                "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0], "epsilon_noisy": 0.4,
+                "limit": 500_000, "teeth": 20_000,
+            }),
+        },
+        methods={
+            "clipped GD (3.4.1)": {"theorem": "3.4.1"},
+            "GD (3.4.3)": {"theorem": "3.4.3"},
+            "clipped SGD (3.4.4)": {"theorem": "3.4.4"},
+            "SGD (3.4.5)": {"theorem": "3.4.5"},
+        },
+        loop=loop_counts,
+        judge=judge_counts,
+        figures=(
+            Figure(
+                "Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound", x="bound",
+                x_label="bound", kind="points", log_x=True, log_y=True, facet="family", hlines={"bound": 1.0},
+                caption="A point above 1 would refute a theorem. On the toothed slope the bounds of the exact methods "
+                "are within a factor two or so of the count.",
+            ),
+        ),
+    ),
+    Study(
+        name="s4-clipping-beats-fixed-steps",
+        claim="S4",
+        title="Fixed steps lose to clipping as M·L1 grows",
+        statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more iterations, while "
+        "clipped GD does not depend on M.",
+        source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
+        scales={
+            "quick": Scale(_RATIO),
+            "cpu": Scale({**_RATIO, "M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}),
+        },
+        methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}},
+        loop=loop_ratio,
+        judge=judge_ratio,
+        figures=(
+            Figure(
+                "Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
+                x_label="M·L1", log_x=True, log_y=True,
+                caption="The step that still converges on the exponential function crawls on the slow one.",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,132 @@
+"""S6: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth; deep linear networks are not globally.
+
+The thesis proves the first and argues the second by the common factors of gradient and Hessian. What the factors give
+is a correlation; a bound of the curvature by the gradient fails along the valley of zero loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def loop_polynomials(trial: Trial) -> Iterator[Row]:
+    """For growing radius R: the largest |f''| and the largest |f''| - L1|f'| on [-R, R], against the exact L0."""
+    from mindgap.lab.theory import Polynomial, polynomial_l0
+
+    rng = trial.numpy("coefficients")
+    for number in range(trial["polynomials"]):
+        f = Polynomial(tuple(rng.normal(size=trial["degree"] + 1)))
+        L0 = polynomial_l0(f, trial["L1"])
+        for radius in trial["radii"]:
+            with trial.timed():
+                x = np.concatenate([np.linspace(-radius, radius, trial["points"]), rng.uniform(-radius, radius, 1000)])
+                curvature = np.abs(f.curvature(x))
+                rest = curvature - trial["L1"] * f.gradient_norm(x)
+            yield {"polynomial": number, "radius": radius, "smoothness": float(curvature.max()),
+                   "relaxed": float(rest.max()), "L0": trial["l0_factor"] * L0}
+
+
+def judge_polynomials(runs: Sequence[Run]) -> Verdict:
+    """|f''| grows like R^(d-2) and |f''| - L1|f'| never exceeds L0."""
+    numbers, holds = {}, True
+    for name, group in by_method(runs).items():
+        degree = group[0].header.settings["degree"]
+        rows = [row for run in group for row in run.rows]
+        over = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
+        far = sorted({row["radius"] for row in rows})[-2:]
+        growth = [
+            slope(np.log(far), np.log([row["smoothness"] for row in run.rows if row["radius"] in far][i : i + 2]))[0]
+            for run in group
+            for i in range(0, 2 * run.header.settings["polynomials"], 2)
+        ]
+        numbers[name] = {"over": over, "growth": float(np.median(growth))}
+        holds &= over == 0 and abs(numbers[name]["growth"] - (degree - 2)) < 0.1
+    measured = "; ".join(f"{n}: |f''| grows like R^{v['growth']:.2f}, {v['over']} times above L0 + L1|f'|"
+                         for n, v in numbers.items())
+    return Verdict("holds" if holds else "does not hold", measured, numbers)
+
+
+def loop_networks(trial: Trial) -> Iterator[Row]:
+    """Gradient and Hessian norms over random weights of varying size, or along the valley of zero loss."""
+    from mindgap.lab.theory import DeepLinear
+
+    rng = trial.numpy("network")
+    if trial["valley"]:
+        net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
+        points = [net.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
+    else:
+        d, n = trial["width"], trial["samples"]
+        net = DeepLinear(rng.standard_normal((d, n)), rng.standard_normal((1, n)), hidden=(d,) * (trial["layers"] - 1))
+        sizes = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
+        points = [size * rng.standard_normal(net.dimension) / np.sqrt(d) for size in sizes]
+    for number, w in enumerate(points):
+        with trial.timed():
+            norm, curvature = float(net.gradient_norm(w)), net.hessian_norm(w)
+        yield {"step": number, "gradient": max(norm, 1e-16), "curvature": curvature, "size": float(np.linalg.norm(w))}
+
+
+def judge_networks(runs: Sequence[Run]) -> Verdict:
+    """Holds only if curvature is bounded where the gradient vanishes; the rank correlation is reported beside it."""
+    from scipy.stats import spearmanr
+
+    groups = by_method(runs)
+    random = [row for run in groups["random weights"] for row in run.rows]
+    rank = float(spearmanr([r["gradient"] for r in random], [r["curvature"] for r in random]).statistic)
+    valley = [row for run in groups["valley of zero loss"] for row in run.rows]
+    flat = max(row["gradient"] for row in valley)
+    growth, _ = slope(np.log([r["size"] for r in valley[-6:]]), np.log([r["curvature"] for r in valley[-6:]]))
+    bounded = growth < 0.1
+    measured = (
+        f"rank correlation of gradient and Hessian norm {rank:.2f} over random weights; on the valley the gradient "
+        f"stays below {flat:.1g} while the curvature grows like |w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}"
+    )
+    numbers = {"rank_correlation": rank, "valley_growth": growth, "valley_gradient": flat}
+    return Verdict("holds" if bounded and rank > 0.5 else "does not hold", measured, numbers)
+
+
+_POLY = {"L1": 1.0, "radii": [1.0, 10.0, 100.0, 1e3, 1e4], "points": 4001, "polynomials": 5, "l0_factor": 1.0}
+_NET = {"points": 40, "width": 3, "samples": 8, "layers": 3, "farthest": 1e4}
+
+STUDIES = (
+    Study(
+        name="s6-polynomials",
+        claim="S6",
+        title="Polynomials are (L0, L1)-smooth and not L-smooth",
+        statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at every L1 > 0, "
+        "and no bound |f''| <= L.",
+        source=Source("thesis", "Lemma 3.2.1"),
+        scales={"quick": Scale(_POLY, seeds=2), "cpu": Scale({**_POLY, "points": 40_001, "polynomials": 10}, seeds=5)},
+        methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
+        loop=loop_polynomials,
+        judge=judge_polynomials,
+        figures=(
+            Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
+                   log_y=True, caption="An L-smooth function would level off; |f''| - L1|f'| stays below a constant."),
+        ),
+    ),
+    Study(
+        name="s6-deep-linear",
+        claim="S6",
+        title="Deep linear networks: correlated, not relaxed-smooth",
+        statement="Deep linear networks are (L0, L1)-smooth: their curvature is bounded by a linear function of the "
+        "gradient norm.",
+        source=Source("thesis", "3.2.3"),
+        scales={"quick": Scale(_NET), "cpu": Scale({**_NET, "points": 200, "width": 6, "layers": 4}, seeds=2)},
+        methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},
+        loop=loop_networks,
+        judge=judge_networks,
+        figures=(
+            Figure("Curvature against gradient norm", "curvature", "‖∇²f‖", x="gradient", x_label="‖∇f‖", kind="points",
+                   log_x=True, log_y=True, caption="Over random weights the two grow together; on the valley of zero "
+                   "loss the gradient is zero and the curvature anything."),
+        ),
+    ),
+)

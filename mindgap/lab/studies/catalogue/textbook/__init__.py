@@ -1,0 +1,1 @@
+"""Studies of the textbook methods (claims T)."""

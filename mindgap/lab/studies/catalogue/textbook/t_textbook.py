@@ -1,0 +1,246 @@
+"""T1 to T3: the textbook's rates, worst cases by semidefinite programs, and Adam's regret (thesis, chapter 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from mindgap.base.source import Source
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.verdict import by_method, slope
+from mindgap.record.schema import Row, Run, Verdict
+
+
+def rates_loop(trial: Trial) -> Iterator[Row]:
+    """Steps to accuracy ε on the worst quadratic, over conditioning, accuracy and smoothness; random ones beside it."""
+    from mindgap.lab.theory import SmoothConvex
+
+    name = trial["method"]
+    strong = [(SmoothConvex(1.0, 1 / Q), trial["epsilon"], "Q", Q) for Q in trial["conditions"]]
+    convex = [(SmoothConvex(1.0), e, "1/ε", 1 / e) for e in trial["accuracies"]]
+    convex += [(SmoothConvex(L), trial["accuracies"][-1], "L", L) for L in trial["smoothness"]]
+    # the worst quadratic is the same for every seed
+    for constants, epsilon, axis, at in (strong + (convex if name != "heavy-ball" else [])) if trial.seed == 0 else []:
+        with trial.timed():
+            count, bound = _count(name, constants, epsilon, trial["step_factor"])
+        yield {"part": axis, "at": at, "iterations": count, "bound": bound}
+    with trial.timed():
+        yield {"part": "random", "worst_ratio": _random_quadratics(trial)}
+
+
+def _count(name: str, constants, epsilon: float, step_factor: float):  # type: ignore[no-untyped-def]
+    """First step from which the worst gap stays at most ε, and the table's bound; infinite if not within 1.5 bounds."""
+    from mindgap.lab.theory.chapter2.quadratics import parameters, worst_gap
+    from mindgap.lab.theory.chapter2.table_2_1 import iteration_bound
+
+    bound = math.ceil(iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon))
+    alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = worst_gap(name, constants, min(3 * bound // 2 + 50, 40_000), alpha=alpha)
+    above = np.flatnonzero(~(gap <= epsilon))
+    return (math.inf if above[-1] == len(gap) - 1 else int(above[-1]) + 1), bound
+
+
+def _random_quadratics(trial: Trial) -> float:
+    """max_k (f(x_k) - f*) / bound over random spectra and starts: 1 is where a bound would break."""
+    from mindgap.lab.theory.chapter2.quadratics import SmoothConvex, amplitudes, parameters
+    from mindgap.lab.theory.chapter2.table_2_1 import gd_gap_printed, nesterov_gap
+
+    name, rng = trial["method"], trial.numpy("quadratics")
+    if name == "heavy-ball":
+        return 0.0  # no bound is stated for it
+    worst = 0.0
+    for Q in trial["conditions"]:
+        c = SmoothConvex(1.0, 1 / Q)
+        curvature = np.exp(rng.uniform(-math.log(Q), 0, size=(trial["functions"], trial["dimension"])))
+        curvature[:, 0], curvature[:, 1] = c.mu, c.L
+        start = rng.standard_normal(curvature.shape)
+        start /= np.linalg.norm(start, axis=1, keepdims=True)
+        alpha, beta = parameters(name, c)
+        run = amplitudes(name, curvature, alpha * trial["step_factor"], beta)
+        bound = gd_gap_printed if name == "gd" else nesterov_gap
+        for k in range(trial["steps"]):
+            gap = float((curvature * (next(run) * start) ** 2).sum(axis=1).max()) / 2
+            worst = max(worst, gap / bound(c, k))
+    return worst
+
+
+#: part -> exponent of the number of steps, for GD and for the accelerated methods.
+EXPONENTS = {"Q": (1.0, 0.5), "1/ε": (1.0, 0.5), "L": (1.0, 0.5)}
+
+
+def judge_rates(runs: Sequence[Run]) -> Verdict:
+    """Every count is within its bound, the exponents are Table 2.1's (√L for Nesterov), random runs stay below."""
+    holds, parts, numbers = True, [], {}
+    for method, group in by_method(runs).items():
+        found = {}
+        for part, pair in EXPONENTS.items():
+            rows = [row for row in group[0].rows if row["part"] == part]
+            if not rows:
+                continue
+            counts = [row["iterations"] for row in rows]
+            if not all(math.isfinite(n) for n in counts):
+                holds, found[part] = False, math.inf
+                continue
+            found[part] = slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
+            holds = holds and abs(found[part] - pair[method != "GD"]) < 0.12
+            holds = holds and (method == "heavy-ball" or all(row["iterations"] <= row["bound"] for row in rows))
+        ratio = max(row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random")
+        holds = holds and ratio <= 1
+        numbers[method] = {"exponents": found, "random_over_bound": ratio}
+        powers = ", ".join(f"{part}^{power:.2f}" for part, power in found.items())
+        parts.append(f"{method}: {powers}" + (f", random runs at {ratio:.2f} of the bound" if ratio else ""))
+    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+
+
+def worst_case_loop(trial: Trial) -> Iterator[Row]:
+    """The smallest certified rate over a grid of condition numbers; finite worst cases against closed forms."""
+    from mindgap.lab.theory.chapter2.fig_2_1 import lmi_rate, pep_gap, pep_missing, proved_rate, quadratic_rate
+    from mindgap.lab.theory.chapter2.table_2_1 import SmoothConvex, gd_convex_gap, nesterov_convex_gap
+
+    if pep_missing():
+        yield {"reason": pep_missing()}
+        return
+    name = trial["method"]
+    for Q in trial["conditions"]:
+        with trial.timed():
+            rate = lmi_rate(name, Q)
+        yield {"Q": Q, "rate": rate, "on_quadratics": quadratic_rate(name, Q), "proved": proved_rate(name, Q)}
+    exact = {"gd": gd_convex_gap, "nesterov": nesterov_convex_gap}
+    for n in trial["pep_steps"] if name in exact else []:
+        c = SmoothConvex(1.0)
+        with trial.timed():
+            gap = pep_gap(name, c, n)
+        yield {"pep_steps": n, "pep_gap": gap, "analytic_gap": exact[name](c, n)}
+
+
+def judge_worst_case(runs: Sequence[Run]) -> Verdict:
+    """GD agrees with its analytic rate to 1e-4; Nesterov is certified everywhere; heavy-ball not beyond 17.9."""
+    missing = [row["reason"] for run in runs for row in run.rows if "reason" in row]
+    if missing:
+        return Verdict("inconclusive", missing[0])
+    rows = {method: [row for run in group for row in run.rows] for method, group in by_method(runs).items()}
+    rate = {m: {row["Q"]: row for row in found if "Q" in row} for m, found in rows.items()}
+    error = max(abs(row["rate"] - row["proved"]) for row in rate["GD"].values())
+    gaps = [abs(row["pep_gap"] - row["analytic_gap"]) for found in rows.values() for row in found if "pep_gap" in row]
+    between = all(r["on_quadratics"] < r["rate"] < r["proved"] for r in rate["Nesterov"].values())
+    lost = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] >= 1]
+    kept = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] < 1]
+    worse = bool(lost) and max(kept, default=0) < 17.95 <= min(lost) + 0.1
+    holds = error < 1e-4 and max(gaps) < 1e-4 and between and worse
+    numbers = {"gd_error": error, "pep_error": max(gaps), "nesterov_between": between,
+               "heavy_ball_certified_to": max(kept, default=0.0), "heavy_ball_lost_from": min(lost, default=math.inf)}
+    measured = (
+        f"GD is off its analytic rate by {error:.1e}, finite worst cases by {max(gaps):.1e}; Nesterov lies between its "
+        f"rate on quadratics and Theorem 2.1.3{'' if between else ' NOT everywhere'}; heavy-ball is certified up to "
+        f"Q = {max(kept, default=0):g} and not from Q = {min(lost, default=math.inf):g} on"
+    )
+    return Verdict("holds" if holds else "does not hold", measured, numbers)
+
+
+def regret_loop(trial: Trial) -> Iterator[Row]:
+    """Average regret R_t/t and the point x_t, at steps on a logarithmic grid."""
+    from mindgap.lab.theory.chapter2.fig_2_3 import RareLargeLoss, online_regret
+
+    problem = RareLargeLoss(trial["C"], trial["s"], trial["period"])
+    beta2 = trial["beta2"] or problem.forgetting()
+    last = trial["periods"] * problem.period
+    at = sorted({int(t) // problem.period * problem.period for t in np.geomspace(10 * problem.period, last, 25)})
+    with trial.timed():
+        regrets, points = online_regret(problem, trial["rule"], trial["alpha"], (trial["beta1"], beta2), at)
+    for step, regret, point in zip(at, regrets, points, strict=True):
+        yield {"step": step, "regret": regret, "point": point, "floor": problem.adam_floor()}
+
+
+def judge_regret(runs: Sequence[Run]) -> Verdict:
+    """Adam's regret is never below its floor (a tenth allowed for); AMSGrad's falls, to below half of it."""
+    holds, parts, numbers = True, [], {}
+    for run in runs:
+        regret, floor = run.column("regret"), run.rows[0]["floor"]
+        late = regret[len(regret) // 2 :]
+        power = slope(np.log(run.column("step")[len(regret) // 2 :]), np.log(np.maximum(late, 1e-12)))[0]
+        stays = min(regret) >= 0.9 * floor
+        falls = regret[-1] < floor / 2 and power < -0.3
+        holds = holds and (stays if run.header.settings["rule"] == "adam" else falls)
+        numbers[run.header.method] = {"regret": regret[-1], "floor": floor, "power": power}
+        parts.append(f"{run.header.method}: R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), "
+                     f"like T^{power:.2f}")
+    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+
+
+_THEOREM = {"C": 3.0, "s": 1.0, "period": 3, "alpha": 0.5, "beta1": 0.0, "beta2": 0.0}
+_FIGURE = {"C": 1010.0, "s": 10.0, "period": 101, "alpha": 0.5, "beta1": 0.9, "beta2": 0.99}
+_RATES = {"epsilon": 1e-8, "step_factor": 1.0, "functions": 50, "dimension": 20, "steps": 300}
+
+STUDIES = (
+    Study(
+        name="t1-textbook-rates",
+        claim="T1",
+        title="Iteration counts of the textbook",
+        statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or √(L/ε) (printed L/√ε), "
+        "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
+        source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
+        scales={
+            "quick": Scale({**_RATES, "conditions": [64.0, 256.0, 1024.0], "accuracies": [1e-2, 1e-3, 1e-4],
+                            "smoothness": [0.5, 1.0, 4.0]}, seeds=2),
+            "cpu": Scale({**_RATES, "functions": 500, "steps": 1000, "conditions": [64.0, 128.0, 256.0, 512.0, 1024.0],
+                          "accuracies": [1e-2, 1e-3, 1e-4], "smoothness": [0.25, 0.5, 1.0, 2.0, 4.0]}, seeds=20),
+        },
+        methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
+        loop=rates_loop,
+        judge=judge_rates,
+        figures=(
+            Figure("Steps to accuracy ε on the worst quadratic", "iterations", "iterations", x="at",
+                   x_label="Q, 1/ε or L", facet="part", log_x=True, log_y=True,
+                   caption="Slopes: 1 for GD, 1/2 for the accelerated methods, in all three panels."),
+        ),
+    ),
+    Study(
+        name="t2-worst-case-rates",
+        claim="T2",
+        title="Nesterov's method is certified for every conditioning, heavy-ball is not",
+        statement="Rates computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem 2.1.3's for "
+        "every Q, and heavy-ball's reaches 1 at Q near 18.",
+        source=Source("thesis", "Fig. 2-1"),
+        scales={
+            "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
+            "cpu": Scale({"conditions": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 16.0, 17.0, 17.8, 18.1, 20.0, 25.0,
+                                         32.0, 40.0, 50.0, 64.0, 80.0, 100.0], "pep_steps": [1, 2, 3, 4, 5, 6]}),
+        },
+        methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
+        loop=worst_case_loop,
+        judge=judge_worst_case,
+        figures=(
+            Figure("Certified rate", "rate", "ρ", x="Q", x_label="condition number Q", log_x=True,
+                   hlines={"no rate": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
+            Figure("Rate on quadratics, in closed form", "on_quadratics", "ρ on quadratics", x="Q",
+                   x_label="condition number Q", log_x=True,
+                   caption="On quadratics heavy-ball is the fastest of the three."),
+        ),
+    ),
+    Study(
+        name="t3-adam-regret",
+        claim="T3",
+        title="Adam's regret stays, AMSGrad's goes",
+        statement="On the online problem with a rare large loss Adam's average regret does not go to zero; AMSGrad's "
+        "does.",
+        source=Source("thesis", "Fig. 2-3"),
+        scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
+        methods={
+            "Adam": {"rule": "adam", **_THEOREM},
+            "AMSGrad": {"rule": "amsgrad", **_THEOREM},
+            "Adam, as in the figure": {"rule": "adam", **_FIGURE},
+            "AMSGrad, as in the figure": {"rule": "amsgrad", **_FIGURE},
+        },
+        loop=regret_loop,
+        judge=judge_regret,
+        figures=(
+            Figure("Average regret", "regret", "R_t / t", log_x=True, log_y=True,
+                   caption="Adam levels off at its floor; AMSGrad falls like 1/√t."),
+            Figure("The point", "point", "x_t", log_x=True, caption="The best point is -1; Adam sits at +1."),
+        ),
+    ),
+)

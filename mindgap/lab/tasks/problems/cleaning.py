@@ -1,0 +1,259 @@
+"""Data hyper-cleaning: learn a weight for each training sample so that corrupted labels lose theirs.
+
+    lower   g(λ, W) = mean_i σ(λ_i) ℓ(W; x_i, ỹ_i) + c ‖W‖²      over training samples with corrupted labels ỹ
+    upper   f(λ, W) = mean_j ℓ(W; x_j, y_j)                        over clean validation samples
+
+with ℓ the cross-entropy of a linear softmax. Which labels are corrupted is drawn once, by seed, and never again;
+the upper level never sees a corrupted label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from mindgap.base.check import between, fail, non_negative, whole
+from mindgap.base.rng import numpy_stream
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.sample import Batches
+from mindgap.lab.tasks.data.tabular import Table
+from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
+
+
+@dataclass(frozen=True)
+class HyperCleaning:
+    """A hyper-cleaning task: three splits, the corruption, and its measures.
+
+    x is λ (one entry a training sample), y is W (features x classes).
+
+    Args:
+        train: features (n, d) and corrupted labels (n,).
+        validation: features and clean labels.
+        test: features and clean labels.
+        corrupted: mask (n,), True where the training label was changed.
+        classes: number of labels.
+        decay: c, weight of ‖W‖².
+        start: λ at the start, the same for all samples.
+
+    Example:
+        >>> from mindgap.lab.tasks.data import digits
+        >>> task = hyper_cleaning(digits(), corruption=0.4, train=700, validation=700, seed=0)
+        >>> int(task.corrupted.sum()), task.problem().dim_x, task.problem().dim_y
+        (280, 700, 640)
+        >>> task.weight_auc(torch.where(task.corrupted, -1.0, 1.0))
+        1.0
+    """
+
+    train: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    corrupted: Tensor
+    classes: int
+    decay: float
+    start: float
+
+    @property
+    def x0(self) -> Tensor:
+        """λ at the start."""
+        return torch.full_like(self.train[0][:, 0], self.start)
+
+    @property
+    def y0(self) -> Tensor:
+        """W at the start: zeros."""
+        features = self.train[0]
+        return features.new_zeros(features.shape[1], self.classes)
+
+    def lower(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """g on a batch of (features, labels, sample numbers)."""
+        features, labels, samples = batch
+        losses = cross_entropy(features @ y, labels, reduction="none")
+        return (torch.sigmoid(x[samples]) * losses).mean() + self.decay * y.square().sum()
+
+    def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """f on a batch of (features, labels)."""
+        features, labels = batch
+        return cross_entropy(features @ y, labels)
+
+    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+        """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
+        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        features, labels = self.train
+        numbers = torch.arange(len(labels), device=labels.device)
+        return BilevelProblem(
+            self.upper,
+            self.lower,
+            self.x0,
+            self.y0,
+            Batches(self.validation, above, order=order),
+            Batches((features, labels, numbers), below, order=order),
+        )
+
+    def accuracy(self, y: Tensor, split: str = "test") -> float:
+        """Share of rightly classified samples of ``"test"``, ``"validation"`` or ``"train"`` (corrupted labels)."""
+        features, labels = {"test": self.test, "validation": self.validation, "train": self.train}[split]
+        weights = y.reshape(features.shape[1], self.classes)
+        return float(((features @ weights).argmax(1) == labels).double().mean())
+
+    def validation_loss(self, y: Tensor) -> float:
+        """f at W: what tuning may look at."""
+        features, labels = self.validation
+        return float(cross_entropy(features @ y.reshape(features.shape[1], self.classes), labels))
+
+    def weight_auc(self, x: Tensor) -> float:
+        """Area under the curve: how likely a clean sample has a larger weight than a corrupted one (ties: half)."""
+        return area_under_curve(x, ~self.corrupted)
+
+    def minimiser(self, weights: Tensor) -> Tensor:
+        """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense Hessian."""
+        features, labels = self.train
+
+        def at(flat: Tensor) -> tuple[Tensor, Tensor]:
+            slope, curvature = softmax_derivatives(features, labels, weights, flat.view(self.classes, -1))
+            decay = 2 * self.decay * torch.ones_like(flat)
+            return slope.reshape(-1) + decay * flat, curvature + torch.diag(decay)
+
+        def value(flat: Tensor) -> Tensor:
+            losses = cross_entropy(features @ flat.view(self.classes, -1).T, labels, reduction="none")
+            return (weights * losses).mean() + self.decay * flat.square().sum()
+
+        return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
+
+    def perfect_accuracy(self) -> float:
+        """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted ones: perfect cleaning."""
+        return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype)))
+
+    def hypergradient(self, x: Tensor) -> Tensor:
+        """∇Φ(λ) = -J z with z = H⁻¹ f_W at W*(λ), H dense; (J z)_i = σ'(λ_i) ⟨∇ℓ_i, z⟩ / n."""
+        features, labels = self.train
+        weights = torch.sigmoid(x)
+        y = _flip(self.minimiser(weights), features.shape[1]).view(self.classes, -1)
+        ones = torch.ones_like(self.validation[1])
+        f_y, _ = softmax_derivatives(*self.validation, ones, y)
+        curvature = softmax_derivatives(features, labels, weights, y)[1]
+        curvature.diagonal().add_(2 * self.decay)
+        z = torch.linalg.solve(curvature, f_y.reshape(-1)).view_as(y)
+        errors = torch.softmax(features @ y.T, 1) - one_hot(labels, self.classes)
+        slopes = (errors * (features @ z.T)).sum(1)
+        return -weights * (1 - weights) * slopes / len(labels)
+
+
+def _flip(flat: Tensor, rows: int) -> Tensor:
+    """A flat (rows, columns) matrix as its flat transpose."""
+    return flat.view(rows, -1).T.reshape(-1)
+
+
+def hyper_cleaning(
+    table: Table,
+    test: Table | None = None,
+    *,
+    corruption: float = 0.4,
+    train: int | None = None,
+    validation: int | None = None,
+    components: int | None = None,
+    decay: float = 1e-3,
+    start: float = 0.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> HyperCleaning:
+    """Split a labelled data set and corrupt the labels of its training part, once.
+
+    Args:
+        table: samples to train and validate on (and to test on, where no ``test`` is given).
+        test: a test set of its own.
+        corruption: p, share of training labels that are changed to another label, all others equally likely.
+        train: training samples; by default half of what is not for testing.
+        validation: clean samples of the upper level; by default the other half.
+        components: project the features on that many principal components of the training and validation samples,
+            each scaled to variance one (a dense Hessian needs few features).
+        decay: c, weight of the squared norm of W.
+        start: λ at the start.
+        seed: of the split and of the corruption.
+        dtype, device: of the tensors.
+
+    Raises:
+        RuleError: for a share outside [0, 1], or splits that do not fit.
+
+    *Differs from the code published with SLIP*, which draws label noise anew at each access, validates on the noisy
+    training data and regularises with the norm instead of its square: there nothing stable is left to be found.
+    """
+    between("corruption", corruption, 0, 1)
+    non_negative("decay", decay)
+    order = numpy_stream(seed, "cleaning", "split").permutation(len(table))
+    spare = len(table) if test is not None else len(table) - len(table) // 5
+    train = spare // 2 if train is None else whole("train", train, least=1)
+    validation = spare - train if validation is None else whole("validation", validation, least=1)
+    if train + validation + (test is None) > len(table):
+        fail("train + validation", f"must leave samples of {len(table)}", train + validation)
+    parts = [table.part(order[:train]), table.part(order[train : train + validation])]
+    parts.append(table.part(order[train + validation :]) if test is None else test)
+    if components is not None:
+        parts = _whitened(parts, components)
+    classes = 1 + max(int(part.labels.max()) for part in parts)
+    labels, mask = corrupt(parts[0].labels, classes, corruption, seed)
+    where = torch.device(device)
+
+    def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(features).to(where, dtype), torch.from_numpy(labels).to(where)
+
+    return HyperCleaning(
+        tensors(parts[0].features, labels),
+        tensors(parts[1].features, parts[1].labels),
+        tensors(parts[2].features, parts[2].labels),
+        torch.from_numpy(mask).to(where),
+        classes,
+        decay,
+        start,
+    )
+
+
+def _whitened(parts: list[Table], components: int) -> list[Table]:
+    """Principal components of the first two tables, applied to all three: no test sample has a say."""
+    known = np.concatenate([part.features for part in parts[:2]])
+    if whole("components", components, least=1) > min(known.shape):
+        fail("components", f"must be at most {min(known.shape)}", components)
+    mean = known.mean(0)
+    _, spread, basis = np.linalg.svd(known - mean, full_matrices=False)
+    scale = spread[:components] / np.sqrt(len(known))
+    return [replace(part, features=(part.features - mean) @ basis[:components].T / scale) for part in parts]
+
+
+def corrupt(labels: np.ndarray, classes: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Change round(share · n) labels, each to one of the other labels; the same ones for the same seed.
+
+    Returns:
+        the labels after the change, and the mask of those changed.
+
+    Example:
+        >>> labels, mask = corrupt(np.zeros(10, dtype=np.int64), 3, 0.4, seed=0)
+        >>> int(mask.sum()), bool((labels[mask] > 0).all()), bool((labels[~mask] == 0).all())
+        (4, True, True)
+    """
+    draw = numpy_stream(seed, "cleaning", "corruption")
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[draw.permutation(len(labels))[: round(share * len(labels))]] = True
+    shift = draw.integers(1, classes, len(labels))
+    return np.where(mask, (labels + shift) % classes, labels), mask
+
+
+def area_under_curve(score: Tensor, positive: Tensor) -> float:
+    """P(score of a positive > score of a negative) + ½ P(equal), from ranks.
+
+    Example:
+        >>> area_under_curve(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
+        0.75
+        >>> area_under_curve(torch.zeros(4), torch.tensor([False, False, True, True]))
+        0.5
+    """
+    from scipy.stats import rankdata
+
+    chosen = positive.cpu().numpy().astype(bool)
+    count, others = int(chosen.sum()), int((~chosen).sum())
+    if not count or not others:
+        fail("positive", "must have both True and False entries", (count, others))
+    ranks = rankdata(score.detach().cpu().numpy())
+    return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * others))

@@ -1,0 +1,76 @@
+"""The standard problems' losses in ``jax.numpy``, for the compiled backend (``mindgap[jax]``).
+
+Each pair (upper, lower) equals the torch losses of the problem of the same name, value by value; the tests say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mindgap.lab.tasks.problems.cleaning import HyperCleaning
+from mindgap.lab.tasks.problems.regularisation import RegularisationSelection
+
+Pair = tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]
+
+
+def quadratic_losses() -> Pair:
+    """Upper and lower loss of :mod:`mindgap.lab.tasks.problems.quadratic` (both levels have one form).
+
+    Example:
+        >>> upper, lower = quadratic_losses()
+        >>> batch = (jnp.ones((1, 3, 1)), jnp.ones((1, 3, 1)))
+        >>> float(lower(jnp.array([2.0]), jnp.array([3.0]), batch))
+        17.5
+    """
+
+    def loss(x: Any, y: Any, batch: Any) -> Any:
+        in_y, in_x = batch
+        along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
+        along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
+        squares = along_y[:, 0] ** 2 + along_x[:, 0] ** 2
+        return (0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]).mean()
+
+    return loss, loss
+
+
+def regularisation_losses(task: RegularisationSelection) -> Pair:
+    """Upper and lower loss of a regularisation task (binary or multiclass)."""
+    binary = task.binary
+
+    def upper(x: Any, y: Any, batch: Any) -> Any:
+        features, labels = batch
+        if binary:
+            return jax.nn.softplus(-labels * (features @ y)).mean()
+        return _cross_entropy(features @ y.T, labels).mean()
+
+    def lower(x: Any, y: Any, batch: Any) -> Any:
+        squares = y**2 if binary else (y**2).sum(1)
+        return upper(x, y, batch) + 0.5 * (jnp.exp(x) * squares).sum()
+
+    return upper, lower
+
+
+def cleaning_losses(task: HyperCleaning) -> Pair:
+    """Upper and lower loss of a hyper-cleaning task."""
+    decay = task.decay
+
+    def upper(x: Any, y: Any, batch: Any) -> Any:
+        features, labels = batch
+        return _cross_entropy(features @ y, labels).mean()
+
+    def lower(x: Any, y: Any, batch: Any) -> Any:
+        features, labels, samples = batch
+        losses = _cross_entropy(features @ y, labels)
+        return (jax.nn.sigmoid(x[samples]) * losses).mean() + decay * (y**2).sum()
+
+    return upper, lower
+
+
+def _cross_entropy(scores: Any, labels: Any) -> Any:
+    # The right class by comparison rather than by a gather: its derivative is no scatter.
+    right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
+    return jax.nn.logsumexp(scores, axis=1) - (right * scores).sum(1)

@@ -1,0 +1,171 @@
+"""Questions whose answer is a span of a passage: made from prose, or SQuAD's, for an encoder that was pre-trained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.lab.tasks.data import squad
+from mindgap.lab.tasks.models.small import SmallTransformer, SpanFinder
+from mindgap.lab.tasks.problems.language import _tokens, known_words
+from mindgap.lab.tasks.problems.training import TrainingProblem
+
+#: Where questions come from -> the text whose words are known, and longest answer in words.
+SOURCES = {"prose": ("prose", 2), "squad": ("wikitext-2", 8)}
+
+#: Input, and the answers of every question: first and last place of each.
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def question_answering(
+    source: str = "prose", *, words: int = 200, width: int = 32, layers: int = 1, question: int = 2, passage: int = 12,
+    held_out: int = 500, start: Mapping[str, Any] | None = None, seed: int = 0,
+) -> TrainingProblem:  # fmt: skip
+    """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its two ends.
+
+    Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is a window of the
+    text, the answer two words of it, and the question its first word and a blank. ``"squad"``: the answerable questions
+    of SQuAD's dev file (``MINDGAP_DATA``), in the order of the file 70 % to train on and 15 % each for validation and
+    test, which no article shares but at the cuts; a passage is as many words around the answer, placed at random, and
+    the words known are those of WikiText-2.
+
+    Args:
+        source: of the questions.
+        words, width, layers: of the encoder, as :func:`masked_language_model` builds it.
+        question, passage: words of each in an input; longer questions are cut, shorter ones filled with the mask.
+        held_out: how many questions the parts ``"validation"`` and ``"test"`` have each, the same for all seeds.
+        start: state of a pre-trained encoder of this size, whose windows have question + 1 + passage words.
+        seed: of the network's start (of its two scores, where the encoder is given).
+
+    Raises:
+        RuleError: an unknown source, fewer questions than asked for.
+        DataError: SQuAD or WikiText-2 is not here.
+
+    Example:
+        >>> problem = question_answering("prose", words=50, width=8, held_out=20)
+        >>> inputs, answers = problem.draw(torch.Generator().manual_seed(0), 5)
+        >>> inputs.shape, answers.shape
+        (torch.Size([5, 15]), torch.Size([5, 1, 2]))
+    """
+    one_of("source", source, SOURCES)
+    for name, value in (("question", question), ("held_out", held_out)):
+        whole(name, value, least=1)
+    whole("passage", passage, least=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "network"))
+        encoder = SmallTransformer(words + 1, width, layers, length=question + 1 + passage, causal=False)
+        model = SpanFinder(encoder)
+    if start is not None:
+        encoder.load_state_dict(start)
+
+    def loss(m: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        inputs, answers = batch
+        scores = m(inputs)
+        return sum(F.cross_entropy(scores[..., i], answers[:, 0, i]) for i in range(2)) / 2  # type: ignore[return-value]
+
+    names = ("validation", "test")
+    if source == "prose":
+        train, *others = _tokens("prose", words)
+        parts = {name: _from_prose(text, question, passage, words, torch_stream(0, f"questions {name}"), held_out)
+                 for name, text in zip(names, others)}  # fmt: skip
+
+        def draw(generator: torch.Generator, size: int) -> Batch:
+            return _from_prose(train, question, passage, words, generator, size)
+
+        return TrainingProblem(Objective(model, loss), draw, len(train) - passage, parts)
+    inputs, answers = _from_squad(words, question, passage)
+    cuts = [0, len(inputs) * 70 // 100, len(inputs) * 85 // 100, len(inputs)]
+    if held_out > min(cuts[2] - cuts[1], cuts[3] - cuts[2]):
+        fail("held_out", f"must be at most {min(cuts[2] - cuts[1], cuts[3] - cuts[2])}", held_out)
+    parts = {name: (inputs[a : a + held_out], answers[a : a + held_out]) for name, a in zip(names, cuts[1:])}
+
+    def draw_squad(generator: torch.Generator, size: int) -> Batch:
+        chosen = torch.randint(0, cuts[1], (size,), generator=generator)
+        return inputs[chosen], answers[chosen]
+
+    return TrainingProblem(Objective(model, loss), draw_squad, cuts[1], parts)
+
+
+def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tensor:
+    """First and last place of the span with the largest sum of scores: (n, T, 2) -> (n, 2).
+
+    Args:
+        scores: of beginning and of ending at every place.
+        after: places before this one belong to the question.
+        longest: words of an answer.
+
+    Example:
+        >>> scores = torch.tensor([[[9.0, 9.0], [0.0, 5.0], [1.0, 0.0], [0.0, 2.0]]])
+        >>> best_spans(scores, after=1, longest=2).tolist()
+        [[1, 1]]
+        >>> best_spans(scores[:, [0, 2, 3]], after=1, longest=2).tolist()
+        [[1, 2]]
+    """
+    places = torch.arange(scores.shape[1], device=scores.device)
+    length = places - places.unsqueeze(1)  # of a span from row to column, less one
+    allowed = (length >= 0) & (length < longest) & (places.unsqueeze(1) >= after)
+    sums = (scores[:, :, None, 0] + scores[:, None, :, 1]).masked_fill(~allowed, -torch.inf)
+    flat = sums.flatten(1).argmax(dim=1)
+    return torch.stack([flat // scores.shape[1], flat % scores.shape[1]], dim=1)
+
+
+def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, float]:
+    """Share of spans that are one of the answers, and mean F1 of their words against the nearest answer.
+
+    Example:
+        >>> exact_and_f1(torch.tensor([[2, 3], [2, 5]]), torch.tensor([[[2, 3]], [[4, 5]]]))
+        (0.5, 0.8333333333333333)
+
+    *Differs from the paper*: by place, not by text: the same words elsewhere in the passage do not count.
+    """
+    first, last = spans[:, None, 0], spans[:, None, 1]
+    common = (torch.minimum(last, answers[..., 1]) - torch.maximum(first, answers[..., 0]) + 1).clamp_min(0).double()
+    f1 = 2 * common / ((last - first + 1) + (answers[..., 1] - answers[..., 0] + 1))
+    same = (answers == spans.unsqueeze(1)).all(dim=2).any(dim=1)
+    return float(same.double().mean()), float(f1.amax(dim=1).mean())
+
+
+def _from_prose(
+    text: torch.Tensor, question: int, passage: int, words: int, generator: torch.Generator, size: int
+) -> Batch:
+    starts = torch.randint(0, len(text) - passage + 1, (size,), generator=generator)
+    windows = text[starts.unsqueeze(1) + torch.arange(passage)]
+    at = torch.randint(0, passage - 1, (size, 1), generator=generator)
+    asked = torch.full((size, question + 1), words)
+    asked[:, :1] = windows.take_along_dim(at, dim=1)
+    first = at + question + 1
+    return torch.cat([asked, windows], dim=1), torch.stack([first, first + 1], dim=2)
+
+
+@cache
+def _from_squad(words: int, question: int, passage: int) -> Batch:
+    """All questions as numbers; a question with fewer answers repeats its last."""
+    known, placed = known_words("wikitext-2", words), torch_stream(0, "passages")
+    inputs, answers = [], []
+    for item in squad():
+        tokens = list(re.finditer(r"\w+|[^\w\s]", item["context"]))
+        golds = []
+        for begin, text in item["answers"]:
+            inside = [i for i, t in enumerate(tokens) if t.end() > begin and t.start() < begin + len(text)]
+            if inside:
+                golds.append((inside[0], inside[-1]))
+        if not golds or golds[0][1] - golds[0][0] >= min(passage, SOURCES["squad"][1]):
+            continue
+        low, high = max(0, golds[0][1] - passage + 1), min(golds[0][0], max(len(tokens) - passage, 0))
+        cut = int(torch.randint(low, high + 1, (), generator=placed))
+        shown = [known.get(t.group(), words - 1) for t in tokens[cut : cut + passage]]
+        asked = [known.get(t, words - 1) for t in re.findall(r"\w+|[^\w\s]", item["question"])][:question]
+        row = asked + [words] * (question + 1 - len(asked)) + shown
+        inputs.append(row + [words] * (question + 1 + passage - len(row)))
+        shift = question + 1 - cut
+        inside_cut = [(a + shift, b + shift) for a, b in golds if a >= cut and b < cut + passage]
+        answers.append((inside_cut + [inside_cut[-1]] * 6)[:6])
+    return torch.tensor(inputs), torch.tensor(answers)

@@ -1,0 +1,290 @@
+"""Hyper-representation: many small classification tasks share an encoder, and each has a head of its own.
+
+    lower   g(x, Y) = mean_i [ mean_{j in support of i} ℓ(Y_i; φ_x(a_ij), t_ij) + c ‖Y_i‖² ]
+    upper   f(x, Y) = mean_i   mean_{j in query of i}   ℓ(Y_i; φ_x(a_ij), t_ij)
+
+with x the weights of the encoder φ, Y_i the head of task i (features and a constant x ways) and ℓ the cross-entropy of
+a linear softmax: g is strongly convex in Y with modulus 2c/n for n tasks.
+
+*A head a task.* The tasks number their classes 0, 1, ... each in its own way, so that one head for all would have
+nothing to find; and with a head a task, y*(x) is what the heads become when they are trained to the end, which is what
+is done to the tasks of validation and test. The number of lower unknowns is fixed: tasks x (features + 1) x ways.
+
+*A sample is one example of every task.* A minibatch of whole tasks would leave the heads of all other tasks without a
+gradient and without curvature, and a Neumann series of a few terms would meet tasks that its start has not seen: what
+it lacks would be the sampling's doing, not the method's. Here every minibatch says something about every head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.base.rng import numpy_stream
+from mindgap.bilevel.problem import BilevelProblem, Pack
+from mindgap.bilevel.sample import Batches
+from mindgap.lab.tasks.data.tabular import Table
+from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks of one shape: inputs (tasks, examples, ...) and labels (tasks, examples) of support and query sets."""
+
+    support: tuple[Tensor, Tensor]
+    query: tuple[Tensor, Tensor]
+
+    def __len__(self) -> int:
+        return len(self.support[1])
+
+
+@dataclass(frozen=True)
+class HyperRepresentation:
+    """Tasks to learn from, tasks to choose settings with, tasks to test on, and an encoder at its start.
+
+    Args:
+        train, validation, test: the tasks; each is split into support and query examples.
+        ways: classes of a task.
+        decay: c, weight of a head's squared norm.
+        start: the encoder's weights: ``first`` (inputs, hidden), ``first_bias``, ``second`` (hidden, or four times that
+            for pairs, features) and ``second_bias``.
+
+    Example:
+        >>> from mindgap.lab.tasks.data import digits
+        >>> tables = split_table(digits(), (0.6, 0.2, 0.2), seed=0)
+        >>> task = hyper_representation(*([t] for t in tables), tasks=(12, 5, 5), ways=3, shots=4, seed=0)
+        >>> problem = task.problem(batch_size=3)
+        >>> problem.dim_x, problem.dim_y, problem.upper_data.batches
+        (1176, 324, 4)
+        >>> loss, accuracy = task.adapted(problem.pack_x.start, "test")
+        >>> 1 / 3 < accuracy <= 1
+        True
+    """
+
+    train: Tasks
+    validation: Tasks
+    test: Tasks
+    ways: int
+    decay: float
+    start: Mapping[str, Tensor]
+
+    @property
+    def x0(self) -> dict[str, Tensor]:
+        """The encoder at the start."""
+        return dict(self.start)
+
+    @property
+    def y0(self) -> Tensor:
+        """The heads of the training tasks at the start: zeros."""
+        weights = self.start["second"]
+        return weights.new_zeros(len(self.train), weights.shape[1] + 1, self.ways)
+
+    def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """φ_x: inputs (..., d), or pairs (..., 2, d) for an encoder that has been made for them, to features and a 1.
+
+        tanh twice; between the layers the two codes u, v of a pair are joined to (u, v, (u - v)², u v). The square
+        stands where the authors have |u - v|, because the methods ask for second derivatives.
+        """
+        code = torch.tanh(inputs @ x["first"] + x["first_bias"])
+        if x["second"].shape[0] != x["first"].shape[1]:
+            u, v = code.unbind(-2)
+            code = torch.cat([u, v, (u - v).square(), u * v], -1)
+        features = torch.tanh(code @ x["second"] + x["second_bias"])
+        return torch.cat([features, torch.ones_like(features[..., :1])], -1)
+
+    def upper(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """f on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
+        inputs, labels = batch
+        # One product a task: the examples of all tasks at once would not fit their heads.
+        logits = torch.einsum("btk,tkc->btc", self.encode(x, inputs), y)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    def lower(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
+        return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
+
+    def problem(self, batch_size: int | tuple[int, int] = 2, *, order: str = "partition") -> BilevelProblem:
+        """The task as a bilevel problem; ``batch_size`` counts examples of every task: one number or (upper, lower)."""
+        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        query, support = (
+            tuple(part.transpose(0, 1).contiguous() for part in level)
+            for level in (self.train.query, self.train.support)
+        )
+        upper_data, lower_data = Batches(query, above, order=order), Batches(support, below, order=order)
+        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
+
+    def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:
+        """argmin of each task's part of g at a flat x, by Newton's method: (tasks, features + 1, ways).
+
+        Args:
+            x: flat vector of the encoder's weights.
+            tasks: whose heads; the training tasks' (then it is y*(x)) if not given.
+        """
+        tasks = tasks or self.train
+        with torch.no_grad():
+            features = self.encode(self._view(x), tasks.support[0])
+        labels, shape = tasks.support[1], (len(tasks), self.ways, features.shape[-1])
+        weights = torch.ones_like(labels)
+
+        def at(flat: Tensor) -> tuple[Tensor, Tensor]:
+            slope, curvature = softmax_derivatives(features, labels, weights, flat.view(shape))
+            decay = 2 * self.decay * torch.eye(flat.shape[-1], dtype=flat.dtype, device=flat.device)
+            return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
+
+        def value(flat: Tensor) -> Tensor:
+            return self._losses(features, labels, flat.view(shape).mT) + self.decay * flat.square().sum(-1)
+
+        flat = newton(at, value, features.new_zeros(shape).flatten(1))
+        return flat.view(shape).mT.contiguous()
+
+    def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
+        """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks, with fresh heads.
+
+        The heads are trained to the end on the support sets: no step of theirs can be tuned for one method.
+        """
+        tasks = {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        return self._score(x, self.heads(x, tasks), tasks)
+
+    def accuracy(self, x: Tensor, y: Tensor) -> float:
+        """Share of the training tasks' query examples that heads y (flat, or of y0's shape) classify rightly."""
+        return self._score(x, y.reshape(self.y0.shape), self.train)[1]
+
+    def hyper_objective(self, x: Tensor) -> float:
+        """Φ(x) = f(x, y*(x)) over all examples."""
+        return self.adapted(x, "train")[0]
+
+    def _view(self, x: Tensor) -> Mapping[str, Tensor]:
+        view: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
+        return view
+
+    def _losses(self, features: Tensor, labels: Tensor, heads: Tensor) -> Tensor:
+        """Mean loss of each task."""
+        logits = (features @ heads).flatten(0, 1)
+        return cross_entropy(logits, labels.flatten(), reduction="none").view_as(labels).mean(-1)
+
+    def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
+        inputs, labels = tasks.query
+        with torch.no_grad():
+            features = self.encode(self._view(x), inputs)
+            right = (features @ heads).argmax(-1) == labels
+            return float(self._losses(features, labels, heads).mean()), float(right.double().mean())
+
+
+def hyper_representation(
+    train: Sequence[Table],
+    validation: Sequence[Table],
+    test: Sequence[Table],
+    *,
+    tasks: tuple[int, int, int] = (200, 50, 100),
+    ways: int = 2,
+    shots: int = 10,
+    hidden: int = 16,
+    features: int = 8,
+    decay: float = 1e-2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> HyperRepresentation:
+    """Draw tasks from labelled tables: a table, some of its classes, and examples of each for support and for query.
+
+    Inputs are standardised with the training tables' mean and deviation; no other table has a say. Each table is
+    halved once, by seed: support sets come from one half and query sets from the other.
+
+    Args:
+        train: tables (domains) of the training tasks.
+        validation: tables of the tasks by which settings are chosen.
+        test: tables of the test tasks.
+        tasks: how many (training, validation, test) tasks.
+        ways: classes of a task, drawn from the table's.
+        shots: examples of each class in the support set, and as many in the query set.
+        hidden: width of the encoder between its layers.
+        features: numbers that the encoder gives to a head.
+        decay: c, weight of a head's squared norm.
+        seed: of the halves, the tasks and the encoder's start.
+        dtype, device: of the tensors.
+
+    Raises:
+        RuleError: for a table with too few classes or examples, or tables of different inputs.
+
+    *Differs from the code published with SLIP*: a linear head a task, trained to the end for a test, in place of one
+    tanh network that is carried from task to task; the squared norm in place of the norm; word vectors averaged over a
+    text in place of a recurrent net.
+    """
+    for name, number in (("ways", ways), ("shots", shots), ("hidden", hidden), ("features", features)):
+        whole(name, number, least=2 if name == "ways" else 1)
+    positive("decay", decay)
+    groups = {"train": train, "validation": validation, "test": test}
+    shapes = {table.features.shape[1:] for tables in groups.values() for table in tables}
+    if len(shapes) != 1:
+        fail("tables", "must be there, with inputs of one shape", sorted(shapes))
+    (shape,) = shapes
+    known = np.concatenate([table.features.reshape(-1, shape[-1]) for table in train])
+    mean, deviation = known.mean(0), known.std(0)
+    deviation[deviation == 0] = 1.0  # a pixel that is always white
+    where = torch.device(device)
+
+    def tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+        scaled = torch.from_numpy((inputs - mean) / deviation)
+        return scaled.to(where, dtype), torch.from_numpy(labels).to(where)
+
+    drawn = []
+    for (name, tables), number in zip(groups.items(), tasks, strict=True):
+        support, query = _draw(tables, whole("tasks", number, least=1), ways, shots, seed, name)
+        drawn.append(Tasks(tensors(*support), tensors(*query)))
+    draw = numpy_stream(seed, "representation", "start")
+    joined = hidden * (4 if len(shape) == 2 else 1)
+    start = {}
+    for name, rows, columns in (("first", shape[-1], hidden), ("second", joined, features)):
+        weights = torch.from_numpy(draw.standard_normal((rows, columns)) / np.sqrt(rows))
+        start[name] = weights.to(where, dtype)
+        start[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=where)
+    return HyperRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start)
+
+
+def _draw(
+    tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random order."""
+    draw = numpy_stream(seed, "representation", name)
+    halves = []  # table -> half -> class -> rows
+    for table in tables:
+        order = draw.permutation(len(table))
+        half_rows = [np.sort(order[half::2]) for half in (0, 1)]
+        halves.append([[r[table.labels[r] == label] for label in np.unique(table.labels)] for r in half_rows])
+        least = min(len(of_a_class) for half in halves[-1] for of_a_class in half)
+        if len(halves[-1][0]) < ways or least < shots:
+            rule = f"must have {ways} classes with {2 * shots} examples each"
+            fail("table", rule, f"{table.origin}: {len(halves[-1][0])} classes, {2 * least} examples of the smallest")
+    inputs: list[list[np.ndarray]] = [[], []]
+    labels: list[list[np.ndarray]] = [[], []]
+    for _ in range(number):
+        domain = int(draw.integers(len(tables)))
+        classes = draw.permutation(len(halves[domain][0]))[:ways]
+        for level in (0, 1):
+            rows = np.concatenate([draw.permutation(halves[domain][level][c])[:shots] for c in classes])
+            # A minibatch takes the same places of every task: in order of class it would show one class alone.
+            order = draw.permutation(ways * shots)
+            inputs[level].append(tables[domain].features[rows[order]])
+            labels[level].append(np.repeat(np.arange(ways), shots)[order])
+    return [(np.stack(inputs[level]), np.stack(labels[level])) for level in (0, 1)]
+
+
+def split_table(table: Table, shares: Sequence[float], *, seed: int = 0) -> list[Table]:
+    """Parts of a table by given shares of its samples, in random order; the last takes what rounding leaves.
+
+    Example:
+        >>> table = Table(np.arange(10.0)[:, None], np.zeros(10, dtype=np.int64), "made up")
+        >>> [len(part) for part in split_table(table, (0.5, 0.25, 0.25))]
+        [5, 2, 3]
+    """
+    if abs(sum(shares) - 1) > 1e-9 or min(shares) <= 0:
+        fail("shares", "must be positive and sum to 1", tuple(shares))
+    order = numpy_stream(seed, "representation", "split").permutation(len(table))
+    ends = [int(len(table) * share) for share in np.cumsum(shares)[:-1]]
+    return [table.part(rows) for rows in np.split(order, ends)]

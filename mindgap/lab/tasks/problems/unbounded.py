@@ -1,0 +1,139 @@
+"""An upper level of unbounded smoothness: its curvature grows with its gradient, without a bound.
+
+    f_j(x, y) = Σ_k (cosh(κ(x_k - c_jk)) - 1)/κ² + ½ ‖y - t_j‖²        or   Σ_k (x_k - c_jk)⁴/4 + ½ ‖y - t_j‖²
+
+over the lower level of the standard quadratic. For the first, ‖f_xx‖ <= 1 + κ ‖f_x‖: smooth only relative to the
+gradient, as Assumption 3.1 of SLIP allows. A step that is stable at the start is hopelessly small near the minimum; a
+step that is right near the minimum explodes at the start. Normalised steps do not meet this choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import one_of, positive
+from mindgap.base.rng import torch_stream
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.sample import Batches
+from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_loss, quadratic_problem
+
+GROWTHS = ("exponential", "quartic")
+
+
+@dataclass(frozen=True)
+class UnboundedSmoothness:
+    """The problem with its closed forms y*(x), z*(x), ∇Φ(x).
+
+    Args:
+        quadratic: gives the lower level.
+        centres: c_j, one row an upper sample.
+        targets: t_j, one row an upper sample.
+        growth: ``"exponential"`` or ``"quartic"``.
+        rate: κ of the exponential.
+        x0: start of x, far out.
+
+    Example:
+        >>> task = unbounded_problem(lower=256, upper=64, dim_y=8, dim_x=4, rate=2.0)
+        >>> x = task.x0.clone().requires_grad_()
+        >>> (slope,) = torch.autograd.grad(task.hyper_objective(x), x)
+        >>> bool(torch.allclose(slope, task.hypergradient(task.x0)))
+        True
+    """
+
+    quadratic: Quadratic
+    centres: Tensor
+    targets: Tensor
+    growth: str
+    rate: float
+    x0: Tensor
+
+    def upper(self, x: Tensor, y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """f on a batch of (centres, targets)."""
+        centres, targets = batch
+        away = x - centres
+        if self.growth == "quartic":
+            steep = away.pow(4) / 4
+        else:
+            steep = (torch.cosh(self.rate * away) - 1) / self.rate**2
+        return steep.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
+
+    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+        """The bilevel problem; ``batch_size`` is one number or (upper, lower)."""
+        above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+        return BilevelProblem(
+            self.upper,
+            quadratic_loss,
+            self.x0,
+            self.quadratic.y0,
+            Batches((self.centres, self.targets), above, order=order),
+            Batches(self.quadratic.lower_samples, below, order=order),
+        )
+
+    def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(f_x, f_y) of the whole upper level."""
+        away = x - self.centres
+        steep = away.pow(3) if self.growth == "quartic" else torch.sinh(self.rate * away) / self.rate
+        return steep.mean(0), y - self.targets.mean(0)
+
+    def hypergradient(self, x: Tensor) -> Tensor:
+        """∇Φ(x) = f_x - C̄ Ā⁻¹ f_y at y*(x)."""
+        y = self.quadratic.y_star(x)
+        f_x, f_y = self.upper_gradients(x, y)
+        return f_x - self.quadratic.lower.C @ torch.linalg.solve(self.quadratic.lower.A, f_y)
+
+    def hyper_objective(self, x: Tensor) -> Tensor:
+        """Φ(x) = f(x, y*(x))."""
+        return self.upper(x, self.quadratic.y_star(x), (self.centres, self.targets))
+
+    def smoothness(self, x: Tensor) -> float:
+        """‖∇²_xx f‖ at x: the constant a smooth-case step must respect there."""
+        away = x - self.centres
+        curvature = 3 * away.square() if self.growth == "quartic" else torch.cosh(self.rate * away)
+        return float(curvature.mean(0).max())
+
+
+def unbounded_problem(
+    *,
+    growth: str = "exponential",
+    rate: float = 2.0,
+    distance: float = 5.0,
+    lower: int = 1024,
+    upper: int = 256,
+    dim_y: int = 20,
+    dim_x: int = 10,
+    noise: float = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> UnboundedSmoothness:
+    """Draw the problem.
+
+    Args:
+        growth: of f in x, ``"exponential"`` or ``"quartic"``.
+        rate: κ.
+        distance: how far out the start is: its coordinates have magnitudes uniform in [distance/2, distance] and
+            random signs, so that no single step suits them all.
+        lower, upper, dim_y, dim_x: samples and dimensions.
+        noise: standard deviation of the centres c_j.
+        seed: of all draws.
+        dtype, device: of the tensors.
+
+    Raises:
+        RuleError: for a growth that is not one of the two, or numbers that are not positive.
+    """
+    one_of("growth", growth, GROWTHS)
+    for name, value in (("rate", rate), ("distance", distance), ("noise", noise)):
+        positive(name, value)
+    quadratic = quadratic_problem(
+        lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype, device=device
+    )
+    draw = torch_stream(seed, "unbounded")
+    centres = noise * torch.randn(upper, dim_x, generator=draw, dtype=torch.float64)
+    targets = torch.randn(upper, dim_y, generator=draw, dtype=torch.float64) + 1.0
+    magnitudes = distance * (0.5 + 0.5 * torch.rand(dim_x, generator=draw, dtype=torch.float64))
+    signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=draw) - 1.0
+    x0 = (magnitudes * signs).to(device, dtype)
+    return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)

@@ -1,0 +1,185 @@
+"""Fig. 2-1: worst-case rates of GD, Nesterov's method and heavy-ball, computed by semidefinite programs.
+
+Two ways. :func:`lmi_rate` searches a quadratic Lyapunov function with the weighted off-by-one inequality that every
+gradient of a μ-strongly convex, L-smooth function satisfies: the figure's black line. :func:`pep_gap` solves the
+performance estimation problem of a finite number of steps, which is exact. Both need the extra ``pep``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import one_of, positive, whole
+from mindgap.lab.theory.chapter2.quadratics import METHODS, SmoothConvex, parameters
+
+
+def pep_missing() -> str:
+    """Why the extra ``pep`` cannot be used, or an empty text.
+
+    Example:
+        >>> pep_missing() in ("", "PEPit is not installed (extra 'pep')", "cvxpy is not installed (extra 'pep')")
+        True
+    """
+    for module in ("cvxpy", "PEPit"):
+        if find_spec(module) is None:
+            return f"{module} is not installed (extra 'pep')"
+    return ""
+
+
+def quadratic_rate(method: str, Q: float) -> float:
+    """The asymptotic rate on quadratics in closed form: a lower bound of the rate on all functions.
+
+    1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball.
+
+    Example:
+        >>> quadratic_rate("heavy-ball", 9.0)
+        0.5
+
+    Source: thesis, Fig. 2-1 (Lessard et al.).
+    """
+    one_of("method", method, METHODS)
+    root = math.sqrt(positive("Q", Q))
+    return {"gd": 1 - 1 / Q, "nesterov": 1 - 1 / root, "heavy-ball": (root - 1) / (root + 1)}[method]
+
+
+def proved_rate(method: str, Q: float) -> float:
+    """The rate that is proved for all μ-strongly convex, L-smooth functions; 1 where none is.
+
+    1 - 1/Q for GD, √(1 - 1/√Q) for Nesterov's method (Theorem 2.1.3), none for heavy-ball.
+
+    Example:
+        >>> proved_rate("gd", 2.0), proved_rate("heavy-ball", 2.0)
+        (0.5, 1.0)
+
+    Source: thesis, (2.3) and Theorem 2.1.3.
+    """
+    one_of("method", method, METHODS)
+    return {"gd": 1 - 1 / Q, "nesterov": math.sqrt(1 - 1 / math.sqrt(positive("Q", Q))), "heavy-ball": 1.0}[method]
+
+
+def _system(method: str, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(A, B, C) with ξ_{k+1} = Aξ_k + B u_k, y_k = Cξ_k, u_k = ∇f(y_k), ξ_k = (x_k, x_{k-1})."""
+    A = np.array([[1 + beta, -beta], [1.0, 0.0]])
+    B = np.array([[-alpha], [0.0]])
+    C = np.array([[1 + beta, -beta]]) if method == "nesterov" else np.array([[1.0, 0.0]])
+    return A, B, C
+
+
+#: What counts as "the inequality holds", and the least eigenvalue of P, with the trace of P fixed to one. Without
+#: a floor the solver offers singular P, which prove nothing. Up to Q = 100 a floor ten times as low moves the rates
+#: by less than 1e-4; three times as high, it is felt from Q = 64 on (4e-4).
+SLACK, FLOOR = 1e-9, 1e-4
+
+
+@cache
+def _program(method: str, Q: float) -> Any:
+    """The linear matrix inequality for L = 1, μ = 1/Q, with ρ² as a parameter; its value is at most 0 if it holds."""
+    import cvxpy as cp
+
+    A, B, C = _system(method, *parameters(method, SmoothConvex(1.0, 1 / Q)))
+    A_hat = np.block([[A, np.zeros((2, 1))], [-C, np.zeros((1, 1))]])
+    B_hat = np.vstack([B, [[1.0]]])
+    both = np.hstack([A_hat, B_hat])
+    rho2 = cp.Parameter(nonneg=True)
+    P, weight, slack = cp.Variable((3, 3), symmetric=True), cp.Variable(nonneg=True), cp.Variable()
+    keep = np.hstack([np.eye(3), np.zeros((3, 1))])
+    first = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])  # L y - u, to which ρ² times the filter's state is added
+    state = np.array([[0.0, 0.0, 1.0, 0.0]])
+    second = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
+    inequality = (
+        both.T @ P @ both
+        - rho2 * (keep.T @ P @ keep)
+        + weight * (first.T @ second + second.T @ first)
+        + (rho2 * weight) * (state.T @ second + second.T @ state)
+    )
+    rules = [P >> FLOOR * np.eye(3), cp.trace(P) == 1, inequality << slack * np.eye(4)]
+    return cp.Problem(cp.Minimize(slack), rules), rho2
+
+
+def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
+    """The smallest ρ for which the inequality has a solution, by bisection; 1 where even ρ = 1 has none.
+
+    Args:
+        method: a name of ``METHODS``, with the parameters of `quadratics.parameters`.
+        Q: condition number, above 1; up to 100 (beyond, the floor on P is felt).
+        tolerance: width at which the bisection stops.
+
+    Raises:
+        ImportError: without the extra ``pep``.
+
+    Example:
+        >>> bool(pep_missing()) or abs(lmi_rate("gd", 4.0) - 0.75) < 1e-4
+        True
+
+    Source: thesis, Fig. 2-1 (Lessard et al.).
+    """
+    one_of("method", method, METHODS)
+    import warnings
+
+    program, rho2 = _program(method, float(Q))
+    def holds(rho: float) -> bool:
+        rho2.value = rho**2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "solution may be inaccurate": then the value decides
+            program.solve(solver="CLARABEL")
+        return program.value is not None and program.value <= SLACK
+
+    # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for a first ρ that
+    # holds; the set of such ρ is an interval up to 1.
+    low = quadratic_rate(method, Q) - tolerance
+    trials = [1 - share * (1 - low) for share in (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)]
+    high = next((rho for rho in trials if holds(rho)), 1.0)
+    if high == 1.0:
+        return 1.0
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = "gap") -> float:
+    """The exact worst case after ``steps`` steps over all L-smooth, μ-strongly convex functions.
+
+    Args:
+        method: a name of ``METHODS``; for μ = 0 Nesterov's momentum is k/(k+3).
+        constants: L, μ, D.
+        steps: how many, a handful.
+        measure: ``"gap"`` for f(x_n) - f* or ``"distance"`` for ‖x_n - x*‖².
+
+    Raises:
+        ImportError: without the extra ``pep``.
+
+    Example:
+        >>> bool(pep_missing()) or abs(pep_gap("gd", SmoothConvex(L=6.0), 1) - 1.0) < 1e-4
+        True
+
+    Source: thesis, Fig. 2-1; performance estimation as PEPit does it.
+    """
+    one_of("method", method, METHODS)
+    one_of("measure", measure, ("gap", "distance"))
+    whole("steps", steps, least=1)
+    from PEPit import PEP
+    from PEPit.functions import SmoothStronglyConvexFunction
+
+    c = constants
+    alpha, beta = parameters(method, c) if c.mu > 0 else (1 / c.L, 0.0)
+    problem = PEP()
+    f = problem.declare_function(SmoothStronglyConvexFunction, mu=c.mu, L=c.L)
+    best = f.stationary_point()
+    x = y = previous = problem.set_initial_point()
+    problem.set_initial_condition((x - best) ** 2 <= c.D**2)
+    for k in range(steps):
+        if method == "nesterov":
+            momentum = beta if c.mu > 0 else k / (k + 3.0)
+            new = x - alpha * f.gradient(x)
+            x, y = (1 + momentum) * new - momentum * y, new
+        else:
+            x, previous = x - alpha * f.gradient(x) + beta * (x - previous), x
+            y = x
+    problem.set_performance_metric(f(y) - f(best) if measure == "gap" else (y - best) ** 2)
+    return float(problem.solve(verbose=0, wrapper="cvxpy", solver="CLARABEL"))

@@ -1,0 +1,115 @@
+"""3.2.3: the squared loss of a deep linear network, its gradient and its curvature.
+
+*Differs from the paper* in four places. The gradient of ‖Y - f(X)‖² carries a factor 2 that the display lost. The
+second term of the mixed derivative multiplies (f(X) - Y) by W_ℓ..W_{j+1} where only its transpose fits. And the
+function is *not* (L0, L1)-smooth on the whole space for any constants: on the valley w2·w1·x = y the gradient is zero
+while the curvature grows without bound (``valley``). What the section argues, and what can be measured, is weaker: the
+norms of gradient and Hessian are positively correlated over weights of varying size.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import fail, positive
+from mindgap.lab.theory.function import Function, namespace
+
+
+class DeepLinear(Function):
+    """‖Y - W_ℓ ⋯ W_1 X‖²_F as a function of all weights in one flat vector (W_1 first, rows first).
+
+    Args:
+        X: inputs, shape (width_0, samples).
+        Y: targets, shape (width_ℓ, samples).
+        hidden: widths between input and output; one weight matrix more than hidden layers.
+
+    Example:
+        >>> net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
+        >>> w = np.array([2.0, 3.0])                                   # (1 - 3·2)² = 25
+        >>> float(net.value(w)), net.gradient(w).tolist()
+        (25.0, [30.0, 20.0])
+
+    Source: thesis, 3.2.3.
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, hidden: tuple[int, ...]) -> None:
+        if X.ndim != 2 or Y.ndim != 2 or X.shape[1] != Y.shape[1]:
+            fail("X, Y", "must be matrices with one column a sample", (X.shape, Y.shape))
+        self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
+        self.widths = (X.shape[0], *hidden, Y.shape[0])
+        self.shapes = [(b, a) for a, b in itertools.pairwise(self.widths)]
+        self.dimension = sum(a * b for a, b in self.shapes)
+
+    def matrices(self, w: Any) -> list[Any]:
+        """W_1, ..., W_ℓ as views of the flat vector(s); leading axes are kept."""
+        parts, start = [], 0
+        for rows, columns in self.shapes:
+            end = start + rows * columns
+            parts.append(w[..., start:end].reshape(*w.shape[:-1], rows, columns))
+            start = end
+        return parts
+
+    def _residual(self, w: Any) -> tuple[list[Any], list[Any], Any]:
+        """Weights, inputs of every layer, and f(X) - Y."""
+        xp = namespace(w)
+        data, targets = xp.asarray(self.X), xp.asarray(self.Y)
+        weights, inputs = self.matrices(w), [data]
+        for W in weights:
+            inputs.append(W @ inputs[-1])
+        return weights, inputs, inputs[-1] - targets
+
+    def value(self, x: Any) -> Any:
+        residual = self._residual(x)[2]
+        return (residual * residual).sum((-1, -2))
+
+    def gradient(self, x: Any) -> Any:
+        xp = namespace(x)
+        weights, inputs, back = self._residual(x)
+        back = 2 * back
+        parts: list[Any] = []
+        for W, below in zip(reversed(weights), reversed(inputs[:-1])):
+            g = back @ below.swapaxes(-1, -2)
+            parts.insert(0, g.reshape(*x.shape[:-1], -1))
+            back = W.swapaxes(-1, -2) @ back
+        return xp.concatenate(parts, -1)
+
+    def hessian_norm(self, x: Any) -> float:
+        """‖∇²f(x)‖ at one point, from the exact dense Hessian (autograd)."""
+        import torch
+
+        point = torch.as_tensor(x, dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(lambda w: self.value(w), point)
+        return float(torch.linalg.matrix_norm(hessian, 2))
+
+    def valley(self, t: float) -> np.ndarray:
+        """For scalar nets (all widths 1, one hidden layer): w1 = t, w2 = y/(x t), where loss and gradient are zero.
+
+        The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold.
+        """
+        if self.widths != (1, 1, 1):
+            fail("net", "must have widths (1, 1, 1) for the valley", self.widths)
+        positive("t", t)
+        return np.array([t, self.Y[0, 0] / (self.X[0, 0] * t)])
+
+
+def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
+    """∇_{vec(W_i)} as printed: ((W_ℓ⋯W_{i+1}) ⊗ (W_{i-1}⋯W_1 X)ᵀ)ᵀ vec(f(X) - Y), half of the gradient.
+
+    Args:
+        net: the network.
+        layer: i, counted from 1.
+        w: one flat point.
+
+    Example:
+        >>> net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
+        >>> printed_gradient(net, 1, np.array([2.0, 3.0])).tolist()
+        [15.0]
+    """
+    weights, inputs, residual = net._residual(w)
+    above = np.eye(net.widths[-1])
+    for W in reversed(weights[layer:]):
+        above = above @ W
+    return np.kron(above, inputs[layer - 1].T).T @ residual.reshape(-1)

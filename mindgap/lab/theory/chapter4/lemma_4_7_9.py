@@ -1,0 +1,167 @@
+"""Lemmas 4.7.9 and 4.7.10: the zero-chain f_d and its probability-p oracle.
+
+A gradient of f_d shows at most one coordinate beyond those that are already large; the oracle shows it only with
+probability p. A method that moves only along gradients it has seen needs about d/p of them to finish the chain.
+
+*Differs from the paper*: prog is 0 for a vector without large entries (the text says "in [d]"). The proof of Lemma
+4.7.10 loses a factor two between its first two lines and then bounds p(1-p)^α + (1-p)p^α by p, which fails for α near
+1; the lemma holds with constants 1 and 1 in place of 2 and 2, because only one coordinate is noisy and
+(u + v)^(α/2) <= u^(α/2) + v^(α/2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import between, whole
+from mindgap.lab.theory.function import Function, namespace
+
+_ROOT = math.sqrt(2 * math.pi * math.e)
+
+
+def psi(x: Any) -> Any:
+    """Ψ(x) = exp(1 - 1/(2x-1)²) for x > 1/2, else 0.
+
+    Example:
+        >>> psi(np.array([0.5, 1.0])).tolist()
+        [0.0, 1.0]
+    """
+    xp = namespace(x)
+    u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
+    return xp.where(x > 0.5, xp.exp(1 - 1 / (u * u)), x * 0)
+
+
+def psi_slope(x: Any) -> Any:
+    """Ψ'(x) = 4 Ψ(x)/(2x-1)³ for x > 1/2, else 0.
+
+    Example:
+        >>> psi_slope(np.array([0.0, 1.0])).tolist()
+        [0.0, 4.0]
+    """
+    xp = namespace(x)
+    u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
+    return xp.where(x > 0.5, 4 * xp.exp(1 - 1 / (u * u)) / (u * u * u), x * 0)
+
+
+def phi(x: Any) -> Any:
+    """Φ(x) = √e ∫_{-∞}^x e^(-t²/2) dt = √(2πe)·(1/2) erfc(-x/√2).
+
+    Example:
+        >>> round(float(phi(np.array(0.0))), 9) == round(math.sqrt(2 * math.pi * math.e) / 2, 9)
+        True
+    """
+    xp = namespace(x)
+    if xp is np:
+        from scipy.special import erfc
+    else:
+        erfc = xp.special.erfc
+    return _ROOT / 2 * erfc(-x / math.sqrt(2))
+
+
+def phi_slope(x: Any) -> Any:
+    """Φ'(x) = √e e^(-x²/2).
+
+    Example:
+        >>> float(phi_slope(np.array(1.0)))
+        1.0
+    """
+    return namespace(x).exp(0.5 - x * x / 2)
+
+
+def prog(x: Any, beta: float) -> Any:
+    """prog_β(x): the highest index (from 1) with |x_i| > β along the last axis, 0 if there is none.
+
+    Example:
+        >>> prog(np.array([[0.0, 2.0, 0.1], [0.0, 0.0, 0.0]]), 1.0).tolist()
+        [2, 0]
+
+    Source: thesis, 4.7.7.
+    """
+    index = np.arange(1, x.shape[-1] + 1)
+    return (index * (np.abs(x) > beta)).max(-1)
+
+
+@dataclass(frozen=True)
+class ZeroChain(Function):
+    """f_d(x) = -Ψ(1)Φ(x_1) + Σ_{i>=2} [Ψ(-x_{i-1})Φ(-x_i) - Ψ(x_{i-1})Φ(x_i)].
+
+    Properties (Lemma 4.7.9): f_d(0) - inf f_d <= 12 d; 152-smooth; ‖∇f_d‖_∞ <= 23;
+    prog_0(∇f_d(x)) <= prog_{1/2}(x) + 1; prog_1(x) < d implies ‖∇f_d(x)‖ >= 1.
+
+    Args:
+        dimension: d >= 1.
+
+    Example:
+        >>> f = ZeroChain(3)
+        >>> np.flatnonzero(f.gradient(np.zeros(3))).tolist()                 # only the first coordinate shows
+        [0]
+
+    Source: thesis, 4.7.7.
+    """
+
+    dimension: int
+
+    def __post_init__(self) -> None:
+        whole("dimension", self.dimension, least=1)
+
+    def value(self, x: Any) -> Any:
+        before, after = x[..., :-1], x[..., 1:]
+        chain = psi(-before) * phi(-after) - psi(before) * phi(after)
+        return chain.sum(-1) - phi(x[..., 0])
+
+    def gradient(self, x: Any) -> Any:
+        xp = namespace(x)
+        before, after = x[..., :-1], x[..., 1:]
+        first = -phi_slope(x[..., :1])
+        rest = -phi_slope(after) * (psi(-before) + psi(before))
+        through = -psi_slope(-before) * phi(-after) - psi_slope(before) * phi(after)
+        return xp.concatenate([first, rest], -1) + xp.concatenate([through, x[..., :1] * 0], -1)
+
+
+@dataclass(frozen=True)
+class ChainOracle:
+    """g_d(x)_i = (1 + 1{i = prog_{1/4}(x) + 1}(z/p - 1)) ∂_i f_d(x) with z ~ Bernoulli(p).
+
+    Args:
+        chain: the function.
+        probability: 0 < p <= 1.
+
+    Example:
+        >>> oracle = ChainOracle(ZeroChain(2), probability=0.5)
+        >>> int(np.count_nonzero(oracle.gradient(np.zeros(2), np.array(0))))
+        0
+
+    Source: thesis, 4.7.7, Lemma 4.7.10.
+    """
+
+    chain: ZeroChain
+    probability: float
+
+    def __post_init__(self) -> None:
+        between("probability", self.probability, 0, 1, ends="(]")
+
+    def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
+        return self.noisy(self.chain.gradient(x), x, z)
+
+    def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The stochastic gradient from an exact gradient (or a multiple of it) that is already known at ``x``."""
+        marked = np.arange(1, self.chain.dimension + 1) == (prog(x, 0.25) + 1)[..., None]
+        return np.where(marked, (z / self.probability)[..., None], 1.0) * exact
+
+    def moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
+        """E‖g_d(x)‖^α, an exact sum over z."""
+        between("alpha", alpha, 1, 2, ends="(]")
+        p = self.probability
+        norms = [np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha for z in (0, 1)]
+        return (1 - p) * norms[0] + p * norms[1]
+
+    def moment_bound(self, x: np.ndarray, alpha: float, *, printed: bool = False) -> np.ndarray:
+        """‖∇f_d‖^α + 23^α p^(1-α); with ``printed=True`` twice that, the lemma's right side."""
+        between("alpha", alpha, 1, 2, ends="(]")
+        norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
+        return (2.0 if printed else 1.0) * (norm**alpha + 23**alpha * self.probability ** (1 - alpha))

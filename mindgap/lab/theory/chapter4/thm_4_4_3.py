@@ -1,0 +1,166 @@
+"""Theorem 4.4.3 (= 4.7.6, and Theorems 4 and 6 of acclip): no method beats k^(-2(α-1)/α), shown on two quadratics.
+
+The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ only in the frequency of a rare jump.
+Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
+
+*Differs from the papers*: in the proof of Lemma 4.7.8 the step to k(γε)²/(4γ^α) is too small by a factor two at least
+((p0-p1)² = 4γ²ε² and the prefactor is k/8), and it equals k·4^((3-2α)/(α-1)) ε^(α/(α-1)), not the next line's
+k·4^((2α-1)/(α-1)) ε^(α/(α-1)). Neither line implies the lemma, which is true all the same (``success_bound`` against
+the exact success probability). At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact one is below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import between, one_of, whole
+from mindgap.lab.theory.function import Function
+from mindgap.lab.theory.noise import TwoPoint
+
+
+@dataclass(frozen=True)
+class BernoulliQuadratic(Function):
+    """f_ν(x) = (x - b_ν)²/2 on [0, 1/2] with b_ν = (2-ν)ε, and gradients x - 1/(2γ) w.p. p_ν, x otherwise.
+
+    Args:
+        alpha: 1 < α <= 2.
+        epsilon: 0 < ε <= 1/8.
+        nu: 0 or 1.
+
+    Example:
+        >>> f = BernoulliQuadratic(alpha=1.5, epsilon=1 / 16, nu=0)
+        >>> f.b, f.gamma, f.probability, f.jump
+        (0.125, 0.0625, 0.015625, 8.0)
+
+    Source: thesis, (4.2), (4.4), (4.5).
+    """
+
+    alpha: float
+    epsilon: float
+    nu: int
+
+    def __post_init__(self) -> None:
+        between("alpha", self.alpha, 1, 2, ends="(]")
+        between("epsilon", self.epsilon, 0, 0.125, ends="(]")
+        one_of("nu", self.nu, (0, 1))
+
+    @property
+    def b(self) -> float:
+        """The optimum b_ν = (2-ν)ε."""
+        return (2 - self.nu) * self.epsilon
+
+    @property
+    def gamma(self) -> float:
+        """γ = (4ε)^(1/(α-1))."""
+        return (4 * self.epsilon) ** (1 / (self.alpha - 1))
+
+    @property
+    def probability(self) -> float:
+        """p_ν = γ^α - 2νγε."""
+        return self.gamma**self.alpha - 2 * self.nu * self.gamma * self.epsilon
+
+    @property
+    def jump(self) -> float:
+        """1/(2γ)."""
+        return 1 / (2 * self.gamma)
+
+    @property
+    def noise(self) -> TwoPoint:
+        """χ_b = g(x) - ∇f(x), the centred two-point law."""
+        return TwoPoint.of_4_7_6(self.alpha, self.epsilon, self.nu)
+
+    def value(self, x: Any) -> Any:
+        return (x - self.b) * (x - self.b) / 2
+
+    def gradient(self, x: Any) -> Any:
+        return x - self.b
+
+    def stochastic_gradient(self, x: Any, jumps: Any) -> Any:
+        """g(x) of (4.5) for Bernoulli(p_ν) draws ``jumps`` (0 or 1)."""
+        return x - self.jump * jumps
+
+    def sample_value(self, x: Any, batch: Any) -> Any:
+        """x²/2 - x/(2γ)·(mean of the draws), whose gradient is g(x); f itself (up to a constant) for ``None``."""
+        return self.value(x) if batch is None else x * x / 2 - self.jump * batch.mean() * x
+
+    def moment(self, x: Any) -> Any:
+        """E|g(x)|^α, an exact sum of two terms; at most 1 on [0, 1/2]."""
+        p = self.probability
+        return p * np.abs(x - self.jump) ** self.alpha + (1 - p) * np.abs(x) ** self.alpha
+
+
+def hardest_epsilon(alpha: float, k: int) -> float:
+    """ε = 1/(16 k^((α-1)/α)), the two problems that k samples cannot tell apart.
+
+    Example:
+        >>> hardest_epsilon(2.0, 4)
+        0.03125
+
+    Source: thesis, 4.7.6.
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    whole("k", k, least=1)
+    return 1 / (16 * k ** ((alpha - 1) / alpha))
+
+
+def strongly_convex_lower_bound(alpha: float, k: int) -> float:
+    """max_ν E f_ν(x_k) >= ε²/64 = 2^(-14) k^(-2(α-1)/α) for every method with k stochastic gradients.
+
+    Example:
+        >>> strongly_convex_lower_bound(2.0, 1) == 2.0**-14
+        True
+
+    Source: thesis, Theorem 4.4.3 and 4.7.6; acclip, Theorems 4 and 6.
+    """
+    return hardest_epsilon(alpha, k) ** 2 / 64
+
+
+def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.stats import binom
+
+    n = np.arange(k + 1) if k <= 10_000 else np.arange(10_001)
+    p0, p1 = (BernoulliQuadratic(alpha, epsilon, nu).probability for nu in (0, 1))
+    return binom.pmf(n, k, p0), binom.pmf(n, k, p1)
+
+
+def success_probability(alpha: float, epsilon: float, k: int) -> float:
+    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum.
+
+    Example:
+        >>> round(success_probability(2.0, 1 / 16, 1), 9)                       # p0 - p1 = 1/32
+        0.515625
+
+    Source: thesis, Lemma 4.7.8.
+    """
+    first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
+    return 0.5 + 0.25 * float(np.abs(first - second).sum())
+
+
+def success_bound(alpha: float, epsilon: float, k: int) -> float:
+    """Lemma 4.7.8: P(ν' = ν) <= 1/2 + √(k (4ε)^(α/(α-1))).
+
+    Example:
+        >>> success_bound(2.0, 1 / 16, 1)
+        0.75
+
+    Source: thesis, Lemma 4.7.8; acclip, Lemma 7.
+    """
+    return 0.5 + (k * (4 * epsilon) ** (alpha / (alpha - 1))) ** 0.5
+
+
+def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
+    """min over all methods of E_ν E f_ν(x_k): half the posterior variance of b, an exact sum over jump counts.
+
+    Example:
+        >>> bayes_risk(2.0, hardest_epsilon(2.0, 100), 100) > strongly_convex_lower_bound(2.0, 100)
+        True
+
+    Source: thesis, 4.7.6 (the proof bounds it from below).
+    """
+    first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
+    total = first + second
+    harmonic = np.where(total > 0, first * second / np.where(total > 0, total, 1.0), 0.0)
+    return epsilon**2 / 4 * float(harmonic.sum())

@@ -1,0 +1,97 @@
+"""The network (6.8), with and without batch normalisation, for many seeds at once.
+
+Weights carry a leading axis S (seeds, or chains): one pass trains S networks side by side on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import one_of
+from mindgap.lab.theory.chapter6.lemma_6_4_5 import cross_entropy
+
+#: Activations with σ(0) = 0 that are 1-Lipschitz (Assumption 6.4.1 with c_σ = 1).
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda z: z}
+
+
+@dataclass(frozen=True)
+class Network:
+    """S copies of an L-layer network: x_{l+1} = σ(W_l x_l), the last layer without activation.
+
+    Args:
+        widths: sizes of x_0, ..., x_L.
+        activation: a name of ``ACTIVATIONS``.
+        batch_norm: normalise x_L over the batch, then scale by a and shift by b (one each a coordinate).
+        epsilon: ε of the normalisation.
+
+    Example:
+        >>> net = Network((2, 3, 2, 2))
+        >>> theta = net.start(copies=5, radius=0.5, generator=torch.Generator().manual_seed(0))
+        >>> x, y = torch.ones(5, 4, 2, dtype=torch.float64), torch.zeros(5, 4, dtype=torch.long)
+        >>> net.loss(theta, x, y).shape, round(float(net.operator_norms(theta).max()), 9)
+        (torch.Size([5]), 0.5)
+
+    Source: thesis, (6.8) and the batch normalisation before Theorem 6.4.7.
+    """
+
+    widths: tuple[int, ...]
+    activation: str = "tanh"
+    batch_norm: bool = False
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        one_of("activation", self.activation, ACTIVATIONS)
+
+    @property
+    def layers(self) -> int:
+        """L, the number of weight matrices."""
+        return len(self.widths) - 1
+
+    def start(self, copies: int, radius: float, generator: torch.Generator, *, scale: float = 1.0) -> list[Tensor]:
+        """Random weights with every operator norm exactly ``radius``; with batch normalisation a = scale, b = 0."""
+        theta = []
+        for rows, columns in zip(self.widths[1:], self.widths[:-1]):
+            w = torch.randn(copies, rows, columns, generator=generator, dtype=torch.float64)
+            theta.append(w * (radius / torch.linalg.matrix_norm(w, ord=2, keepdim=True)))
+        if self.batch_norm:
+            shape = (copies, 1, self.widths[-1])
+            theta += [torch.full(shape, scale, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
+        return theta
+
+    def scores(self, theta: Sequence[Tensor], x: Tensor) -> Tensor:
+        """x_L for inputs of shape (S, m, d_0); shape (S, m, d_L)."""
+        sigma = ACTIVATIONS[self.activation]
+        for layer in range(self.layers):
+            x = x @ theta[layer].transpose(1, 2)
+            if layer + 1 < self.layers:
+                x = sigma(x)
+        if self.batch_norm:
+            centred = x - x.mean(dim=1, keepdim=True)
+            x = centred / torch.sqrt(centred.square().mean(dim=1, keepdim=True) + self.epsilon)
+            x = theta[-2] * x + theta[-1]
+        return x
+
+    def loss(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Mean cross-entropy over the batch, one value a copy."""
+        return cross_entropy(self.scores(theta, x), y).mean(dim=1)
+
+    def gradient(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Losses and gradients of all copies: the copies share nothing, so the sum's gradient is each one's own."""
+        live = [t.detach().requires_grad_() for t in theta]
+        with torch.enable_grad():
+            losses = self.loss(live, x, y)
+            gradients = torch.autograd.grad(losses.sum(), live)
+        return losses.detach(), list(gradients)
+
+    def decayed_step(self, theta: Sequence[Tensor], x: Tensor, y: Tensor, eta: float, gamma: float) -> list[Tensor]:
+        """W <- (1 - ηγ) W - η ∂L_B/∂W for every parameter (SGD with weight decay, 6.7.5)."""
+        _, gradients = self.gradient(theta, x, y)
+        return [(1 - eta * gamma) * t - eta * g for t, g in zip(theta, gradients)]
+
+    def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
+        """‖W_l‖_op, shape (S, L)."""
+        return torch.stack([torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1)

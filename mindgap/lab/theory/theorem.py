@@ -1,0 +1,68 @@
+"""One row of the table of theorems: what is stated, where it is implemented, what was checked, how it came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from mindgap.base.check import fail
+from mindgap.base.source import Source
+
+
+@dataclass(frozen=True)
+class Theorem:
+    """A statement of the papers that this library can run.
+
+    Every field is text (or a :class:`~mindgap.base.source.Source`), so that the table can be printed without torch
+    and without importing the code that it names.
+
+    Args:
+        place: where the statement stands, as the paper numbers it ("Theorem 3.4.1").
+        title: what it is about, in a few words.
+        statement: the statement in one line.
+        formula: the bound (or the identity) as plain text, in the paper's letters.
+        assumptions: name of the record of constants that it needs, a public name of ``mindgap.lab.theory``; empty for a
+            statement without constants.
+        bounds: dotted path of the function that computes the bound or builds the object.
+        checked_by: the test (``tests/theory/test_x.py::test_y``) or the study that checks it.
+        outcome: how the check came out, in words.
+        source: paper and place.
+
+    Example:
+        >>> row = Theorem("Theorem 0", "a sum", "1 + 1 is 2", "1 + 1 = 2", "", "builtins.sum", "tests/x.py::test_sum",
+        ...               "holds", Source("thesis", "nowhere"))
+        >>> row.chapter, row.load()([1, 1])
+        ('0', 2)
+    """
+
+    place: str
+    title: str
+    statement: str
+    formula: str
+    assumptions: str
+    bounds: str
+    checked_by: str
+    outcome: str
+    source: Source
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "source":
+                continue
+            if not isinstance(value, str) or (not value and field.name != "assumptions"):
+                fail(field.name, "must be a non-empty text", value)
+            if "\n" in value:
+                fail(field.name, "must be one line", value)
+
+    @property
+    def chapter(self) -> str:
+        """The first number of the place: the thesis' chapter, or the theorem's number in the other papers."""
+        digits = "".join(c if c.isdigit() else " " for c in self.place).split()
+        return digits[0] if digits else ""
+
+    def load(self) -> object:
+        """The object that ``bounds`` names; imports what it needs."""
+        from importlib import import_module
+
+        module, _, name = self.bounds.rpartition(".")
+        return getattr(import_module(module), name)

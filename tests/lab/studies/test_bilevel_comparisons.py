@@ -1,0 +1,152 @@
+"""The bilevel studies: fair by construction, and every verdict turns when its statement is made false."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from references.made_up_runs import made_up
+
+from mindgap.bilevel import METHODS
+from mindgap.lab.studies.bilevel_runs import GRIDS, TITLES, TUNING_SEEDS, grid_search, method_of, states
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import simulate
+from mindgap.lab.studies.spec import Scale
+
+SETTINGS = {"lr_x": 0.01, "lr_y": 0.1, "inner": 3, "terms": 5, "convexity": 0.1}
+
+
+# ------------------------------------------------------------------------------------------------- fairness
+@pytest.mark.parametrize("name", ["b0-unbounded-smoothness", "b3-hyper-cleaning", "b4-hyper-cleaning"])
+def test_all_sixteen_are_compared(name):
+    study = find(name)
+    assert set(study.methods) == set(TITLES)
+    assert {s["key"] for s in study.methods.values()} == set(METHODS)
+    assert set(study.scales) == {"quick", "cpu", "gpu", "paper"}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_steps_come_from_one_grid_and_from_other_seeds(name):
+    study, grid = find(name), GRIDS[name]
+    for scale in study.scales.values():
+        for method, everywhere in study.methods.items():
+            settings = {**everywhere, **scale.methods.get(method, {})}
+            assert set(settings) == {"key", "lr_x", "lr_y"}, method  # nothing else is chosen for one method alone
+            for step, values in grid.items():
+                assert settings[step] in values, (method, step)
+        assert scale.seeds >= 5
+        assert not set(TUNING_SEEDS[name]) & set(range(scale.seeds))
+
+
+def test_methods_are_set_up_alike():
+    made = {key: method_of({"key": key, **SETTINGS}) for key in METHODS}
+    for key, method in made.items():
+        assert (method.lr_x, method.lr_y) == (0.01, 0.1), key
+        for name, value in (("lr_z", 0.1), ("eta", 0.1), ("terms", 5), ("solves", 3), ("mu", 0.1)):
+            assert getattr(method, name, value) == value, (key, name)
+    assert {made[key].inner for key in ("bsa", "stocbio", "amigo", "alset", "vrbo")} == {3}
+    assert made["slip"].warm_start == 3
+
+
+def test_grid_search_tries_the_same_points_for_all_and_takes_the_best():
+    calls = []
+
+    def loop(trial):
+        calls.append((trial.method, trial["lr_x"], trial["lr_y"], trial.seed))
+        bad = trial.method == "a" and trial["lr_x"] == 1.0
+        yield {"loss": abs(trial["lr_x"] - 10) + trial["lr_y"] + 0.1 * (trial.seed == 7), "diverged": bad}
+
+    study = replace(
+        find("b10-tracking"),
+        loop=loop,
+        methods={"a": {}, "b": {}},
+        scales={"quick": Scale({"lr_x": 0.0, "lr_y": 0.0})},
+    )
+    grid = {"lr_x": (1.0, 3.16, 10.0), "lr_y": (0.1, 0.3)}
+    found = {m: grid_search(study, "quick", m, grid, "loss", seeds=(7, 8)) for m in ("a", "b")}
+    for method, tried in found.items():
+        assert len(tried) == 6
+        assert tried[0][0] == {"lr_x": 10.0, "lr_y": 0.1}
+        assert tried[0][1] == pytest.approx(0.15)  # the mean over both seeds
+        assert sum(c[0] == method for c in calls) == 12
+    assert found["a"][-1][1] == float("inf")  # a run that diverged is never chosen
+
+
+def test_the_search_can_be_run_again_from_the_command_line(monkeypatch, capsys):
+    import json
+
+    from mindgap.lab.studies import bilevel_runs, catalogue
+
+    def loop(trial):
+        yield {"loss": abs(trial["lr_x"] - 0.01) + trial["lr_y"] + trial["shift"]}
+
+    settings = {"lr_x": 0.0, "lr_y": 0.0, "shift": 0.0}
+    stub = replace(find("b10-tracking"), loop=loop, methods={"a": {}, "b": {}}, scales={"quick": Scale(settings)})
+    monkeypatch.setattr(catalogue, "find", lambda name: stub)
+    bilevel_runs.main(["b0-unbounded-smoothness", "quick", "loss", "shift=2.5"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["method"] for line in lines] == ["a", "b"]
+    assert all(line["lr_x"] == 0.01 and line["lr_y"] == 0.1 and line["trials"] == 30 for line in lines)
+    assert lines[0]["loss"] == pytest.approx(2.6)
+
+
+# ---------------------------------------------------------------------------------------------------- runs
+def test_a_run_is_cut_at_equal_oracle_calls():
+    from mindgap.lab.tasks.problems import unbounded_problem
+
+    task = unbounded_problem(lower=64, upper=64, dim_y=4, dim_x=3, rate=1.0, distance=1.0)
+    problem = task.problem(16)
+    for key, each in (("soba", 5), ("masoba", 5)):
+        read = list(
+            states(Trial(key, 0, {}), problem, method_of({"key": key, **SETTINGS}), budget=100, readings=4, least=1)
+        )
+        assert [s.total_calls for s in read] == [0, 25, 50, 75, 100]
+        assert read[-1].t == 100 // each
+    dear = list(
+        states(Trial("vrbo", 0, {}), problem, method_of({"key": "vrbo", **SETTINGS}), budget=100, readings=4, least=6)
+    )
+    assert dear[-1].t == 6  # at least that many, whatever they cost
+    assert dear[-1].total_calls > 100
+    timed = Trial("soba", 0, {})
+    list(states(timed, problem, method_of({"key": "soba", **SETTINGS}), budget=50, readings=1, least=1))
+    assert timed.seconds > 0
+
+
+def test_a_run_that_explodes_ends_with_a_last_reading():
+    from mindgap.lab.tasks.problems import unbounded_problem
+
+    task = unbounded_problem(lower=64, upper=64, dim_y=4, dim_x=3, rate=3.0, distance=5.0)
+    settings = {"key": "soba", **SETTINGS, "lr_x": 10.0}
+    read = list(states(Trial("soba", 0, {}), task.problem(16), method_of(settings), budget=1000, readings=4, least=1))
+    assert read[-1].total_calls < 1000
+    assert not np.isfinite(read[-1].x.numpy()).all()
+
+
+# ------------------------------------------------------------------------------------- unbounded smoothness
+def _b0(values):
+    """Runs that ended at the given norms: method -> one number a seed."""
+    return made_up("b0-unbounded-smoothness", {m: [{"gradient_norm": v} for v in row] for m, row in values.items()})
+
+
+def test_b0_verdict_follows_the_numbers():
+    judge = find("b0-unbounded-smoothness").judge
+    smooth = {name: [10.0] * 10 for name in TITLES if name not in ("SLIP", "BO-REP")}
+    assert judge(_b0({**smooth, "SLIP": [0.1] * 10, "BO-REP": [0.2] * 10})).verdict == "holds"
+    assert judge(_b0({**smooth, "SLIP": [0.1] * 10, "BO-REP": [20.0] * 10})).verdict == "does not hold"
+    assert (
+        judge(_b0({**smooth, "SABA": [0.01] * 10, "SLIP": [0.1] * 10, "BO-REP": [0.1] * 10})).verdict == "does not hold"
+    )
+    mixed = judge(_b0({**smooth, "SLIP": [0.1] * 8 + [99.0] * 2, "BO-REP": [0.2] * 10}))
+    assert mixed.verdict == "inconclusive"
+    assert mixed.numbers["wins"] == {"BO-REP": 1.0, "SLIP": 0.8}
+    exploded = {**smooth, "SOBA": [float("inf")] * 10}
+    assert judge(_b0({**exploded, "SLIP": [0.1] * 10, "BO-REP": [0.2] * 10})).verdict == "holds"
+
+
+def test_b0_does_not_hold_where_smoothness_is_in_effect_bounded():
+    """cosh(0.1 x) is a parabola for |x| < 1: steps of a fixed length only do harm there, and nothing explodes."""
+    study = find("b0-unbounded-smoothness")
+    runs = simulate(study, "quick", seeds=1, rate=0.1, distance=1.0, oracle_calls=150, lr_x=0.3)
+    assert study.judge(runs).verdict == "does not hold"

@@ -1,0 +1,87 @@
+"""B3, B4: hyper-cleaning's verdict follows the numbers and turns when its statement is made false."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from references.made_up_runs import made_up
+
+from mindgap.lab.studies.bilevel_runs import TITLES
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import simulate
+
+CLEANING = ("b3-hyper-cleaning", "b4-hyper-cleaning")
+
+
+@pytest.mark.parametrize("name", CLEANING)
+def test_cleaning_verdict_follows_the_numbers(name):
+    judge = find(name).judge
+
+    def runs(slip, others, best=None):
+        values = {m: others for m in TITLES if m != "SLIP"} | {"SLIP": slip} | (best or {})
+        return made_up(name, {m: [{"test_accuracy": v, "weight_auc": 0.9} for v in row] for m, row in values.items()})
+
+    low, high = [0.80, 0.81, 0.79, 0.80, 0.82], [0.90, 0.91, 0.89, 0.90, 0.92]
+    assert judge(runs(high, low)).verdict == "holds"
+    beaten = judge(runs(high, low, {"SABA": [v + 0.02 + 0.001 * i for i, v in enumerate(high)]}))
+    assert beaten.verdict == "does not hold"
+    assert "SABA" in beaten.measured
+    assert judge(runs(high, low, {"SABA": [v + e for v, e in zip(high, (0.01, -0.01, 0.0, 0.02, -0.02))]})).verdict == (
+        "inconclusive"
+    )
+
+
+def test_cleaning_does_not_hold_with_a_slip_that_stands_still():
+    study = find("b4-hyper-cleaning")
+    small = {"oracle_calls": 250, "least_steps": 1, "readings": 1}
+    wanted = ("SLIP", "SOBA", "SABA", "AmIGO")
+    methods = {name: {**study.methods[name]} for name in wanted}
+    methods["SLIP"]["lr_x"] = 1e-9
+    methods["SLIP"]["lr_y"] = 1e-3
+    lame = replace(study, methods=methods)
+    verdict = lame.judge(simulate(lame, "quick", seeds=2, **small))
+    assert verdict.verdict == "does not hold", verdict.measured
+
+
+def test_cleaning_rows_have_the_axes_and_measures():
+    study = find("b4-hyper-cleaning")
+    settings = study.settings("quick", "SLIP", {"oracle_calls": 60, "readings": 3, "least_steps": 1})
+    rows = list(study.loop(Trial("SLIP", 0, settings)))
+    assert len(rows) == 4
+    for name in ("step", "x_epoch", "y_epoch", "oracle_calls", "test_accuracy", "weight_auc", "validation_loss"):
+        assert name in rows[-1]
+    # SLIP: three warm steps on y; 300 samples in batches of 32 are ten batches an epoch
+    assert rows[-1]["y_epoch"] == pytest.approx((rows[-1]["step"] + 3) / 10)
+    assert rows[-1]["x_epoch"] == pytest.approx(rows[-1]["step"] / 10)
+    assert rows[0]["weight_auc"] == 0.5  # equal weights know nothing
+
+
+def test_cleaning_scales_can_be_expressed_and_refuse_unknown_data():
+    from mindgap.base.check import RuleError
+
+    study = find("b3-hyper-cleaning")
+    assert study.settings("paper", "SLIP")["train"] == 30_000
+    with pytest.raises(RuleError, match="data must be one of 'digits', 'mnist-5000', 'mnist'"):
+        list(study.loop(Trial("SLIP", 0, study.settings("quick", "SLIP", {"data": "letters"}))))
+
+
+def test_cleaning_leaves_out_and_names_a_method_that_refuses_the_size(monkeypatch):
+    from mindgap.bilevel import SVRB
+
+    study = find("b4-hyper-cleaning")
+    monkeypatch.setattr(
+        "mindgap.lab.studies.catalogue.bilevel.b3_hyper_cleaning.method_of",
+        lambda s: SVRB(lr_x=1.0, lr_y=1.0, mu=0.02, largest=100),
+    )
+    rows = list(study.loop(Trial("SVRB", 0, study.settings("quick", "SVRB"))))
+    assert len(rows) == 1
+    assert "must" in rows[0]["refused"]
+    ends = {name: [{"test_accuracy": 0.8 + 0.01 * i, "weight_auc": 0.9} for i in range(5)] for name in TITLES}
+    ends["SLIP"] = [{"test_accuracy": 0.9 + 0.01 * i, "weight_auc": 0.9} for i in range(5)]
+    ends["SVRB"] = [rows[0]] * 5
+    verdict = study.judge(made_up("b4-hyper-cleaning", ends))
+    assert verdict.verdict == "holds"
+    assert verdict.numbers["refused"] == ["SVRB"]
+    assert "refused at this size: SVRB" in verdict.measured

@@ -1,0 +1,397 @@
+"""Tuning with equal budgets, comparing two sets of records, looking on, and the commands for all this."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases.report_records import write_study
+
+from mindgap.base.check import RuleError
+from mindgap.base.source import Source
+from mindgap.cli.laboratory import cost
+from mindgap.cli.live import Boards, Watcher
+from mindgap.lab.report import write_page
+from mindgap.lab.report.compare import Difference, compare, difference
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import plan, run_all
+from mindgap.lab.studies.spec import Scale, Study
+from mindgap.lab.studies.tune import FIRST_SEED, JOURNAL_FILE, chosen, tune
+from mindgap.record.schema import End, Row, Run, Verdict
+from mindgap.record.store import RunWriter, read_json, read_run
+
+SEEN: list[tuple[str, int, float]] = []
+
+
+def bowl(trial: Trial) -> Iterator[Row]:
+    """(log10 lr - best)² at the end: each method has its own best step; ``broken`` raises."""
+    SEEN.append((trial.method, trial.seed, trial["lr"]))
+    if trial["broken"]:
+        raise ArithmeticError("no step works")
+    for step in range(2):
+        yield {
+            "step": step,
+            "validation_loss": (math.log10(trial["lr"]) - trial["best"]) ** 2,
+            "test_loss": -trial["lr"],
+        }
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    return Verdict("holds", f"{len(runs)} runs")
+
+
+STUDY = Study(
+    name="bowl",
+    claim="S1",
+    title="A bowl",
+    statement="It has a bottom.",
+    source=Source("thesis", "1"),
+    scales={"quick": Scale({"lr": 1.0, "broken": False}, seeds=2)},
+    methods={"slow": {"best": -2.0}, "fast": {"best": 0.0}},
+    loop=bowl,
+    judge=judge,
+    tunable={"lr": (1e-3, 1e1)},
+    tune_on="validation_loss",
+)
+
+# ---- tuning -------------------------------------------------------------------------------------------------------
+
+optuna = pytest.importorskip("optuna")
+
+
+def test_each_method_finds_its_own_step_with_the_same_number_of_trials(tmp_path: Path) -> None:
+    found = tune(STUDY, "quick", tmp_path, trials=15)
+    assert {m: len(f["trials"]) for m, f in found["methods"].items()} == {"slow": 15, "fast": 15}
+    for method, best in (("slow", -2.0), ("fast", 0.0)):
+        assert abs(math.log10(found["methods"][method]["chosen"]["lr"]) - best) < 0.5
+        assert found["methods"][method]["value"] == min(t["value"] for t in found["methods"][method]["trials"])
+    assert read_json(tmp_path / "bowl" / "quick" / "tuning.json") == found
+
+
+def test_no_method_can_get_more_trials_than_another(tmp_path: Path) -> None:
+    """Whatever lies in the storage from before, and whatever breaks: the choice is among equally many trials."""
+    alone = replace(STUDY, methods={"slow": STUDY.methods["slow"]})
+    more = tune(alone, "quick", tmp_path, trials=9)  # one method searched by itself, longer than the others
+    assert len(more["methods"]["slow"]["trials"]) == 9
+    found = tune(STUDY, "quick", tmp_path, trials=4)
+    assert {m: len(f["trials"]) for m, f in found["methods"].items()} == {"slow": 4, "fast": 4}
+    assert found["methods"]["slow"]["trials"] == more["methods"]["slow"]["trials"][:4]
+    assert found["methods"]["slow"]["value"] == min(t["value"] for t in found["methods"]["slow"]["trials"])
+    # A method whose every trial fails still has its trials counted, and no further ones made up for.
+    broken = replace(STUDY, methods={"slow": {"best": 0.0, "broken": True}, "fast": {"best": 0.0}})
+    SEEN.clear()
+    found = tune(broken, "quick", tmp_path / "broken", trials=3)
+    assert {m: sum(1 for seen, _, _ in SEEN if seen == m) for m in broken.methods} == {"slow": 3, "fast": 3}
+    assert found["methods"]["slow"]["value"] == math.inf
+
+
+def test_the_first_guesses_are_the_same_for_every_method(tmp_path: Path) -> None:
+    found = tune(STUDY, "quick", tmp_path, trials=5)["methods"]
+    slow, fast = ([t["settings"]["lr"] for t in found[m]["trials"]] for m in ("slow", "fast"))
+    assert slow == fast, "before anything is known, the same places are tried"
+
+
+def test_an_interrupted_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    whole = tune(STUDY, "quick", tmp_path / "whole", trials=12)
+
+    def interrupt(method: str, number: int, value: float) -> None:
+        if (method, number) == ("fast", 5):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(STUDY, "quick", tmp_path / "cut", trials=12, on_trial=interrupt)
+    assert (tmp_path / "cut" / "bowl" / "quick" / JOURNAL_FILE).exists()
+    assert chosen(tmp_path / "cut", STUDY, "quick") == {}, "nothing is chosen from unequal numbers of trials"
+    resumed = tune(STUDY, "quick", tmp_path / "cut", trials=12)
+    for found in (whole, resumed):
+        for method in found["methods"].values():
+            method.pop("seconds")
+            for trial in method["trials"]:
+                trial.pop("seconds")
+    assert resumed == whole
+
+
+def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+    both = tune(
+        STUDY, "quick", tmp_path / "both", trials=3, jobs=2, on_trial=lambda method, n, value: told.append((method, n))
+    )
+    alone = tune(STUDY, "quick", tmp_path / "alone", trials=3)
+    assert told == [(method, n) for method in ("slow", "fast") for n in (1, 2, 3)]
+    for method in STUDY.methods:
+        assert both["methods"][method]["chosen"] == alone["methods"][method]["chosen"]
+
+
+def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(tmp_path: Path) -> None:
+    SEEN.clear()
+    tune(STUDY, "quick", tmp_path, trials=2, seeds=3)
+    assert {seed for _, seed, _ in SEEN} == {FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2}
+    assert {h.seed for h in plan(STUDY, "quick").headers} == {0, 1}
+    with pytest.raises(RuleError, match="tune_on must be a column of validation data, got 'test_loss'"):
+        replace(STUDY, tune_on="test_loss")
+
+
+def test_runs_use_what_was_chosen_and_overrides_have_the_last_word(tmp_path: Path) -> None:
+    found = tune(STUDY, "quick", tmp_path, trials=3)
+    tuned = chosen(tmp_path, STUDY, "quick")
+    steps = {h.method: h.settings["lr"] for h in plan(STUDY, "quick", tuned=tuned).headers}
+    assert steps == {m: found["methods"][m]["chosen"]["lr"] for m in STUDY.methods}
+    overridden = plan(STUDY, "quick", tuned=tuned, overrides={"lr": "0.5"})
+    assert {h.settings["lr"] for h in overridden.headers} == {0.5}
+
+
+def test_the_report_shows_tuning_curves_and_cost(tmp_path: Path) -> None:
+    tune(STUDY, "quick", tmp_path, trials=4)
+    run_all([plan(STUDY, "quick", tuned=chosen(tmp_path, STUDY, "quick"))], tmp_path)
+    page = write_page(tmp_path, tmp_path / "page.html").read_text()
+    assert "Tuning: best value so far" in page
+    assert "4 trials of every method, lr in [0.001, 10] on a log scale, on validation_loss" in page
+    assert page.count("<td>4</td><td>lr = ") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({"tunable": {}}, {}, "study must say what may be tuned"),
+        ({}, {"trials": 0}, "trials must be a whole number of at least 1, got 0"),
+        ({}, {"scale": "huge"}, "scale must be one of 'quick', got 'huge'"),
+    ],
+)
+def test_bad_searches_are_named(change: dict, arguments: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match=message):
+        tune(replace(STUDY, **change), **{"scale": "quick", "out": tmp_path, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- comparing ----------------------------------------------------------------------------------------------------
+
+
+def bundle(rng: np.random.Generator, shift: float, seeds: int = 8) -> list[tuple[np.ndarray, np.ndarray]]:
+    x = np.arange(50.0)
+    return [(x, np.exp(-x / 20) + shift + 0.1 * rng.standard_normal(50)) for _ in range(seeds)]
+
+
+def test_equal_laws_are_within_noise_and_a_shift_differs() -> None:
+    rng = np.random.default_rng(0)
+    place = Difference("s", "quick", "m", "loss", "same")
+    outcomes = [difference(place, bundle(rng, 0), bundle(rng, 0), 0.001).outcome for _ in range(200)]
+    # At level 0.001 two or more of 200 would come by chance once in 57 such tests.
+    assert outcomes.count("differs") <= 1
+    shifted = difference(place, bundle(rng, 0), bundle(rng, 1.0), 0.001)
+    assert shifted.outcome == "differs"
+    assert shifted.b - shifted.a == pytest.approx(1.0, abs=0.3)
+    curve = bundle(rng, 0)
+    assert difference(place, curve, curve, 0.001) == place
+    assert difference(place, curve[:1], bundle(rng, 0)[:1], 0.001).outcome == "too few seeds"
+
+
+def test_compare_names_changed_verdicts_and_differing_curves(tmp_path: Path) -> None:
+    write_study(tmp_path / "a", seeds=5)
+    write_study(tmp_path / "a", "only-here", seeds=2)
+    changed = {"verdict": "does not hold", "measured": "", "numbers": {}}
+    folder = write_study(tmp_path / "b", seeds=5, verdict=changed)
+    for path in folder.glob("GClip-*.jsonl"):
+        run = read_run(path)
+        path.unlink()
+        with RunWriter(folder, run.header) as writer:
+            for row in run.rows:
+                writer.row({**row, "norm": row["norm"] + 30})
+            writer.end(End("done"))
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert found.changed == (("a-study", "quick", "holds", "does not hold"),)
+    assert [(d.method, d.quantity) for d in found.differing] == [("GClip", "norm")]
+    assert {d.outcome for d in found.curves if d.method == "SGD"} == {"same"}
+    assert found.only_a == ("only-here/quick",)
+
+
+# ---- looking on ---------------------------------------------------------------------------------------------------
+
+
+def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Path) -> None:
+    item = plan(STUDY, "quick", overrides={"lr": 0.1})
+    watcher = Watcher([item], tmp_path)
+    watcher.look()
+    assert watcher.jobs == {}
+    time.sleep(0.2)
+    folder = item.folder(tmp_path)
+    with RunWriter(folder, item.headers[0]) as first, RunWriter(folder, item.headers[1]) as second:
+        first.row({"step": 0, "validation_loss": 0.5})
+        second.row({"step": 0, "validation_loss": 0.25})
+        watcher.look()
+        second.row({"step": 1, "validation_loss": 0.125})
+        second.end(End("done"))
+        watcher.look()
+    jobs = {job.header.seed: job for job in watcher.jobs.values()}
+    assert (jobs[0].rows, jobs[0].ended, jobs[1].rows, jobs[1].ended) == (1, False, 2, True)
+    assert watcher.expected == {"bowl": 2}
+    assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
+    assert jobs[0].speed(time.monotonic()) < 1 / 0.2, "the first rows count from the look before them"
+    assert watcher.table().row_count == 1
+    assert watcher.table().title.startswith("1 of 4 runs recorded")
+
+
+def test_tensorboard_files_hold_every_number(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    boards = Boards(tmp_path)
+    header = plan(STUDY, "quick").headers[0]
+    for step in range(3):
+        boards.see(header, "row", {"step": 10 * step, "loss": 0.5**step, "name": "text"})
+    boards.see(header, "end", {"outcome": "done"})
+    boards.close()
+    (path,) = tmp_path.rglob("events*")
+    events = [e for e in EventFileLoader(str(path)).Load() if e.summary.value]
+    assert [(e.step, e.summary.value[0].tag) for e in events] == [(0, "loss"), (10, "loss"), (20, "loss")]
+
+
+# ---- commands -----------------------------------------------------------------------------------------------------
+
+MINDGAP = [sys.executable, "-m", "mindgap"]
+
+
+def mindgap(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*MINDGAP, *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path) -> None:
+    assert mindgap("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
+    done = mindgap("show", "e8-windows", "--runs", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split("\t", 1) for line in done.stdout.splitlines())
+    assert "Lemma 6.4.2" in lines["source"]
+    assert lines["pass rule"].startswith("The iterates have period n+1")
+    assert re.fullmatch(
+        r"periods=20, window=0\tabout \d+ s with --jobs 1 for 2 runs \(2 methods, 1 seeds\)", lines["quick"]
+    )
+    assert lines["cpu"] == "periods=1000, window=0\tunknown for 2 runs (2 methods, 1 seeds): no earlier run"
+    assert re.fullmatch(r"n=20\t\d+ s \(quick, median of 1\)", lines["n = 20"])
+
+
+def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_path: Path) -> None:
+    from mindgap.cli.laboratory import show
+
+    cpu = Scale({"lr": 1.0, "broken": False}, methods={"slow": {"lr": 0.5}, "fast": {"lr": 2.0, "best": 1.0}})
+    study = replace(STUDY, scales={**STUDY.scales, "cpu": cpu})
+    assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
+    assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
+    assert study.settings("cpu", "slow", {"lr": "3"})["lr"] == 3.0
+    monkeypatch.setattr("mindgap.cli.laboratory.find", lambda name: study)
+    show("bowl", tmp_path)
+    lines = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["cpu"].startswith("broken=False\t")  # every method replaces the step
+    assert lines["quick"].startswith("broken=False, lr=1\t")
+    assert lines["fast"].startswith("best=0; cpu: best=1, lr=2\t")
+    with pytest.raises(RuleError, match="method must be one of 'slow', 'fast'"):
+        replace(STUDY, scales={"cpu": Scale({"lr": 1.0}, methods={"fats": {}})})
+
+
+def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_to_be() -> None:
+    words = cost(STUDY, "quick", {"slow": [3.0, 5.0, 4.0]})
+    assert words == (
+        "about 16 s with --jobs 1 for 4 runs (2 methods, 2 seeds); 1 never ran, taken to be like the others"
+    )
+    assert cost(STUDY, "quick", {"slow": [3.0], "fast": [1.0], "gone": [99.0]}).startswith("about 8 s with")
+
+
+def test_force_says_what_it_overwrites_and_compare_finds_no_difference(tmp_path: Path) -> None:
+    words = ["run", "e8-windows", "--out", str(tmp_path / "a")]
+    assert mindgap(*words).returncode == 0
+    again = mindgap(*words, "--force")
+    assert again.returncode == 0
+    assert again.stderr.count("overwriting ") == 2
+    assert mindgap("run", "e8-windows", "--out", str(tmp_path / "b")).returncode == 0
+    same = mindgap("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (same.returncode, same.stdout) == (0, "e8-windows\tquick\tholds\tholds\tsame\n")
+
+
+def test_watch_draws_the_page_and_leaves_one_that_does_not_reload(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", rows=3)
+    page = tmp_path / "page.html"
+    process = subprocess.Popen(
+        [*MINDGAP, "watch", str(tmp_path / "runs"), "-o", str(page), "--every", "0.2"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as told:
+        assert told.readline().endswith(f"{page}: 8 files\n")
+        assert 'http-equiv="refresh"' in page.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert 'http-equiv="refresh"' not in page.read_text()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Path, jobs: str) -> None:
+    words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", jobs, "--out", str(tmp_path)]
+    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + 60
+    while not any(p.stat().st_size > 5000 for p in tmp_path.rglob("*.jsonl")) and time.monotonic() < end:
+        time.sleep(0.05)
+    before = {p: len(read_run(p).rows) for p in tmp_path.rglob("*.jsonl")}
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "0 of 2 runs are finished, and every row recorded so far is kept" in errors
+    assert f"To go on: mindgap {' '.join(words)}" in errors
+    # With two workers one record may hold its header only when the other has rows.
+    assert sum(before.values()) > 0
+    for path, rows in before.items():
+        assert len(read_run(path).rows) >= rows
+
+
+def alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    words = ["run", "e5-cycle", "steps=60000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 60
+    while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    before = {p: len(read_run(p).rows) for p in tmp_path.rglob("*.jsonl")}
+    assert len(before) == 2
+    done = mindgap(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {len(read_run(p).rows) for p in before} == {60_000}
+    while alive(process.pid) and time.monotonic() < end + 60:
+        time.sleep(0.05)
+    assert not alive(process.pid), "somebody of the first group is left"
+
+
+def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
+    """One call of C that lasts minutes: Python itself could act on the signal only after it."""
+    code = (
+        "import hashlib\n"
+        "from mindgap.cli.interrupt import prompt_interrupt\n"
+        "with prompt_interrupt(lambda: 'last words', lambda: None):\n"
+        "    print('begun', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2_000_000_000)\n"
+        "    print('came to its end', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out, errors) == (130, "", "last words\n")

@@ -1,0 +1,134 @@
+"""H5: questions are made and read as said, spans are found by search, and every verdict can come out each way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from references.made_up_runs import made_up
+
+from mindgap.base.check import RuleError
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.catalogue.heavy_tails.h5_question_answering import pre_trained
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.tasks.problems import best_spans, exact_and_f1, masked_language_model, question_answering
+from mindgap.lab.tasks.problems import questions as module
+
+H5 = "h5-question-answering"
+WORDS = 60
+
+
+def test_the_answer_begins_with_the_word_of_the_question():
+    problem = question_answering("prose", words=WORDS, width=8, question=3, passage=10, held_out=30)
+    for inputs, answers in (problem.draw(torch.Generator().manual_seed(0), 200), *problem.parts.values()):
+        first, last = answers[:, 0, 0], answers[:, 0, 1]
+        assert torch.equal(inputs.gather(1, first.unsqueeze(1))[:, 0], inputs[:, 0])
+        assert torch.equal(last, first + 1)
+        assert (inputs[:, 1:4] == WORDS).all()
+        assert int(first.min()) >= 4
+        assert int(last.max()) <= 13
+    assert len(torch.unique(problem.draw(torch.Generator().manual_seed(0), 500)[1][:, 0, 0])) == 9
+
+
+def test_squad_is_cut_around_its_answers(monkeypatch):
+    """Two articles' worth of made-up questions in SQuAD's form: the numbers of the passage spell the answer."""
+    names = [f"w{i}" for i in range(50)]
+    known = {name: i for i, name in enumerate(names)}
+    rng = np.random.default_rng(0)
+    made = []
+    for number in range(40):
+        context = " ".join(rng.permutation(names)[: 20 + number % 5])
+        tokens = context.split()
+        at, size = int(rng.integers(0, len(tokens) - 3)), 1 + number % 3
+        text = " ".join(tokens[at : at + size])
+        begin = len(" ".join(tokens[:at])) + (at > 0)
+        made.append({"context": context, "question": "w1 w2 unheard", "answers": [(begin, text), (begin, tokens[at])]})
+    monkeypatch.setattr(module, "squad", lambda: made)
+    monkeypatch.setattr(module, "known_words", lambda text, words: known)
+    module._from_squad.cache_clear()
+    try:
+        problem = question_answering("squad", words=52, width=8, question=4, passage=9, held_out=6)
+        inputs, answers = module._from_squad(52, 4, 9)
+        with pytest.raises(RuleError, match="held_out must be at most 6, got 7"):
+            question_answering("squad", words=52, width=8, question=4, passage=9, held_out=7)
+    finally:
+        module._from_squad.cache_clear()
+    assert (len(inputs), problem.samples) == (40, 28)
+    assert inputs[:, :5].tolist() == [[1, 2, 51, 52, 52]] * 40
+    for row, spans, item in zip(inputs, answers, made):
+        for (first, last), (_, text) in zip(spans[:2].tolist(), item["answers"]):
+            assert [names[i] for i in row[first : last + 1]] == text.split()
+        assert (spans[1:] == spans[1]).all()
+    drawn, _ = problem.draw(torch.Generator().manual_seed(0), 300)
+    train = {tuple(row) for row in inputs[:28].tolist()}
+    assert {tuple(row) for row in drawn.tolist()} <= train
+    assert torch.equal(problem.parts["test"][0], inputs[34:])
+
+
+def test_spans_and_scores_against_a_plain_search():
+    rng = np.random.default_rng(1)
+    scores = torch.tensor(rng.standard_normal((20, 9, 2)))
+    found = best_spans(scores, after=3, longest=4)
+    golds = torch.tensor([[[a, a + 1], [a, a]] for a in rng.integers(3, 8, 20)])
+    exact, f1 = [], []
+    for s, span, gold in zip(scores.tolist(), found.tolist(), golds.tolist()):
+        sums = {(i, j): s[i][0] + s[j][1] for i in range(3, 9) for j in range(i, min(i + 4, 9))}
+        best = max(sums, key=sums.get)
+        assert tuple(span) == best
+        words = set(range(best[0], best[1] + 1))
+        each = []
+        for a, b in gold:
+            own = set(range(a, b + 1))
+            common = len(words & own)
+            p, r = common / len(words), common / len(own)
+            each.append(2 * p * r / (p + r) if common else 0.0)
+        exact.append(list(best) in gold)
+        f1.append(max(each))
+    assert exact_and_f1(found, golds) == pytest.approx((np.mean(exact), np.mean(f1)), rel=1e-12)
+
+
+def test_fine_tuning_begins_where_pre_training_ended():
+    state = pre_trained("prose", WORDS, 8, 1, 15, steps=3, batch=4, seed=5)
+    untrained = masked_language_model("prose", words=WORDS, width=8, layers=1, length=15, seed=5).objective.model
+    fresh = untrained.state_dict()
+    encoder = question_answering("prose", words=WORDS, width=8, start=state).objective.model.encoder.state_dict()
+    assert all(torch.equal(encoder[name], value) for name, value in state.items())
+    assert not torch.equal(encoder["words.weight"], fresh["words.weight"])
+
+
+def scores(*, gain=0.02, gain_f1=0.02, adam=0.5, guess=0.1, spread=0.005):
+    wobble = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.2])
+    row = {"lr": 1.0, "by_place": guess}
+    ends = {"Adam": [{**row, "test_exact": adam, "test_f1": adam} for _ in wobble],
+            "ACClip": [{**row, "test_exact": adam + gain + w, "test_f1": adam + gain_f1 + w} for w in wobble]}
+    ends["ACClip over its moment"] = ends["Adam"]
+    return made_up(H5, ends)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ({}, "holds"),
+        ({"gain": -0.02}, "does not hold"),
+        ({"gain_f1": -0.02}, "does not hold"),
+        ({"gain": 0.0, "spread": 0.0005}, "does not hold"),  # certainly no gain worth the name
+        ({"spread": 0.1}, "inconclusive"),
+        ({"guess": 0.4}, "inconclusive"),
+        ({"guess": 0.4, "gain": -0.02}, "inconclusive"),
+    ],
+)
+def test_verdict_on_answers(case, verdict):
+    assert find(H5).judge(scores(**case)).verdict == verdict
+
+
+def test_the_loop_fine_tunes_every_step_and_runs_the_best_anew():
+    study, method = find(H5), "ACClip over its moment"
+    small = {"steps": 2, "every": 1, "batch": 4, "held_out": 8, "words": 30, "width": 8, "pre_steps": 2}
+    settings = {**study.settings("quick", method), **small}
+    found = list(study.loop(Trial(method, 0, settings)))
+    tried, final = found[:3], found[3:]
+    best = min(tried, key=lambda row: row["candidate_score"])
+    assert [row["step"] for row in final] == [1, 2]
+    assert {row["lr"] for row in final} == {best["candidate"]}
+    assert all(row["validation_miss"] == pytest.approx(1 - row["validation_f1"]) for row in final)
+    assert all(0 <= row["test_exact"] <= row["test_f1"] <= 1 for row in final)

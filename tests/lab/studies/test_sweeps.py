@@ -1,0 +1,349 @@
+"""Sweeps: failures stay alone, dead workers are replaced, interrupted runs go on, --force says what it overwrites."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mindgap.base.check import RuleError
+from mindgap.base.source import Source
+from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
+from mindgap.lab.studies.spec import Scale, Study
+from mindgap.lab.studies.sweep import ATTEMPTS, Execute, Sweep, Work, _cluster
+from mindgap.record.migrate import STEPS, migrate, migrate_file
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, Verdict
+from mindgap.record.store import RunWriter, read_run, run_file, schema_of
+
+
+def walk(trial: Trial) -> Iterator[Row]:
+    """A random walk that can fail, die or be cut short at a step, and that offers checkpoints."""
+    rng = trial.numpy("noise")
+    place = 0.0
+    if trial.restored:
+        rng.bit_generator.state = trial.restored["rng"]
+        place = trial.restored["place"]
+    for step in range(trial.restored.get("step", 0), trial["steps"]):
+        if step == trial["fail_at"]:
+            raise ArithmeticError("the walk fell off")
+        _perhaps_die(trial, step)
+        time.sleep(trial["wait"])
+        with trial.timed():
+            place += float(rng.standard_normal())
+        trial.save(lambda: {"step": step + 1, "place": place, "rng": rng.bit_generator.state})  # noqa: B023
+        yield (
+            {"step": step, "place": place, "restored": bool(trial.restored)}
+            if trial["tell"]
+            else {
+                "step": step,
+                "place": place,
+            }
+        )
+
+
+def _perhaps_die(trial: Trial, step: int) -> None:
+    """Kill this process, the first ``deaths`` times it comes here; the marks are files, to outlive it."""
+    if step == trial["die_at"]:
+        marks = Path(trial["marks"])
+        deaths = len(list(marks.glob("death*")))
+        if deaths < trial["deaths"]:
+            (marks / f"death{deaths}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def judge(runs: Sequence[Run]) -> Verdict:
+    return Verdict("holds", f"{len(runs)} runs")
+
+
+SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False, "wait": 0.0}
+STUDY = Study(
+    name="walk",
+    claim="S1",
+    title="A walk",
+    statement="It walks.",
+    source=Source("thesis", "1"),
+    scales={"quick": Scale(SETTINGS, seeds=2)},
+    methods={"plain": {}, "other": {}},
+    loop=walk,
+    judge=judge,
+)
+
+
+def rows(out: Path) -> dict[str, list[Row]]:
+    return {p.name: [dict(r, seconds=0) for r in read_run(p).rows] for p in sorted(out.rglob("*.jsonl"))}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
+    out = tmp_path_factory.mktemp("undisturbed")
+    run_all([plan(STUDY, "quick")], out)
+    return rows(out)
+
+
+def test_one_failing_method_does_not_stop_the_others_and_its_error_is_recorded(tmp_path: Path) -> None:
+    study = replace(STUDY, methods={"bad": {"fail_at": 3}, "good": {}})
+    ends: dict[tuple[str, int], End] = {}
+    run_all([plan(study, "quick")], tmp_path, jobs=2, on_end=lambda h, e: ends.update({(h.method, h.seed): e}))
+    assert {key: end.outcome for key, end in ends.items()} == {
+        ("bad", 0): "failed",
+        ("bad", 1): "failed",
+        ("good", 0): "done",
+        ("good", 1): "done",
+    }
+    run = next(read_run(p) for p in tmp_path.rglob("bad-0-*.jsonl"))
+    assert len(run.rows) == 3
+    assert run.end is not None
+    assert run.end.message.startswith("ArithmeticError: the walk fell off (test_sweeps.py:")
+
+
+def test_an_error_that_looks_like_the_disks_is_recorded_when_the_loop_raised_it(tmp_path: Path) -> None:
+    def no_data(trial: Trial) -> Iterator[Row]:
+        raise FileNotFoundError("data.csv")
+        yield {}
+
+    item = plan(replace(STUDY, loop=no_data), "quick", seeds=1)
+    end = execute(item.study, item.headers[0], tmp_path)
+    assert end.outcome == "failed"
+    assert "FileNotFoundError: data.csv" in end.message
+    assert read_run(run_file(tmp_path, item.headers[0])).end == end
+
+
+def test_a_worker_killed_once_takes_nothing_with_it(tmp_path: Path, undisturbed: dict[str, list[Row]]) -> None:
+    study = replace(STUDY, methods={"plain": {}, "other": {"die_at": 5, "deaths": 1, "marks": str(tmp_path)}})
+    run_all([plan(study, "quick")], tmp_path / "runs", jobs=2)
+    assert (tmp_path / "death0").exists()
+    found = rows(tmp_path / "runs")
+    assert len(found) == 4
+    # The settings differ in what makes it die, so the files are named otherwise; the walks are the same.
+    assert sorted(map(str, found.values())) == sorted(map(str, undisturbed.values()))
+
+
+def test_a_trial_that_always_kills_its_worker_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
+    study = replace(STUDY, methods={"plain": {}, "deadly": {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}})
+    ends: dict[str, str] = {}
+    run_all(
+        [plan(study, "quick", seeds=1)],
+        tmp_path / "runs",
+        jobs=2,
+        on_end=lambda h, e: ends.update({h.method: e.message}),
+    )
+    assert ends == {"plain": "", "deadly": f"its worker died {ATTEMPTS} times (out of memory?)"}
+    assert len(list(tmp_path.glob("death*"))) == ATTEMPTS
+
+
+def test_whoever_works_beside_a_deadly_trial_is_not_given_up_with_it(tmp_path: Path) -> None:
+    deadly = {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}
+    study = replace(STUDY, methods={"slow": {"wait": 0.2}, "deadly": deadly})
+    ends: dict[str, End] = {}
+    run_all([plan(study, "quick", seeds=1)], tmp_path / "runs", jobs=2, on_end=lambda h, e: ends.update({h.method: e}))
+    assert {method: end.outcome for method, end in ends.items()} == {"slow": "done", "deadly": "failed"}
+    assert len(list(tmp_path.glob("death*"))) == ATTEMPTS
+
+
+def test_a_trial_that_ends_while_the_pool_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+        for study, header, folder in work:
+            execute(study, header, folder)
+        raise type("BrokenProcessPool", (Exception,), {})
+        yield
+
+    monkeypatch.setattr("mindgap.lab.studies.sweep._in_pool", breaks)
+    told: list[str] = []
+    run_all([plan(STUDY, "quick")], tmp_path, jobs=2, on_end=lambda h, e: told.append(f"{h.method} {e.outcome}"))
+    assert sorted(told) == ["other done", "other done", "plain done", "plain done"]
+
+
+def test_workers_that_die_before_any_record_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools: list[int] = []
+
+    def breaks(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
+        pools.append(len(work))
+        raise type("BrokenProcessPool", (Exception,), {})
+        yield
+
+    monkeypatch.setattr("mindgap.lab.studies.sweep._in_pool", breaks)
+    told: list[str] = []
+    run_all([plan(STUDY, "quick", seeds=1)], tmp_path, jobs=2, on_end=lambda h, e: told.append(e.outcome))
+    assert told == ["failed", "failed"]
+    assert pools == [2, 2, 1, 1, 1, 1]
+
+
+def test_a_full_disk_is_told_and_the_next_run_completes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, list[Row]]
+) -> None:
+    write, calls = os.write, []
+
+    def full(file: int, data: bytes) -> int:
+        calls.append(data)
+        if len(calls) == 7:
+            return write(file, data[:5])  # the last bytes that fitted
+        if len(calls) > 7:
+            raise OSError(28, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", full)
+    messages: list[str] = []
+    run_all([plan(STUDY, "quick")], tmp_path, on_end=lambda h, e: messages.append(e.message))
+    monkeypatch.undo()
+    assert "is the disk full?" in messages[0]
+    assert all("No space left" in m for m in messages[1:])
+    run_all([plan(STUDY, "quick")], tmp_path)
+    assert rows(tmp_path) == undisturbed
+
+
+def cut_short(study: Study, out: Path, after: int) -> Path:
+    """Run the first trial and stop it dead after some rows, as a killed process would."""
+    item = plan(study, "quick", seeds=1)
+    folder = item.folder(out)
+    with RunWriter(folder, item.headers[0]) as writer:
+        trial = Trial("plain", 0, item.headers[0].settings)
+        checkpoints = Checkpoints(writer, 0)
+        for row in study.loop(trial):
+            writer.row({**row, "seconds": trial.seconds})
+            if row["step"] == after:
+                break
+            checkpoints.offer(trial)  # the checkpoint is one row behind the record
+    return writer.path
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed: dict[str, list[Row]]) -> None:
+    telling = replace(STUDY, methods={"plain": {"tell": True}})
+    path = cut_short(telling, tmp_path, 4)
+    assert path.with_suffix(SUFFIX).exists()
+    item = plan(telling, "quick", seeds=1)
+    end = execute(item.study, item.headers[0], path.parent)
+    # Row 4 was recorded before the cut as not restored; computed again it says otherwise, and that is noticed.
+    assert "the resumed run gives" in end.message
+    assert '"restored":true' in end.message
+
+    path = cut_short(STUDY, tmp_path / "quiet", 4)
+    run_all([plan(STUDY, "quick")], tmp_path / "quiet")
+    assert rows(tmp_path / "quiet") == undisturbed
+    assert not path.with_suffix(SUFFIX).exists(), "a finished run needs no checkpoint"
+
+
+@pytest.mark.parametrize("damage", ["torn", "ahead"])
+def test_a_checkpoint_that_does_not_fit_is_not_used(
+    tmp_path: Path, damage: str, undisturbed: dict[str, list[Row]]
+) -> None:
+    path = cut_short(STUDY, tmp_path, 4)
+    if damage == "torn":
+        checkpoint = path.with_suffix(SUFFIX)
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    else:  # power was lost, and the last rows with it
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:3]))
+    run_all([plan(STUDY, "quick")], tmp_path)
+    assert rows(tmp_path) == undisturbed
+
+
+
+
+def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindgap.record.store.PATIENCE", 0.1)
+    header = plan(STUDY, "quick", seeds=1).headers[0]
+    with RunWriter(tmp_path, header) as first:
+        first.row({"step": 0})
+        with pytest.raises(RecordError, match="is being written by another process"):
+            RunWriter(tmp_path, header)
+    RunWriter(tmp_path, header).close()
+
+
+def test_a_run_that_nobody_waits_for_stops_after_a_row_and_is_taken_up_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, list[Row]]
+) -> None:
+    monkeypatch.setattr("mindgap.lab.studies.run.LOOK_EVERY", -1.0)
+    looks = iter([True, True, False])
+    item = plan(STUDY, "quick")
+    end = execute(STUDY, item.headers[0], item.folder(tmp_path), go_on=lambda: next(looks))
+    assert end.message == "it was called off; running again goes on from here"
+    cut = read_run(run_file(item.folder(tmp_path), item.headers[0]))
+    assert (len(cut.rows), cut.end) == (3, None)
+    run_all([item], tmp_path)
+    assert rows(tmp_path) == undisturbed
+
+
+def test_force_names_what_it_overwrites_and_nothing_else(tmp_path: Path) -> None:
+    run_all([plan(STUDY, "quick", seeds=1)], tmp_path)
+    wanted = [plan(STUDY, "quick", seeds=2)]
+    named = overwritten(wanted, tmp_path)
+    assert sorted(p.name for p in named) == sorted(p.name for p in tmp_path.rglob("*.jsonl"))
+    assert len(named) == 2
+    forget(named)
+    assert list(tmp_path.rglob("*.jsonl")) == []
+
+
+def test_of_lokys_warnings_only_the_one_about_workers_that_stopped_is_kept_back() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with _cluster(Sweep(2)):
+            warnings.warn("A worker stopped while some jobs were given to the executor. This can be ...", stacklevel=1)
+            with pytest.raises(UserWarning, match="another matter"):
+                warnings.warn("another matter", stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "slurm"}, "backend must be one of 'loky', 'dask', 'ray', got 'slurm'"),
+        ({"backend": "ray"}, "address must be given with --backend ray, got ''"),
+        ({"address": "tcp://x:1"}, "address must be left out with --backend loky"),
+        ({"jobs": 0}, "jobs must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_sweeps_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        Sweep(**settings)  # type: ignore[arg-type]
+
+
+# ---- records from before a schema change -----------------------------------------------------------------------
+
+
+def old_record(folder: Path) -> Path:
+    """A record as version 1 wrote it: no ``wall`` in its end line."""
+    header = Header("walk", "S1", "quick", "plain", 0, {"steps": 2})
+    with RunWriter(folder, header) as writer:
+        writer.row({"step": 0, "place": 0.5})
+        writer.row({"step": 1, "place": float("inf")})
+        writer.end(End("done", 0.25))
+    text = writer.path.read_text().replace(f'"schema":{SCHEMA}', '"schema":1').replace(',"wall":null', "")
+    writer.path.write_text(text)
+    return writer.path
+
+
+def test_an_old_record_reads_as_if_written_today_and_is_migrated_without_loss(tmp_path: Path) -> None:
+    path = old_record(tmp_path)
+    assert schema_of(path) == 1
+    before = read_run(path)
+    assert before.header.schema == SCHEMA
+    assert before.end == End("done", 0.25, "", None)
+    assert migrate_file(path)
+    assert schema_of(path) == SCHEMA
+    assert read_run(path) == before
+    assert not migrate_file(path), "a second time there is nothing to do"
+
+
+def test_an_old_unfinished_record_is_migrated_before_rows_are_added(tmp_path: Path) -> None:
+    path = old_record(tmp_path)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    header = replace(read_run(path).header)
+    with RunWriter(tmp_path, header) as writer:
+        writer.row({"step": 0, "place": 0.5})
+        writer.row({"step": 1, "place": 2.0})
+    assert schema_of(path) == SCHEMA
+    assert read_run(path).column("place") == [0.5, 2.0]
+
+
+def test_every_version_below_todays_has_a_step(tmp_path: Path) -> None:
+    assert sorted(STEPS) == list(range(1, SCHEMA))
+    old = {"outcome": "done", "seconds": 0.25, "message": ""}
+    assert migrate("end", old, 1, SCHEMA) == {**old, "wall": None}
+    assert migrate("header", {"schema": 1}, 1, SCHEMA) == {"schema": SCHEMA}

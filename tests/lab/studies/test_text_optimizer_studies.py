@@ -1,0 +1,149 @@
+"""H3 and H4: optimizers are what they say, every one is tuned alike, and every verdict can come out each way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from references.made_up_runs import made_up
+
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.findings import Findings
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.tuned_runs import optimizer_of
+
+H3, H4 = "h3-language-model", "h4-masked-language-model"
+
+
+def rows(loss: float) -> list[dict]:
+    return [{"candidate": 1.0, "candidate_loss": 9.0}, {"candidate": 3.0, "candidate_loss": 8.0},
+            {"candidate": 0.3, "candidate_loss": 9.0}, {"step": 1, "test_loss": loss, "lr": 3.0}]  # fmt: skip
+
+
+def losses(*, sgd=4.2, gclip=4.0, cclip=3.6, adam=3.6, acclip=3.5, spread=0.01):
+    """Four seeds that share a wobble, and a spread of their own."""
+    own = {"SGD": sgd, "GClip": gclip, "CClip": cclip, "Adam": adam, "ACClip": acclip, "ACClip over its moment": 3.6}
+    wobble = spread * np.array([-1.0, 1.0, -0.5, 0.5])
+    return made_up(H3, {
+        name: [rows(loss + 0.1 * s + np.roll(wobble, i)[s]) for s in range(4)]
+        for i, (name, loss) in enumerate(own.items())
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ({}, "holds"),
+        ({"gclip": 4.2, "spread": 0.003}, "does not hold"),  # clipping gains nothing
+        ({"adam": 4.1, "cclip": 4.1, "acclip": 4.0}, "does not hold"),  # Adam behind GClip
+        ({"cclip": 3.8}, "does not hold"),
+        ({"cclip": 3.4}, "does not hold"),  # too good to be comparable
+        ({"acclip": 3.7}, "does not hold"),
+        ({"acclip": 3.57, "spread": 0.05}, "inconclusive"),
+        ({"cclip": 3.66, "spread": 0.04}, "inconclusive"),
+        ({"spread": 1.0}, "inconclusive"),
+    ],
+)
+def test_verdict_on_the_order(case, verdict):
+    assert find(H3).judge(losses(**case)).verdict == verdict
+
+
+def test_one_seed_says_nothing_about_the_order():
+    runs = [run for run in losses() if run.header.seed == 0]
+    assert find(H3).judge(runs).verdict == "inconclusive"
+
+
+def test_a_choice_at_an_end_of_its_list_is_printed():
+    assert "4 of 4 at an end of the list" in find(H3).judge(losses()).measured
+
+
+def test_a_saving_too_small_to_matter_is_refuted_and_one_not_certain_is_open():
+    for spread, state in ((1e-4, "no"), (0.05, "open")):
+        found = Findings()
+        found.below("a", [1 - 0.001 + spread, 1 - 0.001 - spread, 1 - 0.001], [1.0, 1.0, 1.0], 0.005, 4)
+        assert found.words[0].startswith(f"a: {state}")
+
+
+SMALL = {"steps": 3, "every": 1, "batch": 4, "validation": 8, "words": 30, "width": 8, "layers": 1}
+
+
+def test_every_optimizer_has_as_many_candidates_and_the_best_runs_anew():
+    study = find(H3)
+    for method in ("SGD", "CClip", "ACClip over its moment"):
+        settings = {**study.settings("quick", method), **SMALL}
+        found = list(study.loop(Trial(method, 0, settings)))
+        tried, final = found[:3], found[3:]
+        assert [row["candidate"] for row in tried] == pytest.approx([settings["middle"] * f for f in (1 / 3, 1, 3)])
+        best = min(tried, key=lambda row: row["candidate_score"])
+        assert [row["step"] for row in final] == [1, 2, 3]
+        assert {row["lr"] for row in final} == {best["candidate"]}
+        assert final[-1]["validation_loss"] != best["candidate_loss"]
+        assert final[-1]["test_loss"] != final[-1]["validation_loss"]
+    assert all(len(study.scales[scale].settings["factors"]) in (3, 5) for scale in study.scales)
+
+
+def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005):
+    """Four seeds of both depths; Adam has 30 % right, ACClip these."""
+    own = {"SGD with momentum": sgd, "GClip": gclip, "Adam": adam, "ACClip": acclip, "ACClip over its moment": 3.1}
+    wobble, ends = spread * np.array([-1.0, 1.0, -0.5, 0.5]), {}
+    for depth, share in (("shallow", right), ("deep", deep_right)):
+        for i, (name, loss) in enumerate(own.items()):
+            accuracy = share if name == "ACClip" else 0.3
+            ends[f"{depth}, {name}"] = [
+                {"test_loss": loss + w, "test_accuracy": accuracy - w, "lr": 1.0, "by_frequency": floor}
+                for w in np.roll(wobble, i)
+            ]
+    return made_up(H4, ends)
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ({}, "holds"),
+        ({"adam": 2.95}, "does not hold"),
+        ({"gclip": 2.9}, "does not hold"),
+        ({"sgd": 2.9}, "does not hold"),
+        ({"deep_right": 0.2}, "does not hold"),
+        ({"deep_right": 0.301}, "inconclusive"),
+        ({"spread": 0.5}, "inconclusive"),
+        ({"floor": 2.9}, "inconclusive"),
+        ({"floor": 2.9, "adam": 2.95}, "inconclusive"),  # where nothing was learnt nothing is refuted
+    ],
+)
+def test_verdict_on_pre_training(case, verdict):
+    assert find(H4).judge(masked(**case)).verdict == verdict
+
+
+def test_pre_training_reads_loss_and_accuracy_at_masked_places():
+    study, method = find(H4), "deep, Adam"
+    settings = {**study.settings("quick", method), **SMALL, "width": 8, "steps": 2, "every": 2}
+    *tried, end = study.loop(Trial(method, 0, settings))
+    assert len(tried) == len(settings["factors"])
+    assert end["step"] == 2
+    assert end["test_accuracy"] in {k / 8 for k in range(9)}  # eight windows of six words, one masked in each
+    assert 0 < end["by_frequency"] < end["test_loss"] < 2 * math.log(31)
+    assert {settings["depth"], study.settings("quick", "shallow, Adam")["depth"]} == {"deep", "shallow"}
+
+
+def test_clipped_everywhere_both_clippings_go_equally_far():
+    lengths = {}
+    for name in ("gclip", "cclip"):
+        x = [torch.zeros(3, 4, requires_grad=True), torch.zeros(5, requires_grad=True)]
+        for p in x:
+            p.grad = torch.full_like(p, 100.0)
+        optimizer_of(name, 2.0, x, tau=0.25).step()
+        lengths[name] = math.sqrt(sum(float(p.detach().square().sum()) for p in x))
+    assert lengths["gclip"] == pytest.approx(0.5, rel=1e-6)
+    assert lengths["cclip"] == pytest.approx(0.5, rel=1e-6)
+
+
+def test_unclipped_all_of_them_have_a_gradient_move_as_far_in_the_end():
+    for name in ("sgd", "gclip", "cclip"):
+        x = torch.zeros(2, requires_grad=True)
+        optimizer = optimizer_of(name, 0.5, [x], tau=1e6)
+        for k in range(200):
+            x.grad = torch.tensor([1.0, -2.0]) if k == 0 else torch.zeros(2)
+            optimizer.step()
+        torch.testing.assert_close(x.detach(), torch.tensor([-0.5, 1.0]), rtol=1e-5, atol=0)

@@ -1,0 +1,165 @@
+"""The fused forms on the CPU, where Numba is installed; and the library without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from optim import fused_checks as checks
+
+from mindgap.base.check import RuleError
+from mindgap.optim import ACClip, CClip, GClip, StochasticINGD
+from mindgap.rules.fused import cpu
+
+needs_numba = pytest.mark.skipif(cpu.unavailable() is not None, reason=str(cpu.unavailable()))
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", checks.rules())
+def test_fused_equals_the_transcription(name, dtype):
+    limit = checks.ULPS if "1.5" not in name else 4 * checks.ULPS
+    assert checks.worst_error(name, "cpu", dtype) <= limit
+
+
+@needs_numba
+def test_settings():
+    checks.check_settings("cpu")
+    checks.check_stochastic_decay("cpu")
+
+
+@needs_numba
+def test_tables_follow_moving_tensors():
+    checks.check_moving_tensors("cpu")
+
+
+@needs_numba
+def test_policies_for_gradients_that_are_not_finite():
+    checks.check_nonfinite("cpu")
+
+
+@needs_numba
+def test_scope_tensor_equals_the_plain_loop():
+    runs = []
+    for options in ({"fused": True}, {"foreach": False}):
+        rng = np.random.default_rng(1)
+        params = checks.tensors("cpu", torch.float64, rng)
+        optimizer = GClip(params, 0.1, 1.0, scope="tensor", beta=0.5, **options)
+        for _ in range(5):
+            checks.set_grads(params, rng.normal(size=sum(p.numel() for p in params)))
+            optimizer.step()
+        runs.append((checks.flat(params), optimizer.report()))
+    np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-12)
+    assert runs[0][1].clipped == pytest.approx(runs[1][1].clipped, rel=1e-12)
+    assert runs[0][1].update_norm == pytest.approx(runs[1][1].update_norm, rel=1e-12)
+
+
+@needs_numba
+def test_float64_norms_beyond_the_range_of_squares():
+    for huge in (1e200, 1e-200):
+        p = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        optimizer = GClip([p], 1.0, 1e-300, fused=True)
+        p.grad = torch.tensor([3.0, 4.0, 0.0, 0.0], dtype=torch.float64) * huge
+        optimizer.step()
+        assert optimizer.report().direction_norm == pytest.approx(5 * huge, rel=1e-14)
+        torch.testing.assert_close(p.detach(), torch.tensor([-6e-301, -8e-301, 0, 0], dtype=torch.float64))
+
+
+@needs_numba
+def test_two_threads_give_the_same_as_one():
+    """In a process of its own: the number of threads is a setting of the whole process."""
+    program = (
+        "import sys, torch; sys.path.insert(0, 'tests'); from optim import fused_checks as c\n"
+        "torch.set_num_threads(2)\n"
+        "assert c.worst_error('acclip 1.0 algorithm', 'cpu', torch.float32, 5) <= c.ULPS\n"
+        "assert c.worst_error('gclip momentum', 'cpu', torch.float32, 5) <= c.ULPS\n"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def one(**options):
+    return [torch.nn.Parameter(torch.ones(2, **options))]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: GClip(one(dtype=torch.bfloat16), 0.1, 1.0, fused=True), "a parameter has"),
+        (lambda: CClip(one(), 0.1, [torch.ones(2)], fused=True), "tau is not a number"),
+        (lambda: ACClip(one(), bias_correction=True, fused=True), "bias_correction counts"),
+        (lambda: ACClip(one(), track=True, fused=True), "track=True counts"),
+        (lambda: ACClip([torch.nn.Parameter(torch.ones(4)[::2])], fused=True), "has holes in memory"),
+        (lambda: GClip(one(dtype=torch.complex64), 0.1, 1.0, fused=True), "is complex"),
+        (lambda: StochasticINGD(one(device="meta"), fused=True), "no kernels for the device"),
+    ],
+)
+def test_fused_true_says_why_it_cannot_be(make, text):
+    optimizer = make()
+    p = optimizer.param_groups[0]["params"][0]
+    p.grad = torch.ones_like(p)
+    if isinstance(optimizer, StochasticINGD):
+        optimizer.param_groups[0]["fused"] = None
+        optimizer.step()
+        optimizer.param_groups[0]["fused"] = True
+    with pytest.raises(RuleError, match=rf"fused cannot be True here: .*{text}"):
+        optimizer.step()
+
+
+def test_without_numba_and_triton_everything_works():
+    program = (
+        "import sys; sys.modules['numba'] = None; sys.modules['triton'] = None\n"
+        "import torch; from mindgap.optim import ACClip, GClip\n"
+        "from mindgap.rules.fused import cpu, cuda\n"
+        "assert cpu.unavailable() and cuda.unavailable()\n"
+        "p = torch.nn.Parameter(torch.ones(3)); p.grad = torch.ones(3)\n"
+        "for o in (ACClip([p]), GClip([p], 0.1, 1.0)): o.step()\n"
+        "assert float(p.detach()[0]) < 1\n"
+        "try: GClip([p], 0.1, 1.0, fused=True).step()\n"
+        "except ValueError as e: assert 'numba' in str(e), e\n"
+        "else: raise SystemExit('no error')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset memory peaks")
+def test_no_form_takes_more_than_64_mib_beside_its_tensors():
+    """In a process of its own. A float32 temporary of this parameter's size would be 80 MiB."""
+    program = (
+        "import sys, torch; sys.path.insert(0, 'benchmarks'); from optim import OURS, resident_peak\n"
+        "p = torch.nn.Parameter(torch.zeros(20 * 2**20)); p.grad = torch.ones_like(p)\n"
+        "control = resident_peak(lambda: (p.detach() + 1).sum())\n"
+        "assert control > 64, control\n"
+        "for name in ('ACClip', 'CClip', 'GClip momentum', 'StochasticINGD'):\n"
+        "    make = OURS[name][0]\n"
+        "    for options in ({'foreach': True}, {'foreach': False}, {'fused': None}):\n"
+        "        optimizer = make([p], **options); optimizer.step(); optimizer.step()\n"
+        "        extra = resident_peak(optimizer.step)\n"
+        "        assert extra <= 64, (name, options, extra)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_numba
+def test_tables_are_rebuilt_only_when_a_tensor_moved():
+    p = torch.nn.Parameter(torch.ones(10))
+    p.grad = torch.ones(10)
+    optimizer = ACClip([p], fused=True)
+    optimizer.step()
+    plan = optimizer._fused._plans[0][1]
+    rows = plan.addresses(("param", "grad", "momentum", "moment"))
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.step()
+    assert optimizer._fused._plans[0][1] is plan
+    assert plan.addresses(("param", "grad", "momentum", "moment")) is rows
+    p.grad = torch.ones(10)
+    optimizer.step()
+    assert optimizer._fused._plans[0][1] is plan
+    assert plan.addresses(("param", "grad", "momentum", "moment")) is not rows

@@ -1,0 +1,255 @@
+"""The fused forms on CUDA; skipped without a GPU. Run as a script it needs no pytest."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from optim import fused_checks as checks
+
+from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+
+try:
+    import pytest
+
+    pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+except ImportError:  # the GPU machine may have no pytest
+    pass
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MAKES = {
+    "GClip": lambda p, lr: GClip(p, lr, 1.0, beta=0.9),
+    "CClip": lambda p, lr: CClip(p, lr, 0.01, beta=0.9),
+    "ACClip": lambda p, lr: ACClip(p, lr),
+    "NormalizedSGD": lambda p, lr: NormalizedSGD(p, lr),
+    "StochasticINGD": lambda p, lr: StochasticINGD(p, lr=lr),
+}
+
+
+def test_every_rule_equals_the_transcription():
+    seen = checks.check_all_rules("cuda", DTYPES)
+    print("largest error, units in the last place:", {k: round(v, 2) for k, v in seen.items()})
+
+
+def test_settings_and_moving_tensors():
+    checks.check_settings("cuda")
+    checks.check_stochastic_decay("cuda")
+    checks.check_moving_tensors("cuda")
+
+
+def test_policies_for_gradients_that_are_not_finite():
+    checks.check_nonfinite("cuda")
+
+
+def test_a_step_never_waits_for_the_device():
+    for policy in ("propagate", "skip"):
+        for name, make in MAKES.items():
+            params = [torch.nn.Parameter(torch.randn(n, device="cuda")) for n in (5, 2000)]
+            optimizer = make(params, 0.1)
+            optimizer._nonfinite = policy
+            for p in params:
+                p.grad = torch.randn_like(p)
+            for _ in range(3):
+                optimizer.step()
+            with warnings.catch_warnings():  # torch says once that this mode is a prototype
+                warnings.simplefilter("ignore")
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                for _ in range(3):
+                    optimizer.step()
+                for p in params:
+                    p.grad = p.grad.clone()  # moved: the table is sent again
+                optimizer.step()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            assert optimizer.report().steps == 7, name
+
+
+def test_a_step_made_from_the_last_ones_launches_equals_a_step_made_anew():
+    for policy in ("propagate", "skip"):
+        for name, make in MAKES.items():
+            torch.manual_seed(0)
+            starts = [torch.randn(n, device="cuda") for n in (3, 2000)]
+            pair = []
+            for _ in range(2):
+                params = [torch.nn.Parameter(start.clone()) for start in starts]
+                for p in params:
+                    p.grad = torch.zeros_like(p)
+                pair.append((params, make(params, 0.1)))
+                pair[-1][1]._nonfinite = policy
+            played = 0
+            for k in range(16):
+                grads = [torch.randn_like(start) for start in starts]
+                if k == 9 and policy == "skip":
+                    grads[1][7] = float("nan")
+                for params, optimizer in pair:
+                    for p, g in zip(params, grads):
+                        p.grad.copy_(g)
+                        if k == 5:  # gradients move
+                            p.grad = p.grad.clone()
+                    if k == 7:
+                        optimizer.param_groups[0]["lr"] = 0.05
+                    if k == 8:
+                        optimizer.report(reset=True)
+                    if k == 11:  # steps outside the kernels
+                        optimizer.param_groups[0]["fused"] = False
+                    if k == 12:
+                        optimizer.param_groups[0]["fused"] = None
+                pair[1][1]._fused._tape = None  # the twin looks everything up at every step
+                tape = pair[0][1]._fused._tape
+                for _, optimizer in pair:
+                    optimizer.step()
+                played += tape is not None and pair[0][1]._fused._tape is tape and k != 11
+                for a, b in zip(pair[0][0], pair[1][0]):
+                    assert torch.equal(a, b), (name, policy, k)
+            reports = [optimizer.report() for _, optimizer in pair]
+            assert reports[0] == reports[1], (name, policy, reports)
+            assert reports[0].skipped == (policy == "skip"), (name, policy, reports)
+            assert played >= 8, (name, policy, played)
+
+
+def test_a_step_outside_follows_a_capture():
+    model = torch.nn.Linear(64, 3).cuda()
+    optimizer = ACClip(model.parameters(), torch.tensor(0.05, device="cuda"), fused=True)
+    data = torch.randn(32, 64, device="cuda")
+
+    def train():
+        optimizer.zero_grad(set_to_none=True)
+        model(data).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+    for p in model.parameters():  # the captured step has not run: its gradients hold nothing yet
+        p.grad.fill_(0.5)
+    before = model.weight.detach().clone()
+    optimizer.step()
+    torch.cuda.synchronize()
+    assert bool(torch.isfinite(model.weight).all())
+    assert not torch.equal(before, model.weight)
+
+
+def test_tensors_above_two_gibibytes():
+    n = 2**29 + 2**20 + 7
+    for make in (lambda p: ACClip(p, 0.1, weight_decay=0.0, fused=True), lambda p: GClip(p, 0.1, 1.0, fused=True)):
+        p = torch.nn.Parameter(torch.zeros(n, device="cuda"))
+        p.grad = torch.ones(n, device="cuda")
+        optimizer = make([p])
+        optimizer.step()
+        if isinstance(optimizer, GClip):
+            assert abs(optimizer.report().direction_norm / n**0.5 - 1) < 1e-9
+        values = p.detach()
+        assert float(values.min()) == float(values.max()) < 0
+        del p, optimizer, values
+        torch.cuda.empty_cache()
+
+
+def test_captured_step_replays_with_a_tensor_lr():
+    for name, make in MAKES.items():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 257), torch.nn.Tanh(), torch.nn.Linear(257, 3)).cuda()
+        twin = copy.deepcopy(model)
+        rates = [torch.tensor(0.05, device="cuda"), torch.tensor(0.05, device="cuda")]
+        captured, eager = make(list(model.parameters()), rates[0]), make(list(twin.parameters()), rates[1])
+        data = torch.randn(32, 64, device="cuda")
+
+        def train(model, optimizer, data=data):
+            optimizer.zero_grad(set_to_none=True)
+            model(data).square().mean().backward()
+            optimizer.step()
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                train(model, captured)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            train(model, captured)
+        for _ in range(3):
+            train(twin, eager)
+        for k in range(10):
+            for rate in rates:
+                rate.fill_(0.05 / (1 + k))
+            graph.replay()
+            train(twin, eager)
+        for a, b in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
+        assert not torch.equal(next(model.parameters()), next(twin.parameters()) + 1)
+        if name == "StochasticINGD":
+            assert captured.state_dict()["param_groups"][0]["k"] == 13
+
+
+def test_changing_lr_compiles_nothing():
+    p = torch.nn.Parameter(torch.randn(3000, device="cuda"))
+    p.grad = torch.randn_like(p)
+    optimizer = ACClip([p], 0.1, fused=True)
+    optimizer.step()
+    torch.cuda.synchronize()
+    slowest = 0.0
+    for k in range(1, 20):
+        optimizer.param_groups[0]["lr"] = 0.1 / k
+        begin = time.perf_counter()
+        optimizer.step()
+        torch.cuda.synchronize()
+        slowest = max(slowest, time.perf_counter() - begin)
+    from mindgap.rules.fused import cuda
+
+    caches = getattr(cuda.kernels().adaptive, "device_caches", None)
+    if caches is not None:
+        compiled = {id(k) for cache in caches.values() for k in cache[0].values()}
+        before = len(compiled)
+        optimizer.param_groups[0]["lr"] = 16.0
+        optimizer.step()
+        assert len({id(k) for cache in caches.values() for k in cache[0].values()}) == before
+    print(f"slowest of 19 steps with another lr each: {slowest * 1e3:.2f} ms")
+
+
+def test_foreach_form_on_cuda_needs_little_memory():
+    p = torch.nn.Parameter(torch.randn(2**26, device="cuda"))
+    p.grad = torch.randn_like(p)
+    for make in (lambda o: ACClip([p], **o), lambda o: GClip([p], 0.1, 1.0, **o), lambda o: CClip([p], 0.1, 1.0, **o)):
+        for options in ({"fused": True}, {"foreach": True}):
+            optimizer = make(options)
+            optimizer.step()
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            optimizer.step()
+            torch.cuda.synchronize()
+            extra = torch.cuda.max_memory_allocated() - before
+            assert extra <= 64 * 2**20, (optimizer, options, extra)
+
+
+if __name__ == "__main__":
+    failed = []
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            begin = time.time()
+            try:
+                test()
+                print(f"ok    {name}  {time.time() - begin:.1f} s", flush=True)
+            except Exception as error:
+                import traceback
+
+                traceback.print_exc()
+                failed.append(name)
+                print(f"FAIL  {name}  {type(error).__name__}: {str(error)[:500]}", flush=True)
+    np.set_printoptions(precision=3)
+    sys.exit(f"failed: {failed}" if failed else 0)
