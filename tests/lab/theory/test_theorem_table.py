@@ -47,8 +47,10 @@ def test_rows_point_at_code_and_tests_that_exist(row: Theorem) -> None:
 
 
 def test_the_table_is_read_without_torch_and_numpy() -> None:
-    code = "import sys; from mindgap.lab.theory import THEOREMS as t; print(len(t), {'torch', 'numpy'} &
-    set(sys.modules))"
+    code = (
+        "import sys; from mindgap.lab.theory import THEOREMS as t; "
+        "print(len(t), {'torch', 'numpy'} & set(sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert out.split(maxsplit=1) == [str(len(THEOREMS)), "set()\n"]
 
