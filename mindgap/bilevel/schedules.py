@@ -21,8 +21,8 @@ class Power:
     Example:
         >>> Power(1.0, 0.5)(3)
         0.5
-        >>> Power(2.0, 1.0)(np.arange(3)).tolist()
-        [2.0, 1.0, 0.6666666666666666]
+        >>> Power(2.0, 1.0)(np.arange(3)).round(4).tolist()
+        [2.0, 1.0, 0.6667]
     """
 
     c: float

@@ -121,8 +121,8 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     """Share of spans that are one of the answers, and mean F1 of their words against the nearest answer.
 
     Example:
-        >>> exact_and_f1(torch.tensor([[2, 3], [2, 5]]), torch.tensor([[[2, 3]], [[4, 5]]]))
-        (0.5, 0.8333333333333333)
+        >>> [round(v, 4) for v in exact_and_f1(torch.tensor([[2, 3], [2, 5]]), torch.tensor([[[2, 3]], [[4, 5]]]))]
+        [0.5, 0.8333]
 
     *Differs from the paper*: by place, not by text: the same words elsewhere in the passage do not count.
     """

@@ -60,8 +60,8 @@ def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
     """(α, β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's for heavy-ball.
 
     Example:
-        >>> parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))
-        (0.25, 0.3333333333333333)
+        >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
+        [0.25, 0.333333]
 
     Source: thesis, (2.3) and Theorem 2.1.3; Polyak's choice is optimal on quadratics.
     """

@@ -14,8 +14,8 @@ def clip_global(g: Any, tau: Any) -> Any:
     """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape.
 
     Example:
-        >>> clip_global(np.array([3.0, 4.0]), 1.0).tolist()
-        [0.6000000000000001, 0.8]
+        >>> clip_global(np.array([3.0, 4.0]), 1.0).round(12).tolist()
+        [0.6, 0.8]
 
     Source: thesis, (GClip).
     """

@@ -54,8 +54,8 @@ def direction_bound(v: Any, gradient: Any) -> Any:
     """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last axis.
 
     Example:
-        >>> float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0])))
-        -4.333333333333333
+        >>> round(float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0]))), 6)
+        -4.333333
 
     Source: thesis, Lemma 4.7.3.
     """

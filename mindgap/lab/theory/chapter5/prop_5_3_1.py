@@ -22,8 +22,8 @@ def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
         δ and the accuracy that go into Definition 5.3.1.
 
     Example:
-        >>> stationarity_radius(L=2.0, epsilon=0.6)
-        (0.09999999999999999, 0.19999999999999998)
+        >>> [round(r, 9) for r in stationarity_radius(L=2.0, epsilon=0.6)]
+        [0.1, 0.2]
 
     Source: thesis, Proposition 5.3.1, 2.
     """

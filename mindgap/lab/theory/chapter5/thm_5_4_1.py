@@ -141,8 +141,8 @@ def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
         epsilon: ε, positive.
 
     Example:
-        >>> one_inner_step_radius(2.0, 0.1)
-        0.07500000000000001
+        >>> round(one_inner_step_radius(2.0, 0.1), 9)
+        0.075
 
     Source: thesis, Remark 5.4.1.
 
