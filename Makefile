@@ -1,13 +1,17 @@
 # make demo   set everything up, run the first studies, draw their page
-# make test   set everything up, run every test
+# make test   set everything up, run every check and every test, print the 25 slowest
+# make test-fast   lint, and the tests that take less than a second or two
+# make test-clean   build the wheel, install it beside torch and numpy only, run the library's tests there
+# make test-other-cpu   a fast subset as an older CPU computes it, with 1 and with 2 threads
 # make test-extras   install the trainers and solvers of the extras as well, run their tests
 # make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-cluster test-extras setup clean help
+.PHONY: demo lint test test-clean test-cluster test-extras test-fast test-other-cpu setup clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -23,18 +27,37 @@ setup: $(VENV)/.installed
 demo: setup
 	$(BIN)/mindgap demo --out demo
 
-test: setup
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test: lint test-clean test-other-cpu
+	$(PYTEST) -n 2 --dist worksteal --durations=25
+
+test-fast: setup
+	$(BIN)/ruff check .
+	$(PYTEST) -n 2 --dist worksteal --durations=25 -m "not slow"
+
+test-clean: setup
+	$(BIN)/python tests/clean_install.py build/clean -m "not slow"
+
+# No AVX2 and no fused multiply-add in torch, BLAS, numpy and the C library: other last digits, same verdicts.
+OLD_CPU := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Nehalem \
+  NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4" GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4
+OTHER_CPU_TESTS := mindgap/base mindgap/rules mindgap/optim mindgap/lab/theory tests/lab/theory/test_chapter4_lemmas.py \
+  tests/lab/theory/test_noise_laws.py tests/optim/test_optimizers_exact.py tests/measure/test_curvature.py
+
+test-other-cpu: setup
+	$(OLD_CPU) OMP_NUM_THREADS=1 $(PYTEST) -q -n 2 --dist worksteal -m "not slow" $(OTHER_CPU_TESTS)
+	$(OLD_CPU) OMP_NUM_THREADS=2 $(PYTEST) -q -m "not slow" mindgap/lab/theory tests/optim/test_optimizers_exact.py
 
 $(VENV)/.cluster: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask,ray]"
 	touch $@
 
 test-cluster: $(VENV)/.cluster
-	$(BIN)/python -m pytest tests/lab/studies/test_clusters.py
+	$(PYTEST) tests/lab/studies/test_clusters.py
 
 # The adapters against the real trainers, worst-case rates by semidefinite programs, packaged images.
 $(VENV)/.extras: $(VENV)/.installed
@@ -42,8 +65,8 @@ $(VENV)/.extras: $(VENV)/.installed
 	touch $@
 
 test-extras: $(VENV)/.extras
-	$(BIN)/python -m pytest tests/adapters/test_adapters.py tests/lab/theory/test_ch2_textbook.py \
+	$(PYTEST) tests/adapters/test_adapters.py tests/lab/theory/test_ch2_textbook.py \
 	  tests/lab/theory/test_textbook_and_nonsmooth_studies.py tests/lab/tasks/test_data_readers.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,7 +1,8 @@
-"""Shared by all tests: ``tests/`` on the path (for ``cases`` and ``references``), one thread, fresh seeds."""
+"""Shared by all tests: ``tests/`` on the path, slow tests marked, one thread (or OMP_NUM_THREADS), fresh seeds."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
@@ -16,6 +17,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Tests that take seconds, one ``file::function`` per line; ``make test-fast`` leaves them out.
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").split())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _fresh_seeds() -> None:
     """Every test starts from the same random state, whatever ran before it."""
@@ -25,4 +37,4 @@ def _fresh_seeds() -> None:
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         torch.manual_seed(0)
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -1,0 +1,136 @@
+"""Build the wheel, install it beside torch, numpy and pytest only, and run the library's tests there.
+
+``make test-clean`` runs this. The clean environment links the packages that are installed already (torch is large),
+so that a run takes seconds and needs no network; scipy, scikit-learn, typer, rich, joblib, Numba and JAX are absent.
+
+Usage: ``python tests/clean_install.py [folder] [pytest arguments]``
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+INSTALLED = ("torch", "numpy", "pytest")
+ROOMS = ("optim", "bilevel", "record")
+#: Rooms of the wheel that need an extra; the problems of ``lab.tasks`` that the bilevel tests use need none.
+LABORATORY = ("mindgap.lab.theory", "mindgap.lab.studies", "mindgap.lab.report", "mindgap.cli")
+
+
+def needed(names: tuple[str, ...]) -> set[str]:
+    """These distributions and everything that they require without an extra."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = re.sub(r"[-_.]+", "-", todo.pop()).lower()
+        if name in found:
+            continue
+        try:
+            requires = distribution(name).requires or []
+        except PackageNotFoundError:  # for another system, or another Python
+            continue
+        found.add(name)
+        todo += [re.match(r"[\w.-]+", line)[0] for line in requires if "extra ==" not in line]  # type: ignore[index]
+    return found
+
+
+def link(names: set[str], site: Path) -> None:
+    """Link the top-level files and folders of installed distributions into a site-packages folder."""
+    for name in names:
+        here = distribution(name)
+        for top in {file.parts[0] for file in here.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(here.locate_file(top))))
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a test file imports when it is loaded, those of its helpers in ``tests/`` included."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            helpers = [base / (name.replace(".", "/") + ".py") for base in (TESTS, path.parent)]
+            for helper in filter(Path.is_file, helpers):
+                found |= imports(helper)
+            if not any(map(Path.is_file, helpers)):
+                found.add(name)
+    return found
+
+
+def needs_extra(path: Path, present: set[str]) -> bool:
+    """Whether a test file itself loads the laboratory or a package that is absent here.
+
+    A file that does not must pass: what the library loads by itself is never an excuse.
+    """
+    local = {folder.name for folder in TESTS.iterdir()}
+    known = sys.stdlib_module_names | {name.replace("-", "_") for name in present} | local | {"mindgap"}
+    names = imports(path)
+    fused = path.name.startswith("test_fused")  # about the kernels of the extra 'fast'
+    return fused or any(name.partition(".")[0] not in known or name.startswith(LABORATORY) for name in names)
+
+
+def build(folder: Path) -> Path:
+    """A fresh environment with the wheel and what it declares; returns its Python."""
+    shutil.rmtree(folder, ignore_errors=True)
+    # A copy, because setuptools leaves what it built beside the sources and packs files from there that are long gone.
+    source = folder / "source"
+    shutil.copytree(ROOT / "mindgap", source / "mindgap", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps",
+               "--no-build-isolation", "--wheel-dir", str(folder / "wheel"), str(source)]
+    subprocess.run(command, check=True)
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder / "venv")
+    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (wheel,) = (folder / "wheel").glob("mindgap-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    link(needed(INSTALLED), site)
+    return folder / "venv" / "bin" / "python"
+
+
+#: What must hold without a single test: the declared dependencies, nothing of the laboratory loaded, a command that
+#: says what to install.
+PROBE = """
+import importlib.metadata, importlib.util, re, subprocess, sys
+required = {re.match("[a-z]+", r)[0] for r in importlib.metadata.requires("mindgap") if "extra ==" not in r}
+assert required == {"torch", "numpy"}, required
+for name in ("scipy", "sklearn", "typer", "rich", "joblib", "numba", "jax"):
+    assert importlib.util.find_spec(name) is None, name
+import mindgap.optim, mindgap.bilevel
+for room in (mindgap.optim, mindgap.bilevel):
+    for name in dir(room):
+        getattr(room, name)
+done = subprocess.run([sys.executable, "-m", "mindgap", "list"], capture_output=True, text=True)
+assert done.returncode == 2 and "pip install 'mindgap[lab]'" in done.stderr, (done.returncode, done.stderr)
+"""
+
+
+def main() -> int:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "clean").resolve()
+    python = build(folder)
+    subprocess.run([str(python), "-c", PROBE], check=True, cwd=folder)
+    present = needed(INSTALLED)
+    files = [p for room in ROOMS for p in sorted((TESTS / room).glob("test_*.py")) if not needs_extra(p, present)]
+    print(f"{len(files)} files of tests need no extra")
+    assert (TESTS / "optim" / "test_optimizer_contract.py") in files
+    options = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-q", "-p", "no:cacheprovider"]
+    return subprocess.run([str(python), "-m", "pytest", *options, *sys.argv[2:], *map(str, files)], cwd=folder,
+                          check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
