@@ -1,54 +1,79 @@
-"""The command ``mindgap``: speaks to the person. One file a group of commands.
+"""The command ``mindgap``. One file per group of commands; commands that need no torch do not import it.
 
-Bad input ends with one line that names the argument, the rule and the value, and exit status 2. Commands that need
-no torch do not import it.
+Every way in which it ends has an exit status of its own (:data:`STATUS`), and bad input is one line that names the
+argument, the rule and the value.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
-import typer
-
-from mindgap.base.check import RuleError
-from mindgap.cli.laboratory import compare, show, tune, watch
-from mindgap.cli.measure import advise, measure
-from mindgap.cli.pages import check, report
-from mindgap.cli.studies import demo, list_studies, run
-from mindgap.cli.tables import methods, optimizers, theory
-from mindgap.record.schema import RecordError
-
-app = typer.Typer(
-    name="mindgap",
-    help="Optimization where the textbook's assumptions fail: studies, instruments, methods.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("list")(list_studies)
-app.command("run")(run)
-app.command("demo")(demo)
-app.command("show")(show)
-app.command("tune")(tune)
-app.command("report")(report)
-app.command("watch")(watch)
-app.command("compare")(compare)
-app.command("check")(check)
-app.command("measure")(measure)
-app.command("advise")(advise)
-app.command("optimizers")(optimizers)
-app.command("methods")(methods)
-app.command("theory")(theory)
+#: Exit status -> what it says. Signals have 128 + their number.
+STATUS = {
+    0: "done",
+    1: "a verdict is not 'holds', or two folders of records differ",
+    2: "the command line is wrong, or a package is missing",
+    3: "a trial failed, or a pass rule raised an error",
+    4: "a file cannot be read or written: damaged record, full disk, no permission",
+    5: "a defect of mindgap",
+    129: "ended by hang-up (SIGHUP)",
+    130: "ended by Ctrl-C (SIGINT)",
+    141: "nobody reads the output any more",
+    143: "ended by SIGTERM",
+}
 
 
 def main() -> None:
-    """Entry point of the ``mindgap`` command."""
+    """Entry point of the command."""
+    from mindgap.cli.interrupt import end_on_signals
+
+    end_on_signals()  # before anything that takes time
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the command
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # an ASCII terminal shows ≤ as \u2264
     try:
-        app()
-    except (RuleError, RecordError) as error:
-        print(f"mindgap: error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except BrokenPipeError:  # `mindgap list | head`
-        sys.stderr.close()
-        raise SystemExit(0) from None
+        status = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `mindgap list | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of Python
+        status = 141
+    raise SystemExit(status)
+
+
+def _run() -> int:
+    try:
+        from mindgap.cli.app import app
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("mindgap"):
+            raise
+        return _say(f"the command needs the package {error.name}: pip install 'mindgap[lab]'", 2)
+    from mindgap.base.check import RuleError
+    from mindgap.lab.tasks.data.fetch import DataError
+    from mindgap.record.schema import NoRecordsError, RecordError
+
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except BrokenPipeError:
+        raise
+    except (RuleError, NoRecordsError) as error:
+        return _say(str(error), 2)
+    except (RecordError, DataError) as error:
+        return _say(str(error), 4)
+    except OSError as error:
+        return _say(f"{error.filename or 'the file'}: {error.strerror or error}", 4)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            import traceback
+
+            traceback.print_exc()
+            return _say("this is a defect of mindgap; please report the lines above", 5)
+        # What typer says of the command line: one line, or the help where no command was named.
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _say(text, 2) if "\n" not in text else _say("a command must be named ('mindgap --help' lists them)", 2)
+
+
+def _say(text: str, status: int) -> int:
+    print(f"mindgap: error: {text}", file=sys.stderr)
+    return status

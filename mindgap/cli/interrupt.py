@@ -1,24 +1,55 @@
-"""Ctrl-C: end within two seconds, whatever the algorithm is doing, and say how to go on."""
+"""Ctrl-C, termination and hang-up: end within two seconds, leave no worker, say how to go on, tell the truth.
+
+Rows are on their way to the disk as soon as they are recorded, so nothing is lost by ending at once. The handler ends
+the program itself: an exception could be swallowed or shown as a traceback by whatever library is at work.
+"""
 
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
-#: Seconds after Ctrl-C at which the program ends even if it is deep inside a long call.
+#: Seconds until the program ends even if a long call (a matrix product, say) keeps Python from running the handler.
 PATIENCE = 1.2
 
-STATUS = 130
+_LAST_WORDS: list[Callable[[], str]] = []
+_BEGUN = threading.Lock()
+
+
+def end_on_signals() -> None:
+    """From now on these signals end the program with status 128 + their number; an ignored signal stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [n for n in (getattr(signal, name) for name in names) if signal.getsignal(n) != signal.SIG_IGN]
+    hears, tells = socket.socketpair()
+    tells.setblocking(False)
+    for number in numbers:
+        signal.signal(number, _handle)
+    signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(hears, numbers), daemon=True).start()
+
+
+@contextmanager
+def last_words(words: Callable[[], str]) -> Iterator[None]:
+    """While the body runs, an interrupted program calls ``words`` (to save, to tidy up) and prints what it returns."""
+    _LAST_WORDS.append(words)
+    try:
+        yield
+    finally:
+        _LAST_WORDS.remove(words)
 
 
 def how_to_go_on(finished: int, planned: int) -> str:
-    """The last words of an interrupted sweep."""
+    """What an interrupted sweep says."""
+    import shlex
+
     words = [word for word in sys.argv[1:] if word != "--force"]
     return (
         f"interrupted: {finished} of {planned} runs are finished, and every row recorded so far is kept.\n"
@@ -26,46 +57,30 @@ def how_to_go_on(finished: int, planned: int) -> str:
     )
 
 
-@contextmanager
-def prompt_interrupt(last_words: Callable[[], str], stop: Callable[[], None]) -> Iterator[None]:
-    """Turn Ctrl-C into an exit with status 130 after at most two seconds.
+def _handle(number: int, frame: Any) -> None:
+    _end(number)
 
-    Rows are on their way to the disk as soon as they are recorded, so nothing is lost by ending at once. Python acts
-    on a signal only between two of its own instructions; a thread that hears the signal directly ends the program
-    if a long call (a matrix product, a worker that does not answer) keeps it from acting.
 
-    Args:
-        last_words: what to print.
-        stop: ends the worker processes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    hears, tells = socket.socketpair()
-    tells.setblocking(False)
-    over = threading.Event()
+def _listen(hears: socket.socket, numbers: list[int]) -> None:
+    """End the program for the handler when Python does not come to it."""
+    while data := hears.recv(1):
+        if data[0] in numbers:
+            threading.Event().wait(PATIENCE)
+            _end(data[0])
+            threading.Event().wait(5)
+            os._exit(128 + data[0])  # the last words take too long
 
-    def watch() -> None:
-        while data := hears.recv(1):
-            if data[0] == signal.SIGINT and not over.wait(PATIENCE):
-                stop()
-                os.write(2, (last_words() + "\n").encode())
-                os._exit(STATUS)
 
-    before = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
-    listener = threading.Thread(target=watch, daemon=True)
-    listener.start()
-    try:
-        yield
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the tidying up
-        stop()
-        print(last_words(), file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(STATUS)  # joblib's and Dask's threads would otherwise be waited for
-    finally:
-        over.set()
-        signal.set_wakeup_fd(before)
-        tells.close()
-        listener.join(1)
-        hears.close()
+def _end(number: int) -> None:
+    if not _BEGUN.acquire(blocking=False):
+        return  # the other of the two is at it, or the signal came twice
+    text = "interrupted"
+    if "mindgap.lab.studies.processes" in sys.modules:
+        sys.modules["mindgap.lab.studies.processes"].stop_workers()
+    with suppress(Exception):
+        text = "\n".join(words() for words in reversed(_LAST_WORDS)) or text
+    with suppress(Exception):
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(getattr(sys.stderr, "encoding", None) or "utf-8", "replace"))
+    os._exit(128 + number)

@@ -18,7 +18,7 @@ from mindgap.cli.studies import Names, Records, ScaleName, wanted_studies
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.record.schema import RecordError
-from mindgap.record.store import read_run
+from mindgap.record.store import TUNING_FILE, read_run
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
@@ -125,15 +125,13 @@ def tune(
     out: Records = Path("runs"),
 ) -> None:
     """Search each method's settings with equal budgets, on validation data; 'mindgap run' uses what is chosen."""
-    from mindgap.cli.interrupt import prompt_interrupt
-    from mindgap.lab.studies.sweep import stop_workers
-    from mindgap.lab.studies.tune import TUNING_FILE
+    from mindgap.cli.interrupt import last_words
     from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale)
     for study in studies:
         bar = progress(f"tuning {study.name}", trials * len(study.methods))
-        with prompt_interrupt(lambda: LAST_WORDS, stop_workers), bar as advance:
+        with last_words(lambda: LAST_WORDS), bar as advance:
             found = search(
                 study, scale, out, trials=trials, seeds=seeds, overrides=overrides, jobs=jobs,
                 on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"),
@@ -142,14 +140,14 @@ def tune(
             (
                 study.name,
                 method,
-                len(made["trials"]),
-                ", ".join(f"{k}={v:.4g}" for k, v in made["chosen"].items()),
-                f"{made['value']:.4g}",
-                f"{made['seconds']:.3g} s",
+                len(made.trials),
+                ", ".join(f"{k}={v:.4g}" for k, v in made.chosen.items()),
+                f"{made.value:.4g}",
+                f"{made.seconds:.3g} s",
             )
-            for method, made in found["methods"].items()
+            for method, made in found.methods.items()
         ]
-        table(("study", "method", "trials", "chosen", found["metric"], "cost"), rows)
+        table(("study", "method", "trials", "chosen", found.metric, "cost"), rows)
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
 
 
@@ -160,13 +158,20 @@ def watch(
     rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0,
 ) -> None:
     """Draw the page again whenever records have changed; an open page reloads itself."""
+    from mindgap.cli.interrupt import last_words
     from mindgap.lab.report import write_page
 
     positive("every", every)
     whole("rounds", rounds)
     seen: object = None
     number = 0
-    try:
+
+    def last_page() -> str:
+        if seen is not None:
+            write_page(runs, out)  # the page that stays does not reload itself
+        return f"stopped watching {runs}"
+
+    with last_words(last_page):
         while True:
             state = _state(runs)
             if not state and not number:
@@ -179,10 +184,7 @@ def watch(
             if number == rounds:
                 break
             time.sleep(every)
-    except KeyboardInterrupt:
-        pass
-    if seen is not None:
-        write_page(runs, out)  # the page that stays does not reload itself
+    last_page()
 
 
 def _state(runs: Path) -> list[tuple[str, int, int]]:

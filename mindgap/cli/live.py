@@ -20,7 +20,7 @@ from mindgap.record.schema import Header, Row
 from mindgap.record.store import run_file, slug
 
 if TYPE_CHECKING:
-    from mindgap.lab.studies.run import Plan
+    from mindgap.lab.studies.run import StudyPlan
 
 EVERY = 0.5
 SHOWN = 12
@@ -29,7 +29,7 @@ See = Callable[[Header, str, Any], None]
 
 
 @dataclass
-class Job:
+class RunProgress:
     """What is known of one run that has begun."""
 
     header: Header
@@ -53,8 +53,8 @@ class Job:
 class Watcher:
     """Follows the records of some plans in a thread and hands every new line to whoever wants it."""
 
-    def __init__(self, plans: Sequence[Plan], out: Path, sees: Sequence[See] = ()) -> None:
-        self.jobs: dict[Path, Job] = {}
+    def __init__(self, plans: Sequence[StudyPlan], out: Path, sees: Sequence[See] = ()) -> None:
+        self.jobs: dict[Path, RunProgress] = {}
         self.expected: dict[str, int] = {}
         self.planned = self.missing = 0
         self._sees = sees
@@ -79,7 +79,7 @@ class Watcher:
             if not news:
                 continue
             # It began at some time since the last look: its first rows did not come in no time.
-            job = self.jobs.setdefault(path, Job(header, column, self._looked))
+            job = self.jobs.setdefault(path, RunProgress(header, column, self._looked))
             rows = [content for kind, content in news if kind == "row"]
             if self._first:  # rows of an earlier, interrupted run
                 job.before += len(rows)
@@ -145,7 +145,7 @@ def _span(seconds: float) -> str:
 
 
 @contextmanager
-def looking_on(plans: Sequence[Plan], out: Path, *, tensorboard: Path | None = None) -> Iterator[Watcher]:
+def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | None = None) -> Iterator[Watcher]:
     """Look on while the body runs: a live table where the error stream is a terminal, TensorBoard files where asked."""
     boards = Boards(tensorboard) if tensorboard is not None else None
     watcher = Watcher(plans, out, [boards.see] if boards else [])

@@ -25,12 +25,13 @@ def report(
 
 
 def check(runs: RunsFolder) -> None:
-    """Judge the records again and exit with status 1 unless every verdict is *holds*."""
+    """Judge the records again: status 1 unless every verdict is *holds*, 3 if one is an error."""
     from mindgap.cli.studies import print_verdicts
     from mindgap.lab.studies.run import judge_folder
     from mindgap.record.store import study_folders
 
     verdicts = [judge_folder(folder) for folder in study_folders(runs)]
     print_verdicts(verdicts)
-    if any(verdict.verdict != "holds" for _, _, verdict in verdicts):
-        raise typer.Exit(1)
+    words = {verdict.verdict for _, _, verdict in verdicts}
+    if words != {"holds"}:
+        raise typer.Exit(3 if "error" in words else 1)

@@ -15,7 +15,7 @@ from mindgap.lab.studies.spec import SCALES
 from mindgap.record.schema import End, Header, Verdict
 
 if TYPE_CHECKING:
-    from mindgap.lab.studies.run import Plan
+    from mindgap.lab.studies.run import StudyPlan
     from mindgap.lab.studies.spec import Study
     from mindgap.lab.studies.sweep import Sweep
 
@@ -53,13 +53,14 @@ def run(
         int | None, typer.Option(help="Worker processes, one thread each (default: 1; on a cluster all it has).")
     ] = None,
     out: Records = Path("runs"),
-    backend: Annotated[str, typer.Option(help="loky (this machine), dask or ray (a running cluster).")] = "loky",
+    backend: Annotated[str, typer.Option(help="local (this machine), dask or ray (a running cluster).")] = "local",
     address: Annotated[str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")] = "",
     force: Annotated[
         bool, typer.Option("--force", help="Begin the named runs anew, saying what is overwritten.")
     ] = False,
     untuned: Annotated[bool, typer.Option("--untuned", help="Leave out what 'mindgap tune' has chosen.")] = False,
     checkpoint: Annotated[float, typer.Option(help="Seconds between the checkpoints of a long run.")] = 60.0,
+    limit: Annotated[float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")] = 21600.0,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
 ) -> None:
     """Run studies and pronounce their verdicts. Running again does only what is missing."""
@@ -69,7 +70,7 @@ def run(
 
     wanted, overrides = wanted_studies(names, scale)
     non_negative("checkpoint", checkpoint)
-    sweep = Sweep(jobs if jobs is not None or backend != "loky" else 1, backend, address)
+    sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
     for study in wanted:
         tuned = {} if untuned else chosen(out, study, scale)
@@ -116,7 +117,7 @@ def _overrides(items: list[str]) -> dict[str, str]:
 
 
 def _carry_out(
-    plans: list[Plan],
+    plans: list[StudyPlan],
     out: Path,
     sweep: Sweep,
     *,
@@ -124,10 +125,9 @@ def _carry_out(
     every: float = 60.0,
     tensorboard: Path | None = None,
 ) -> None:
-    from mindgap.cli.interrupt import how_to_go_on, prompt_interrupt
+    from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
     from mindgap.lab.studies.run import forget, overwritten, run_all, verdict_of
-    from mindgap.lab.studies.sweep import stop_workers
 
     if force:
         old = overwritten(plans, out)
@@ -142,16 +142,17 @@ def _carry_out(
         if end.outcome != "done":
             failed.append((header, end))
 
-    def last_words() -> str:
+    def words() -> str:
         return how_to_go_on(planned - sum(len(item.missing(out)) for item in plans), planned)
 
-    with prompt_interrupt(last_words, stop_workers), looking_on(plans, out, tensorboard=tensorboard):
+    with last_words(words), looking_on(plans, out, tensorboard=tensorboard):
         run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
-    print_verdicts([(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans])
+    verdicts = [(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans]
+    print_verdicts(verdicts)
     for header, end in failed:
         print(f"failed: {header.study}, {header.method}, seed {header.seed}: {end.message}", file=sys.stderr)
-    if failed:
-        raise typer.Exit(1)
+    if failed or any(verdict.verdict == "error" for _, _, verdict in verdicts):
+        raise typer.Exit(3)
 
 
 def print_verdicts(verdicts: list[tuple[str, str, Verdict]]) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail
-from mindgap.record.schema import End, Header, Row, to_json
-from mindgap.record.store import STUDY_FILE, RunWriter, write_atomically
+from mindgap.record.forms import Figure, StudyDescription, write_form
+from mindgap.record.schema import End, Header, Row
+from mindgap.record.store import STUDY_FILE, RunWriter
 
 
 class Sink(ABC):
@@ -71,7 +72,7 @@ class RecordSink(Sink):
         new = [c for c, v in row.items() if isinstance(v, float) and c not in (*self._columns, "seconds", "lr")]
         if new:
             self._columns += new
-            write_atomically(self._folder / STUDY_FILE, to_json(self._description(), indent=1) + "\n")
+            write_form(self._folder / STUDY_FILE, self._description())
         self._writer.row(row)
 
     def close(self, problem: str = "") -> None:
@@ -79,34 +80,20 @@ class RecordSink(Sink):
         self._writer.end(End("failed", seconds, problem) if problem else End("done", seconds))
         self._writer.close()
 
-    def _description(self) -> dict[str, Any]:
-        figures = [
-            {
-                "title": column.replace("_", ": ", 1).replace("_", " "),
-                "y": column,
-                "y_label": column.replace("_", " "),
-                "x": "step",
-                "x_label": "step",
-                "kind": "lines",
-                "log_x": False,
-                "log_y": False,
-                "facet": "",
-                "hlines": {},
-                "caption": "",
-            }
-            for column in self._columns
-        ]
-        return {
-            "name": "monitor",
-            "claim": "",
-            "title": f"Readings of {self._name}",
-            "statement": "What the monitor read along a training run.",
-            "source": "",
-            "scale": self._name,
-            "methods": [self._name],
-            "figures": figures,
-            "axes": {"step": "step", "seconds": "seconds of training"},
-        }
+    def _description(self) -> StudyDescription:
+        figures = (
+            Figure(c.replace("_", ": ", 1).replace("_", " "), c, c.replace("_", " "), x_label="step")
+            for c in self._columns
+        )
+        return StudyDescription(
+            name="monitor",
+            scale=self._name,
+            title=f"Readings of {self._name}",
+            statement="What the monitor read along a training run.",
+            methods=(self._name,),
+            figures=tuple(figures),
+            axes={"step": "step", "seconds": "seconds of training"},
+        )
 
 
 def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Sink]:

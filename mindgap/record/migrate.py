@@ -1,7 +1,7 @@
-"""Records from before a change of the written form: read as if they had been written today, or written anew.
+"""Records from before a change of the written form: read as if they had been written today, or rewritten.
 
 Version 2 added ``wall`` to the end line: the seconds from start to end, evaluation included, from which costs are
-estimated. An end of version 1 has no such number.
+estimated. Version 3 added a checksum to every line; the contents stayed the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _one_to_two(kind: str, content: Content) -> Content:
 
 
 #: Version -> what turns a line of that version into one of the next.
-STEPS: dict[int, Callable[[str, Content], Content]] = {1: _one_to_two}
+STEPS: dict[int, Callable[[str, Content], Content]] = {1: _one_to_two, 2: lambda kind, content: content}
 
 
 def migrate(kind: str, content: Content, version: int, target: int) -> Content:
@@ -34,9 +34,9 @@ def migrate(kind: str, content: Content, version: int, target: int) -> Content:
 
 
 def migrate_file(path: Path) -> bool:
-    """Write a record anew in today's form, by atomic rename; ``False`` where it is of today's form already.
+    """Rewrite a record in today's form, by atomic rename; ``False`` if it has today's form already.
 
-    Rows and their order are untouched; a torn last line is dropped, as every reader does.
+    Rows and their order are untouched; an incomplete last line is dropped, as every reader does.
     """
     from mindgap.record.schema import SCHEMA, line
     from mindgap.record.store import read_run, schema_of, write_atomically

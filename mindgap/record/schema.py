@@ -1,8 +1,8 @@
 """The lines of a record: a header, rows, an end; and the verdict on a study.
 
-A record is a text file of JSON lines, one object with one key a line: ``{"header": {...}}`` first, then
-``{"row": {...}}`` for every reading, and ``{"end": {...}}`` when the run is over. Standard library only, so that
-anybody can read a record without this package.
+A record is a text file of JSON lines: ``{"header": {...}}`` first, then ``{"row": {...}}`` for every reading, and
+``{"end": {...}}`` when the run is over. From version 3 on every line also has ``"sum"``, the CRC-32 of the text before
+it. Standard library only, so that anybody can read a record without this package.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 #: Version of the written form. Older versions are migrated when read; a reader refuses a version it does not know.
-SCHEMA = 2
+SCHEMA = 3
 
 #: What may differ between two runs of the same settings on the same versions: clocks, machines, the command typed.
 TIMING_FIELDS = frozenset({"seconds", "cpu_seconds", "wall", "started", "machine", "command", "versions"})
 
-VERDICTS = ("holds", "does not hold", "inconclusive")
+#: *error*: the pass rule raised an exception, or a record it needs is damaged.
+VERDICTS = ("holds", "does not hold", "inconclusive", "error")
 OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
@@ -33,11 +35,15 @@ class RecordError(ValueError):
     """A record cannot be read. The message names the file, the line and what is wrong."""
 
 
+class NoRecordsError(RecordError):
+    """A folder that should hold records is none, or holds none."""
+
+
 @dataclass(frozen=True)
 class Header:
     """What was run: enough to run it again.
 
-    ``run`` is the content hash of (study, scale, method, settings, seed): it names the file.
+    ``run`` is the content hash of (study, scale, method, seed, settings): it names the file.
     """
 
     study: str
@@ -69,8 +75,8 @@ class Header:
 class End:
     """How a run ended.
 
-    ``seconds`` is the time inside the algorithm, evaluation apart; ``wall`` the time the whole run took (of its last
-    part, where it was interrupted), unknown in records of version 1.
+    ``seconds`` is the time inside the algorithm, without evaluation; ``wall`` the time the whole run took (its last
+    part, if it was interrupted), unknown in records of version 1.
     """
 
     outcome: str
@@ -81,7 +87,7 @@ class End:
 
 @dataclass(frozen=True)
 class Run:
-    """A record as read back: header, rows so far, and the end if it came to one."""
+    """A record as read back: header, rows so far, and the end if there is one."""
 
     header: Header
     rows: tuple[Row, ...]
@@ -101,15 +107,27 @@ class Verdict:
     """What the records of a study say about its claim.
 
     ``verdict`` is one of *holds*, *does not hold*, *inconclusive*; ``measured`` is one sentence with the numbers.
+    ``parts`` maps each part of the pass rule to *yes*, *no* or *open*. ``as_printed`` and ``as_corrected`` are the
+    verdicts on the two readings of the statement (the same where it has one). ``model`` says on what it was measured,
+    ``null`` how often the rule says each word where all methods are equal. ``files`` and ``seeds`` say on which
+    records it rests.
     """
 
     verdict: str
     measured: str
     numbers: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    as_printed: str = ""
+    as_corrected: str = ""
+    model: str = ""
+    null: dict[str, float] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    seeds: int = 0
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
+        if self.verdict and self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        object.__setattr__(self, "files", tuple(self.files))
 
 
 def content_hash(value: Any) -> str:
@@ -173,8 +191,38 @@ def _restore(value: Any) -> Any:
 
 
 def line(kind: str, content: Any) -> str:
-    """One line of a record, without its newline."""
-    return to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})
+    """One line of a record with its checksum, without its newline.
+
+    Example:
+        >>> line("row", {"step": 0})
+        '{"row":{"step":0},"sum":"ee1dfdad"}'
+    """
+    text = to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})[:-1]
+    return f'{text},"sum":"{crc32(text.encode()):08x}"}}'
+
+
+def read_line(raw: bytes) -> tuple[str, dict[str, Any], bool]:
+    """Kind and content of a line, and whether it has a checksum (lines before version 3 have none).
+
+    Example:
+        >>> read_line(b'{"row":{"step":1},"sum":"ee1dfdad"}')
+        Traceback (most recent call last):
+        ValueError: the checksum does not fit the line
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    text, mark, given = raw.rpartition(b',"sum":"')
+    summed = bool(mark) and len(given) == 10
+    if summed and f"{crc32(text):08x}" != given[:8].decode("ascii", "replace"):
+        raise ValueError("the checksum does not fit the line")
+    content = from_json((text + b"}" if summed else raw).decode("utf-8"))
+    if not isinstance(content, dict) or len(content) != 1 or (summed and given[8:] != b'"}'):
+        raise ValueError("a line is an object with one key")
+    ((kind, body),) = content.items()
+    if not isinstance(body, dict):
+        raise ValueError("a line holds an object")
+    return kind, body, summed
 
 
 def without_timing(content: Mapping[str, Any]) -> dict[str, Any]:

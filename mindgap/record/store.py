@@ -1,22 +1,21 @@
 """Records on disk: append-only files that survive a crash, and the folder they live in.
 
 ``RUNS/<study>/<scale>/<method>-<seed>-<hash>.jsonl`` holds a run, ``study.json`` beside it the description the page is
-drawn from, ``verdict.json`` the verdict. A file appears by atomic rename or grows by whole lines; a line torn by a
-crash is recognised (it has no newline) and dropped, everything before it is kept.
+drawn from, ``verdict.json`` the verdict. A file appears by atomic rename or grows by whole lines. A crash may leave an
+incomplete last line (it has no newline): it is dropped, everything before it is kept.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -24,12 +23,26 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 from mindgap.record.migrate import STEPS, migrate, migrate_file
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, from_json, line, to_json, without_timing
+from mindgap.record.schema import (
+    SCHEMA,
+    End,
+    Header,
+    NoRecordsError,
+    RecordError,
+    Row,
+    Run,
+    from_json,
+    line,
+    read_line,
+    to_json,
+    without_timing,
+)
 
 STUDY_FILE = "study.json"
 VERDICT_FILE = "verdict.json"
+TUNING_FILE = "tuning.json"
 
-#: Seconds to wait for another writer of the same record: a worker whose driver was killed ends a moment later.
+#: Seconds to wait for another writer of the same record: a worker whose driver was killed ends within a second.
 PATIENCE = 3.0
 
 
@@ -48,20 +61,38 @@ def run_file(folder: Path, header: Header) -> Path:
     return folder / f"{slug(header.method)}-{header.seed}-{header.key}.jsonl"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A file is either the old one or the whole new one, whatever happens in between."""
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that takes its name only when it is whole and on the disk; after an error the old one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # a temporary file is private; a record is an ordinary file
         os.replace(name, path)
+        sync_folder(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A file is either the old one or the whole new one, whatever happens in between."""
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's names on the disk: without this, a new name may be lost when the power fails."""
+    with suppress(PermissionError, NotImplementedError):  # Windows opens no folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 #: What :func:`write_atomically` calls its files before they are whole.
@@ -69,9 +100,9 @@ _TEMPORARY = re.compile(r"\..+\.(jsonl?|ckpt|html)\.[a-z0-9_]{8}")
 
 
 def tidy(folder: Path, *, older: float = 10.0) -> None:
-    """Remove what a process killed in the middle of an atomic write has left: hidden files some seconds old.
+    """Remove what a process killed during an atomic write has left: hidden files older than ``older`` seconds.
 
-    Whole files appear within milliseconds, so what is older belongs to nobody.
+    A whole file appears within milliseconds, so no process still writes an older one.
 
     Example:
         >>> folder = Path(tempfile.mkdtemp())
@@ -104,16 +135,16 @@ def read_json(path: Path) -> Any:
 
 
 def read_run(path: Path) -> Run:
-    """Read one record; a torn last line is dropped, a damaged line is an error with file and line number.
+    """Read one record; an incomplete last line is dropped, a damaged line is an error with file and line number.
 
     Raises:
-        RecordError: unreadable file, damaged line, missing header, or another schema version.
+        RecordError: unreadable file, damaged line, missing header, unknown schema version, or a renamed file.
     """
     return _parse(path, _whole_lines(path)[0])
 
 
 def _whole_lines(path: Path) -> tuple[list[bytes], int]:
-    """The complete lines and how many bytes they take; what follows is a torn tail."""
+    """The complete lines and how many bytes they take; what follows is an incomplete line."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -129,21 +160,29 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     version = SCHEMA
     for number, raw in enumerate(lines, 1):
         try:
-            ((kind, content),) = from_json(raw.decode("utf-8")).items()
-        except (ValueError, AttributeError) as error:
-            raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}") from error
-        if kind == "header" and number == 1:
-            version = _version(path, content)
-            header = _header(path, migrate("header", content, version, SCHEMA))
-        elif kind == "row" and header is not None:
-            rows.append(content)
-            end = None
-        elif kind == "end" and header is not None:
-            end = End(**migrate("end", content, version, SCHEMA))
-        else:
-            raise RecordError(f"{path}:{number}: a line of kind {kind!r} does not belong here")
+            kind, content, summed = read_line(raw)
+            if kind == "header" and number == 1:
+                version = _version(path, content)
+            if version >= 3 and not summed:
+                raise ValueError("the line has no checksum")
+            if kind == "header" and number == 1:
+                header = Header(**migrate(kind, content, version, SCHEMA))
+            elif kind == "row" and header is not None:
+                rows.append(content)
+                end = None
+            elif kind == "end" and header is not None:
+                end = End(**migrate(kind, content, version, SCHEMA))
+            else:
+                raise ValueError(f"a line of kind {kind!r} does not belong here")
+        except RecordError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise RecordError(f"{path}:{number}: damaged line ({error}): {_short(raw)}") from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
+    named = run_file(path.parent, header).name
+    if path.name != named or header.run not in ("", header.key):
+        raise RecordError(f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}")
     return Run(header, tuple(rows), end)
 
 
@@ -164,17 +203,11 @@ def schema_of(path: Path) -> int:
     """
     lines, _ = _whole_lines(path)
     try:
-        return _version(path, from_json(lines[0].decode("utf-8"))["header"])
-    except (IndexError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return _version(path, read_line(lines[0])[1])
+    except RecordError:
+        raise
+    except (IndexError, ValueError) as error:
         raise RecordError(f"{path}:1: no header line") from error
-
-
-def _header(path: Path, content: dict[str, Any]) -> Header:
-    try:
-        return Header(**content)
-    except TypeError as error:
-        known = ", ".join(f.name for f in fields(Header))
-        raise RecordError(f"{path}:1: a header has the fields {known}: {error}") from error
 
 
 def _short(raw: bytes) -> str:
@@ -205,44 +238,34 @@ class RunWriter:
         self.path = run_file(folder, header)
         self._position = 0
         self._file: int | None = None
-        if not self.path.exists():
-            write_atomically(self.path, line("header", header) + "\n")
-        elif _whole_lines(self.path)[0]:
-            migrate_file(self.path)  # lines of two versions must not mix
-        else:  # nothing but a torn header: the file holds no information
-            write_atomically(self.path, line("header", header) + "\n")
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            self._lock()
-            self.recorded = self._mend()
-        except BaseException:
-            self.close()
-            raise
-
-    def _lock(self) -> None:
-        """One writer at a time: two would each append their rows. A killed process lets go by itself."""
-        if fcntl is None or self._file is None:
-            return
-        patience = time.monotonic() + PATIENCE
-        while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        while self._file is None:
+            self._file = lock(self.path)
             try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > patience:
-                    raise RecordError(f"{self.path} is being written by another process") from None
-                time.sleep(0.05)
-            except OSError:
-                return None  # a file system without locks
+                if not _whole_lines(self.path)[0]:  # new, or nothing but an incomplete header
+                    os.truncate(self._file, 0)
+                    self._append(line("header", header))
+                    sync_folder(folder)
+                elif migrate_file(self.path):  # lines of two versions must not mix
+                    self.close()  # the lock was on the file that has just been replaced
+                    continue
+                run = self._mend()
+            except BaseException:
+                self.close()
+                raise
+        self.recorded = run.rows
+        #: How the run ended, if it is done already.
+        self.finished = run.end if run.done else None
 
-    def _mend(self) -> tuple[Row, ...]:
-        """The rows recorded so far, after cutting off a torn line and the end line of a failure that is tried again."""
+    def _mend(self) -> Run:
+        """The record without an incomplete line and without the end line of a failure, which is tried again."""
         lines, whole = _whole_lines(self.path)
         run = _parse(self.path, lines)
         if run.end is not None and not run.done:
             whole -= len(lines[-1]) + 1
         if whole < self.path.stat().st_size:
             os.truncate(self.path, whole)
-        return run.rows
+        return run
 
     def row(self, values: Row) -> None:
         """Record one reading (or, while catching up, check it against the one already recorded)."""
@@ -254,9 +277,10 @@ class RunWriter:
                     f"{self.path}:{self._position + 2}: the resumed run gives {to_json(without_timing(new))} where "
                     f"{to_json(without_timing(old))} is recorded; run with --force to begin again"
                 )
-            self._position += 1
-            return
-        self._append(line("row", values))
+        elif self.finished is not None:
+            raise RecordError(f"{self.path} is finished: no row can be added")
+        else:
+            self._append(line("row", values))
         self._position += 1
 
     def skip_to(self, position: int) -> None:
@@ -269,9 +293,10 @@ class RunWriter:
         return self._position
 
     def end(self, end: End) -> None:
-        """Record how the run ended, and make sure it is on the disk."""
-        self._append(line("end", end))
-        self.sync()
+        """Record how the run ended, and make sure it is on the disk; the end of a finished run stays as it is."""
+        if self.finished is None:
+            self._append(line("end", end))
+            self.sync()
 
     def sync(self) -> None:
         """Make sure that everything recorded so far is on the disk."""
@@ -287,7 +312,7 @@ class RunWriter:
             if written != len(data):
                 raise OSError(f"only {written} of {len(data)} bytes were written (is the disk full?)")
         except OSError:
-            self.close()  # nothing may follow a torn line; the next writer cuts it off
+            self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise
 
     def close(self) -> None:
@@ -304,25 +329,68 @@ class RunWriter:
         self.close()
 
 
+def lock(path: Path) -> int:
+    """Open a record for appending, created if need be, as its only writer; closing the file ends the lock.
+
+    A killed process ends its lock too. Where the system has no locks (Windows, some network folders) there is none.
+
+    Raises:
+        RecordError: another process writes the record.
+    """
+    patience = time.monotonic() + PATIENCE
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            if _locked(file):
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file), os.stat(path)):  # not replaced or removed in between
+                        return file
+            elif time.monotonic() > patience:
+                raise RecordError(f"{path} is being written by another process")
+            else:
+                time.sleep(0.05)
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _locked(file: int) -> bool:
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+    return True
+
+
+def remove_run(path: Path) -> None:
+    """Delete a record, unless another process writes it.
+
+    Raises:
+        RecordError: another process writes the record.
+    """
+    file = lock(path)
+    try:
+        path.unlink()
+    finally:
+        os.close(file)
+
+
 def study_folders(runs: Path) -> Iterator[Path]:
     """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name.
 
     Raises:
-        RecordError: when ``runs`` is no folder, or holds no records.
+        NoRecordsError: ``runs`` is no folder, or holds no records.
     """
     if not runs.is_dir():
-        raise RecordError(f"RUNS must be a folder of records, got {str(runs)!r}")
+        raise NoRecordsError(f"RUNS must be a folder of records, got {str(runs)!r}")
     folders = sorted({path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")})
     if not folders:
-        raise RecordError(f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none")
+        raise NoRecordsError(f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none")
     yield from folders
-
-
-def read_folder(folder: Path) -> list[Run]:
-    """All records of one study at one scale, ordered by method as first seen in file order, then seed."""
-    return sorted(
-        (read_run(p) for p in folder.glob("*.jsonl")), key=lambda r: (r.header.method, r.header.seed, r.header.key)
-    )
 
 
 def is_finished(path: Path) -> bool:
@@ -339,8 +407,9 @@ def is_finished(path: Path) -> bool:
         return False
     finally:
         os.close(file)
-    if not tail.endswith(b"\n"):
-        return False
-    # Inside a text of JSON every quotation mark is escaped, so these words can only be the end line's own.
     last = tail[:-1].rsplit(b"\n", 1)[-1]
-    return last.startswith(b'{"end":{') and b'"outcome":"done"' in last
+    if not tail.endswith(b"\n") or not last.startswith(b'{"end":{'):
+        return False
+    with suppress(ValueError):
+        return read_line(last)[1].get("outcome") == "done"
+    return False

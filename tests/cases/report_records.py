@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from mindgap.record.schema import End, Header, to_json
+from mindgap.record.schema import End, Header, line, to_json
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE, RunWriter, run_file, write_atomically
 
 #: Texts that a careless page would run, cut off or garble.
@@ -116,7 +116,7 @@ def write_everything(runs: Path) -> None:
     for path, text in zip(sorted(broken.glob("*.jsonl")), ("failed", "unfinished", "damaged")):
         lines = path.read_text().splitlines()
         if text == "failed":
-            ending = to_json({"end": {"outcome": "failed", "seconds": 1.0, "message": "ValueError: lr <b>burst</b>"}})
+            ending = line("end", End("failed", 1.0, "ValueError: lr <b>burst</b>"))
             path.write_text("\n".join([*lines[:10], ending]) + "\n")
         elif text == "unfinished":
             path.write_text("\n".join(lines[:20]) + "\n" + lines[21][:7])

@@ -84,12 +84,12 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
 
 
 def _verdict(study: Loaded) -> str:
-    return str(study.verdict.get("verdict") or "no verdict yet")
+    return study.verdict.verdict or "no verdict yet"
 
 
 def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     found = []
-    quantities = dict.fromkeys((f["x"], f["y"], f.get("kind", "lines")) for f in a.description["figures"])
+    quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):
         for x, y, kind in quantities:
             if kind != "lines":  # a scatter has no common places; its quantities show in the verdict's numbers

@@ -11,6 +11,7 @@ import numpy as np
 
 from mindgap.lab.report.aggregate import Readings, Series, facet_values, over_seeds, thin, thin_points
 from mindgap.lab.report.scales import columns, named, rules, scale, ticks
+from mindgap.record.forms import Figure, Tuning
 
 #: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
 LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
@@ -47,7 +48,7 @@ class Drawing:
     """
 
     id: str
-    figure: dict[str, Any]
+    figure: Figure
     methods: tuple[str, ...]
     facets: tuple[str, ...]
     axes: tuple[Axis, ...]
@@ -58,7 +59,7 @@ class Drawing:
 
     @property
     def kind(self) -> str:
-        return str(self.figure.get("kind", "lines"))
+        return self.figure.kind
 
     @property
     def single(self) -> bool:
@@ -69,19 +70,19 @@ class Drawing:
         """What is drawn first: medians on a log axis, where a mean follows the largest value; means otherwise."""
         if self.single:
             return "value"
-        return "quantiles" if self.figure.get("log_y") else "mean"
+        return "quantiles" if self.figure.log_y else "mean"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the places 0, 1, ... on the x-axis; empty where it shows numbers."""
-        if self.figure["x"] == "method":
+        if self.figure.x == "method":
             return self.methods
-        return tuple(self.figure.get("x_names") or ())
+        return self.figure.x_names
 
     @property
     def shifts(self) -> list[float]:
         """How far each method's points stand beside a named place: those of several methods must not hide another."""
-        number = len(self.methods) if self.names and self.figure["x"] != "method" else 0
+        number = len(self.methods) if self.names and self.figure.x != "method" else 0
         return [(place - (number - 1) / 2) * 0.7 / number if number else 0.0 for place in range(len(self.methods))]
 
     @property
@@ -89,7 +90,7 @@ class Drawing:
         """The dash of each method's line: one a block of eight colours; others for lines along earlier ones."""
         if len(self.methods) > len(LIGHT):
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
-        log = bool(self.figure.get("log_y"))
+        log = self.figure.log_y
         curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
         along = [
             sum(_run_along(curves[j], curves[i], log) for j in range(i)) if self.kind == "lines" else 0
@@ -103,7 +104,7 @@ class Drawing:
             return {}
         apart = {}
         for channel in ("x", "y"):
-            log = bool(self.figure.get(f"log_{channel}"))
+            log = getattr(self.figure, f"log_{channel}")
             column = channel if channel == "x" or self.kind != "lines" else "q50"
             ends = [_ends([s.columns[column] for s in axis.series if s.facet == f], log) for f in self.facets]
             spans = [end for end in ends if end is not None]
@@ -142,7 +143,7 @@ def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
 
 def draw(
     identity: str,
-    figure: dict[str, Any],
+    figure: Figure,
     runs: Sequence[Readings],
     methods: list[str],
     axes: dict[str, str],
@@ -152,52 +153,52 @@ def draw(
 
     Args:
         identity: id of the figure in the page.
-        figure: the figure's description, as ``study.json`` has it.
+        figure: what to draw, as ``study.json`` has it.
         runs: the records to draw, as columns.
         methods: every method of the study, in its order; colours follow it.
         axes: column -> label of what may serve as x-axis.
         budget: points to keep, per axis; more are thinned, keeping extremes.
     """
-    lines = figure.get("kind", "lines") == "lines"
-    offered = {figure["x"]: figure.get("x_label") or axes.get(figure["x"], figure["x"])}
-    if lines and figure["x"] in axes:
+    lines = figure.kind == "lines"
+    offered = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}
+    if lines and figure.x in axes:
         known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
         offered |= {name: axes[name] for name in known if name not in offered}
-    facets = facet_values([r.run for r in runs], figure.get("facet", ""))
+    facets = facet_values([r.run for r in runs], figure.facet)
     drawn = []
     for name, label in offered.items():
         axis = _axis(name, label, figure, runs, methods, facets, budget)
         varies = any(np.ptp(s.columns["x"]) > 0 for s in axis.series if len(s))
-        if name == figure["x"] or varies:
+        if name == figure.x or varies:
             drawn.append(axis)
     shown = {s.facet for axis in drawn for s in axis.series}
     return Drawing(identity, figure, tuple(methods), tuple(f for f in facets if f in shown) or ("",), tuple(drawn))
 
 
-def draw_tuning(identity: str, tuning: dict[str, Any], methods: list[str]) -> Drawing:
+def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     """The best value so far against the number of trials: how a search with equal budgets went for each method."""
-    figure = {
-        "title": "Tuning: best value so far",
-        "y": tuning["metric"],
-        "y_label": f"best {tuning['metric']} so far",
-        "x": "trial",
-        "caption": "Every method had the same number of trials in the same space.",
-    }
+    figure = Figure(
+        title="Tuning: best value so far",
+        y=tuning.metric,
+        y_label=f"best {tuning.metric} so far",
+        x="trial",
+        caption="Every method had the same number of trials in the same space.",
+    )
     series = []
-    for method, made in tuning["methods"].items():
-        values = np.array([trial["value"] for trial in made["trials"]], dtype=float)
+    for method, made in tuning.methods.items():
+        values = np.array([trial.value for trial in made.trials], dtype=float)
         best = np.minimum.accumulate(values)
         columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
         columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
         series.append(Series(method, "", columns))
-    known = list(dict.fromkeys([*methods, *tuning["methods"]]))
+    known = list(dict.fromkeys([*methods, *tuning.methods]))
     return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
 
 
 def _axis(
     name: str,
     label: str,
-    figure: dict[str, Any],
+    figure: Figure,
     runs: Sequence[Readings],
     methods: list[str],
     facets: list[str],
@@ -206,8 +207,8 @@ def _axis(
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
         header = run.run.header
-        column = figure["y"] if name == "method" else name
-        for facet, (x, y) in run.panels(column, figure["y"], figure.get("facet", "")).items():
+        column = figure.y if name == "method" else name
+        for facet, (x, y) in run.panels(column, figure.y, figure.facet).items():
             by_place.setdefault((header.method, facet), []).append((header.seed, x, y))
     if name == "method":
         by_place = {
@@ -216,7 +217,7 @@ def _axis(
         }
     order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
     each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
-    kind, log_x = figure.get("kind", "lines"), bool(figure.get("log_x"))
+    kind, log_x = figure.kind, figure.log_x
     share = max(budget // max(len(each), 1), 12)
     if kind == "points":
         return Axis(name, label, tuple(thin_points(s, share) for s in each))
@@ -231,7 +232,7 @@ def _axis(
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
     """The rows the specification is filled with; the page's script does the same for what the reader chooses."""
-    log_x, log_y = bool(drawing.figure.get("log_x")), bool(drawing.figure.get("log_y"))
+    log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
     rows: list[dict[str, Any]] = []
     shifts = dict(zip(drawing.methods, drawing.shifts))
     lows = [s.columns["q10"] for s in axis.series if "q10" in s.columns]
@@ -270,12 +271,12 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     methods = list(drawing.methods)
     colours = [LIGHT[i % len(LIGHT)] for i in range(len(methods))]
     alone = drawing.alone(axis)
-    log_x, log_y = figure.get("log_x"), figure.get("log_y")
+    log_x, log_y = figure.log_x, figure.log_y
     x: dict[str, Any] = {"field": "x", "type": "quantitative", "scale": scale(log_x, padded=kind == "points")}
     x["axis"] = {"title": axis.label, **ticks(log_x, "x", own="x" in alone)}
     if drawing.names:
         found = named(drawing.names)
-        x |= {"scale": found["scale"], "axis": {**found["axis"], "title": figure.get("x_label") or None}}
+        x |= {"scale": found["scale"], "axis": {**found["axis"], "title": figure.x_label or None}}
     heights = {row["y"] for row in rows or [] if row["y"] is not None}
     y_scale = scale(log_y, padded=bool(log_y), flat=len(heights) == 1)
     y_axis = {"title": None, **ticks(log_y, "y", own="y" in alone)}
@@ -333,11 +334,11 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
         layers = [{"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
         if not drawing.single:
             layers.insert(0, band)
-    layers += rules(figure.get("hlines") or {}, y_scale)
+    layers += rules(dict(figure.hlines), y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
         "$schema": SCHEMA_URL,
-        "title": {"text": figure["title"], "subtitle": figure["y_label"], "anchor": "start", "frame": "group"},
+        "title": {"text": figure.title, "subtitle": figure.y_label, "anchor": "start", "frame": "group"},
         "background": "#ffffff",
         "config": CONFIG,
         "datasets": {"rows": rows or []},

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mindgap.record.schema import RecordError, Run
-from mindgap.record.store import STUDY_FILE, VERDICT_FILE, read_json, read_run, study_folders
+from mindgap.record.forms import Form, StudyDescription, Tuning, read_form
+from mindgap.record.schema import RecordError, Run, Verdict
+from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, study_folders
 
-#: Written by ``mindgap tune`` beside the records.
-TUNING_FILE = "tuning.json"
+#: Stands for a verdict that is not given yet: a study that is still running is not inconclusive.
+NO_VERDICT = Verdict("", "")
+NO_TUNING = Tuning("", "", "", {}, 0, (), {})
 
 
 @dataclass(frozen=True)
@@ -20,32 +21,32 @@ class Loaded:
 
     Args:
         description: what ``study.json`` says (title, claim, statement, figures, ...).
-        verdict: what ``verdict.json`` says; empty where there is none yet.
+        verdict: what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet.
         runs: the records that belong to the last plan, by method in the study's order, then by seed.
         problems: sentences about files that could not be read, with file and line.
         others: how many further records (of other settings) lie in the folder; they are not drawn.
-        tuning: what ``tuning.json`` says; empty where nothing was tuned.
+        tuning: what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned.
     """
 
-    description: dict[str, Any]
-    verdict: dict[str, Any]
+    description: StudyDescription
+    verdict: Verdict
     runs: tuple[Run, ...]
     problems: tuple[str, ...] = ()
     others: int = 0
-    tuning: dict[str, Any] = field(default_factory=dict)
+    tuning: Tuning = NO_TUNING
 
     @property
     def name(self) -> str:
-        return str(self.description["name"])
+        return self.description.name
 
     @property
     def scale(self) -> str:
-        return str(self.description["scale"])
+        return self.description.scale
 
     @property
     def methods(self) -> list[str]:
         """Every method that was planned or recorded, in the study's order."""
-        planned = [str(m) for m in self.description.get("methods", [])]
+        planned = list(self.description.methods)
         return planned + sorted({run.header.method for run in self.runs} - set(planned))
 
     @property
@@ -64,33 +65,42 @@ class Loaded:
 def load(runs: Path) -> list[Loaded]:
     """Every study below ``runs``, in natural order of name and scale.
 
-    A damaged record is named among the study's problems (file and line); the other records are drawn all the same.
+    A damaged file is named among the study's problems; everything else is drawn.
 
     Raises:
-        RecordError: when ``runs`` is no folder of records, or a description cannot be read.
+        NoRecordsError: ``runs`` is no folder of records.
     """
     return sorted((load_study(folder) for folder in study_folders(runs)), key=lambda s: natural(s.name))
 
 
 def load_study(folder: Path) -> Loaded:
     """One folder ``RUNS/<study>/<scale>``."""
-    description = read_json(folder / STUDY_FILE)
-    verdict = read_json(folder / VERDICT_FILE) if (folder / VERDICT_FILE).exists() else {}
-    tuning = read_json(folder / TUNING_FILE) if (folder / TUNING_FILE).exists() else {}
-    if "files" in description and "files" in verdict and description["files"] != verdict["files"]:
-        verdict = {}  # it was pronounced on other runs than those planned last
-    planned = set(description.get("files") or verdict.get("files") or [])
+    problems: list[str] = []
+
+    def read(kind: type[Form], name: str, default: Form) -> Form:
+        try:
+            return read_form(kind, folder / name) if (folder / name).exists() else default
+        except RecordError as error:
+            problems.append(str(error).replace(f"{folder}/", ""))
+            return default
+
+    unknown = StudyDescription(folder.parent.name, folder.name, title="The description cannot be read")
+    description = read(StudyDescription, STUDY_FILE, unknown)
+    verdict = read(Verdict, VERDICT_FILE, NO_VERDICT)
+    if description.files and verdict.files and description.files != verdict.files:
+        verdict = NO_VERDICT  # it rests on other runs than those planned last
+    planned = set(description.files or verdict.files)
     paths = sorted(folder.glob("*.jsonl"))
     drawn = [path for path in paths if not planned or path.name in planned]
     kept: list[Run] = []
-    problems: list[str] = []
     for path in drawn:
         try:
             kept.append(read_run(path))
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
-    order = {method: place for place, method in enumerate(description.get("methods", []))}
+    order = {method: place for place, method in enumerate(description.methods)}
     kept.sort(key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed))
+    tuning = read(Tuning, TUNING_FILE, NO_TUNING)
     return Loaded(description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning)
 
 

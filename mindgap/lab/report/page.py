@@ -54,18 +54,18 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float
 def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
     """Every study's figures with their numbers, within the page's budget of points."""
     count = sum(
-        max(1, len(s.description.get("axes", {}))) if f.get("kind", "lines") == "lines" else 1
+        max(1, len(s.description.axes)) if f.kind == "lines" else 1
         for s in studies
-        for f in s.description["figures"]
+        for f in s.description.figures
     )
     budget = min(6000, max(300, POINTS // max(count, 1)))
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
         readings = [Readings(run) for run in study.runs]
-        axes = study.description.get("axes", {})
-        figures = enumerate(study.description["figures"], 1)
+        axes = dict(study.description.axes)
+        figures = enumerate(study.description.figures, 1)
         group = [draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget) for n, f in figures]
-        if study.tuning:
+        if study.tuning.methods:
             group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
         drawings.append(group)
     return drawings
@@ -118,14 +118,14 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, 
 
 def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
     about = study.description
-    measured = study.verdict.get("measured", "")
+    measured = study.verdict.measured
     where = f"{study.name}, {study.scale}"
     return (
         f'<section class="study" id="{anchor}" aria-label="{text(where)}">'
         '<div class="top">'
-        f"<h2>{text(about['claim'])} · {text(about['title'])}</h2>"
-        f'{mark(study.verdict.get("verdict", ""))}<a class="up" href="#verdicts">All verdicts</a></div>'
-        f'<p>{text(about["statement"])} <span class="muted">({text(about["source"])})</span></p>'
+        f"<h2>{text(about.claim)} · {text(about.title)}</h2>"
+        f'{mark(study.verdict.verdict)}<a class="up" href="#verdicts">All verdicts</a></div>'
+        f'<p>{text(about.statement)} <span class="muted">({text(about.source)})</span></p>'
         + (f"<p><strong>Measured:</strong> {text(measured)}.</p>" if measured else "")
         + f'<p class="muted"><code>{text(study.name)}</code>, scale {text(study.scale)}, '
         f"{study.seeds} seed{'' if study.seeds == 1 else 's'}</p>"
@@ -136,8 +136,8 @@ def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
 
 
 def _counts(studies: Sequence[Loaded]) -> str:
-    words = [s.verdict.get("verdict") or "no verdict yet" for s in studies]
-    order = ("holds", "does not hold", "inconclusive", "no verdict yet")
+    words = [s.verdict.verdict or "no verdict yet" for s in studies]
+    order = ("holds", "does not hold", "inconclusive", "error", "no verdict yet")
     tally = ", ".join(
         f"{words.count(w)} {'hold' if w == 'holds' and words.count(w) != 1 else w}" for w in order if w in words
     )
@@ -170,10 +170,10 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     return {
         "id": drawing.id,
         "kind": drawing.kind,
-        "title": figure["title"],
-        "yLabel": figure["y_label"],
-        "logX": bool(figure.get("log_x")),
-        "logY": bool(figure.get("log_y")),
+        "title": figure.title,
+        "yLabel": figure.y_label,
+        "logX": figure.log_x,
+        "logY": figure.log_y,
         "statistic": drawing.statistic,
         "methods": list(drawing.methods),
         "facets": list(drawing.facets),

@@ -62,13 +62,13 @@ def verdict_table(studies: Sequence[Loaded], anchors: Sequence[str]) -> str:
         about = study.description
         # Not "inconclusive" but nothing: a study that is still running has no verdict.
         cells = (
-            f'<a href="#{anchor}">{text(about["claim"])}</a>',
-            f'<span class="title">{text(about["title"])}</span>{text(about["statement"])} '
-            f'<span class="muted">({text(about["source"])})</span>',
-            text(study.verdict.get("measured", "")) or "–",
-            mark(study.verdict.get("verdict", "")),
+            f'<a href="#{anchor}">{text(about.claim)}</a>',
+            f'<span class="title">{text(about.title)}</span>{text(about.statement)} '
+            f'<span class="muted">({text(about.source)})</span>',
+            text(study.verdict.measured) or "–",
+            mark(study.verdict.verdict),
             text(study.scale),
-            text(study.verdict.get("seeds") or study.seeds),
+            text(study.verdict.seeds or study.seeds),
         )
         kinds = ("", "", "", "", "brief number", "brief number")
         lines.append(
@@ -125,13 +125,13 @@ def legend(drawing: Drawing) -> str:
 def figure_card(drawing: Drawing, where: str) -> str:
     """One figure: controls, place of the chart, legend, downloads, and a table of the last values."""
     figure = drawing.figure
-    title = f"<h3>{text(figure['title'])}</h3>"
-    caption = f"<p>{text(figure['caption'])}</p>" if figure.get("caption") else ""
-    name = text(f"{figure['title']} ({where})")  # the same title may stand under several studies
+    title = f"<h3>{text(figure.title)}</h3>"
+    caption = f"<p>{text(figure.caption)}</p>" if figure.caption else ""
+    name = text(f"{figure.title} ({where})")  # the same title may stand under several studies
     if drawing.empty:
         return (
             f'<article class="figure" id="{drawing.id}">{title}{caption}<p>No readings of '
-            f"{text(figure['y'])} against {text(figure['x'])} are recorded: the runs have not come so far, or an older "
+            f"{text(figure.y)} against {text(figure.x)} are recorded: the runs have not come so far, or an older "
             "program made them (--force runs them again).</p></article>"
         )
     wide = " wide" if len(drawing.facets) > 1 or len(drawing.methods) > len(LIGHT) else ""
@@ -149,7 +149,7 @@ def figure_card(drawing: Drawing, where: str) -> str:
             f'<label>over seeds <select class="statistic" aria-label="seeds of {name}">{options}</select></label>'
         )
     for axis in ("y",) if drawing.names else ("x", "y"):
-        checked = " checked" if figure.get(f"log_{axis}") else ""
+        checked = " checked" if getattr(figure, f"log_{axis}") else ""
         controls.append(f'<label><input type="checkbox" class="log-{axis}"{checked}> log {axis}</label>')
     saves = "".join(
         f'<button type="button" data-save="{kind}" aria-label="Save {name} as {kind.upper()}">{kind.upper()}</button>'
@@ -197,24 +197,24 @@ def failures(study: Loaded) -> str:
 def tuning(study: Loaded) -> str:
     """What ``mindgap tune`` chose for each method, from how many trials, at what cost."""
     found = study.tuning
-    if not found:
+    if not found.methods:
         return ""
-    space = ", ".join(f"{name} in [{plain(low)}, {plain(high)}]" for name, (low, high) in found["space"].items())
+    space = ", ".join(f"{name} in [{plain(low)}, {plain(high)}]" for name, (low, high) in found.space.items())
     rows = [
         (
             method,
-            str(len(made["trials"])),
-            ", ".join(f"{name} = {value:.4g}" for name, value in made["chosen"].items()),
-            f"{made['value']:.4g}",
-            f"{made['seconds']:.3g}",
+            str(len(made.trials)),
+            ", ".join(f"{name} = {value:.4g}" for name, value in made.chosen.items()),
+            f"{made.value:.4g}",
+            f"{made.seconds:.3g}",
         )
-        for method, made in found["methods"].items()
+        for method, made in found.methods.items()
     ]
-    head = ("Method", "Trials", "Chosen", f"Best {found['metric']}", "Cost in seconds")
+    head = ("Method", "Trials", "Chosen", f"Best {found.metric}", "Cost in seconds")
     listed = table(head, rows, label=f"Tuning of {study.name}, {study.scale}")
     return (
-        f"<h3>Tuning</h3><p>{found['trials']} trials of every method, {text(space)} on a log scale, on "
-        f"{text(found['metric'])} with seeds that no reported run has.</p>{listed}"
+        f"<h3>Tuning</h3><p>{found.trials} trials of every method, {text(space)} on a log scale, on "
+        f"{text(found.metric)} with seeds that no reported run has.</p>{listed}"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindgap.advise import Interval, Readings, diagnose, prescribe
-from mindgap.lab.report.figure import figure_svg
+from mindgap.lab.report.figure import SCHEMA_URL, figure_svg
 from mindgap.lab.report.pieces import plain, table, text
 from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
@@ -111,12 +111,7 @@ def _part(title: str, inner: str) -> str:
 
 
 def _card(title: str, caption: str, spec: dict[str, Any]) -> str:
-    full = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "config": _CONFIG,
-        "width": 420,
-        "height": 240,
-    }
+    full = {"$schema": SCHEMA_URL, "config": _CONFIG, "width": 420, "height": 240}
     svg = figure_svg({**full, **spec}).replace("<svg ", f'<svg role="img" aria-label="{text(title)}" ', 1)
     words = f'<h3>{text(title)}</h3><figcaption class="muted">{text(caption)}</figcaption>'
     return f'<figure class="figure">{words}{svg}</figure>'

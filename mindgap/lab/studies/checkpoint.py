@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from mindgap.lab.studies.loop import Trial
-from mindgap.record.store import RunWriter
+from mindgap.record.store import RunWriter, replacing
 
 SUFFIX = ".ckpt"
 
@@ -29,10 +26,10 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def restore(self, trial: Trial) -> bool:
-        """Put the trial where its last checkpoint was taken; ``False`` where there is none that fits the record.
+        """Put the trial where its last checkpoint was taken; ``False`` if there is none that fits the record.
 
-        A checkpoint taken after more rows than are recorded (the machine lost power, and with it the rows) is not
-        used: the run begins again. Neither is one that cannot be read.
+        A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is not used, nor is
+        one that cannot be read: the run then starts from its beginning.
         """
         if not self.path.exists():
             return False
@@ -41,7 +38,7 @@ class Checkpoints:
         try:
             saved = torch.load(self.path, weights_only=True)
             rows, seconds, state = saved["rows"], saved["seconds"], saved["state"]
-        except Exception:  # whatever is wrong with it, the record alone is enough to go on
+        except Exception:  # whatever is wrong with it, the record alone is enough
             return False
         if rows > len(self._writer.recorded):
             return False
@@ -67,17 +64,9 @@ class Checkpoints:
     def _write(self, content: dict[str, Any]) -> None:
         import torch
 
-        self._writer.sync()  # a checkpoint must never be ahead of the rows it stands behind
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                torch.save(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        self._writer.sync()  # a checkpoint must never be ahead of the recorded rows
+        with replacing(self.path) as file:
+            torch.save(content, file)
 
     def clear(self) -> None:
         """The run is done: its record is all there is to keep."""

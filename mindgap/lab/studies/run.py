@@ -1,4 +1,4 @@
-"""Carry a study out: plan its trials, run what is missing, record every row, pronounce the verdict."""
+"""Run a study: plan its trials, run what is missing, record every row, give the verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from importlib import metadata
@@ -17,28 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from mindgap import __version__
-from mindgap.base.check import whole
+from mindgap.base.check import RuleError, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
-from mindgap.record.schema import End, Header, RecordError, Run, Verdict, to_json
+from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.schema import End, Header, RecordError, Run, Verdict
 from mindgap.record.store import (
     STUDY_FILE,
     VERDICT_FILE,
     RunWriter,
     is_finished,
-    read_json,
     read_run,
+    remove_run,
     run_file,
     tidy,
-    write_atomically,
 )
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """The trials of a study at one scale: one header each, named by content hash."""
 
     study: Study
@@ -48,10 +48,13 @@ class Plan:
     def folder(self, out: Path) -> Path:
         return out / self.study.name / self.scale
 
+    def files(self, out: Path) -> list[Path]:
+        """The records of the trials, whether they exist or not."""
+        return [run_file(self.folder(out), header) for header in self.headers]
+
     def missing(self, out: Path) -> list[Header]:
         """The trials that have no finished record yet."""
-        folder = self.folder(out)
-        return [h for h in self.headers if not is_finished(run_file(folder, h))]
+        return [h for h, path in zip(self.headers, self.files(out)) if not is_finished(path)]
 
 
 def plan(
@@ -61,7 +64,7 @@ def plan(
     seeds: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     tuned: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Plan:
+) -> StudyPlan:
     """Lay out the trials: every method with every seed, settings checked.
 
     Args:
@@ -79,7 +82,7 @@ def plan(
         for seed in range(whole("seeds", number, least=1)):
             header = Header(study.name, study.claim, scale, method, seed, settings)
             headers.append(replace(header, run=header.key))
-    return Plan(study, scale, tuple(headers))
+    return StudyPlan(study, scale, tuple(headers))
 
 
 #: Seconds between the checkpoints of a run whose loop offers them.
@@ -98,17 +101,18 @@ def execute(
     every: float = CHECKPOINT_EVERY,
     go_on: Callable[[], bool] = lambda: True,
 ) -> End:
-    """Run one trial to its end, appending every row to its record; a failure is told, not raised.
+    """Run one trial to its end, appending every row to its record; a failure is returned, not raised.
 
-    A trial that was interrupted goes on from its last checkpoint, or from its start where it has none; rows that are
-    recorded already stay and are checked. An error of the loop is recorded in the record's end line. An error of the
-    record itself (disk full, damaged line, rows that differ) can only be returned: the next run tries again.
-    Where ``go_on`` says that nobody waits any more, the run stops after a row and can be taken up again later.
+    A trial that was interrupted goes on from its last checkpoint, or from its start if it has none; rows that are
+    recorded already stay and are checked. A record that another process has finished is left as it is. An error of
+    the loop is written to the record's end line. An error of the record itself (disk full, damaged line, rows that
+    differ) can only be returned: the next run tries again. When ``go_on`` returns false, the run stops after a row
+    and can be continued later.
     """
     header = replace(header, versions=dict(versions()), machine=machine(), command=command(), started=now())
     try:
         with RunWriter(folder, header) as writer:
-            return _record(study, header, writer, every, go_on)
+            return writer.finished or _record(study, header, writer, every, go_on)
     except (RecordError, OSError) as error:
         return End("failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}")
 
@@ -124,9 +128,7 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on
         try:
             row = next(rows, None)
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            outcome = "failed"
-            message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            outcome, message = "failed", _described(error)
             break
         if row is None:
             break
@@ -135,7 +137,7 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on
         if (clock := time.perf_counter()) - looked > LOOK_EVERY:
             looked = clock
             if not go_on():
-                return End("failed", message="it was called off; running again goes on from here")
+                return End("failed", message="it was called off; running again continues from here")
     end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begin, 3))
     writer.end(end)
     if outcome == "done":
@@ -153,7 +155,7 @@ def simulate(study: Study, scale: str, *, seeds: int | None = None, **overrides:
 
 
 def run_all(
-    plans: Sequence[Plan],
+    plans: Sequence[StudyPlan],
     out: Path,
     *,
     jobs: int = 1,
@@ -176,8 +178,8 @@ def run_all(
         folder = item.folder(out)
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
-        about = {**item.study.describe(item.scale), "files": [run_file(folder, h).name for h in item.headers]}
-        write_atomically(folder / STUDY_FILE, to_json(about, indent=1) + "\n")
+        files = tuple(path.name for path in item.files(out))
+        write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
     work = [(item.study, header, item.folder(out).absolute()) for item in plans for header in item.missing(out)]
     for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
@@ -185,79 +187,82 @@ def run_all(
         write_verdict(item, out)
 
 
-def overwritten(plans: Sequence[Plan], out: Path) -> list[Path]:
-    """The records that ``--force`` would begin anew: those of the planned trials that exist."""
-    files = (run_file(item.folder(out), header) for item in plans for header in item.headers)
-    return [path for path in files if path.exists()]
+def overwritten(plans: Sequence[StudyPlan], out: Path) -> list[Path]:
+    """The records that ``--force`` would delete: those of the planned trials that exist."""
+    return [path for item in plans for path in item.files(out) if path.exists()]
 
 
 def forget(records: Iterable[Path]) -> None:
-    """Delete records and their checkpoints, so that they are run again from the start."""
+    """Delete records and their checkpoints, so that they are run again from the start.
+
+    Raises:
+        RecordError: another process writes one of them.
+    """
     for path in records:
+        remove_run(path)
         path.with_suffix(SUFFIX).unlink(missing_ok=True)
-        path.unlink()
 
 
-def finished_runs(item: Plan, out: Path) -> list[Run]:
-    """The finished records of a plan, in the plan's order."""
-    folder = item.folder(out)
-    paths = [run_file(folder, header) for header in item.headers]
+def finished_runs(paths: Iterable[Path]) -> list[Run]:
+    """Those records that are finished, in the given order.
+
+    Raises:
+        RecordError: one of them is damaged.
+    """
     return [read_run(path) for path in paths if is_finished(path)]
 
 
-def pronounce(item: Plan, runs: Sequence[Run]) -> Verdict:
-    """The verdict on finished runs; inconclusive where some are missing or failed."""
-    if len(runs) < len(item.headers):
-        return _incomplete(len(item.headers) - len(runs), len(item.headers))
-    return _judge(item.study, runs)
-
-
-def _judge(study: Study, runs: Sequence[Run]) -> Verdict:
-    """The study's own verdict; where its rule cannot be applied to these settings, that is said and nothing lost."""
+def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
+    """The verdict on finished runs: inconclusive if some are missing, error if the pass rule raises an exception."""
+    if len(runs) < planned:
+        return Verdict("inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return study.judge(runs)
     except Exception as error:
-        return Verdict(
-            "inconclusive", f"the pass rule cannot be applied to these runs ({type(error).__name__}: {error})"
-        )
+        return Verdict("error", f"the pass rule raised {_described(error)}")
 
 
-def _incomplete(missing: int, planned: int) -> Verdict:
-    return Verdict("inconclusive", f"{missing} of {planned} runs are missing or failed")
+def _described(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
 
 
-def verdict_of(item: Plan, out: Path) -> Verdict:
+def _judged(study: Study, paths: Sequence[Path]) -> Verdict:
+    try:
+        return pronounce(study, finished_runs(paths), len(paths))
+    except RecordError as error:
+        return Verdict("error", str(error))
+
+
+def verdict_of(item: StudyPlan, out: Path) -> Verdict:
     """Judge what is recorded of a plan."""
-    return pronounce(item, finished_runs(item, out))
+    return _judged(item.study, item.files(out))
 
 
-def write_verdict(item: Plan, out: Path) -> Verdict:
+def write_verdict(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs it rests on."""
-    verdict = verdict_of(item, out)
-    folder = item.folder(out)
-    files = [run_file(folder, header).name for header in item.headers]
-    content = {**asdict(verdict), "files": files, "seeds": len({h.seed for h in item.headers})}
-    write_atomically(folder / VERDICT_FILE, to_json(content, indent=1) + "\n")
+    files = tuple(path.name for path in item.files(out))
+    verdict = replace(verdict_of(item, out), files=files, seeds=len({h.seed for h in item.headers}))
+    write_form(item.folder(out) / VERDICT_FILE, verdict)
     return verdict
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
-    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged anew from its records.
+    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged again from its records.
 
     The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without that file the
-    study is inconclusive, because nobody can tell what is missing.
+    study is inconclusive, because it is not known what is missing.
     """
-    study = find(read_json(folder / STUDY_FILE)["name"])
-    planned = folder / VERDICT_FILE
-    if not planned.exists():
-        return study.claim, study.name, Verdict("inconclusive", "the study was never run to its end")
-    paths = [folder / name for name in read_json(planned)["files"]]
-    runs = [read_run(path) for path in paths if is_finished(path)]
-    if len(runs) < len(paths):
-        return study.claim, study.name, _incomplete(len(paths) - len(runs), len(paths))
-    return study.claim, study.name, _judge(study, runs)
+    try:
+        study = find(read_form(StudyDescription, folder / STUDY_FILE).name)
+        if not (folder / VERDICT_FILE).exists():
+            return study.claim, study.name, Verdict("inconclusive", "the study was never run to its end")
+        planned = read_form(Verdict, folder / VERDICT_FILE).files
+    except (RecordError, RuleError) as error:
+        return "", folder.parent.name, Verdict("error", str(error))
+    return study.claim, study.name, _judged(study, [folder / name for name in planned])
 
 
 @cache

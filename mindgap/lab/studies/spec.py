@@ -7,11 +7,13 @@ turns the records of all runs into a verdict. Catalogue modules import without t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import fail, one_of
 from mindgap.base.source import Source
+from mindgap.record.forms import Figure as Figure
+from mindgap.record.forms import StudyDescription
 from mindgap.record.schema import Row, Run, Verdict
 
 if TYPE_CHECKING:
@@ -29,40 +31,6 @@ AXES = {
     "seconds": "seconds in the algorithm",
     "cpu_seconds": "CPU seconds in the algorithm",
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a study, drawn from the rows alone.
-
-    Args:
-        title: what the reader sees; say what is compared.
-        y: column drawn upwards, with ``y_label`` as its text.
-        x: column drawn to the right; any column of :data:`AXES` that the rows have is offered as a switch.
-            ``"method"`` puts each method at a place of its own.
-        x_names: names of the places 0, 1, ... of that column, where it counts things (a newline breaks a name).
-        kind: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
-        log_x, log_y: logarithmic axes, as the paper has them.
-        facet: column or setting by which the figure is split into panels (``""``: one panel).
-        hlines: value -> label, drawn as horizontal rules (a bound, an optimum).
-        caption: one or two sentences: what to look at.
-    """
-
-    title: str
-    y: str
-    y_label: str
-    x: str = "step"
-    x_label: str = ""
-    x_names: tuple[str, ...] = ()
-    kind: str = "lines"
-    log_x: bool = False
-    log_y: bool = False
-    facet: str = ""
-    hlines: Mapping[str, float] = field(default_factory=dict)
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        one_of("kind", self.kind, ("lines", "points", "path"))
 
 
 @dataclass(frozen=True)
@@ -142,22 +110,19 @@ class Study:
         """What a method has for itself at a scale."""
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
-    def describe(self, scale: str) -> dict[str, Any]:
+    def describe(self, scale: str) -> StudyDescription:
         """What the page needs to draw the study again from its records alone."""
-        return {
-            "name": self.name,
-            "claim": self.claim,
-            "title": self.title,
-            "statement": self.statement,
-            "source": str(self.source),
-            "scale": scale,
-            "methods": list(self.methods),
-            "figures": [
-                {**vars(f), "hlines": dict(f.hlines), "x_names": list(f.x_names), "x_label": _x_label(f)}
-                for f in self.figures
-            ],
-            "axes": dict(AXES),
-        }
+        return StudyDescription(
+            name=self.name,
+            scale=scale,
+            claim=self.claim,
+            title=self.title,
+            statement=self.statement,
+            source=str(self.source),
+            methods=tuple(self.methods),
+            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures),
+            axes=AXES,
+        )
 
 
 def _x_label(figure: Figure) -> str:

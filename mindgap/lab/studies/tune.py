@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study
-from mindgap.record.schema import content_hash, to_json
-from mindgap.record.store import read_json, write_atomically
+from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, read_form, write_form
+from mindgap.record.schema import content_hash
+from mindgap.record.store import TUNING_FILE
 
-TUNING_FILE = "tuning.json"
 JOURNAL_FILE = "tuning.journal"
 
 #: Tuning runs have seeds from here on; the runs that are reported count from 0.
@@ -39,7 +41,7 @@ def tune(
     overrides: Mapping[str, Any] | None = None,
     jobs: int = 1,
     on_trial: OnTrial = lambda method, number, value: None,
-) -> dict[str, Any]:
+) -> Tuning:
     """Search ``study.tunable`` for every method and write what was chosen.
 
     A search that was interrupted goes on where it stopped; asking for fewer trials than were made before considers
@@ -74,28 +76,25 @@ def tune(
     if jobs == 1:
         found = [_search(*a, on_trial=on_trial) for a in arguments]
     else:
-        from joblib import Parallel, delayed, parallel_config
-
-        with parallel_config(backend="loky", inner_max_num_threads=1):
-            # In the order of the methods, each as soon as it and those before it are done.
-            found = []
-            for method, made in zip(
-                study.methods, Parallel(n_jobs=jobs, return_as="generator")(delayed(_search)(*a) for a in arguments)
-            ):
-                found.append(made)
-                for number, trial in enumerate(made, 1):
-                    on_trial(method, number, trial["value"])
-    content = {
-        "study": study.name,
-        "scale": scale,
-        "metric": study.tune_on,
-        "space": {name: list(ends) for name, ends in study.tunable.items()},
-        "trials": trials,
-        "seeds": [FIRST_SEED + k for k in range(seeds)],
-        "methods": {method: _summary(made[:trials]) for method, made in zip(study.methods, found)},
-    }
-    write_atomically(folder / TUNING_FILE, to_json(content, indent=1) + "\n")
-    return content
+        ended: dict[int, list[TunedTrial]] = {}
+        for place, made in in_processes([partial(_search, *a) for a in arguments], jobs):
+            if isinstance(made, Lost):
+                raise RuntimeError(f"{list(study.methods)[place]}: {made.reason}")
+            ended[place] = made
+            for number, trial in enumerate(made, 1):
+                on_trial(list(study.methods)[place], number, trial.value)
+        found = [ended[place] for place in range(len(arguments))]
+    tuning = Tuning(
+        study=study.name,
+        scale=scale,
+        metric=study.tune_on,
+        space={name: list(ends) for name, ends in study.tunable.items()},
+        trials=trials,
+        seeds=tuple(FIRST_SEED + k for k in range(seeds)),
+        methods={method: _summary(made[:trials]) for method, made in zip(study.methods, found)},
+    )
+    write_form(folder / TUNING_FILE, tuning)
+    return tuning
 
 
 def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
@@ -103,7 +102,7 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
     path = out / study.name / scale / TUNING_FILE
     if not path.exists():
         return {}
-    return {method: dict(found["chosen"]) for method, found in read_json(path)["methods"].items()}
+    return {method: dict(found.chosen) for method, found in read_form(Tuning, path).methods.items()}
 
 
 def _search(
@@ -115,7 +114,7 @@ def _search(
     seeds: int,
     overrides: dict[str, Any],
     on_trial: OnTrial = lambda method, number, value: None,
-) -> list[dict[str, Any]]:
+) -> list[TunedTrial]:
     """The first ``trials`` trials of one method, made now or before."""
     optuna = _optuna()
     with warnings.catch_warnings():
@@ -140,11 +139,11 @@ def _search(
         on_trial(method, len(made) + 1, value)
 
 
-def _completed(search: Any, optuna: Any) -> list[dict[str, Any]]:
+def _completed(search: Any, optuna: Any) -> list[TunedTrial]:
     """Completed trials in the order in which they were made; a trial that was killed does not count."""
     done = search.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     return [
-        {"settings": dict(t.params), "value": t.value, "seconds": t.user_attrs.get("seconds", 0.0)}
+        TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0))
         for t in sorted(done, key=lambda t: t.number)
     ]
 
@@ -168,14 +167,9 @@ def _evaluate(study: Study, method: str, settings: dict[str, Any], seeds: int) -
     return sum(values) / len(values), seconds
 
 
-def _summary(made: list[dict[str, Any]]) -> dict[str, Any]:
-    best = min(range(len(made)), key=lambda i: made[i]["value"])
-    return {
-        "chosen": made[best]["settings"],
-        "value": made[best]["value"],
-        "seconds": sum(t["seconds"] for t in made),
-        "trials": made,
-    }
+def _summary(made: list[TunedTrial]) -> MethodTuning:
+    best = min(made, key=lambda trial: trial.value)
+    return MethodTuning(best.settings, best.value, sum(trial.seconds for trial in made), tuple(made))
 
 
 def _optuna() -> Any:

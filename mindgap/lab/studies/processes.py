@@ -1,0 +1,209 @@
+"""Calls in worker processes of this machine: a call that kills its worker or takes too long harms no other call.
+
+``python -m mindgap.lab.studies.processes`` is the worker. The driver writes pickled calls to its standard input, the
+worker writes results to its standard output. The worker ends when its standard input closes, so it never survives its
+driver, however that ended. (joblib's workers notice a killed driver only after minutes, and none can be ended alone.)
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+#: How often a call is tried whose worker dies.
+ATTEMPTS = 3
+
+#: Several threads per worker on a busy machine make a gradient many times slower.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A call without a result: its worker died several times, or it took longer than the limit."""
+
+    reason: str
+
+
+class Worker:
+    """One worker process. It has a session of its own: Ctrl-C and hanging up reach the driver only."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(place for place in sys.path if place)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mindgap.lab.studies.processes"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        )  # fmt: skip
+
+    def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
+        """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if the worker died."""
+        late = threading.Event()
+
+        def too_late() -> None:
+            late.set()
+            self.kill()
+
+        timer = threading.Timer(limit, too_late) if limit else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(len(call).to_bytes(8, "big") + call)
+            self._process.stdin.flush()
+            answer: tuple[bool, Any] = pickle.load(self._process.stdout)
+            return answer
+        except (OSError, EOFError, pickle.UnpicklingError):
+            self.kill()
+            return Lost(f"it took longer than the limit of {limit:g} s; its rows are kept") if late.is_set() else None
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End an idle process."""
+        for stream in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert stream is not None
+                stream.close()
+        self.kill()
+
+
+class Pool:
+    """Worker processes with one thread of the driver each; :func:`stop_workers` ends those of every pool."""
+
+    def __init__(self, calls: Sequence[Callable[[], Any]], jobs: int, limit: float | None) -> None:
+        from cloudpickle import dumps
+
+        self.stopped = False
+        self._limit = limit
+        self._todo: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        for number, call in enumerate(calls):
+            self._todo.put((number, dumps(call)))
+        self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._left = len(calls)
+        self._workers: dict[int, Worker] = {}
+        for place in range(min(jobs, len(calls))):
+            threading.Thread(target=self._serve, args=(place,), daemon=True).start()
+
+    def _serve(self, place: int) -> None:
+        """Hand calls to one worker until none is left; start another worker when it dies."""
+        with suppress(queue.Empty):
+            while not self.stopped:
+                number, call = self._todo.get_nowait()
+                try:
+                    self._ends.put((number, self._attempt(place, call)))
+                except Exception as error:  # the worker could not be started
+                    self._ends.put((number, (False, error)))
+        if place in self._workers:
+            self._workers.pop(place).close()
+
+    def _attempt(self, place: int, call: bytes) -> tuple[bool, Any] | Lost:
+        for _ in range(ATTEMPTS):
+            if place not in self._workers:
+                self._workers[place] = Worker()
+            end = self._workers[place].run(call, self._limit)
+            if not isinstance(end, tuple):
+                del self._workers[place]
+            if end is not None or self.stopped:
+                return end or Lost("it was called off")
+        return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for _ in range(self._left):
+            number, end = self._ends.get()
+            if isinstance(end, tuple):
+                succeeded, end = end
+                if not succeeded:
+                    raise end
+            yield number, end
+
+    def stop(self) -> None:
+        """End all workers at once; what they have recorded is kept."""
+        self.stopped = True
+        for worker in list(self._workers.values()):
+            worker.kill()
+
+
+_POOLS: list[Pool] = []
+
+
+def in_processes(
+    calls: Sequence[Callable[[], Any]], jobs: int, *, limit: float | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Carry out calls in worker processes and yield (number of the call, result) in the order in which they end.
+
+    Args:
+        calls: functions without arguments (``functools.partial``); sent by cloudpickle.
+        jobs: worker processes, one thread each.
+        limit: seconds per call.
+
+    A call that is lost has a :class:`Lost` for a result. An exception of a call is raised here.
+
+    Example:
+        >>> from functools import partial
+        >>> sorted(in_processes([partial(pow, 2, 3), partial(pow, 3, 2)], jobs=2))
+        [(0, 8), (1, 9)]
+    """
+    pool = Pool(calls, jobs, limit)
+    _POOLS.append(pool)
+    try:
+        yield from pool
+    finally:
+        pool.stop()
+        _POOLS.remove(pool)
+
+
+def stop_workers() -> None:
+    """End every worker process at once: their records keep every row written."""
+    for pool in list(_POOLS):
+        pool.stop()
+
+
+def _listen(calls: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
+    """Read calls until the driver closes the pipe or dies; then end this process, whatever it is doing."""
+    while size := calls.read(8):
+        call = calls.read(int.from_bytes(size, "big"))
+        if len(call) == int.from_bytes(size, "big"):
+            inbox.put(call)
+    os._exit(1)
+
+
+def main() -> None:
+    """The worker: carry out calls until standard input closes."""
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, inbox), daemon=True).start()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a call prints must not mix with the answers
+    from cloudpickle import dumps
+
+    while True:
+        call = inbox.get()
+        try:
+            answer = (True, pickle.loads(call)())
+        except Exception as error:
+            answer = (False, error)
+        try:
+            data = dumps(answer)
+        except Exception:
+            data = dumps((False, RuntimeError(f"a call gave {answer[1]!r}, which cannot be sent to the driver")))
+        answers.write(data)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

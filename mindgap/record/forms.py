@@ -1,0 +1,164 @@
+"""The written forms beside the runs: what a study is, and what a search of its settings found.
+
+Whoever writes such a file and whoever reads it use the same dataclass. A file carries a checksum of its content under
+``sum``; files from before the checksum are read without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
+
+from mindgap.record.schema import RecordError, Verdict, to_json
+from mindgap.record.store import read_json, write_atomically
+
+KINDS = ("lines", "points", "path")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a study, drawn from the rows alone.
+
+    Args:
+        title: what the reader sees; say what is compared.
+        y: column drawn upwards, with ``y_label`` as its text.
+        x: column drawn to the right; any column of ``axes`` that the rows have is offered as a switch.
+            ``"method"`` puts each method at a place of its own.
+        x_names: names of the places 0, 1, ... of that column, if it counts things (a newline breaks a name).
+        kind: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
+        log_x, log_y: logarithmic axes, as the paper has them.
+        facet: column or setting by which the figure is split into panels (``""``: one panel).
+        hlines: label -> value, drawn as horizontal rules (a bound, an optimum).
+        caption: one or two sentences: what to look at.
+    """
+
+    title: str
+    y: str
+    y_label: str
+    x: str = "step"
+    x_label: str = ""
+    x_names: tuple[str, ...] = ()
+    kind: str = "lines"
+    log_x: bool = False
+    log_y: bool = False
+    facet: str = ""
+    hlines: Mapping[str, float] = field(default_factory=dict)
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        object.__setattr__(self, "x_names", tuple(self.x_names))
+
+
+@dataclass(frozen=True)
+class StudyDescription:
+    """What a page needs to draw a study again from its records alone (``study.json``).
+
+    ``axes`` maps each column that may serve as an x-axis to its label; ``files`` names the records of the last plan.
+    The other fields are those of a study at one scale.
+    """
+
+    name: str
+    scale: str
+    claim: str = ""
+    title: str = ""
+    statement: str = ""
+    source: str = ""
+    rule: str = ""
+    history: tuple[str, ...] = ()
+    differs: str = ""
+    model: str = ""
+    paper_model: str = ""
+    methods: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    axes: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("history", "methods", "files"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        figures = tuple(f if isinstance(f, Figure) else Figure(**f) for f in self.figures)
+        object.__setattr__(self, "figures", figures)
+
+
+@dataclass(frozen=True)
+class TunedTrial:
+    """One guess of a search: the settings tried, the validation value they gave, the seconds they took."""
+
+    settings: Mapping[str, Any]
+    value: float
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class MethodTuning:
+    """What a search found for one method: the best settings, their value, the cost, and every trial in order."""
+
+    chosen: Mapping[str, Any]
+    value: float
+    seconds: float
+    trials: tuple[TunedTrial, ...]
+
+    def __post_init__(self) -> None:
+        trials = tuple(t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in self.trials)
+        object.__setattr__(self, "trials", trials)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search of a study's settings at one scale (``tuning.json``): the same space and number of trials per method."""
+
+    study: str
+    scale: str
+    metric: str
+    space: Mapping[str, Any]
+    trials: int
+    seeds: tuple[int, ...]
+    methods: Mapping[str, MethodTuning]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seeds", tuple(self.seeds))
+        methods = {m: t if isinstance(t, MethodTuning) else MethodTuning(**t) for m, t in self.methods.items()}
+        object.__setattr__(self, "methods", methods)
+
+
+Form = TypeVar("Form", StudyDescription, Tuning, Verdict)
+
+
+def write_form(path: Path, form: StudyDescription | Tuning | Verdict) -> None:
+    """Write a form as JSON with its checksum; the file appears whole or not at all."""
+    content = asdict(form)
+    write_atomically(path, to_json({**content, "sum": _sum(content)}, indent=1) + "\n")
+
+
+def read_form(kind: type[Form], path: Path) -> Form:
+    """Read a form.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "study.json"
+        >>> write_form(path, StudyDescription("e5-cycle", "quick", methods=("SGD",)))
+        >>> read_form(StudyDescription, path).methods
+        ('SGD',)
+
+    Raises:
+        RecordError: the file cannot be read, does not fit its checksum, or is no such form; the message names it.
+    """
+    content = read_json(path)
+    try:
+        given = content.pop("sum", None)
+        if given is not None and given != _sum(content):
+            raise ValueError("its checksum does not fit its content")
+        if unknown := sorted(content.keys() - {f.name for f in fields(kind)}):
+            raise ValueError(f"no field {unknown[0]!r} is known")
+        return kind(**content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from error
+
+
+def _sum(content: Mapping[str, Any]) -> str:
+    return f"{crc32(to_json(content).encode()):08x}"
