@@ -7,6 +7,7 @@ incomplete last line (it has no newline): it is dropped, everything before it is
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -177,7 +178,8 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
         except RecordError:
             raise
         except (ValueError, TypeError) as error:
-            raise RecordError(f"{path}:{number}: damaged line ({error}): {_short(raw)}") from error
+            why = "" if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)) else f" ({error})"
+            raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}{why}") from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     named = run_file(path.parent, header).name

@@ -7,11 +7,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-from mindgap.record.schema import End, Header, line, to_json
-from mindgap.record.store import STUDY_FILE, VERDICT_FILE, RunWriter, run_file, write_atomically
+from mindgap.record.forms import Figure, StudyDescription, write_form
+from mindgap.record.schema import End, Header, Verdict, line
+from mindgap.record.store import STUDY_FILE, VERDICT_FILE, RunWriter, run_file
 
 #: Texts that a careless page would run, cut off or garble.
 NASTY = ("<script>window.ran = 1</script>", "\"double\" & 'single'", "Ångström–漢字 ∇f ✓", "</script><b>x")
+
+USUAL = {"verdict": "holds", "measured": "the loss falls", "numbers": {}}
 
 AXES = {
     "step": "step",
@@ -22,9 +25,8 @@ AXES = {
 }
 
 
-def figure(title: str, y: str, **more: Any) -> dict[str, Any]:
-    usual = {"x": "step", "kind": "lines", "log_x": False, "log_y": False, "facet": "", "hlines": {}, "caption": ""}
-    return {"title": title, "y": y, "y_label": y, **usual, **more}
+def figure(title: str, y: str, **more: Any) -> Figure:
+    return Figure(title, y, **{"y_label": y, **more})
 
 
 def write_study(
@@ -34,7 +36,7 @@ def write_study(
     methods: tuple[str, ...] = ("SGD", "GClip"),
     seeds: int = 3,
     rows: int = 40,
-    figures: tuple[dict[str, Any], ...] | None = None,
+    figures: tuple[Figure, ...] | None = None,
     verdict: dict[str, Any] | None = None,
     title: str = "A study",
 ) -> Path:
@@ -45,17 +47,10 @@ def write_study(
         figure("Loss", "loss", log_y=True, hlines={"the optimum": 0.01}, caption="What to look at."),
         figure("Norm", "norm", x="oracle_calls"),
     )
-    about = {
-        "name": name,
-        "claim": "S1",
-        "title": title,
-        "statement": "What the paper states.",
-        "source": "thesis, Theorem 1",
-        "scale": "quick",
-        "methods": list(methods),
-        "figures": list(shown),
-        "axes": AXES,
-    }
+    about = StudyDescription(
+        name, "quick", "S1", title, "What the paper states.", "thesis, Theorem 1",
+        methods=methods, figures=tuple(shown), axes=AXES,
+    )  # fmt: skip
     headers = []
     for place, method in enumerate(methods):
         for seed in range(seeds):
@@ -83,10 +78,9 @@ def write_study(
                         }
                     )
                 writer.end(End("done", rows / 100))
-    write_atomically(folder / STUDY_FILE, to_json(about))
-    outcome = verdict or {"verdict": "holds", "measured": "the loss falls", "numbers": {}}
-    files = [run_file(folder, header).name for header in headers]
-    write_atomically(folder / VERDICT_FILE, to_json({**outcome, "files": files, "seeds": seeds}))
+    write_form(folder / STUDY_FILE, about)
+    files = tuple(run_file(folder, header).name for header in headers)
+    write_form(folder / VERDICT_FILE, Verdict(**(verdict or USUAL), files=files, seeds=seeds))
     return folder
 
 

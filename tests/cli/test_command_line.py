@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import signal
@@ -13,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from mindgap.record.schema import SCHEMA, without_timing
+from mindgap.record.schema import SCHEMA, line, to_json, without_timing
+from mindgap.record.store import read_run
 
 MINDGAP = [sys.executable, "-m", "mindgap"]
 # Enough rows that a kill lands inside a run, few enough that the test stays short.
 STUDY = ["run", "e5-cycle", "steps=6000", "--seeds", "2"]
 WITHOUT_TORCH = (
-    "import sys; sys.argv = ['mindgap', *sys.argv[1:]]; from mindgap.cli import app; "
+    "import sys; sys.argv = ['mindgap', *sys.argv[1:]]; from mindgap.cli.app import app; "
     "app(standalone_mode=False); assert 'torch' not in sys.modules, 'torch was imported'"
 )
 
@@ -30,11 +30,12 @@ def mindgap(*words: str, cwd: Path | None = None, code: str = "") -> subprocess.
 
 
 def records(folder: Path) -> dict[str, list[object]]:
-    """File name -> its lines, less clocks and machines."""
-    found = {}
+    """File name -> its lines, without clocks and machines."""
+    found: dict[str, list[object]] = {}
     for path in sorted(folder.rglob("*.jsonl")):
-        lines = [json.loads(text) for text in path.read_text().splitlines()]
-        found[path.name] = [{kind: without_timing(body) for kind, body in line.items()} for line in lines]
+        run = read_run(path)
+        lines = [vars(run.header), *run.rows, *([vars(run.end)] if run.end else [])]
+        found[path.name] = [to_json(without_timing(line)) for line in lines]
     return found
 
 
@@ -96,10 +97,11 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(words: list[str], messa
 def test_a_record_of_another_schema_is_refused_by_name(tmp_path: Path) -> None:
     mindgap("run", "e8-windows", "--out", str(tmp_path))
     path = next(tmp_path.rglob("*.jsonl"))
-    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":7'))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([line("header", {**vars(read_run(path).header), "schema": 7}) + "\n", *lines[1:]]))
     done = mindgap("check", str(tmp_path))
-    assert done.returncode == 2
-    assert f"{path.name}:1: schema must be {SCHEMA}" in done.stderr
+    assert done.returncode == 3
+    assert f"{path.name}:1: schema must be {SCHEMA}" in done.stdout
 
 
 def test_a_second_run_does_nothing_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, from_json, to_json
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, from_json, line, to_json
 from mindgap.record.store import RunWriter, is_finished, read_run, run_file, study_folders, write_atomically
 
 HEADER = Header("study", "S1", "quick", "method", 3, {"lr": 0.1})
@@ -73,7 +73,9 @@ def test_a_damaged_line_is_named_with_file_and_line(tmp_path: Path) -> None:
 
 def test_another_schema_version_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
+    lines = path.read_text().splitlines(keepends=True)
+    header = vars(HEADER) | {"schema": 99}
+    path.write_text("".join([line("header", header) + "\n", *lines[1:]]))
     with pytest.raises(RecordError, match=rf"schema must be {SCHEMA}, .* got 99"):
         read_run(path)
 

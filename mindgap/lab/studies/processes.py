@@ -63,7 +63,6 @@ class Worker:
             answer: tuple[bool, Any] = pickle.load(self._process.stdout)
             return answer
         except (OSError, EOFError, pickle.UnpicklingError):
-            self.kill()
             return Lost(f"it took longer than the limit of {limit:g} s; its rows are kept") if late.is_set() else None
         finally:
             if timer is not None:
@@ -72,15 +71,12 @@ class Worker:
     def kill(self) -> None:
         """End the process at once."""
         self._process.kill()
-        self._process.wait()
 
     def close(self) -> None:
-        """End an idle process."""
-        for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):
-                assert stream is not None
-                stream.close()
+        """End the process and wait until it is gone."""
         self.kill()
+        with suppress(OSError), self._process:  # closes both pipes and waits
+            pass
 
 
 class Pool:
@@ -97,8 +93,11 @@ class Pool:
         self._ends: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._left = len(calls)
         self._workers: dict[int, Worker] = {}
-        for place in range(min(jobs, len(calls))):
-            threading.Thread(target=self._serve, args=(place,), daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(place,), daemon=True) for place in range(min(jobs, len(calls)))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _serve(self, place: int) -> None:
         """Hand calls to one worker until none is left; start another worker when it dies."""
@@ -118,7 +117,7 @@ class Pool:
                 self._workers[place] = Worker()
             end = self._workers[place].run(call, self._limit)
             if not isinstance(end, tuple):
-                del self._workers[place]
+                self._workers.pop(place).close()
             if end is not None or self.stopped:
                 return end or Lost("it was called off")
         return Lost(f"its worker died {ATTEMPTS} times (out of memory?)")
@@ -137,6 +136,12 @@ class Pool:
         self.stopped = True
         for worker in list(self._workers.values()):
             worker.kill()
+
+    def close(self) -> None:
+        """End all workers and wait for them."""
+        self.stop()
+        for thread in self._threads:
+            thread.join(5)
 
 
 _POOLS: list[Pool] = []
@@ -164,7 +169,7 @@ def in_processes(
     try:
         yield from pool
     finally:
-        pool.stop()
+        pool.close()
         _POOLS.remove(pool)
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from mindgap.lab.report.figure import draw, figure_png, figure_svg, picture, vie
 from mindgap.lab.report.load import load, load_study
 from mindgap.lab.report.page import draw_all, render, write_page
 from mindgap.lab.report.pieces import figure_card
+from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, RecordError, Run
 
 
@@ -157,8 +159,8 @@ def test_every_specification_is_valid_vega_lite_and_becomes_a_picture(tmp_path: 
 
 def test_axes_offered_are_those_the_rows_have(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path))
-    axes = study.description["axes"]
-    lines = draw("f", study.description["figures"][1], [Readings(run) for run in study.runs], study.methods, axes)
+    axes = dict(study.description.axes)
+    lines = draw("f", study.description.figures[1], [Readings(run) for run in study.runs], study.methods, axes)
     assert [axis.name for axis in lines.axes] == ["oracle_calls", "step", "x_epoch", "y_epoch", "seconds"]
     odd = draw("f", figure("t", "norm", x="loss"), [Readings(run) for run in study.runs], study.methods, axes)
     assert [axis.name for axis in odd.axes] == ["loss"]
@@ -304,7 +306,7 @@ def readings(method: str, rows: list[dict[str, object]], seed: int = 0) -> Readi
     return Readings(Run(Header("s", "S1", "quick", method, seed, {}), tuple(rows), End("done")))
 
 
-FIGURE = {"title": "Loss", "y": "loss", "y_label": "loss", "x": "step", "kind": "lines"}
+FIGURE = Figure("Loss", "loss", "loss")
 
 
 def test_a_line_that_runs_along_another_is_broken_so_that_both_are_seen() -> None:
@@ -318,7 +320,7 @@ def test_a_line_that_runs_along_another_is_broken_so_that_both_are_seen() -> Non
 
 
 def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
-    figure = {**FIGURE, "x": "place", "kind": "points", "x_names": ["Hill", "block\nsums"]}
+    figure = replace(FIGURE, x="place", kind="points", x_names=("Hill", "block\nsums"))
     runs = [readings(m, [{"place": 0, "loss": 1.0}, {"place": 1, "loss": 1.0}]) for m in ("a", "b")]
     drawing = draw("f", figure, runs, ["a", "b"], {})
     spec = picture(drawing)
@@ -331,7 +333,7 @@ def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
 
 
 def test_methods_can_be_the_places() -> None:
-    figure = {**FIGURE, "x": "method", "kind": "points"}
+    figure = replace(FIGURE, x="method", kind="points")
     runs = [readings(m, [{"loss": 1.0}]) for m in ("SGD", "<b>")]
     drawing = draw("f", figure, runs, ["SGD", "<b>"], {})
     assert drawing.names == ("SGD", "<b>")
@@ -341,18 +343,18 @@ def test_methods_can_be_the_places() -> None:
 
 def test_a_panel_without_readings_is_left_out_and_the_rows_of_panels_are_even() -> None:
     rows = [{"step": i, "panel": p, **({} if p == "e" else {"loss": i})} for p in "abcde" for i in range(3)]
-    drawing = draw("f", {**FIGURE, "facet": "panel"}, [readings("m", rows)], ["m"], {"step": "step"})
+    drawing = draw("f", replace(FIGURE, facet="panel"), [readings("m", rows)], ["m"], {"step": "step"})
     assert drawing.facets == ("a", "b", "c", "d")
     assert picture(drawing)["columns"] == 2
 
 
 def test_a_log_axis_of_less_than_a_decade_labels_every_tick() -> None:
     rows = [{"step": i, "loss": 2 + 0.1 * i} for i in range(10)]
-    drawing = draw("f", {**FIGURE, "log_y": True}, [readings("m", rows)], ["m"], {"step": "step"})
+    drawing = draw("f", replace(FIGURE, log_y=True), [readings("m", rows)], ["m"], {"step": "step"})
     svg = figure_svg(picture(drawing))
     assert ">2.5<" in svg or ">2.2<" in svg
     wide = [{"step": i, "loss": 10.0**i} for i in range(6)]
-    svg = figure_svg(picture(draw("f", {**FIGURE, "log_y": True}, [readings("m", wide)], ["m"], {"step": "step"})))
+    svg = figure_svg(picture(draw("f", replace(FIGURE, log_y=True), [readings("m", wide)], ["m"], {"step": "step"})))
     assert ">100<" in svg
     assert ">200<" not in svg
 

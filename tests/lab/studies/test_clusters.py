@@ -1,11 +1,10 @@
-"""The same command on loky, on a real local Dask cluster and on a real local Ray node gives the same records.
+"""The same command with local processes, on a Dask cluster and on a Ray node gives the same records.
 
-Dask and Ray run where they are installed (``make test-cluster`` installs them); loky always.
+Dask and Ray run if they are installed (``make test-cluster`` installs them).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -19,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from mindgap.record.schema import without_timing
+from mindgap.record.schema import to_json, without_timing
+from mindgap.record.store import read_run
 
+Records = dict[str, list[object]]
 STUDY = ["run", "e5-cycle", "e8-windows", "--seeds", "2"]
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PATIENCE = 120.0
@@ -33,18 +34,18 @@ def mindgap(*words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def records(folder: Path) -> dict[str, bytes]:
-    """File name -> its bytes, less the timing fields."""
-    found = {}
+def records(folder: Path) -> Records:
+    """File name -> its lines, without clocks and machines."""
+    found: Records = {}
     for path in sorted(folder.rglob("*.jsonl")):
-        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
-        stripped = [{kind: without_timing(body) for kind, body in line.items()} for line in lines]
-        found[path.name] = "\n".join(json.dumps(line, sort_keys=True) for line in stripped).encode()
+        run = read_run(path)
+        lines = [vars(run.header), *run.rows, *([vars(run.end)] if run.end else [])]
+        found[path.name] = [to_json(without_timing(line)) for line in lines]
     return found
 
 
 @pytest.fixture(scope="module")
-def serial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Records:
     folder = tmp_path_factory.mktemp("serial")
     mindgap(*STUDY, "--out", str(folder))
     return records(folder)
@@ -81,7 +82,7 @@ def stop(*processes: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def test_loky_gives_the_records_of_a_serial_run(tmp_path: Path, serial: dict[str, bytes]) -> None:
+def test_local_processes_give_the_records_of_a_serial_run(tmp_path: Path, serial: Records) -> None:
     mindgap(*STUDY, "--jobs", "2", "--out", str(tmp_path))
     assert records(tmp_path) == serial != {}
 
@@ -122,7 +123,7 @@ def dask_address(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed (make test-cluster)")
-def test_a_dask_cluster_gives_the_same_records(tmp_path: Path, dask_address: str, serial: dict[str, bytes]) -> None:
+def test_a_dask_cluster_gives_the_same_records(tmp_path: Path, dask_address: str, serial: Records) -> None:
     mindgap(*STUDY, "--backend", "dask", "--address", dask_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
     assert_interrupted_goes_on(tmp_path, "--backend", "dask", "--address", dask_address)
@@ -144,7 +145,7 @@ def ray_address() -> Iterator[str]:
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (make test-cluster)")
-def test_a_ray_node_gives_the_same_records(tmp_path: Path, ray_address: str, serial: dict[str, bytes]) -> None:
+def test_a_ray_node_gives_the_same_records(tmp_path: Path, ray_address: str, serial: Records) -> None:
     mindgap(*STUDY, "--backend", "ray", "--address", ray_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
     assert_interrupted_goes_on(tmp_path, "--backend", "ray", "--address", ray_address)

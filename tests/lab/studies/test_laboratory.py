@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import plan, run_all
 from mindgap.lab.studies.spec import Scale, Study
 from mindgap.lab.studies.tune import FIRST_SEED, JOURNAL_FILE, chosen, tune
+from mindgap.record.forms import Tuning, read_form
 from mindgap.record.schema import End, Row, Run, Verdict
-from mindgap.record.store import RunWriter, read_json, read_run
+from mindgap.record.store import RunWriter, read_run
 
 SEEN: list[tuple[str, int, float]] = []
 
@@ -71,33 +73,33 @@ optuna = pytest.importorskip("optuna")
 
 def test_each_method_finds_its_own_step_with_the_same_number_of_trials(tmp_path: Path) -> None:
     found = tune(STUDY, "quick", tmp_path, trials=15)
-    assert {m: len(f["trials"]) for m, f in found["methods"].items()} == {"slow": 15, "fast": 15}
+    assert {m: len(f.trials) for m, f in found.methods.items()} == {"slow": 15, "fast": 15}
     for method, best in (("slow", -2.0), ("fast", 0.0)):
-        assert abs(math.log10(found["methods"][method]["chosen"]["lr"]) - best) < 0.5
-        assert found["methods"][method]["value"] == min(t["value"] for t in found["methods"][method]["trials"])
-    assert read_json(tmp_path / "bowl" / "quick" / "tuning.json") == found
+        assert abs(math.log10(found.methods[method].chosen["lr"]) - best) < 0.5
+        assert found.methods[method].value == min(t.value for t in found.methods[method].trials)
+    assert read_form(Tuning, tmp_path / "bowl" / "quick" / "tuning.json") == found
 
 
 def test_no_method_can_get_more_trials_than_another(tmp_path: Path) -> None:
     """Whatever lies in the storage from before, and whatever breaks: the choice is among equally many trials."""
     alone = replace(STUDY, methods={"slow": STUDY.methods["slow"]})
     more = tune(alone, "quick", tmp_path, trials=9)  # one method searched by itself, longer than the others
-    assert len(more["methods"]["slow"]["trials"]) == 9
+    assert len(more.methods["slow"].trials) == 9
     found = tune(STUDY, "quick", tmp_path, trials=4)
-    assert {m: len(f["trials"]) for m, f in found["methods"].items()} == {"slow": 4, "fast": 4}
-    assert found["methods"]["slow"]["trials"] == more["methods"]["slow"]["trials"][:4]
-    assert found["methods"]["slow"]["value"] == min(t["value"] for t in found["methods"]["slow"]["trials"])
+    assert {m: len(f.trials) for m, f in found.methods.items()} == {"slow": 4, "fast": 4}
+    assert found.methods["slow"].trials == more.methods["slow"].trials[:4]
+    assert found.methods["slow"].value == min(t.value for t in found.methods["slow"].trials)
     # A method whose every trial fails still has its trials counted, and no further ones made up for.
     broken = replace(STUDY, methods={"slow": {"best": 0.0, "broken": True}, "fast": {"best": 0.0}})
     SEEN.clear()
     found = tune(broken, "quick", tmp_path / "broken", trials=3)
     assert {m: sum(1 for seen, _, _ in SEEN if seen == m) for m in broken.methods} == {"slow": 3, "fast": 3}
-    assert found["methods"]["slow"]["value"] == math.inf
+    assert found.methods["slow"].value == math.inf
 
 
 def test_the_first_guesses_are_the_same_for_every_method(tmp_path: Path) -> None:
-    found = tune(STUDY, "quick", tmp_path, trials=5)["methods"]
-    slow, fast = ([t["settings"]["lr"] for t in found[m]["trials"]] for m in ("slow", "fast"))
+    found = tune(STUDY, "quick", tmp_path, trials=5).methods
+    slow, fast = ([t.settings["lr"] for t in found[m].trials] for m in ("slow", "fast"))
     assert slow == fast, "before anything is known, the same places are tried"
 
 
@@ -113,12 +115,10 @@ def test_an_interrupted_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
     assert (tmp_path / "cut" / "bowl" / "quick" / JOURNAL_FILE).exists()
     assert chosen(tmp_path / "cut", STUDY, "quick") == {}, "nothing is chosen from unequal numbers of trials"
     resumed = tune(STUDY, "quick", tmp_path / "cut", trials=12)
-    for found in (whole, resumed):
-        for method in found["methods"].values():
-            method.pop("seconds")
-            for trial in method["trials"]:
-                trial.pop("seconds")
-    assert resumed == whole
+    for method, found in whole.methods.items():
+        again = resumed.methods[method]
+        assert again.chosen == found.chosen
+        assert [(t.settings, t.value) for t in again.trials] == [(t.settings, t.value) for t in found.trials]
 
 
 def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial
         STUDY, "quick", tmp_path / "both", trials=3, jobs=2, on_trial=lambda method, n, value: told.append((method, n))
     )
     alone = tune(STUDY, "quick", tmp_path / "alone", trials=3)
-    assert told == [(method, n) for method in ("slow", "fast") for n in (1, 2, 3)]
+    assert sorted(told) == [(method, n) for method in ("fast", "slow") for n in (1, 2, 3)]
     for method in STUDY.methods:
-        assert both["methods"][method]["chosen"] == alone["methods"][method]["chosen"]
+        assert both.methods[method].chosen == alone.methods[method].chosen
 
 
 def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_runs_use_what_was_chosen_and_overrides_have_the_last_word(tmp_path: Pat
     found = tune(STUDY, "quick", tmp_path, trials=3)
     tuned = chosen(tmp_path, STUDY, "quick")
     steps = {h.method: h.settings["lr"] for h in plan(STUDY, "quick", tuned=tuned).headers}
-    assert steps == {m: found["methods"][m]["chosen"]["lr"] for m in STUDY.methods}
+    assert steps == {m: found.methods[m].chosen["lr"] for m in STUDY.methods}
     overridden = plan(STUDY, "quick", tuned=tuned, overrides={"lr": "0.5"})
     assert {h.settings["lr"] for h in overridden.headers} == {0.5}
 
@@ -328,7 +328,7 @@ def test_watch_draws_the_page_and_leaves_one_that_does_not_reload(tmp_path: Path
         assert told.readline().endswith(f"{page}: 8 files\n")
         assert 'http-equiv="refresh"' in page.read_text()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(60) == 130
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
@@ -351,17 +351,20 @@ def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Pat
         assert len(read_run(path).rows) >= rows
 
 
-def alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def processes_of(mark: str) -> list[str]:
+    """The processes that were started with this text in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
 
 
 def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(tmp_path: Path) -> None:
     words = ["run", "e5-cycle", "steps=60000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
-    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    environment = {**os.environ, "MINDGAP_TEST": str(tmp_path)}
+    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, env=environment)
     end = time.monotonic() + 60
     while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < end:
         time.sleep(0.02)
@@ -372,17 +375,31 @@ def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes
     done = mindgap(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert {len(read_run(p).rows) for p in before} == {60_000}
-    while alive(process.pid) and time.monotonic() < end + 60:
+    assert processes_of(str(tmp_path)) == []
+
+
+def test_workers_end_when_their_driver_is_killed_while_they_start(tmp_path: Path) -> None:
+    code = "from mindgap.lab.studies.processes import in_processes; import time; from functools import partial\n"
+    code += "list(in_processes([partial(time.sleep, 60)] * 2, 2))"
+    environment = {**os.environ, "MINDGAP_TEST": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    end = time.monotonic() + 60
+    while len(processes_of(str(tmp_path))) < 3 and time.monotonic() < end:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    while processes_of(str(tmp_path)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not alive(process.pid), "somebody of the first group is left"
+    assert time.monotonic() < end
 
 
 def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
     """One call of C that lasts minutes: Python itself could act on the signal only after it."""
     code = (
         "import hashlib\n"
-        "from mindgap.cli.interrupt import prompt_interrupt\n"
-        "with prompt_interrupt(lambda: 'last words', lambda: None):\n"
+        "from mindgap.cli.interrupt import end_on_signals, last_words\n"
+        "end_on_signals()\n"
+        "with last_words(lambda: 'last words'):\n"
         "    print('begun', flush=True)\n"
         "    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 2_000_000_000)\n"
         "    print('came to its end', flush=True)\n"
