@@ -56,6 +56,24 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def placed(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor laid out over the device mesh as another one is; itself where that one is no DTensor.
+
+    Example:
+        >>> placed(torch.ones(2), torch.zeros(2))
+        tensor([1., 1.])
+    """
+    if not is_sharded(like):
+        return tensor
+    if not is_sharded(tensor):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(tensor, like.device_mesh, like.placements)  # type: ignore[attr-defined]
+    if tensor.placements != like.placements:  # type: ignore[attr-defined]
+        return tensor.redistribute(like.device_mesh, like.placements)  # type: ignore
+    return tensor
+
+
 def widen(tensor: Tensor) -> Tensor:
     """The tensor in at least float32 (16-bit tensors are copied, others returned as they are)."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

@@ -1,200 +1,217 @@
-"""When an optimizer takes the fused form, and the plans it keeps for it."""
+"""When an optimizer takes the fused form, and the plans it keeps for it.
+
+The engine reads the parameter groups, the states and one ``FusedRecord`` per group; it returns what happened and leaves
+counting and reporting to the optimizer.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_, itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from mindgap.base.check import fail
-from mindgap.base.tensors import is_sharded, local
-from mindgap.rules.fused.plan import Job, Plan, same_memory_order
+from mindgap.base.tensors import is_sharded, local, placed
+from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Plan, obstacle
 
-if TYPE_CHECKING:
-    from mindgap.optim.optimizer import RuleOptimizer
+Groups = Sequence[dict[str, Any]]
+Read = Callable[[dict[str, Any]], FusedRecord]
 
-#: Kinds of settings that cannot change while they stay the same object, as tensors and functions of the step can.
-_LASTING = (float, int, str, tuple, type(None))
-_NARROW = (torch.bfloat16, torch.float16)
+#: Kinds of numbers that cannot change while they stay the same object, as tensors can.
+_LASTING = (float, int, str, type(None))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fused step did.
+
+    Attributes:
+        notes: norms, shares and counts for the report.
+        skipped: the step was left out because a gradient was not finite.
+        skips: such steps, counted on the device by themselves.
+    """
+
+    notes: dict[str, Any] = field(default_factory=dict)
+    skipped: bool = False
+    skips: Tensor | None = None
+
+
+def state_of(state: Any, p: Tensor, name: str) -> Tensor:
+    """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit parameters)."""
+    home = state[p]
+    if name not in home:
+        home[name] = torch.zeros_like(p, dtype=torch.float32 if p.dtype in NARROW else None)
+    return home[name]
 
 
 class FusedSteps:
     """Decides at each step whether the fused form can be used, and uses it.
 
     ``fused=None`` uses it wherever it can and says nothing where it cannot; ``fused=True`` raises there, with the
-    reason. Plans are kept between steps and made anew only when tensors, states or groups changed.
+    reason. Plans are kept between steps. Every step compares them with the groups, the states and the memory of every
+    tensor, and makes them anew where something differs; it also looks again at what spoke against the fused form.
     """
 
     def __init__(self) -> None:
+        #: Whether the last step was made here.
+        self.used = False
         self.forget()
 
     def forget(self) -> None:
-        """Drop all plans: tensors, states or groups changed."""
-        self._plans: list[tuple[dict[str, Any], Plan]] | None = None
+        """Drop all plans."""
+        self._plans: list[tuple[int, Plan]] | None = None
+        self._shape: list[tuple[str, tuple[str, ...]]] = []
+        self._members: list[list[Tensor]] = []
         self._absent: list[Tensor] = []
-        self._refusal: str | None = None
-        self._lasting = True
+        self._states: tuple[list[Tensor], list[dict[str, Any]]] = ([], [])
+        self._homes: list[list[dict[str, Any]]] = []
+        self._culprit: tuple[int, int, Tensor] | None = None
         self._tape: Any = None
         self._taped: Any = None
 
-    def step(self, optimizer: RuleOptimizer) -> bool:
-        """Make one step in the fused form; False where the optimizer must make it itself."""
-        wanted = False
-        for group in optimizer.param_groups:
+    def step(self, groups: Groups, state: Any, read: Read, nonfinite: str) -> Outcome | None:
+        """Make one step in the fused form; None where the optimizer must make it itself, with nothing changed.
+
+        Args:
+            groups: the parameter groups.
+            state: from parameter to its states.
+            read: gives a group's record.
+            nonfinite: the policy for gradients that are not finite.
+        """
+        wanted = self.used = False
+        for group in groups:
             if group["fused"]:
                 wanted = True
             elif group["fused"] is False or group["foreach"] is not None:
-                return False
-        reason = self._refusal or self._unfit(optimizer)
-        if reason is None and not self._current():
-            reason = self._build(optimizer)
+                return None
+        records = [read(group) for group in groups]
+        reason = next((record.refusal for record in records if record.refusal is not None), None)
+        if reason is None and not self._current(groups, state, records):
+            self.follow_device(groups)
+            records = [read(group) for group in groups]
+            reason = self._build(groups, state, records)
         if reason is not None:
             if wanted:
                 fail("fused", f"cannot be True here: {reason}", True)
-            return False
+            return None
         if not self._plans:
-            return False
-        self._run(optimizer)
-        return True
+            return None
+        outcome = self._run(self._plans, records, nonfinite)
+        if not outcome.skipped:
+            increment_version([p for _, plan in self._plans for p in plan.owners])
+        if not self._plans[0][1].lasting:
+            self._plans = None
+        self.used = True
+        return outcome
 
-    @staticmethod
-    def _unfit(optimizer: RuleOptimizer) -> str | None:
-        for group in optimizer.param_groups:
-            reason = optimizer._fused_refusal(group)
-            if reason is not None:
-                return reason
-        return None
-
-    def _current(self) -> bool:
-        if self._plans is None:
+    def _current(self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]) -> bool:
+        if self._plans is None or self._shape != [(record.rule, record.states) for record in records]:
             return False
+        for group, members in zip(groups, self._members):
+            if not _same(group["params"], members):
+                return False
         for p in self._absent:
             if p.grad is not None:
                 return False
+        if self._homes and not (_same(state, self._states[0]) and _same(state.values(), self._states[1])):
+            return False
+        for (_, plan), homes in zip(self._plans, self._homes):
+            for name, tensors in plan.states.items():
+                try:
+                    if not all(map(is_, map(itemgetter(name), homes), tensors)):
+                        return False
+                except KeyError:
+                    return False
         return all(plan.fresh() for _, plan in self._plans)
 
-    def _build(self, optimizer: RuleOptimizer) -> str | None:
-        """Make the plans; returns why that is impossible for good. No plans without a reason: not at this step."""
-        self.follow_device(optimizer)
+    def _build(self, groups: Groups, state: Any, records: Sequence[FusedRecord]) -> str | None:
+        """Make the plans; returns why that is impossible. No plans without a reason: not at this step."""
+        culprit = self._culprit
         self.forget()
-        plans: list[tuple[dict[str, Any], Plan]] = []
-        keep = True
-        for group in optimizer.param_groups:
-            owners = [p for p in group["params"] if p.grad is not None]
-            self._absent += [p for p in group["params"] if p.grad is None]
-            names = optimizer._fused_states(group)
-            by_kind: dict[Any, tuple[list[Tensor], ...]] = {}
-            for p in owners:
-                grad = p.grad
-                assert grad is not None
-                if p.is_complex() or grad.layout != torch.strided:
-                    return self._refuse("a parameter is complex or its gradient is not dense")
-                if "x" in names and "x" not in optimizer.state.get(p, {}):
-                    return None  # the first gradient of a parameter starts its states, outside the kernels
-                plain, plain_grad = p, grad
-                if is_sharded(p):
-                    if optimizer._joint:
-                        return self._refuse("norms over a device mesh are taken by collectives")
-                    plain, plain_grad, keep = local(p), local(optimizer._placed(grad, p)), False
-                states = [local(optimizer._state(p, name)) for name in names]
-                why = _unsuitable(plain, plain_grad, states)
+        if culprit is not None:
+            i, j, p = culprit
+            if i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p and p.grad is not None:
+                why = _unfit(p, state, records[i])[0]
                 if why is not None:
-                    return self._refuse(why)
-                kind = (plain.device, plain.dtype, plain_grad.dtype)
-                lists = by_kind.setdefault(kind, ([], [], [], *([] for _ in names)))
-                for where, value in zip(lists, (p, plain, plain_grad, *states)):
-                    where.append(value)
-            for whole, plain_list, grads, *state_lists in by_kind.values():
-                homes = [optimizer.state[p] for p in whole] if names else []
-                plans.append((group, Plan(plain_list, grads, dict(zip(names, state_lists)), homes)))
-        if optimizer._joint and len({plan.device for _, plan in plans}) > 1:
-            return self._refuse("the parameters lie on several devices")
-        self._plans = plans
-        self._lasting = keep
+                    self._culprit = culprit
+                    return why
+        plans: list[tuple[int, Plan]] = []
+        for i, (group, record) in enumerate(zip(groups, records)):
+            by_kind: dict[Any, list[tuple[Tensor, ...]]] = {}
+            homes: dict[Any, list[dict[str, Any]]] = {}
+            for j, p in enumerate(group["params"]):
+                if p.grad is None:
+                    self._absent.append(p)
+                    continue
+                if any(name not in state.get(p, {}) for name in record.started):
+                    return None
+                why, row = _unfit(p, state, record)
+                if why is not None:
+                    self._culprit = (i, j, p)
+                    return why
+                kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
+                by_kind.setdefault(kind, []).append(row)
+                if record.states:
+                    homes.setdefault(kind, []).append(state[p])
+            for kind, rows in by_kind.items():
+                owners, grads, *states = map(list, zip(*rows))
+                plans.append((i, Plan(owners, grads, dict(zip(record.states, states)), lasting=not kind[3])))
+                self._homes.append(homes.get(kind, []))
+            self._members.append(list(group["params"]))
+        scopes = {record.scope for record in records} - {None}
+        if scopes and len({plan.device for _, plan in plans}) > 1:
+            return "the parameters lie on several devices"
+        lasting = all(plan.lasting for _, plan in plans)
         for _, plan in plans:
-            plan.lasting = keep
+            plan.lasting = lasting
+        self._plans, self._shape = plans, [(record.rule, record.states) for record in records]
+        self._states = (list(state), list(state.values()))
         return None
 
-    def _refuse(self, reason: str) -> str:
-        """Remember a reason that will not go away."""
-        self._refusal = reason
-        return reason
-
-    def _run(self, optimizer: RuleOptimizer) -> None:
-        assert self._plans is not None
-        optimizer._tick()
-        settings = self._settings(optimizer)
-        same = self._tape is not None and settings is not None and settings == self._taped[0]
-        if not (same and self._again(optimizer)) and not self._anew(optimizer, self._plans, settings):
-            return
-        if optimizer._project is not None:
-            with torch.no_grad():
-                everything = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-                optimizer._project(everything)
-        if not self._lasting:
-            self._plans = None
-
-    def _settings(self, optimizer: RuleOptimizer) -> list[Any] | None:
-        """All that a step depends on besides memory and the step number; None where it may change unseen."""
-        assert self._plans is not None
-        if optimizer._nonfinite == "raise" or not self._lasting:
-            return None
-        values: list[Any] = [optimizer._nonfinite]
-        for group, plan in self._plans:
-            values.append(plan.moves)
-            values += [group.get(name) for name in optimizer.defaults if name != "k"]
-        for value in values:
-            if not isinstance(value, _LASTING):
-                return None
-        return values
-
-    def _again(self, optimizer: RuleOptimizer) -> bool:
-        """Make the launches of the last step once more; False where they do not fit this one."""
-        assert self._plans is not None
-        _, counted, notes, skips = self._taped
-        if not self._tape.fits() or not all(counted(plan, group["k"]) for group, plan in self._plans):
-            return False
-        self._tape.play()
-        optimizer._device_skips = skips
-        optimizer._note(**notes)
-        return True
-
-    def _anew(
-        self, optimizer: RuleOptimizer, plans: list[tuple[dict[str, Any], Plan]], settings: list[Any] | None
-    ) -> bool:
-        """Make the step from the groups' settings; False where gradients that are not finite stop it."""
+    def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], nonfinite: str) -> Outcome:
         by_engine: dict[str, list[Job]] = {}
-        for group, plan in plans:
-            betas = group.get("betas")
-            job = Job(
-                plan,
-                group["lr"],
-                group["weight_decay"],
-                -1.0 if group["maximize"] else 1.0,
-                betas[0] if betas else group["beta"],
-                optimizer._fused_numbers(group),
-            )
-            by_engine.setdefault(plan.device.type, []).append(job)
-        self._tape = None
-        if settings is None or set(by_engine) != {"cuda"}:
-            if optimizer._nonfinite != "propagate" and not self._go(optimizer, by_engine):
-                return False
-            for kind, jobs in by_engine.items():
-                optimizer._note(**optimizer._fused_update(_engine(kind), jobs))
-            return True
+        for i, plan in plans:
+            by_engine.setdefault(plan.device.type, []).append(Job(plan, records[i]))
+        if set(by_engine) == {"cuda"}:
+            return self._run_on_cuda(by_engine["cuda"], nonfinite)
+        if nonfinite != "propagate":
+            norm = math.hypot(*(_engine(kind).gradient_norm(jobs) for kind, jobs in by_engine.items()))
+            if not math.isfinite(norm):
+                if nonfinite == "raise":
+                    fail("gradients", "must be finite (nonfinite='raise')", norm)
+                return Outcome(skipped=True)
+        notes: dict[str, Any] = {}
+        for kind, jobs in by_engine.items():
+            notes.update(getattr(_engine(kind), jobs[0].record.rule)(jobs))
+        return Outcome(notes)
+
+    def _run_on_cuda(self, jobs: list[Job], nonfinite: str) -> Outcome:
+        """As ``_run`` without waiting for the device; a step like the last one makes its launches again."""
         from mindgap.rules.fused import cuda, cuda_rules
 
+        settings = _settings(jobs, nonfinite)
+        taped = settings is not None and self._tape is not None and settings == self._taped[0] and self._tape.fits()
+        if taped and all(map(cuda_rules.counted, jobs)):
+            self._tape.play()
+            return self._taped[1]
+        self._tape = None
+        if nonfinite == "raise" and not math.isfinite(norm := cuda_rules.gradient_norm(jobs)):
+            fail("gradients", "must be finite (nonfinite='raise')", norm)
         with cuda.Tape() as tape:
-            if optimizer._nonfinite != "propagate":
-                self._go(optimizer, by_engine)
-            notes = optimizer._fused_update(cuda_rules, by_engine["cuda"])
-        optimizer._note(**notes)
-        self._tape, self._taped = tape, (settings, cuda_rules.counted, notes, optimizer._device_skips)
-        return True
+            # With "skip" nobody waits: the kernels read a flag and leave everything as it is where it is 0.
+            flag, skips = cuda_rules.guard(jobs) if nonfinite == "skip" else (None, None)
+            outcome = Outcome(getattr(cuda_rules, jobs[0].record.rule)(jobs, flag), skips=skips)
+        if settings is not None:
+            self._tape, self._taped = tape, (settings, outcome)
+        return outcome
 
-    def follow_device(self, optimizer: RuleOptimizer) -> None:
+    def follow_device(self, groups: Groups) -> None:
         """Take over step numbers that run on the device, where graph replays advance them (waits for it)."""
         for _, plan in self._plans or ():
             if "cuda" in plan.kept:
@@ -202,29 +219,13 @@ class FusedSteps:
 
                 k = cuda_rules.device_step(plan)
                 if k is not None:
-                    for group in optimizer.param_groups:
+                    for group in groups:
                         group["k"] = k
 
-    @staticmethod
-    def _go(optimizer: RuleOptimizer, by_engine: dict[str, list[Job]]) -> bool:
-        """Follow the policy for gradients that are not finite; False where the step is to be left out."""
-        if optimizer._nonfinite == "skip" and set(by_engine) == {"cuda"}:
-            # Nobody waits: the kernels read the flag and leave everything as it is where it is 0.
-            flag, skips = _engine("cuda").guard(by_engine["cuda"])
-            for job in by_engine["cuda"]:
-                job.numbers["flag"] = flag
-            optimizer._device_skips = skips
-            return True
-        norm = math.hypot(*(float(_engine(kind).square_norm(jobs)) for kind, jobs in by_engine.items()))
-        if math.isfinite(norm):
-            return True
-        if optimizer._nonfinite == "raise":
-            optimizer._steps -= 1
-            for group in optimizer.param_groups:
-                group["k"] -= 1
-            fail("gradients", "must be finite (nonfinite='raise')", norm)
-        optimizer._skipped += 1
-        return False
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two collections hold the same objects in the same order."""
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
 def _engine(kind: str) -> Any:
@@ -237,27 +238,40 @@ def _engine(kind: str) -> Any:
     return cuda_rules
 
 
-def _unsuitable(p: Tensor, grad: Tensor, states: list[Tensor]) -> str | None:
-    """Why a parameter cannot take the fused form; None if it can."""
-    kind = p.device.type
-    if kind == "cpu":
-        from mindgap.rules.fused import cpu
+def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tuple[Tensor, ...]]:
+    """Why a parameter cannot take the fused form, and the tensors of this process that the kernels would work on."""
+    from mindgap.rules.fused import cpu, cuda
 
-        why = cpu.unavailable()
-        if why is not None:
-            return why
-        if p.dtype not in cpu.DTYPES or grad.dtype != p.dtype:
-            return f"the CPU kernels take float32 and float64, a parameter has {p.dtype}"
-    elif kind == "cuda":
-        from mindgap.rules.fused import cuda
+    grad = p.grad
+    assert grad is not None
+    if is_sharded(p):
+        if record.scope is not None:
+            return "norms over a device mesh are taken by collectives", ()
+        grad = local(placed(grad, p))
+    plain, kind = local(p), p.device.type
+    if kind not in ("cpu", "cuda"):
+        return f"there are no kernels for the device {kind}", ()
+    kernels: Any = cpu if kind == "cpu" else cuda
+    why = kernels.unavailable() or obstacle(plain, grad, {}) or kernels.wrong_dtype(plain.dtype, grad.dtype)
+    if why is None and record.scope == "tensor" and kind == "cuda":
+        why = "the CUDA kernels take norms over all parameters or over a group"
+    if why is not None:
+        return why, ()
+    states = {name: local(state_of(state, p, name)) for name in record.states}
+    return obstacle(plain, grad, states), (plain, grad, *states.values())
 
-        why = cuda.unavailable()
-        if why is not None:
-            return why
-        if p.dtype not in (torch.float32, *_NARROW):
-            return f"the CUDA kernels take float32, bfloat16 and float16, a parameter has {p.dtype}"
-    else:
-        return f"there are no kernels for the device {kind}"
-    if not all(same_memory_order(p, t) for t in (grad, *states)):
-        return f"a parameter of shape {tuple(p.shape)} has holes in memory, or its gradient lies in another order"
-    return None
+
+def _settings(jobs: Sequence[Job], nonfinite: str) -> list[Any] | None:
+    """All that a step depends on besides memory and the step number; None where it may change unseen."""
+    if nonfinite == "raise":
+        return None
+    values: list[Any] = [nonfinite]
+    for job in jobs:
+        if not job.plan.lasting:
+            return None
+        values += [job.plan.moves, *[v for name, v in job.record.numbers.items() if name != "k"]]
+    return values if all(map(_lasting, values)) else None
+
+
+def _lasting(value: Any) -> bool:
+    return isinstance(value, _LASTING)

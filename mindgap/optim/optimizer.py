@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from mindgap.base.check import fail, non_negative, one_of, positive
-from mindgap.base.tensors import is_sharded, local, robust_norm
-from mindgap.optim.fused import FusedSteps
-from mindgap.rules.fused.plan import Job
+from mindgap.base.tensors import local, placed, robust_norm
+from mindgap.optim.fused import FusedSteps, state_of
+from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
@@ -129,26 +129,9 @@ class RuleOptimizer(Optimizer, ABC):
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step."""
 
-    # -- its fused form, where it has one ----------------------------------------------------------------------
-
-    #: Whether a step needs a norm over several tensors, so that all of them must take the fused form or none.
-    _joint = True
-
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
-        """Why the settings of a group have no fused form; None where they have one."""
-        return "this optimizer has no fused form"
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """States that the fused form reads or writes."""
-        return ()
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        """What the fused form needs of a group besides lr, beta, weight_decay and maximize."""
-        return {}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        """One step in the fused form; returns what to note for the report."""
-        raise NotImplementedError
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        """What the fused engine needs to know of a group for the next step (its number is ``group["k"] + 1``)."""
+        return FusedRecord(refusal="this optimizer has no fused form")
 
     # -- torch's contract --------------------------------------------------------------------------------------
 
@@ -197,7 +180,7 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() or not self._fused.step(self):
+        if torch.compiler.is_compiling() or not self._fused_step():
             with torch.no_grad():
                 batches = self._begin()
                 if batches:
@@ -205,11 +188,25 @@ class RuleOptimizer(Optimizer, ABC):
                     self._projected(batches)
         return loss
 
+    def _fused_step(self) -> bool:
+        """Make the step in the fused form; False where it has to be made in another."""
+        outcome = self._fused.step(self.param_groups, self.state, self.fused_record, self._nonfinite)
+        if outcome is None:
+            return False
+        self._tick()
+        self._skipped += outcome.skipped
+        self._device_skips: Tensor | None = outcome.skips if outcome.skips is not None else self._device_skips
+        self._note(**outcome.notes)
+        if self._project is not None and not outcome.skipped:
+            with torch.no_grad():
+                self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])
+        return True
+
     _observed_step = Optimizer.profile_hook_step(_plain_step)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's, without functions of the step: those belong to the program, not to the checkpoint."""
-        self._fused.follow_device(self)
+        self._fused.follow_device(self.param_groups)
         packed = super().state_dict()
         for group in packed["param_groups"]:
             for name in self._functions:
@@ -284,21 +281,8 @@ class RuleOptimizer(Optimizer, ABC):
                 fail("gradients", f"must be dense ({type(self).__name__} reads every coordinate)", p.grad.layout)
             batch.owners.append(p)
             batch.params.append(self._plain(p))
-            batch.grads.append(self._plain(self._placed(p.grad, p)))
+            batch.grads.append(self._plain(placed(p.grad, p)))
         return batch
-
-    @staticmethod
-    def _placed(tensor: Tensor, like: Tensor) -> Tensor:
-        """A tensor laid out over the mesh as the parameter is."""
-        if not is_sharded(like):
-            return tensor
-        if not is_sharded(tensor):
-            from torch.distributed.tensor import distribute_tensor
-
-            return distribute_tensor(tensor, like.device_mesh, like.placements)  # type: ignore[attr-defined]
-        if tensor.placements != like.placements:  # type: ignore[attr-defined]
-            return tensor.redistribute(like.device_mesh, like.placements)  # type: ignore
-        return tensor
 
     @staticmethod
     def _plain(tensor: Tensor) -> Tensor:
@@ -307,7 +291,7 @@ class RuleOptimizer(Optimizer, ABC):
         return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
     def _raw_grads(self, batch: Batch) -> list[Tensor]:
-        return [self._placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
+        return [placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
 
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
         """The named state of the batch's parameters, made of zeros where it does not exist, as plain real tensors."""
@@ -317,11 +301,7 @@ class RuleOptimizer(Optimizer, ABC):
         return [self._state(p, name) for p in batch.owners]
 
     def _state(self, p: Tensor, name: str) -> Tensor:
-        state = self.state[p]
-        if name not in state:
-            narrow = p.dtype in (torch.bfloat16, torch.float16)
-            state[name] = torch.zeros_like(p, dtype=torch.float32 if narrow else None)
-        return state[name]
+        return state_of(self.state, p, name)
 
     def _projected(self, batches: list[Batch]) -> None:
         if self._project is not None:
@@ -338,7 +318,7 @@ class RuleOptimizer(Optimizer, ABC):
             if tally is not None:
                 tally.zero_()
         self._tallies: list[Tensor] = []
-        self._device_skips: Tensor | None = None
+        self._device_skips = None
         self._last: dict[str, Any] = {}
 
     def _note(self, *, share: Any = None, tallies: Sequence[Tensor] = (), **last: Any) -> None:

@@ -116,7 +116,7 @@ def worst_error(name, device, dtype, steps=STEPS):
         g = flat([p.grad for p in params])
         expected = line(state, g, k)
         optimizer.step()
-        used += optimizer._fused._plans is not None
+        used += optimizer._fused.used
         at, target = flat(params), expected.get("y", expected["x"])
         # An average may cancel: its rounding error is relative to what enters it, and so is the step's.
         entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))

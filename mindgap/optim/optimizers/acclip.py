@@ -13,7 +13,7 @@ from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
 from mindgap.rules.clip import clip_adaptive
 from mindgap.rules.descend import descend_
-from mindgap.rules.fused.plan import Job
+from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_, average_power_
 
 
@@ -108,22 +108,14 @@ class ACClip(RuleOptimizer):
         non_negative("eps", group["eps"])
         one_of("form", group["form"], ("algorithm", "normalized"))
 
-    _joint = False
-
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if self._track:
-            return "track=True counts coordinates"
-        return "bias_correction counts steps for each parameter" if group["bias_correction"] else None
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum", "moment")
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        normalized = group["form"] == "normalized"
-        return {"beta2": group["betas"][1], "alpha": group["alpha"], "eps": group["eps"], "normalized": normalized}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        return engine.adaptive(jobs)
+            return FusedRecord(refusal="track=True counts coordinates")
+        if group["bias_correction"]:
+            return FusedRecord(refusal="bias_correction counts steps for each parameter")
+        beta1, beta2 = group["betas"]
+        numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in ("alpha", "eps", "form")}}
+        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"))
 
     def _update(self, batches: list[Batch]) -> None:
         counts: list[Tensor] = []

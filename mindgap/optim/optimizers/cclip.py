@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, positive
-from mindgap.base.tensors import blocks, robust_norm, widen
+from mindgap.base.tensors import blocks, placed, robust_norm, widen
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
 from mindgap.rules.clip import clip_coordinates
 from mindgap.rules.descend import descend_
-from mindgap.rules.fused.plan import Job
+from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_
 from mindgap.rules.schedule import value_at
 
@@ -97,23 +97,13 @@ class CClip(RuleOptimizer):
         if not callable(group["tau"]):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
-    _joint = False
-
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if self._track:
-            return "track=True counts coordinates"
+            return FusedRecord(refusal="track=True counts coordinates")
         if not isinstance(group["tau"], (int, float)):
-            return "tau is not a number"
-        return None
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum",) if group["beta"] else ()
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"level": group["tau"]}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        return engine.coordinate(jobs, self._clip == "gradient")
+            return FusedRecord(refusal="tau is not a number")
+        numbers = {"beta": group["beta"], "level": group["tau"], "order": self._clip}
+        return FusedRecord.of("coordinate", group, numbers, states=("momentum",) if group["beta"] else ())
 
     def _update(self, batches: list[Batch]) -> None:
         counts: list[Tensor] = []
@@ -160,7 +150,7 @@ class CClip(RuleOptimizer):
         if not isinstance(tau, Tensor):
             tau = torch.tensor(tau, dtype=torch.float64)
         if tau.dim():
-            tau = self._plain(self._placed(tau, p))
+            tau = self._plain(placed(tau, p))
             tau = tau.unsqueeze(-1) if p.is_complex() else tau
         return tau.to(plain.device).expand(plain.shape)
 

@@ -12,7 +12,7 @@ from mindgap.base.check import between, one_of, positive
 from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer, check_common, positive_at
 from mindgap.optim.scaled import scaled_update
 from mindgap.rules.clip import clip_coefficient
-from mindgap.rules.fused.plan import Job
+from mindgap.rules.fused.plan import FusedRecord
 
 
 class GClip(RuleOptimizer):
@@ -93,19 +93,11 @@ class GClip(RuleOptimizer):
             positive("tau", group["tau"], finite=False)
         between("beta", group["beta"], 0, 1, ends="[)")
 
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
-        if self._scope == "tensor" and group["params"][0].is_cuda:
-            return "the CUDA kernels take norms over all parameters or over a group"
-        return None
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum",) if group["beta"] else ()
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"level": positive_at("tau", group["tau"], group["k"])}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        return engine.scaled(jobs, self._scope, "clip", self._clip == "gradient")
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        level = positive_at("tau", group["tau"], group["k"] + 1)
+        numbers = {"beta": group["beta"], "kind": "clip", "level": level, "order": self._clip}
+        states = ("momentum",) if group["beta"] else ()
+        return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope)
 
     def _update(self, batches: list[Batch]) -> None:
         taus = [positive_at("tau", batch.group["tau"], batch.k) for batch in batches]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.base.tensors import blocks, robust_norm
+from mindgap.base.tensors import blocks, placed, robust_norm
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_lr
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import descent_weight
@@ -240,7 +240,7 @@ class INGD(RuleOptimizer):
     def _gradients(self, batch: Batch) -> list[Tensor]:
         """Gradients of a later call of the closure; one that is missing there is zero."""
         return [
-            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(self._placed(p.grad, p))
+            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p))
             for p in batch.owners
         ]
 

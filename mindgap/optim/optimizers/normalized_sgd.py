@@ -10,7 +10,7 @@ from torch import Tensor
 from mindgap.base.check import between, non_negative, one_of
 from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer, check_common
 from mindgap.optim.scaled import scaled_update
-from mindgap.rules.fused.plan import Job
+from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.normalize import normalize_coefficient
 
 
@@ -88,19 +88,10 @@ class NormalizedSGD(RuleOptimizer):
         between("beta", group["beta"], 0, 1, ends="[)")
         non_negative("damping", group["damping"])
 
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
-        if self._scope == "tensor" and group["params"][0].is_cuda:
-            return "the CUDA kernels take norms over all parameters or over a group"
-        return None
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("momentum",) if group["beta"] else ()
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"level": group["damping"]}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        return engine.scaled(jobs, self._scope, "normalize", False)
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        numbers = {"beta": group["beta"], "kind": "normalize", "level": group["damping"], "order": "momentum"}
+        states = ("momentum",) if group["beta"] else ()
+        return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope)
 
     def _update(self, batches: list[Batch]) -> None:
         dampings = [batch.group["damping"] for batch in batches]

@@ -10,7 +10,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
-from mindgap.rules.fused.plan import Job
+from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import interpolated_coefficient
 from mindgap.rules.schedule import unit_draw
@@ -120,17 +120,12 @@ class StochasticINGD(RuleOptimizer):
                     p.copy_(self.state[p].pop("y"))
             group["training"] = True
 
-    def _fused_refusal(self, group: dict[str, Any]) -> str | None:
-        return None if group["training"] else "the parameters stand at x for evaluation"
-
-    def _fused_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("x", "m")
-
-    def _fused_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {"p": group["p"], "q": group["q"], "seed": group["seed"], "k": group["k"]}
-
-    def _fused_update(self, engine: Any, jobs: list[Job]) -> dict[str, Any]:
-        return engine.interpolated(jobs)
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        if not group["training"]:
+            return FusedRecord(refusal="the parameters stand at x for evaluation")
+        numbers = {**{name: group[name] for name in ("beta", "p", "q", "seed")}, "k": group["k"] + 1}
+        # The first gradient of a parameter starts its states, outside the kernels.
+        return FusedRecord.of("interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",))
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:

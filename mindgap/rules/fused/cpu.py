@@ -1,10 +1,9 @@
 """The fused rules on the CPU: Numba loops over the tensors' own memory, one launch for all tensors of a group.
 
-A launch walks over a table of chunks (tensor, start, length), so that many small tensors cost no more than one large
-one and the chunks of all tensors are shared out among the threads. Threads follow ``torch.get_num_threads()``; with
-one thread the loop is compiled without Numba's threading layer. Compiled code is cached on disk between processes.
-
-The functions ``_...`` below are plain Python. They are compiled with the formulas of ``arithmetic`` on first use.
+One function (``_walk``) walks over a table of chunks (tensor, start, length), so that many small tensors cost no more
+than one large one and the threads share the chunks of all tensors. A rule of ``arithmetic`` is compiled into it.
+Threads follow ``torch.get_num_threads()``; with one thread the loop is compiled without Numba's threading layer.
+Compiled code is kept on disk between processes where that is possible.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
@@ -21,13 +22,16 @@ import numpy as np
 import torch
 
 from mindgap.rules.fused import arithmetic
-from mindgap.rules.fused.arithmetic import adaptive, blend, held, magnitude, moved, power, root
 
 #: Elements of a chunk: small enough to share out 1 M parameters among threads, large enough to hide the loop's start.
 CHUNK = 2**14
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
-at: Any = None  # (address, start, length, array of the dtype) -> array over that memory; filled in by the compiler
+# Names that the compiler fills in: at(address, start, length, array of the dtype) is an array over that memory.
+at: Any = None
+rule: Any = None
+sweep: Any = None
+total: Any = None
 prange: Any = range
 
 
@@ -48,183 +52,80 @@ def unavailable() -> str | None:
     return None
 
 
-# Every kernel has the arguments (addresses[list, tensor], chunks[chunk, (tensor, start, length)], hyper, sums[chunk]).
+def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
+    """Why a parameter and a gradient of these dtypes cannot be used, or None if they can."""
+    if dtype in DTYPES and grad == dtype:
+        return None
+    return f"the CPU kernels take float32 and float64, a parameter has {dtype} and its gradient {grad}"
 
 
-def _square_sum(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    for c in prange(chunks.shape[0]):
-        d = at(addresses[0, chunks[c, 0]], chunks[c, 1], chunks[c, 2], hyper)
-        total = 0.0
-        for i in range(d.size):
-            value = np.float64(d[i])
-            total += value * value
-        sums[c] = total
-
-
-def _average_sum(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    beta, rest = hyper[0], hyper[1]
+def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
     for c in prange(chunks.shape[0]):
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        m, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        for i in range(m.size):
-            m[i] = blend(m[i], g[i], beta, rest)
-        total = 0.0
-        for i in range(m.size):
-            value = np.float64(m[i])
-            total += value * value
-        sums[c] = total
+        sweep(rows, t, start, length, marks[t % marks.shape[0]], n)
+        sums[c] = total(rows[0, t], start, length, marks)
 
 
-def _average_decay_sum(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    beta, rest, decay = hyper[0], hyper[1], hyper[2]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        m, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        y = at(addresses[2, t], start, length, hyper)
-        for i in range(m.size):
-            m[i] = blend(m[i], g[i] + decay * y[i], beta, rest)
-        total = 0.0
-        for i in range(m.size):
-            value = np.float64(m[i])
-            total += value * value
-        sums[c] = total
+def _total(address, start, length, like):  # type: ignore[no-untyped-def]
+    """Sum of squares in float64."""
+    d, square = at(address, start, length, like), 0.0
+    for i in range(length):
+        square += np.float64(d[i]) * np.float64(d[i])
+    return square
 
 
-def _scaled_step(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    keep = hyper[0]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        scale = hyper[1 + t]
-        p, d = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        for i in range(p.size):
-            p[i] = moved(p[i], d[i], scale, keep)
+def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
+    return 0.0
 
 
-def _average_step(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    beta, lr, keep = hyper[0], hyper[1], hyper[2]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        rest = hyper[3 + t]
-        p, m = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        g = at(addresses[2, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], g[i], beta, rest)
-            p[i] = moved(p[i], m[i], lr, keep)
+# Through one chunk of the lists of one tensor, by how many lists the rule has and how many it writes.
 
 
-def _held_step(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, tau = hyper[0], hyper[1], hyper[2]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        for i in range(p.size):
-            p[i] = moved(p[i], held(g[i], tau), lr, keep)
+def _sweep_1_0(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+    return
 
 
-def _average_held_step(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, tau, beta, rest = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, m = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        g = at(addresses[2, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], g[i], beta, rest)
-            p[i] = moved(p[i], held(m[i], tau), lr, keep)
+def _sweep_2_1(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
+    for i in range(length):
+        x[i] = rule(x[i], g[i], w, n)
 
 
-def _held_average_step(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, tau, beta, rest = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, m = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        g = at(addresses[2, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], held(g[i], tau), beta, rest)
-            p[i] = moved(p[i], m[i], lr, keep)
+def _sweep_3_1(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
+    y = at(rows[2, t], start, length, w)
+    for i in range(length):
+        x[i] = rule(x[i], g[i], y[i], w, n)
 
 
-def _interpolate(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    eta, part = hyper[0], hyper[1]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, x = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        m = at(addresses[2, t], start, length, hyper)
-        for i in range(p.size):
-            step = eta * m[i]
-            p[i] = x[i] - part * step
-            x[i] = x[i] - step
+def _sweep_3_2(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
+    a = at(rows[2, t], start, length, w)
+    for i in range(length):
+        x[i], a[i] = rule(x[i], g[i], a[i], w, n)
 
 
-def _adaptive_first(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], hyper[5]
-    eps, one, normalized = hyper[6], hyper[7], hyper[10]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        m, v = at(addresses[2, t], start, length, hyper), at(addresses[3, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], g[i], beta1, rest1)
-            v[i] = blend(v[i], magnitude(g[i]), beta2, rest2)
-            step = adaptive(m[i], v[i], eps, one)
-            if normalized == one:
-                step = step / (v[i] + eps)
-            p[i] = moved(p[i], step, lr, keep)
+def _sweep_4_3(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
+    a, b = at(rows[2, t], start, length, w), at(rows[3, t], start, length, w)
+    for i in range(length):
+        x[i], a[i], b[i] = rule(x[i], g[i], a[i], b[i], w, n)
 
 
-def _adaptive_second(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], hyper[5]
-    eps, one, normalized = hyper[6], hyper[7], hyper[10]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        m, v = at(addresses[2, t], start, length, hyper), at(addresses[3, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], g[i], beta1, rest1)
-            v[i] = blend(v[i], g[i] * g[i], beta2, rest2)
-            tau = root(v[i])
-            step = adaptive(m[i], tau, eps, one)
-            if normalized == one:
-                step = step / (tau + eps)
-            p[i] = moved(p[i], step, lr, keep)
-
-
-def _adaptive_any(addresses, chunks, hyper, sums):  # type: ignore[no-untyped-def]
-    lr, keep, beta1, rest1, beta2, rest2 = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4], hyper[5]
-    eps, one, alpha, inverse, normalized = hyper[6], hyper[7], hyper[8], hyper[9], hyper[10]
-    for c in prange(chunks.shape[0]):
-        t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        p, g = at(addresses[0, t], start, length, hyper), at(addresses[1, t], start, length, hyper)
-        m, v = at(addresses[2, t], start, length, hyper), at(addresses[3, t], start, length, hyper)
-        for i in range(p.size):
-            m[i] = blend(m[i], g[i], beta1, rest1)
-            v[i] = blend(v[i], power(magnitude(g[i]), alpha), beta2, rest2)
-            tau = power(v[i], inverse)
-            step = adaptive(m[i], tau, eps, one)
-            if normalized == one:
-                step = step / (tau + eps)
-            p[i] = moved(p[i], step, lr, keep)
-
-
-KERNELS: dict[str, Callable[..., None]] = {
-    "square_sum": _square_sum,
-    "average_sum": _average_sum,
-    "average_decay_sum": _average_decay_sum,
-    "scaled_step": _scaled_step,
-    "average_step": _average_step,
-    "held_step": _held_step,
-    "average_held_step": _average_held_step,
-    "held_average_step": _held_average_step,
-    "interpolate": _interpolate,
-    "adaptive_first": _adaptive_first,
-    "adaptive_second": _adaptive_second,
-    "adaptive_any": _adaptive_any,
-}
+SWEEPS = {(1, 0): _sweep_1_0, (2, 1): _sweep_2_1, (3, 1): _sweep_3_1, (3, 2): _sweep_3_2, (4, 3): _sweep_4_3}
 
 
 @lru_cache(None)
 def _digest() -> str:
     """Changes with the formulas: Numba's disk cache would only notice a change of this file."""
     return hashlib.sha256(inspect.getsource(arithmetic).encode()).hexdigest()[:12]
+
+
+def _inlined(function: Any, names: dict[str, Any], **options: Any) -> Any:
+    import numba
+
+    copy = FunctionType(function.__code__, names, function.__name__)
+    return numba.njit(copy, error_model="numpy", **{"inline": "always", **options})
 
 
 @lru_cache(None)
@@ -248,41 +149,80 @@ def _namespace() -> dict[str, Any]:
         return numba.carray(pointer_to(address + start * like.itemsize, like), length)  # type: ignore[call-arg]
 
     names: dict[str, Any] = {"__name__": __name__, "np": np, "at": at, "math": arithmetic.math}
-    for name in ("select", "magnitude", "root", "power", "blend", "held", "adaptive", "moved"):
-        function = FunctionType(getattr(arithmetic, name).__code__, names, name)
-        names[name] = numba.njit(function, error_model="numpy", inline="always")
+    for name in ("select", "magnitude", "root", "power"):
+        names[name] = _inlined(getattr(arithmetic, name), names)
+    for function in arithmetic.FORMULAS:
+        names[function.__name__] = _inlined(function, names)
     return names
 
 
 @lru_cache(None)
-def compiled(name: str, parallel: bool) -> Callable[..., None]:
-    """A kernel, compiled when it is first called with a dtype."""
-    import numba
-
-    names = {**_namespace(), "prange": numba.prange if parallel else range}
-    source = KERNELS[name]
-    function = FunctionType(source.__code__, names, source.__name__)
-    function.__qualname__ = f"{source.__name__}_{'parallel' if parallel else 'serial'}_{_digest()}"
-    # Sums may be taken in any order; NaN and infinities keep their meaning.
-    fast = {"reassoc", "contract"} if name.endswith("_sum") else {"contract"}
-    return numba.njit(function, error_model="numpy", fastmath=fast, parallel=parallel, nogil=True, cache=True)
-
-
-def launch(name: str, addresses: np.ndarray, chunks: np.ndarray, hyper: np.ndarray, sums: np.ndarray) -> None:
-    """Run a kernel over all chunks.
+def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., None]:
+    """A rule's kernel, compiled when it is first called with a dtype.
 
     Args:
-        name: key of ``KERNELS``.
-        addresses: int64, one row for each list of tensors the kernel names.
-        chunks: int64, rows (tensor, start, length).
-        hyper: the kernel's numbers, in the tensors' dtype.
-        sums: float64, one entry a chunk, written by the kernels that sum.
+        name: key of ``arithmetic.RULES``.
+        parallel: over the chunks.
+        cache: keep the compiled code on disk.
+    """
+    import numba
+
+    this = arithmetic.RULES[name]
+    names = {**_namespace(), "prange": numba.prange if parallel else range}
+    for called, meaning in this.uses.items():
+        names[called] = names[meaning.__name__]
+    if this.function is not None:
+        names["rule"] = _inlined(this.function, names)
+    names["sweep"] = _inlined(SWEEPS[this.lists, this.outputs], names, inline="never", fastmath={"contract"})
+    # Sums may be taken in any order; NaN and infinities keep their meaning.
+    flags: Any = {"reassoc", "contract"} if this.sums else False
+    names["total"] = _inlined(_total if this.sums else _no_total, names, inline="never", fastmath=flags)
+    function = FunctionType(_walk.__code__, names, f"_{name}")
+    function.__qualname__ = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
+    return numba.njit(function, error_model="numpy", parallel=parallel, nogil=True, cache=cache)
+
+
+#: Numba's own threading layer cannot be entered twice at a time.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _ONE_AT_A_TIME
+    _ONE_AT_A_TIME = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def launch(name: str, *arguments: Any) -> None:
+    """Run a rule over all chunks.
+
+    Args:
+        name: key of ``arithmetic.RULES``.
+        arguments: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor, start, length)); the
+            numbers w (one row for all tensors, or one per tensor) and n (a tuple), in the tensors' dtype; sums
+            (float64, one entry per chunk).
     """
     threads = torch.get_num_threads()
-    if threads > 1 and chunks.shape[0] > 1:
-        import numba
+    if threads == 1 or arguments[1].shape[0] == 1:
+        _call(name, False, arguments)
+        return
+    import numba
 
+    with _ONE_AT_A_TIME:
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-        compiled(name, True)(addresses, chunks, hyper, sums)
-    else:
-        compiled(name, False)(addresses, chunks, hyper, sums)
+        _call(name, True, arguments)
+
+
+_CACHED = {"disk": True}
+
+
+def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> None:
+    if _CACHED["disk"]:
+        try:
+            compiled(name, parallel, True)(*arguments)
+            return
+        except Exception:  # the folder cannot be written, the disk is full, a file is damaged: nothing has run yet
+            _CACHED["disk"] = False
+    compiled(name, parallel, False)(*arguments)

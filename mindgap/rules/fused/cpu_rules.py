@@ -13,25 +13,28 @@ from mindgap.rules.fused import cpu
 from mindgap.rules.fused.plan import Job, Plan, chunk_table
 from mindgap.rules.schedule import unit_draw
 
+_NONE = np.zeros((1, 1))
 
-def _run(plan: Plan, name: str, lists: tuple[str, ...], numbers: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Launch a kernel over a plan; returns the sums by chunk."""
+
+def _run(job: Job, name: str, lists: tuple[str, ...], n: Sequence[float], w: np.ndarray = _NONE) -> np.ndarray:
+    """Launch a rule's kernel over a job's tensors; returns the sums by chunk."""
+    plan = job.plan
     kept = plan.kept.get("cpu")
     if kept is None:
         table = chunk_table(plan.sizes, cpu.CHUNK)
         kept = plan.kept["cpu"] = (table, np.zeros(len(table)), cpu.DTYPES[plan.dtype])
     table, sums, dtype = kept
     if len(table):
-        cpu.launch(name, plan.addresses(lists), table, np.asarray(numbers, dtype=dtype), sums)
+        cpu.launch(name, plan.addresses(lists), table, w.astype(dtype), tuple(map(dtype, n)), sums)
     return sums
 
 
-def _length(sums: np.ndarray, plan: Plan, lists: str) -> float:
+def _length(sums: np.ndarray, plan: Plan, name: str) -> float:
     square = float(sums.sum())
     # Sums of float64 squares leave their range beyond 1e±150; float32 squares never do.
     if 1e-280 < square < 1e300 or math.isnan(square):
         return math.sqrt(square)
-    return float(robust_norm(plan.tensors(lists), wide=True))
+    return float(robust_norm(plan.tensors(name), wide=True))
 
 
 def norms(plan: Plan, sums: np.ndarray, name: str, *, by_tensor: bool) -> np.ndarray:
@@ -47,52 +50,47 @@ def norms(plan: Plan, sums: np.ndarray, name: str, *, by_tensor: bool) -> np.nda
     return lengths
 
 
-def square_norm(jobs: Sequence[Job]) -> float:
+def gradient_norm(jobs: Sequence[Job]) -> float:
     """Norm of all gradients."""
-    return _joined([_length(_run(j.plan, "square_sum", ("grad",), [0.0]), j.plan, "grad") for j in jobs])
+    return _joined([_length(_run(job, "norm", ("grad",), [0.0]), job.plan, "grad") for job in jobs])
 
 
 def _joined(parts: Sequence[float]) -> float:
     return parts[0] if len(parts) == 1 else math.hypot(*parts)
 
 
-def _keep(job: Job) -> tuple[float, float]:
-    lr = float(job.lr)
-    return lr, 1.0 - lr * job.decay
+def _common(job: Job) -> tuple[float, float, float, float]:
+    """Step size, what weight decay keeps, β, and the gradient's weight in the average."""
+    lr, beta = float(job["lr"]), job["beta"]
+    return lr, 1.0 - lr * job["decay"], beta, job["sign"] * (1.0 - beta)
 
 
-def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dict[str, Any]:
-    """GClip (``kind="clip"``) and NormalizedSGD (``"normalize"``): x ← x − η·c(‖d‖)·d."""
-    own, names = [], []
+def scaled(jobs: Sequence[Job]) -> dict[str, Any]:
+    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
+    scope, own, names = jobs[0].record.scope, [], []
     for job in jobs:
-        averaged = job.beta > 0 and not on_gradient
+        _, _, beta, rest = _common(job)
+        averaged = beta > 0 and job["order"] == "momentum"
         names.append("momentum" if averaged else "grad")
-        if averaged:
-            sums = _run(job.plan, "average_sum", ("momentum", "grad"), [job.beta, job.sign * (1.0 - job.beta)])
-        else:
-            sums = _run(job.plan, "square_sum", ("grad",), [0.0])
+        sums = _run(job, *(("average", ("momentum", "grad"), [beta, rest]) if averaged else ("norm", ("grad",), [0.0])))
         own.append(norms(job.plan, sums, names[-1], by_tensor=scope == "tensor"))
-    total = _joined([float(n) for part in own for n in part]) if len(own) > 1 or len(own[0]) > 1 else float(own[0][0])
+    total = _joined([float(n) for part in own for n in part])
     shares, terms = [], []
     for job, part, name in zip(jobs, own, names):
         length = np.array([total]) if scope == "all" else part
-        level = job.numbers["level"]
+        level = job["level"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            if kind == "clip":
+            if job["kind"] == "clip":
                 factor = np.minimum(level / length, 1.0)
                 shares.append(float((length > level).mean()))
             else:
                 factor = np.where(length + level == 0, 0.0, 1.0 / (length + level))
-        lr, keep = _keep(job)
-        count = len(job.plan.sizes)
-        if job.beta > 0 and on_gradient:
-            rests = np.broadcast_to(job.sign * (1.0 - job.beta) * factor, count)
-            numbers = np.concatenate([[job.beta, lr, keep], rests])
-            _run(job.plan, "average_step", ("param", "momentum", "grad"), numbers)
+        lr, keep, beta, rest = _common(job)
+        if beta > 0 and name == "grad":
+            _run(job, "average_step", ("param", "grad", "momentum"), [lr, keep, beta, rest], factor[:, None])
             continue
-        sign = job.sign if name == "grad" else 1.0
-        numbers = np.concatenate([[keep], np.broadcast_to(sign * lr * factor, count)])
-        _run(job.plan, "scaled_step", ("param", name), numbers)
+        sign = job["sign"] if name == "grad" else 1.0
+        _run(job, "scaled", ("param", name), [lr, keep], sign * lr * factor[:, None])
         terms.append((lr * factor, part))
     notes: dict[str, Any] = {"direction": total}
     if shares:
@@ -102,30 +100,24 @@ def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dic
     return notes
 
 
-def coordinate(jobs: Sequence[Job], on_gradient: bool) -> dict[str, Any]:
+def coordinate(jobs: Sequence[Job]) -> dict[str, Any]:
     """CClip: x ← x − η·min{τ/|m|, 1}·m."""
     for job in jobs:
-        lr, keep = _keep(job)
-        tau = float(job.numbers["level"])
-        if job.beta == 0:
-            _run(job.plan, "held_step", ("param", "grad"), [job.sign * lr, keep, tau])
-            continue
-        name = "held_average_step" if on_gradient else "average_held_step"
-        rest = job.sign * (1.0 - job.beta)
-        _run(job.plan, name, ("param", "momentum", "grad"), [lr, keep, tau, job.beta, rest])
+        lr, keep, beta, rest = _common(job)
+        name = "held_step" if not beta else "held_average" if job["order"] == "gradient" else "average_held"
+        lists = ("param", "grad", "momentum") if beta else ("param", "grad")
+        _run(job, name, lists, [lr, keep, job["level"], beta, rest, job["sign"]])
     return {}
 
 
 def adaptive(jobs: Sequence[Job]) -> dict[str, Any]:
     """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m."""
     for job in jobs:
-        lr, keep = _keep(job)
-        beta2, alpha, eps = job.numbers["beta2"], job.numbers["alpha"], job.numbers["eps"]
-        normalized = job.numbers["normalized"]
-        name = {1.0: "adaptive_first", 2.0: "adaptive_second"}.get(alpha, "adaptive_any")
-        weights = [job.beta, job.sign * (1.0 - job.beta), beta2, 1.0 - beta2]
-        rest = [eps, 1.0, alpha, 1.0 / alpha, float(normalized)]
-        _run(job.plan, name, ("param", "grad", "momentum", "moment"), [lr, keep, *weights, *rest])
+        lr, keep, beta, rest = _common(job)
+        beta2, alpha = job["beta2"], job["alpha"]
+        order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
+        numbers = [lr, keep, beta, rest, beta2, 1.0 - beta2, alpha, 1.0 / alpha, job["eps"], 1.0]
+        _run(job, f"adaptive_{order}_{job['form']}", ("param", "grad", "momentum", "moment"), numbers)
     return {}
 
 
@@ -133,20 +125,16 @@ def interpolated(jobs: Sequence[Job]) -> dict[str, Any]:
     """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
     own = []
     for job in jobs:
-        rest = job.sign * (1.0 - job.beta)
-        if job.decay:
-            # The decay is added to the gradient, whose sign it follows back.
-            numbers = [job.beta, rest, job.sign * job.decay]
-            sums = _run(job.plan, "average_decay_sum", ("m", "grad", "param"), numbers)
-        else:
-            sums = _run(job.plan, "average_sum", ("m", "grad"), [job.beta, rest])
-        own.append(_length(sums, job.plan, "m"))
+        _, _, beta, rest = _common(job)
+        # The decay is added to the gradient, whose sign it follows back.
+        name, lists = ("average_decay", ("m", "grad", "param")) if job["decay"] else ("average", ("m", "grad"))
+        own.append(_length(_run(job, name, lists, [beta, rest, job["sign"] * job["decay"]]), job.plan, "m"))
     total = _joined(own)
     terms = []
     for job, part in zip(jobs, own):
-        size = job.numbers["p"] * total + job.numbers["q"]
-        eta = float(job.lr) / size if size != 0 else 0.0
-        draw = unit_draw(job.numbers["seed"], job.numbers["k"])
-        _run(job.plan, "interpolate", ("param", "x", "m"), [eta, draw])
+        size = job["p"] * total + job["q"]
+        eta = float(job["lr"]) / size if size != 0 else 0.0
+        draw = unit_draw(job["seed"], job["k"])
+        _run(job, "interpolate", ("param", "m", "x"), [0.0], np.array([[eta, draw]]))
         terms.append((eta, part))
     return {"direction": total, "update": terms}

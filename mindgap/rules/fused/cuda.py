@@ -39,6 +39,14 @@ def unavailable() -> str | None:
     return None
 
 
+def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
+    """Why a parameter and a gradient of these dtypes cannot be used, or None if they can."""
+    for name, kind in (("parameter", dtype), ("gradient", grad)):
+        if kind not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"the CUDA kernels take float32, bfloat16 and float16, a {name} has {kind}"
+    return None
+
+
 _RUNNERS: dict[Any, Any] = {}
 
 
@@ -147,7 +155,7 @@ def kernels() -> SimpleNamespace:
         counts = [a for a in ("n", "begin", "end", "first", "last", "base") if a in inspect.signature(copy).parameters]
         return triton.jit(copy, do_not_specialize=counts)
 
-    for name in ("blend", "held", "adaptive", "moved"):
+    for name in ("blend", "held", "clipped", "moved"):
         names[name] = taken(getattr(arithmetic, name), name)
     for function in HELPERS:
         names[function.__name__[1:]] = taken(function, function.__name__)

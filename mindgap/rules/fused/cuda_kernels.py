@@ -89,7 +89,7 @@ def _adaptive_part(
     else:
         moment = blend(moment, power(magnitude(gradient), alpha), beta2, rest2)
         tau = power(moment, inverse)
-    step = adaptive(momentum, tau, eps, 1.0)
+    step = clipped(momentum, tau, eps, 1.0)
     if NORMALIZED:
         step = step / (tau + eps)
     put(m, offset, size, momentum, FULL)

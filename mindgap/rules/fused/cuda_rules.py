@@ -75,7 +75,7 @@ class _Tables:
             self._captured.append((host, table))
             return table
         if names not in self._spare and plan.lasting:
-            blank = torch.empty(rows.shape, dtype=torch.int64)
+            blank = torch.empty(rows.shape, dtype=torch.int64, device="cpu")
             pairs = [(blank.pin_memory() if device.type == "cuda" else blank, blank.to(device)) for _ in range(RESERVE)]
             self._spare[names] = pairs
         return _to(rows, device)
@@ -109,7 +109,7 @@ def _type(dtype: torch.dtype) -> Any:
 
 def _rate(job: Job, like: Tensor) -> tuple[float, Tensor, bool]:
     """A step size as a number, or as memory for the kernel to read."""
-    lr = job.lr
+    lr = job["lr"]
     if isinstance(lr, Tensor) and lr.device.type == like.device.type:
         return 0.0, lr, True
     return float(lr), like, False
@@ -153,7 +153,7 @@ def _part(sums: Tensor, begin: int, end: int) -> Tensor:
     return sums if end - begin == sums.numel() else sums[begin:end]
 
 
-def square_norm(jobs: Sequence[Job]) -> float:
+def gradient_norm(jobs: Sequence[Job]) -> float:
     """Norm of all gradients (waits for the device)."""
     sums, parts = _shared_sums(jobs)
     for job, (begin, end) in zip(jobs, parts):
@@ -172,11 +172,6 @@ def guard(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     return held.flag, held.skips
 
 
-def _flag(jobs: Sequence[Job]) -> Tensor | None:
-    """The flag of this step, where gradients that are not finite are to be skipped."""
-    return jobs[0].numbers.get("flag")
-
-
 def _factors(
     jobs: Sequence[Job], sums: Tensor, parts: list[tuple[int, int]], kind: int, together: bool, flag: Tensor | None
 ) -> None:
@@ -185,11 +180,11 @@ def _factors(
         held = tables(job.plan)
         lr, lr_at, lr_read = _rate(job, held.numbers)
         first, last = (0, parts[-1][1]) if together else (begin, end)
-        level = float(job.numbers["p"] if kind == 2 else job.numbers["level"])
+        level = float(job["p"] if kind == 2 else job["level"])
         q, base, counter = 0.0, 2**40, held.first_of
         if kind == 2:
-            q, base, counter = float(job.numbers["q"]), draw_base(job.numbers["seed"]), _counter(job, held)
-        decay = 0.0 if kind == 2 else job.decay
+            q, base, counter = float(job["q"]), draw_base(job["seed"]), _counter(job, held)
+        decay = 0.0 if kind == 2 else job["decay"]
         with _on(job.plan):
             cuda.launch(
                 "factor", 1, (sums, held.numbers, held.tally, lr_at, held.flag if flag is None else flag, counter),
@@ -200,12 +195,12 @@ def _factors(
 
 def _sign(job: Job) -> float:
     # Momentum has the sign already.
-    return job.sign if job.numbers.get("bare") else 1.0
+    return job["sign"] if not job.record.numbers.get("beta") else 1.0
 
 
 def _counter(job: Job, held: _Tables) -> Tensor:
     """The step number in device memory; it follows the host's where steps were made outside the kernels."""
-    k = job.numbers["k"]
+    k = job["k"]
     if held.counter is None:
         held.counter = torch.full((), k - 1, dtype=torch.int64, device=job.plan.device)
     elif k != held.host_k + 1:
@@ -214,9 +209,9 @@ def _counter(job: Job, held: _Tables) -> Tensor:
     return held.counter
 
 
-def counted(plan: Plan, k: int) -> bool:
-    """Whether the device will count the next step as number k by itself, or does not count; notes that it was made."""
-    held = tables(plan)
+def counted(job: Job) -> bool:
+    """Whether the device counts the next step as its number k by itself, or does not count; notes that it was made."""
+    held, k = tables(job.plan), int(job.record.numbers.get("k", 0))
     if held.counter is not None and k != held.host_k + 1:
         return False
     held.host_k = k
@@ -262,77 +257,73 @@ def _notes(jobs: Sequence[Job], **more: Any) -> dict[str, Any]:
     return {"direction": [(1.0, h.own) for h in held], "update": [(h.step, h.own) for h in held], **more}
 
 
-def scaled(jobs: Sequence[Job], scope: str, kind: str, on_gradient: bool) -> dict[str, Any]:
-    """GClip (``kind="clip"``) and NormalizedSGD (``"normalize"``): x ← x − η·c(‖d‖)·d."""
-    flag = _flag(jobs)
+def scaled(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
+    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
+    scope, kind, on_gradient = jobs[0].record.scope, jobs[0]["kind"], jobs[0]["order"] == "gradient"
     sums, parts = _shared_sums(jobs)
     for job, (begin, end) in zip(jobs, parts):
-        averaged = job.beta > 0 and not on_gradient
-        job.numbers["bare"] = job.beta == 0
-        numbers = (float(job.beta), job.sign * (1.0 - job.beta), 0.0)
+        averaged = job["beta"] > 0 and not on_gradient
+        numbers = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), 0.0)
         summed = ("grad", "momentum") if averaged else ("grad",)
         _sums(job, 1 if averaged else 0, summed, numbers, _part(sums, begin, end), flag)
     _factors(jobs, sums, parts, 0 if kind == "clip" else 1, scope == "all", flag)
     for job in jobs:
         held = tables(job.plan)
-        if job.beta > 0 and on_gradient:
+        if job["beta"] > 0 and on_gradient:
             lr, lr_at, read = _rate(job, held.numbers)
-            rest = job.sign * (1.0 - job.beta)
+            rest = job["sign"] * (1.0 - job["beta"])
             constants = {"G": _type(job.plan.grad_dtype), "LR_AT": read}
             lists = ("param", "momentum", "grad")
-            _launch(job, "average", lists, flag, (held.numbers, lr_at), (lr, float(job.beta), rest), **constants)
+            _launch(job, "average", lists, flag, (held.numbers, lr_at), (lr, float(job["beta"]), rest), **constants)
         else:
-            name = "momentum" if job.beta > 0 else "grad"
-            dtype = torch.float32 if job.beta > 0 else job.plan.grad_dtype
+            name = "momentum" if job["beta"] > 0 else "grad"
+            dtype = torch.float32 if job["beta"] > 0 else job.plan.grad_dtype
             _launch(job, "scaled", ("param", name), flag, (held.numbers,), D=_type(dtype))
     notes = _notes(jobs)
     if kind == "clip":
         notes["tallies"] = [tables(job.plan).tally for job in jobs]
-    if on_gradient and any(job.beta > 0 for job in jobs):
+    if on_gradient and any(job["beta"] > 0 for job in jobs):
         del notes["update"]
     return notes
 
 
-def coordinate(jobs: Sequence[Job], on_gradient: bool) -> dict[str, Any]:
+def coordinate(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
     """CClip: x ← x − η·min{τ/|m|, 1}·m."""
-    flag = _flag(jobs)
     for job in jobs:
         held = tables(job.plan)
         lr, lr_at, read = _rate(job, held.numbers)
-        form = 0 if job.beta == 0 else (2 if on_gradient else 1)
+        form = 0 if job["beta"] == 0 else (2 if job["order"] == "gradient" else 1)
         lists = ("param", "grad") if form == 0 else ("param", "grad", "momentum")
-        sign = job.sign if form == 0 else 1.0
-        numbers = (float(job.numbers["level"]), float(job.beta), job.sign * (1.0 - job.beta), sign)
+        sign = job["sign"] if form == 0 else 1.0
+        numbers = (float(job["level"]), float(job["beta"]), job["sign"] * (1.0 - job["beta"]), sign)
         constants = {"G": _type(job.plan.grad_dtype), "FORM": form, "LR_AT": read}
-        _launch(job, "held", lists, flag, (lr_at,), (lr, float(job.decay), *numbers), **constants)
+        _launch(job, "held", lists, flag, (lr_at,), (lr, float(job["decay"]), *numbers), **constants)
     return {}
 
 
-def adaptive(jobs: Sequence[Job]) -> dict[str, Any]:
+def adaptive(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
     """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m."""
-    flag = _flag(jobs)
     for job in jobs:
         held = tables(job.plan)
         lr, lr_at, read = _rate(job, held.numbers)
-        beta2, alpha, eps = job.numbers["beta2"], float(job.numbers["alpha"]), float(job.numbers["eps"])
-        weights = (float(job.beta), job.sign * (1.0 - job.beta), float(beta2), 1.0 - beta2)
+        beta2, alpha, eps = job["beta2"], float(job["alpha"]), float(job["eps"])
+        weights = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), float(beta2), 1.0 - beta2)
         mode = {1.0: 1, 2.0: 2}.get(alpha, 0)
         constants = {"G": _type(job.plan.grad_dtype), "MODE": mode, "LR_AT": read}
         lists = ("param", "grad", "momentum", "moment")
-        numbers = (lr, float(job.decay), *weights, alpha, 1.0 / alpha, eps)
-        normalized = bool(job.numbers["normalized"])
+        numbers = (lr, float(job["decay"]), *weights, alpha, 1.0 / alpha, eps)
+        normalized = job["form"] == "normalized"
         _launch(job, "adaptive", lists, flag, (lr_at,), numbers, NORMALIZED=normalized, **constants)
     return {}
 
 
-def interpolated(jobs: Sequence[Job]) -> dict[str, Any]:
+def interpolated(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
     """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
-    flag = _flag(jobs)
     sums, parts = _shared_sums(jobs)
     for job, (begin, end) in zip(jobs, parts):
-        lists = ("grad", "m", "param") if job.decay else ("grad", "m")
-        numbers = (float(job.beta), job.sign * (1.0 - job.beta), job.sign * job.decay)
-        _sums(job, 2 if job.decay else 1, lists, numbers, _part(sums, begin, end), flag)
+        lists = ("grad", "m", "param") if job["decay"] else ("grad", "m")
+        numbers = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), job["sign"] * job["decay"])
+        _sums(job, 2 if job["decay"] else 1, lists, numbers, _part(sums, begin, end), flag)
     _factors(jobs, sums, parts, 2, True, flag)
     for job in jobs:
         held = tables(job.plan)

@@ -1,11 +1,10 @@
-"""What a fused step knows between steps: which tensors, where they lie, and how they are cut into chunks."""
+"""What a fused step works on: the optimizer's record, the tensors, where they lie, and how they are cut into chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,47 @@ import torch
 from torch import Tensor
 
 _POINTER: Any = torch._C.TensorBase.data_ptr
+NARROW = (torch.bfloat16, torch.float16)
 
 
-def _at(tensors: Sequence[Any], pointers: list[int]) -> bool:
-    """Whether all tensors lie at these addresses."""
-    return list(map(_POINTER, tensors)) == pointers
+@dataclass(frozen=True)
+class FusedRecord:
+    """All that the fused engine reads of an optimizer, for one parameter group at one step.
+
+    Attributes:
+        rule: which rule of the engine makes the step (``scaled``, ``coordinate``, ``adaptive``, ``interpolated``).
+        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
+        states: names of the states that the rule reads or writes, one tensor per parameter each.
+        scope: over which parameters the rule takes a norm; None where it takes none.
+        started: states that the optimizer itself must have made before (the others start at zero).
+        refusal: why these settings have no fused form; None where they have one.
+    """
+
+    rule: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    states: tuple[str, ...] = ()
+    scope: str | None = None
+    started: tuple[str, ...] = ()
+    refusal: str | None = None
+
+    @classmethod
+    def of(cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **more: Any) -> FusedRecord:
+        """A record with the settings that every group has.
+
+        Example:
+            >>> group = {"lr": 0.1, "weight_decay": 0.0, "maximize": False}
+            >>> FusedRecord.of("scaled", group, {"beta": 0.9}).numbers
+            {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'beta': 0.9}
+        """
+        common = {"lr": group["lr"], "decay": group["weight_decay"], "sign": -1.0 if group["maximize"] else 1.0}
+        for name, value in numbers.items():
+            if isinstance(value, Tensor):  # a function of the step may return one
+                if value.device.type != "cpu" or value.numel() != 1:
+                    more["refusal"] = f"{name} is a tensor"
+                else:
+                    value = value.item()
+            common[name] = value
+        return cls(rule, common, **more)
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -38,6 +73,43 @@ def same_memory_order(first: Tensor, second: Tensor) -> bool:
     return first.permute(order).is_contiguous()
 
 
+def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | None:
+    """Why raw-memory kernels cannot work on a parameter, its gradient and its states; None where they can.
+
+    Example:
+        >>> p = torch.zeros(3)
+        >>> obstacle(p, torch.zeros(3), {"momentum": torch.zeros(4)})
+        'momentum has shape (4,) where its parameter has (3,)'
+    """
+    wide = torch.float32 if p.dtype in NARROW else p.dtype
+    if p.is_complex():
+        return "a parameter is complex"
+    for name, t in (("a parameter", p), ("a gradient", grad), *states.items()):
+        if type(t) is not Tensor and type(t) is not torch.nn.Parameter:
+            return f"{name} is a tensor subclass ({type(t).__name__})"
+        if t.layout != torch.strided:
+            return f"{name} is not dense"
+        if t.device != p.device:
+            return f"{name} lies on {t.device} and its parameter on {p.device}"
+        if t.shape != p.shape:
+            return f"{name} has shape {tuple(t.shape)} where its parameter has {tuple(p.shape)}"
+        if t.is_neg() or t.is_conj():
+            return f"{name} is negated or conjugated when it is read"
+        if t.is_inference() and t is not grad:
+            return f"{name} is an inference tensor"
+        if name in states and t.dtype != wide:
+            return f"{name} has {t.dtype} where {wide} is needed"
+        if not same_memory_order(p, t):
+            return f"{name} of shape {tuple(t.shape)} has holes in memory, or another order than its parameter"
+        try:
+            missing = t.numel() and not t.data_ptr()
+        except RuntimeError:  # a wrapper of torch.func
+            missing = True
+        if missing and p.device.type != "meta":
+            return f"{name} has no memory of its own"
+    return None
+
+
 @lru_cache(64)
 def chunk_table(sizes: tuple[int, ...], chunk: int) -> np.ndarray:
     """Rows (tensor, start, length), at most ``chunk`` elements each.
@@ -53,57 +125,83 @@ def chunk_table(sizes: tuple[int, ...], chunk: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, 3), dtype=np.int64)
 
 
+class Forms:
+    """Notices when tensors no longer have the type, dtype, device, sizes, strides and flags that they had.
+
+    torch.compile's guards compare all of it in C, at 0.1 µs per tensor. They also say no for reasons that do not
+    matter here (the grad mode, one tensor given twice), so their no is looked at again in Python.
+
+    Example:
+        >>> a = torch.zeros(2, 3)
+        >>> forms = Forms([a])
+        >>> forms.match([torch.ones(2, 3)]), forms.match([torch.ones(3, 2).t()]), forms.match([a.double()])
+        (True, False, False)
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._known = [_form(t) for t in tensors]
+        try:
+            from torch._C._dynamo.guards import TensorGuards
+
+            sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+            kept: dict[str, Any] = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
+            self._check: Any = TensorGuards(*tensors, **kept).check
+        except Exception:  # no public name: another torch may not have it
+            self._check = lambda *tensors: False
+
+    def match(self, tensors: Sequence[Any]) -> bool:
+        """Whether the tensors have the known forms; False also where one is None."""
+        return self._check(*tensors) or [None if t is None else _form(t) for t in tensors] == self._known
+
+
+def _form(t: Tensor) -> tuple[Any, ...]:
+    strides = t.stride() if t.layout == torch.strided else None
+    return (type(t), t.dtype, t.device, t.layout, t.shape, strides, t.is_neg(), t.is_conj(), t.is_inference())
+
+
 class Plan:
     """The tensors of one group that share device and dtypes, and where they lie.
 
     Args:
-        owners: the parameters, whose ``grad`` is read anew at every step.
+        owners: the parameters.
         grads: their gradients now.
-        states: name -> one tensor a parameter.
-        homes: for each parameter the dict in which the optimizer keeps these states, so that a replaced one is seen.
+        states: name -> one tensor per parameter.
+        lasting: whether the plan is kept for further steps, at which ``owners`` give the gradients anew.
     """
 
     def __init__(
-        self, owners: list[Tensor], grads: list[Tensor], states: dict[str, list[Tensor]], homes: list[dict[str, Any]]
+        self, owners: list[Tensor], grads: list[Tensor], states: dict[str, list[Tensor]], lasting: bool = True
     ) -> None:
-        self.owners, self.states, self.homes = owners, states, homes
+        self.owners, self.states, self.lasting = owners, states, lasting
         self.device, self.dtype, self.grad_dtype = owners[0].device, owners[0].dtype, grads[0].dtype
         self.sizes = tuple(p.numel() for p in owners)
         self.total = sum(self.sizes)
-        self._lay = ([p.data_ptr() for p in owners], [p.stride() for p in owners])
-        self._grads = ([g.data_ptr() for g in grads], [g.stride() for g in grads])
-        self._fixed = {name: [t.data_ptr() for t in tensors] for name, tensors in states.items()}
+        self._grads = None if lasting else grads
+        self._fixed = [*owners, *(t for tensors in states.values() for t in tensors)]
+        self._forms = Forms([*self._fixed, *grads])
+        self._pointers = list(map(_POINTER, [*self._fixed, *grads]))
         self._rows: dict[tuple[str, ...], Any] = {}
         #: How often gradients were found at other addresses.
         self.moves = 0
-        #: Whether the plan is kept for further steps (plans over the pieces of DTensors are not).
-        self.lasting = True
         #: Room for what an engine wants to keep with the plan (device tables, buffers).
         self.kept: dict[Any, Any] = {}
 
     def fresh(self) -> bool:
-        """Whether the plan still describes the tensors; follows gradients that moved.
+        """Whether the plan still describes the tensors' memory; follows gradients that moved.
 
-        Runs at every step for every tensor, so it walks through them in C (``map``) and not in Python.
+        Runs at every step for every tensor, so it walks through them in C and not in Python.
         """
-        grads = [p.grad for p in self.owners]
-        try:
-            for name, tensors in self.states.items():
-                if not all(map(is_, map(itemgetter(name), self.homes), tensors)):
-                    return False
-            if not _at(self.owners, self._lay[0]):
-                return False
-            still = _at(grads, self._grads[0])
-        except (TypeError, KeyError, RuntimeError):  # a gradient or a state is missing
+        everything = [*self._fixed, *[p.grad for p in self.owners]]
+        if not self._forms.match(everything):
             return False
-        if not still:
-            if any(g is None for g in grads):
+        pointers = list(map(_POINTER, everything))
+        if pointers != self._pointers:
+            fixed = len(self._fixed)
+            if pointers[:fixed] != self._pointers[:fixed] or not all(
+                at or not size for at, size in zip(pointers[fixed:], self.sizes)
+            ):
                 return False
-            pointers = list(map(_POINTER, grads))
-            strides = [g.stride() for g in grads]  # type: ignore[union-attr]
-            if strides != self._grads[1] or any(g.dtype is not self.grad_dtype for g in grads):  # type: ignore[union-attr]
-                return False
-            self._grads = (pointers, strides)
+            self._pointers = pointers
             self.moves += 1
             self._rows.clear()
         return True
@@ -112,8 +210,9 @@ class Plan:
         """One row of addresses for each named list: ``param``, ``grad`` or a state."""
         rows = self._rows.get(names)
         if rows is None:
-            known = {"param": self._lay[0], "grad": self._grads[0], **self._fixed}
-            rows = self._rows[names] = np.array([known[name] for name in names], dtype=np.int64)
+            table = np.array(self._pointers, dtype=np.int64).reshape(len(self.states) + 2, -1)
+            order = ("param", *self.states, "grad")
+            rows = self._rows[names] = table[[order.index(name) for name in names]]
         return rows
 
     def tensors(self, name: str) -> list[Tensor]:
@@ -121,26 +220,17 @@ class Plan:
         if name == "param":
             return self.owners
         if name == "grad":
-            return [p.grad for p in self.owners]  # type: ignore[misc]
+            return self._grads or [p.grad for p in self.owners]  # type: ignore[misc]
         return self.states[name]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One plan with the numbers of its group for one step.
-
-    Attributes:
-        plan: the tensors.
-        lr: η, a number or a 0-dim tensor.
-        decay: weight decay.
-        sign: −1 to ascend.
-        beta: weight of the memory.
-        numbers: what else the rule needs.
-    """
+    """One plan with the record of its group for one step."""
 
     plan: Plan
-    lr: Any
-    decay: float
-    sign: float
-    beta: float
-    numbers: dict[str, Any]
+    record: FusedRecord
+
+    def __getitem__(self, name: str) -> Any:
+        """A number of the record."""
+        return self.record.numbers[name]
