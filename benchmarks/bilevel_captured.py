@@ -77,7 +77,7 @@ def part_captured(options: Any) -> None:
     problem, _ = cleaning_problem(device)
     cut = {level: [problem.data(level).fetch(s) for s in _tokens(problem, level)] for level in ("lower", "upper")}
     method = METHODS["soba"](lr_x=Constant(X), lr_y=Constant(Y))
-    start = method.init(problem)
+    start = method.start(problem)
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     hand = hand_eager_soba(problem, steps)
     calls: dict[str, Any] = {

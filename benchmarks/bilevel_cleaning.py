@@ -69,7 +69,7 @@ def part_cleaning(options: Any) -> None:
     method = METHODS["soba"](lr_x=Constant(X), lr_y=Constant(Y))
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
 
-    start = method.init(problem)
+    start = method.start(problem)
 
     def ours() -> None:
         Eager().run(start, steps, None, None)

@@ -28,7 +28,7 @@ LOWER, UPPER = Sample(3), Sample(5)
 def a_point(problem: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Where 300 iterations of SOBA have come to, with weights that differ."""
     method = METHODS["soba"](lr_x=Constant(0.01), lr_y=Constant(0.05))
-    state = Eager().run(method.init(problem), 300, None, None)
+    state = Eager().run(method.start(problem), 300, None, None)
     noise = torch.randn(problem.dim_x, generator=torch.Generator().manual_seed(1))
     return (state.x + noise.to(state.x.dtype)), state.y
 
@@ -122,8 +122,8 @@ def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -
     exact_oracle = TorchOracle(double)
     at = x.double(), y.double()
     f_x, f_y = exact_oracle.upper(*at, UPPER)
-    z = conjugate_gradients(exact_oracle, *at, f_y, LOWER, tol=1e-9, most=5000)
-    exact = f_x - exact_oracle.mixed(*at, z, LOWER)
+    hessian, mixed = exact_oracle.operator(*at, LOWER)
+    exact = f_x - mixed(conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9))
     eta = 1.0 / largest_eigenvalue(exact_oracle, *at)
     warnings.simplefilter("ignore", FutureWarning)  # TorchOpt warns at every call
     for products in (10, 80):

@@ -90,7 +90,7 @@ def part_rnn(options: Any) -> None:
     hand = hand_eager_slip(problem, steps)
 
     def ours() -> None:
-        Eager().run(method.init_with(oracle, 0), steps, None, None, keep=False)  # as solve does
+        Eager().run(method.start_with(oracle, 0), steps, None, None, keep=False)  # as solve does
         sync()
 
     candidates: dict[str, Callable[[], Any]] = {"ours": ours, "by hand": lambda: (hand(), sync())}

@@ -126,15 +126,16 @@ def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll:
     if name == "srba":
         settings["period"] = max((problem.lower_data.batches + problem.upper_data.batches) // 2, 2)
     method = METHODS[name.split("-")[0]](**settings)
-    period = len(method.kinds())
+    plan = method.plan()
+    period = len(plan.period)
     steps = max(steps // period, 1) * period
     chunk = steps if period > 64 else min(steps, 8192) // period * period
     backend = JaxBackend(*losses, chunk=max(chunk, period), unroll=unroll)
     oracle = backend.oracle(problem, method, 0, False)
     state = backend.start(method, oracle, 0)
     begin = clock()
-    if method.prelude():
-        state = backend.run(state, len(method.prelude()), None, None)
+    if plan.first:
+        state = backend.run(state, len(plan.first), None, None)
 
     def ours() -> None:
         jax.block_until_ready(backend.run(state, steps, None, None).values)

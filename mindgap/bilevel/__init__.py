@@ -1,10 +1,14 @@
-"""Stochastic bilevel methods behind one interface."""
+"""Stochastic bilevel methods behind one interface.
+
+``METHODS`` lists them without importing torch; every other name imports it when first used.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from mindgap.base.lazy import lazy_names
+from mindgap.bilevel.registry import METHODS
 
 if TYPE_CHECKING:
     from mindgap.bilevel.checkpoint import load_state, pack_state, save_state, unpack_state
@@ -12,10 +16,10 @@ if TYPE_CHECKING:
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
     from mindgap.bilevel.methods.amigo import AmIGO
-    from mindgap.bilevel.methods.bo_rep import BOREP
+    from mindgap.bilevel.methods.borep import BOREP
     from mindgap.bilevel.methods.bsa import BSA
     from mindgap.bilevel.methods.f2sa import F2SA
-    from mindgap.bilevel.methods.ma_soba import MASOBA
+    from mindgap.bilevel.methods.masoba import MASOBA
     from mindgap.bilevel.methods.mrbo import MRBO
     from mindgap.bilevel.methods.saba import SABA
     from mindgap.bilevel.methods.slip import SLIP
@@ -31,88 +35,21 @@ if TYPE_CHECKING:
     from mindgap.bilevel.sample import FULL, Batches, Sample, Stream
     from mindgap.bilevel.schedules import Constant, Power
     from mindgap.bilevel.solver import Solution, solve
-    from mindgap.bilevel.table import METHODS
-    from mindgap.bilevel.upper import TorchStep
+    from mindgap.bilevel.steps import TorchStep
 
-_WHERE = {
-    "BilevelProblem": "problem",
-    "Bound": "problem",
-    "FULL": "sample",
-    "Batches": "sample",
-    "Sample": "sample",
-    "Stream": "sample",
-    "METHODS": "table",
-    "Solution": "solver",
-    "solve": "solver",
-    "exact_hypergradient": "exact",
-    "hyper_objective": "exact",
-    "lower_solution": "exact",
-    "load_state": "checkpoint",
-    "pack_state": "checkpoint",
-    "save_state": "checkpoint",
-    "unpack_state": "checkpoint",
-    "Method": "method",
-    "State": "method",
-    "TorchOracle": "oracles",
-    "TorchStep": "upper",
-    "Constant": "schedules",
-    "Power": "schedules",
-    "SLIP": "methods.slip",
-    "BOREP": "methods.bo_rep",
-    "BSA": "methods.bsa",
-    "StocBio": "methods.stocbio",
-    "AmIGO": "methods.amigo",
-    "ALSET": "methods.alset",
-    "TTSA": "methods.ttsa",
-    "F2SA": "methods.f2sa",
-    "SOBA": "methods.soba",
-    "SABA": "methods.saba",
-    "MASOBA": "methods.ma_soba",
-    "VRBO": "methods.vrbo",
-    "MRBO": "methods.mrbo",
-    "SUSTAIN": "methods.sustain",
-    "SVRB": "methods.svrb",
-    "SRBA": "methods.srba",
+_MODULES = {
+    "checkpoint": "load_state pack_state save_state unpack_state",
+    "exact": "exact_hypergradient hyper_objective lower_solution",
+    "method": "Method State",
+    "oracles": "TorchOracle",
+    "problem": "BilevelProblem Bound",
+    "registry": "METHODS",
+    "sample": "FULL Batches Sample Stream",
+    "schedules": "Constant Power",
+    "solver": "Solution solve",
+    "steps": "TorchStep",
 }
-__all__ = [
-    "ALSET",
-    "BOREP",
-    "BSA",
-    "F2SA",
-    "FULL",
-    "MASOBA",
-    "METHODS",
-    "MRBO",
-    "SABA",
-    "SLIP",
-    "SOBA",
-    "SRBA",
-    "SUSTAIN",
-    "SVRB",
-    "TTSA",
-    "VRBO",
-    "AmIGO",
-    "Batches",
-    "BilevelProblem",
-    "Bound",
-    "Constant",
-    "Method",
-    "Power",
-    "Sample",
-    "Solution",
-    "State",
-    "StocBio",
-    "Stream",
-    "TorchOracle",
-    "TorchStep",
-    "exact_hypergradient",
-    "hyper_objective",
-    "load_state",
-    "lower_solution",
-    "pack_state",
-    "save_state",
-    "solve",
-    "unpack_state",
-]
+_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
+_WHERE |= {method.class_name: f"methods.{method.module}" for method in METHODS.values()}
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()

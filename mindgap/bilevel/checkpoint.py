@@ -11,11 +11,13 @@ import torch
 
 from mindgap.base.check import fail
 from mindgap.bilevel.method import Method, State
+from mindgap.bilevel.protocols import ProblemOracle
+from mindgap.bilevel.steps import TorchStep
 
 _VERSION = 1
 
 
-def _fingerprint(oracle: Any) -> dict[str, Any]:
+def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
     """What must agree for a checkpoint to belong to a problem."""
     problem = oracle.problem
     found: dict[str, Any] = {"x": problem.pack_x.shapes, "y": problem.pack_y.shapes, "dtype": str(problem.dtype)}
@@ -23,6 +25,13 @@ def _fingerprint(oracle: Any) -> dict[str, Any]:
         data = problem.data(level)
         found[level] = [data.order, data.n, data.batch_size, getattr(data, "seed", 0)]
     return found
+
+
+def check_path(name: str, path: str | Path) -> Path:
+    """A file's place, as text or Path."""
+    if not isinstance(path, (str, Path)) or not Path(path).name:
+        fail(name, "must be the name of a file", path)
+    return Path(path)
 
 
 def pack_state(state: State) -> dict[str, Any]:
@@ -35,11 +44,13 @@ def pack_state(state: State) -> dict[str, Any]:
         ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
         ...     batch_size=2)
         >>> method = SOBA(lr_x=0.1, lr_y=0.5)
-        >>> state = method.step(method.init(problem))
+        >>> state = method.step(method.start(problem))
         >>> again = unpack_state(pack_state(state), method, method.oracle(problem))
         >>> again.t, bool((method.step(again).y == method.step(state).y).all())
         (1, True)
     """
+    if not isinstance(state, State):
+        fail("state", "must be a State", type(state).__name__)
     return {
         "version": _VERSION,
         "method": repr(state.method),
@@ -60,7 +71,7 @@ def save_state(path: str | Path, state: State) -> None:
         path: the file. Its folder must exist.
         state: of any method and backend.
     """
-    path = Path(path)
+    path = check_path("path", path)
     part = path.with_name(path.name + ".part")
     try:
         torch.save(pack_state(state), part)
@@ -70,7 +81,7 @@ def save_state(path: str | Path, state: State) -> None:
             part.unlink()
 
 
-def load_state(path: str | Path, method: Method, oracle: Any) -> State:
+def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State:
     """Read a state back; it continues bitwise as if it had never been written.
 
     Args:
@@ -88,7 +99,7 @@ def load_state(path: str | Path, method: Method, oracle: Any) -> State:
     return unpack_state(content, method, oracle)
 
 
-def unpack_state(content: Any, method: Method, oracle: Any) -> State:
+def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     """The state that :func:`pack_state` took apart.
 
     Args:
@@ -99,16 +110,15 @@ def unpack_state(content: Any, method: Method, oracle: Any) -> State:
         RuleError: when the content is no state, or of another method or problem.
     """
     if not isinstance(content, dict) or content.get("version") != _VERSION:
-        fail(
-            "checkpoint", f"must have version {_VERSION}", content.get("version") if isinstance(content, dict) else None
-        )
+        found = content.get("version") if isinstance(content, dict) else type(content).__name__
+        fail("checkpoint", f"must have version {_VERSION}", found)
     if content["method"] != repr(method):
         fail("checkpoint", f"must belong to {method!r}", content["method"])
     if content["problem"] != repr(_fingerprint(oracle)):
         fail("checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"])
     values = {}
     for name, value in content["values"].items():
-        if name == "optimizer":
+        if isinstance(method.x_step, TorchStep) and name == "optimizer":
             values[name] = method.x_step.start(content["values"]["x"])
             values[name].load_state_dict(value)
         else:
@@ -125,7 +135,7 @@ def unpack_state(content: Any, method: Method, oracle: Any) -> State:
     )
 
 
-def _plain(value: Any, oracle: Any) -> Any:
+def _plain(value: Any, oracle: ProblemOracle) -> Any:
     if isinstance(value, dict):
         return {key: _plain(v, oracle) for key, v in value.items()}
     if isinstance(value, torch.optim.Optimizer):
@@ -133,7 +143,7 @@ def _plain(value: Any, oracle: Any) -> Any:
     return oracle.to_torch(value)
 
 
-def _restored(value: Any, oracle: Any) -> Any:
+def _restored(value: Any, oracle: ProblemOracle) -> Any:
     if isinstance(value, dict):
         return {key: _restored(v, oracle) for key, v in value.items()}
     return oracle.from_torch(value)

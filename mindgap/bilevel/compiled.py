@@ -1,4 +1,4 @@
-"""Methods at compiled speed: the same method objects, run by JAX, many iterations a dispatch (``mindgap[jax]``).
+"""Methods at compiled speed: the same method objects, run by JAX, many iterations per dispatch (``mindgap[jax]``).
 
 Losses are written in ``jax.numpy``; data, tokens and numbers are the problem's own, drawn ahead on the host, so the
 trajectory is that of eager torch. Nothing of any method is written a second time.
@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.count import calls_of_run
-from mindgap.bilevel.draws import Chunk, draw_chunk
-from mindgap.bilevel.jax_oracle import JaxOps, JaxOracle, closed, opened, precision
+from mindgap.bilevel.count import calls_of_chunk
+from mindgap.bilevel.draws import Block, Chunk, draw_chunk
+from mindgap.bilevel.jax_oracle import JaxOracle, close_tables, open_tables, precision
 from mindgap.bilevel.method import Method, State, advance
 from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Scalar, Values
 from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.upper import TorchStep
+from mindgap.bilevel.steps import TorchStep
 
 try:
     import jax
@@ -30,8 +32,11 @@ except ImportError as error:  # pragma: no cover - depends on the installation
     raise ImportError("compiled methods need JAX: pip install 'mindgap[jax]'") from error
 
 
-class JaxBackend:
-    """Runs methods in JAX, many iterations a dispatch.
+Table = NDArray[Any]
+
+
+class JaxBackend(Backend):
+    """Runs methods in JAX, many iterations per dispatch.
 
     Args:
         upper: the upper loss in ``jax.numpy``, ``(x, y, batch) -> scalar``; x, y and batch in the forms the problem
@@ -79,24 +84,22 @@ class JaxBackend:
             fail("x_step", "must be one of 'plain', 'normalised', 'clipped' for the compiled backend", method.x_step)
         method.check_problem(problem)
         with precision(problem):
-            oracle = JaxOracle(problem, *self.losses)
-            ops = type("JaxOps", (JaxOps,), {"unroll": self.unroll})
-            oracle.ops = ops  # type: ignore[assignment]
-        return oracle
+            return JaxOracle(problem, *self.losses, unroll=self.unroll)
 
-    def start(self, method: Method, oracle: JaxOracle, seed: int) -> State:
+    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
         """The state before the first iteration."""
         with precision(oracle.problem):
-            return method.init_with(oracle, seed)
+            return method.start_with(oracle, seed)
 
-    def norm(self, vector: Any) -> float:
+    def norm(self, vector: Array) -> float:
         """Euclidean norm as a number."""
         return float(np.linalg.norm(np.asarray(vector)))
 
     def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
         """At most that many iterations; a budget of calls is kept exactly, one of seconds by the dispatch."""
         method, problem = state.method, state.problem
-        prelude, period = len(method.prelude()), len(method.kinds())
+        plan = method.plan()
+        prelude, period = len(plan.first), len(plan.period)
         with precision(problem):
             done = 0
             while done < steps:
@@ -108,7 +111,7 @@ class JaxBackend:
                 else:
                     count = left - left % period
                 chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
-                spent = calls_of_run(method, problem, chunk)
+                spent = calls_of_chunk(method, problem, chunk)
                 if calls is not None and state.total_calls + sum(spent.values()) > calls and count > 1:
                     return self._to_budget(state, steps - done, calls)
                 values = self._dispatch(state, chunk)
@@ -123,32 +126,35 @@ class JaxBackend:
         method = state.method
         for _ in range(steps):
             chunk = draw_chunk(method, state.oracle, state.seed, state.t, 1, state.drawn)
-            spent = calls_of_run(method, state.problem, chunk)
+            spent = calls_of_chunk(method, state.problem, chunk)
             state = advance(state, self._dispatch(state, chunk), 1, chunk.drawn, spent)
             if state.total_calls >= calls:
                 break
         return state
 
-    def _dispatch(self, state: State, chunk: Chunk) -> Any:
+    def _dispatch(self, state: State, chunk: Chunk) -> Values:
         """Compile (once for each form) and run the iterations of a chunk."""
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        packed = [_packed(run, cycles, self._room(run, chunk), state.problem) for run in chunk.runs]
+        packed = [_packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks]
         tables, layouts = [p[0] for p in packed], [p[1] for p in packed]
-        lengths = np.array([run.length for run in chunk.runs], dtype=np.int32)
+        lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
-        key = (state.method, id(state.problem), tuple(r.kind for r in chunk.runs), single,
+        key = (state.method, id(state.problem), tuple(b.kind for b in chunk.blocks), single,
                None if single else tuple(lengths.tolist()), tuple(tuple(map(str, layout)) for layout in layouts),
                tuple(tuple(t.shape for t in pair) for pair in tables))  # fmt: skip
+        oracle = state.oracle
+        if not isinstance(oracle, JaxOracle):
+            fail("state", "must be of the compiled backend", type(oracle).__name__)
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(partial(self._iterate, state.method, state.oracle, chunk, layouts, single))
-        return self._compiled[key](state.values, state.oracle.arrays, tables, np.int32(chunk.cycles), lengths)
+            self._compiled[key] = jax.jit(partial(self._iterate, state.method, oracle, chunk, layouts, single))
+        return self._compiled[key](state.values, oracle.arrays, tables, np.int32(chunk.cycles), lengths)
 
     def _padded_cycles(self, method: Method, chunk: Chunk) -> int:
         """Token arrays have room for a full dispatch, so that a shorter one needs no new compilation."""
-        return max(chunk.cycles, self.chunk // max(sum(r.length for r in chunk.runs), 1))
+        return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
 
-    def _room(self, run: Any, chunk: Chunk) -> int:
-        return run.length if chunk.cycles > 1 or run.length == 1 else max(run.length, self.chunk)
+    def _room(self, block: Block, chunk: Chunk) -> int:
+        return block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
 
     @staticmethod
     def _iterate(
@@ -157,15 +163,15 @@ class JaxBackend:
         chunk: Chunk,
         layouts: list[list[Any]],
         single: bool,
-        values: Any,
-        arrays: Any,
-        tables: list[tuple[Any, Any]],
-        cycles: Any,
-        lengths: Any,
-    ) -> Any:
+        values: Values,
+        arrays: dict[str, Any],
+        tables: list[tuple[Array, Array]],
+        cycles: Scalar,
+        lengths: Array,
+    ) -> Values:
         inside = oracle.with_arrays(arrays)
 
-        def one(r: int, c: Any, i: Any, v: Any) -> Any:
+        def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
             rows: list[Any] = []
             for table in tables[r]:  # one row of whole numbers, one of the others
                 if not table.shape[2]:
@@ -180,12 +186,12 @@ class JaxBackend:
                     continue
                 item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
                 draws[name] = Sample(item) if is_sample else item
-            new = method.update(v, draws, inside, chunk.runs[r].kind)
+            new = method.update(v, draws, inside, chunk.blocks[r].kind)
             return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), new, v)
 
-        def cycle(c: Any, v: Any) -> Any:
-            for r, run in enumerate(chunk.runs):
-                if run.length == 1:
+        def cycle(c: Scalar, v: Values) -> Values:
+            for r, block in enumerate(chunk.blocks):
+                if block.length == 1:
                     if r:
                         # Without the barrier all samples of a cycle could be read at its start; with so much to do at
                         # once XLA hands half of it to another thread, microsecond by microsecond: twice the processor
@@ -193,23 +199,23 @@ class JaxBackend:
                         c, v = lax.optimization_barrier((c, v))
                     v = one(r, c, 0, v)
                 else:
-                    v = lax.fori_loop(0, lengths[r] if single else run.length, partial(one, r, c), v)
+                    v = lax.fori_loop(0, lengths[r] if single else block.length, partial(one, r, c), v)
             return v
 
-        values = opened(values)
-        return closed(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
+        values = open_tables(values)
+        return close_tables(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
 
 
 def _packed(
-    run: Any, cycles: int, room: int, problem: BilevelProblem
-) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
-    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's precision), one row an
+    block: Block, cycles: int, room: int, problem: BilevelProblem
+) -> tuple[tuple[Table, Table], list[Any]]:
+    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's precision), one row per
     iteration, and where each draw stands: (name, is a token, table, first column, shape)."""
     real = np.float64 if problem.dtype == torch.float64 else np.float32
-    columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    columns: tuple[list[Table], list[Table]] = ([], [])
     widths = [0, 0]
     layout: list[tuple[str, bool, int | None, Any, tuple[int, ...]]] = []
-    for name, value in run.draws.items():
+    for name, value in block.draws.items():
         if isinstance(value, float):
             layout.append((name, False, None, value, ()))
             continue

@@ -5,34 +5,18 @@ Pure functions of points and tokens; all derivatives come from the oracle, all l
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from mindgap.bilevel.sample import FULL, Sample
+from mindgap.bilevel.draws import LOWER, UPPER, Slots
+from mindgap.bilevel.protocols import Array, Ops, Oracle, Product, Scalar
+from mindgap.bilevel.sample import Sample
 
-Places = list[tuple[Any, Any]]
-
-
-def linear_system(
-    oracle: Any, x: Any, y: Any, z: Any, lower: Sample, upper: Sample, other: Sample | None = None
-) -> dict[str, Any]:
-    """The three directions of the linear-system methods at one point.
-
-    D_y = g_y, D_z = Hz - f_y, D_x = f_x - Jz. All vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0.
-
-    Args:
-        oracle: derivatives.
-        x, y, z: the point.
-        lower: lower sample of Hz and Jz, and of g_y unless ``other`` is given.
-        upper: upper sample of f_x and f_y.
-        other: a second lower sample, for g_y alone.
-
-    Source: bilevel notation of SOBA (Dagreou et al. 2022), with the sign z* = +H^-1 f_y.
-    """
-    g_y, d_z, d_x = oracle.residuals(x, y, z, lower, upper, other is None)
-    return {"y": g_y if other is None else oracle.lower(x, y, other), "z": d_z, "x": d_x}
+#: Pairs (x, y).
+Places = list[tuple[Array, Array]]
+Inverses = Callable[[Places, list[Array]], list[Array]]
 
 
-def neumann_sum(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float) -> Any:
+def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float) -> Array:
     """``eta * sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) v``, an estimate of H^-1 v; Q = number of tokens.
 
     With one Hessian the error is exactly ``(I - eta H)^(Q+1) H^-1 v``.
@@ -42,7 +26,7 @@ def neumann_sum(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float)
     return neumann_sums(oracle, [(x, y)], [v], tokens, eta)[0]
 
 
-def neumann_sums(oracle: Any, points: Places, vs: list[Any], tokens: Sample, eta: float) -> list[Any]:
+def neumann_sums(oracle: Oracle, points: Places, vs: list[Array], tokens: Sample, eta: float) -> list[Array]:
     """:func:`neumann_sum` at several points on the same tokens, in one loop: each sample is read once for all points.
 
     Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does not: with two points
@@ -50,10 +34,10 @@ def neumann_sums(oracle: Any, points: Places, vs: list[Any], tokens: Sample, eta
 
     Args:
         points: pairs (x, y).
-        vs: one vector a point.
+        vs: one vector per point.
     """
 
-    def factor(carry: list[tuple[Any, Any]], token: Sample) -> list[tuple[Any, Any]]:
+    def factor(carry: Places, token: Sample) -> Places:
         found = []
         for at, (r, total) in zip(points, carry, strict=True):
             r = oracle.ops.move(r, oracle.hessian(*at, r, token), eta)
@@ -64,7 +48,9 @@ def neumann_sums(oracle: Any, points: Places, vs: list[Any], tokens: Sample, eta
     return [eta * total for _, total in sums]
 
 
-def neumann_random(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: float, terms: int, k: Any) -> Any:
+def neumann_random(
+    oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int, k: Scalar
+) -> Array:
     """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of N terms.
 
     Args:
@@ -76,39 +62,54 @@ def neumann_random(oracle: Any, x: Any, y: Any, v: Any, tokens: Sample, eta: flo
     Source: Ghadimi & Wang 2018 (BSA); TTSA, ALSET, SUSTAIN.
     """
 
-    def factor(r: Any, token: Sample) -> Any:
+    def factor(r: Array, token: Sample) -> Array:
         return oracle.ops.move(r, oracle.hessian(x, y, r, token), eta)
 
-    return terms * eta * oracle.ops.loop(factor, v, (tokens,), length=k)
+    factors = oracle.ops.loop(factor, v, (tokens,), length=k)
+    return terms * eta * factors
+
+
+def random_slots(terms: int) -> Slots:
+    """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the factors, J."""
+    return {"f": UPPER, "k": ("uniform", terms), "h": ("lower", max(terms - 1, 1)), "j": LOWER}
 
 
 def conjugate_gradients(
-    oracle: Any, x: Any, y: Any, v: Any, token: Sample = FULL, *, tol: float = 1e-12, most: int | None = None
-) -> Any:
-    """H^-1 v by conjugate gradients on one sample: a reference for tests and studies (it synchronises).
+    ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None
+) -> Array:
+    """H^-1 v by at most ``products`` steps of conjugate gradients from zero.
 
     Args:
-        tol: stop when the residual is below ``tol * ||v||``.
-        most: most products; twice the dimension if not given.
+        hessian: v -> Hv.
+        v: right side.
+        products: most products.
+        tol: stop when the residual is below ``tol * ||v||`` (this waits for the device at every product); without it
+            no step waits for a number.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2)
+        tensor([0.5000, 0.2500])
     """
-    hessian, _ = oracle.operator(x, y, token)
-    z, r = oracle.ops.zeros_like(v), v
+    z, r = ops.zeros_like(v), v
     p, rr = r, r @ r
-    stop = (tol**2) * float(v @ v)
-    for _ in range(2 * len(v) if most is None else most):
-        if float(rr) <= stop:
+    stop = None if tol is None else tol**2 * float(rr)
+    for _ in range(products):
+        if stop is not None and float(rr) <= stop:
             break
         hp = hessian(p)
-        step = rr / (p @ hp)
+        # The floor only matters where the residual is zero already: then nothing moves any more.
+        step = rr / ops.maximum(p @ hp, 1e-30)
         z, r = z + step * p, r - step * hp
         rr, before = r @ r, rr
-        p = r + (rr / before) * p
+        p = r + (rr / ops.maximum(before, 1e-30)) * p
     return z
 
 
 def hypergradient(
-    oracle: Any, x: Any, y: Any, lower: Sample, upper: Sample, *, products: int, eta: float | None = None
-) -> Any:
+    oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample, *, products: int, eta: float | None = None
+) -> Array:
     """``f_x - J z`` with z from a fixed number of Hessian products on one lower sample: no loop waits for a number.
 
     Args:
@@ -129,27 +130,18 @@ def hypergradient(
 
     Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2.
     """
-    ops = oracle.ops
     f_x, f_y = oracle.upper(x, y, upper)
     hessian, mixed = oracle.operator(x, y, lower)
-    if eta is not None:
-        r = total = f_y
-        for _ in range(products):
-            r = ops.move(r, hessian(r), eta)
-            total = total + r
-        return f_x - mixed(eta * total)
-    z, r, p, rr = ops.zeros_like(f_y), f_y, f_y, f_y @ f_y
+    if eta is None:
+        return f_x - mixed(conjugate_gradients(oracle.ops, hessian, f_y, products=products))
+    r = total = f_y
     for _ in range(products):
-        hp = hessian(p)
-        # The floor only matters where the residual is zero already: then nothing moves any more.
-        step = rr / ops.maximum(p @ hp, 1e-30)
-        z, r = z + step * p, r - step * hp
-        rr, before = r @ r, rr
-        p = r + (rr / ops.maximum(before, 1e-30)) * p
-    return f_x - mixed(z)
+        r = oracle.ops.move(r, hessian(r), eta)
+        total = total + r
+    return f_x - mixed(eta * total)
 
 
-def implicit(oracle: Any, x: Any, y: Any, inverse: Any, upper: Sample, lower: Sample) -> Any:
+def implicit(oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample) -> Array:
     """``f_x - J z`` with ``z = inverse(f_y)``: the hypergradient estimate of the Neumann methods.
 
     Args:
@@ -157,39 +149,40 @@ def implicit(oracle: Any, x: Any, y: Any, inverse: Any, upper: Sample, lower: Sa
         upper: sample of f_x, f_y.
         lower: sample of J.
     """
-    return implicits(oracle, [(x, y)], lambda vs: [inverse(vs[0])], upper, lower)[0]
+    return implicits(oracle, [(x, y)], lambda _, vs: [inverse(vs[0])], upper, lower)[0]
 
 
-def implicits(oracle: Any, points: Places, inverses: Any, upper: Sample, lower: Sample) -> list[Any]:
+def implicits(oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample) -> list[Array]:
     """:func:`implicit` at several points on the same samples.
 
     Args:
-        points: pairs (x, y).
-        inverses: function from the list of f_y, one a point, to that of the estimates of H^-1 f_y.
+        inverses: function from the points and the f_y there to the estimates of H^-1 f_y.
     """
     firsts = [oracle.upper(*at, upper) for at in points]
-    zs = inverses([f_y for _, f_y in firsts])
+    zs = inverses(points, [f_y for _, f_y in firsts])
     return [f_x - oracle.mixed(*at, z, lower) for at, (f_x, _), z in zip(points, firsts, zs, strict=True)]
 
 
 def implicit_xy(
-    oracle: Any, points: list[dict[str, Any]], inverses: Any, upper: Sample, mixed: Sample, lower: Sample
-) -> list[dict[str, Any]]:
+    oracle: Oracle, points: list[dict[str, Array]], inverses: Inverses, upper: Sample, mixed: Sample, lower: Sample
+) -> list[dict[str, Array]]:
     """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced Neumann methods.
 
     Args:
         points: each with "x" and "y".
-        inverses: function from pairs (x, y) and the f_y there to the estimates z of H^-1 f_y.
+        inverses: as for :func:`implicits`.
         upper: sample of f_x, f_y.
         mixed: sample of J.
         lower: sample of g_y.
     """
     at = [(p["x"], p["y"]) for p in points]
-    d_x = implicits(oracle, at, lambda vs: inverses(at, vs), upper, mixed)
+    d_x = implicits(oracle, at, inverses, upper, mixed)
     return [{"x": d, "y": oracle.lower(x, y, lower)} for d, (x, y) in zip(d_x, at, strict=True)]
 
 
-def penalty(oracle: Any, x: Any, y: Any, w: Any, lam: Any, upper: Sample, at_y: Sample, at_w: Sample) -> Any:
+def penalty(
+    oracle: Oracle, x: Array, y: Array, w: Array, lam: Array, upper: Sample, at_y: Sample, at_w: Sample
+) -> Array:
     """``f_x(x, y) + lam (g_x(x, y) - g_x(x, w))``: first derivatives only; its bias falls as 1/lam.
 
     Args:
@@ -199,26 +192,18 @@ def penalty(oracle: Any, x: Any, y: Any, w: Any, lam: Any, upper: Sample, at_y: 
     Source: F2SA (Kwon et al. 2023).
     """
     f_x, _ = oracle.upper(x, y, upper)
-    return f_x + lam * (oracle.lower_x(x, y, at_y) - oracle.lower_x(x, w, at_w))
+    gap = oracle.lower_x(x, y, at_y) - oracle.lower_x(x, w, at_w)
+    return f_x + lam * gap
 
 
-def solve_raised(ops: Any, h: Any, v: Any, least: float) -> Any:
+def solve_raised(ops: Ops, h: Array, v: Array, least: float) -> Array:
     """``P(H)^-1 v`` where P raises the eigenvalues of a symmetric matrix to at least ``least``.
 
     Example:
         >>> import torch
         >>> from mindgap.bilevel.ops import TorchOps
-        >>> solve_raised(TorchOps, torch.diag(torch.tensor([4.0, -1.0])), torch.ones(2), 0.5)
+        >>> solve_raised(TorchOps(), torch.diag(torch.tensor([4.0, -1.0])), torch.ones(2), 0.5)
         tensor([0.2500, 2.0000])
     """
     values, vectors = ops.eigh((h + h.T) / 2)
     return vectors @ ((vectors.T @ v) / ops.maximum(values, least))
-
-
-def exact(oracle: Any, x: Any, y: Any) -> Any:
-    """``f_x - J H^-1 f_y`` with dense matrices over all samples: a reference for small problems."""
-    import torch
-
-    _, h, j = oracle.dense(x, y, FULL)
-    f_x, f_y = oracle.upper(x, y, FULL)
-    return f_x - j @ torch.linalg.solve(h, f_y)

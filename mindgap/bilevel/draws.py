@@ -1,50 +1,115 @@
-"""Draws of many iterations at once: tokens and numbers as arrays, the same for every backend.
+"""Which samples the iterations of a method need, and the draws of many iterations at once.
 
-A plan names the slots of one iteration: ``{"y": ("lower", None), "h": ("lower", 5), "k": ("uniform", 10)}`` means one
-lower token, five lower tokens in an array, and one whole number uniform on 0..9. The order of consumption is iteration
-by iteration, slot by slot, so that drawing one iteration at a time or thousands at once gives the same tokens.
+The order of consumption is iteration by iteration, slot by slot, so that drawing one iteration at a time or thousands
+at once gives the same tokens, for every backend.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mindgap.bilevel.protocols import ProblemOracle
 from mindgap.bilevel.sample import Sample, position_seeds
 
-Plan = dict[str, tuple[str, Any]]
+Ints = NDArray[np.int64]
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.method import Method
+
+#: Tokens of a slot: one (None), an array of that length, or an array of that shape.
+Count = int | tuple[int, ...] | None
+#: Name -> (stream, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of five upper tokens,
+#: ``("uniform", 10)`` one whole number uniform on 0..9.
+Slots = Mapping[str, tuple[str, Count]]
+STREAMS = ("lower", "upper", "uniform")
+LOWER, UPPER = ("lower", None), ("upper", None)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration: the samples it draws, its kind, and how many steps on y it takes.
+
+    Attributes:
+        slots: see :data:`Slots`.
+        kind: handed to ``update``; known when a step is compiled.
+        lower_steps: steps on y, for the counters.
+    """
+
+    slots: Slots
+    kind: str = "step"
+    lower_steps: int = 1
+
+
+@dataclass(frozen=True)
+class SamplePlan:
+    """All iterations of a method.
+
+    Attributes:
+        period: iterations that repeat for ever; most methods have one.
+        first: iterations before the period begins.
+        warm: what is drawn before the first iteration, for ``prepare``.
+        growing: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
+        all_samples: whether the method evaluates all samples of a level at times.
+
+    Example:
+        >>> plan = SamplePlan((Iteration({"g": LOWER}, "move"), Iteration({}, "refresh")), first=(Iteration({}, "a"),))
+        >>> [i.kind for i in plan.at(0, 4)]
+        ['a', 'move', 'refresh', 'move']
+    """
+
+    period: tuple[Iteration, ...]
+    first: tuple[Iteration, ...] = ()
+    warm: Iteration = Iteration({}, "warm", 0)
+    growing: Callable[[int], Iteration] | None = None
+    all_samples: bool = False
+
+    def at(self, t: int, steps: int = 1) -> list[Iteration]:
+        """The iterations ``t .. t + steps - 1``."""
+        if self.growing is not None:
+            return [self.growing(i) for i in range(t, t + steps)]
+        before, each = len(self.first), len(self.period)
+        return [self.first[i] if i < before else self.period[(i - before) % each] for i in range(t, t + steps)]
+
+    def lower_steps(self, begin: int, end: int) -> int:
+        """Steps on y in the iterations begin .. end - 1; whole periods are counted once and multiplied."""
+        each = len(self.period)
+        first = min(max(begin, len(self.first)), end)
+        cycles = 0 if self.growing is not None else (end - first) // each
+        rest = [*self.at(begin, first - begin), *self.at(first + cycles * each, end - first - cycles * each)]
+        return cycles * sum(i.lower_steps for i in self.period) + sum(i.lower_steps for i in rest)
 
 
 @dataclass
-class Run:
+class Block:
     """Iterations of one kind in a row; every array has leading axes (cycles, length)."""
 
     kind: str
     length: int
     draws: dict[str, Any]
-    counts: dict[str, Any]
 
 
 @dataclass
 class Chunk:
-    """The draws of ``cycles`` times the same sequence of runs, and the stream positions after them."""
+    """The draws of ``cycles`` times the same sequence of blocks, and the stream positions after them."""
 
     cycles: int
-    runs: list[Run]
+    blocks: list[Block]
     drawn: dict[str, int]
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Kind and draws of each iteration, for a backend that goes one by one."""
-        listed = [{name: _rows(value) for name, value in run.draws.items()} for run in self.runs]
+        listed = [{name: _rows(value) for name, value in block.draws.items()} for block in self.blocks]
         for c in range(self.cycles):
-            for run, rows in zip(self.runs, listed, strict=True):
-                for i in range(run.length):
-                    yield run.kind, {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()}
+            for block, rows in zip(self.blocks, listed, strict=True):
+                for i in range(block.length):
+                    yield block.kind, {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()}
 
 
 def _rows(value: Any) -> Any:
@@ -64,62 +129,54 @@ def _rows(value: Any) -> Any:
     return [[token(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])]
 
 
-def draw_start(method: Any, oracle: Any, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """Draws of the phase before the first iteration; every slot has a count."""
-    drawn = {"lower": 0, "upper": 0, "uniform": 0}
+def draw_start(method: Method, oracle: ProblemOracle, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """Draws of the phase before the first iteration, and the stream positions after it."""
+    drawn = dict.fromkeys(STREAMS, 0)
     draws: dict[str, Any] = {}
-    for name, (stream, count) in method.start_plan().items():
-        draws[name] = _tokens(oracle, seed, stream, drawn[stream], count)
-        drawn[stream] += count
+    for name, (stream, count) in method.plan().warm.slots.items():
+        draws[name] = _tokens(oracle, seed, stream, drawn[stream], _width(stream, count))
+        drawn[stream] += _width(stream, count)
     return draws, drawn
 
 
-def draw_chunk(method: Any, oracle: Any, seed: int, t: int, steps: int, drawn: dict[str, int]) -> Chunk:
+def draw_chunk(
+    method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]
+) -> Chunk:
     """Draws of the iterations ``t .. t + steps - 1``.
 
     Whole periods that start at a multiple of the period come as cycles; anything else as one cycle.
     """
-    kinds, prelude = method.kinds(), len(method.prelude())
-    period = len(kinds)
-    if method.growing_plan(t) is not None:  # the plan grows with t: one iteration after another, padded to the longest
-        return _growing(method, oracle, seed, t, steps, drawn)
-    if t >= prelude and (t - prelude) % period == 0 and steps % period == 0:
-        cycles, order = steps // period, kinds
-    else:
-        cycles, order = 1, method.order_of(t, steps)
-    groups = [(kind, len(list(g))) for kind, g in groupby(order)]
-    need = {"lower": 0, "upper": 0, "uniform": 0}
-    for kind, length in groups:
-        for stream, count in method.plan(kind).values():
+    plan = method.plan()
+    if plan.growing is not None:
+        return _growing(method, plan.growing, oracle, seed, t, steps, drawn)
+    before, period = len(plan.first), len(plan.period)
+    whole = t >= before and (t - before) % period == 0 and steps % period == 0
+    cycles, order = (steps // period, plan.period) if whole else (1, plan.at(t, steps))
+    groups = [(next(g := iter(same)), 1 + sum(1 for _ in g)) for _, same in groupby(order, lambda i: i.kind)]
+    need = dict.fromkeys(STREAMS, 0)
+    for iteration, length in groups:
+        for stream, count in iteration.slots.values():
             need[stream] += length * _width(stream, count)
-    drawn = dict(drawn)
     taken = {s: _tokens(oracle, seed, s, drawn[s], cycles * n) for s, n in need.items() if n}
-    place = dict.fromkeys(need, 0)
-    runs = []
+    place = dict.fromkeys(STREAMS, 0)
+    blocks = []
     offset = 0
-    for kind, length in groups:
-        plan = method.plan(kind)
-        each = {s: sum(_width(s, c) for st, c in plan.values() if st == s) for s in need}
+    for iteration, length in groups:
+        slots = iteration.slots
+        each = {s: sum(_width(s, c) for st, c in slots.values() if st == s) for s in STREAMS}
         draws: dict[str, Any] = {}
-        inside = dict.fromkeys(need, 0)
-        for name, (stream, count) in plan.items():
+        inside = dict.fromkeys(STREAMS, 0)
+        for name, (stream, count) in slots.items():
             width = _width(stream, count)
             cut = _cut(taken[stream], cycles, need[stream], place[stream], length, each[stream], inside[stream], width)
             inside[stream] += width
-            if stream == "uniform":
-                draws[name] = cut[..., 0] * count >> 31
-            else:
-                draws[name] = _shaped(cut, count)
-        for stream in need:
+            draws[name] = cut[..., 0] * count >> 31 if stream == "uniform" else _shaped(cut, count)
+        for stream in STREAMS:
             place[stream] += length * each[stream]
         times = t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
-        draws.update(_numbers(method, times))
-        counts = {name: count for name, (_, count) in plan.items()}
-        runs.append(Run(kind, length, draws, counts))
+        blocks.append(Block(iteration.kind, length, {**draws, **_rates(method, times)}))
         offset += length
-    for stream, n in need.items():
-        drawn[stream] += cycles * n
-    return Chunk(cycles, runs, drawn)
+    return Chunk(cycles, blocks, {stream: drawn[stream] + cycles * n for stream, n in need.items()})
 
 
 def part_of(token: Sample, begin: int, end: int) -> Sample:
@@ -132,11 +189,11 @@ def part_of(token: Sample, begin: int, end: int) -> Sample:
     return Sample(token.which[begin:end], token.seed if isinstance(token.seed, int) else token.seed[begin:end])
 
 
-def _numbers(method: Any, times: np.ndarray) -> dict[str, Any]:
-    return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.numbers(times).items()}
+def _rates(method: Method, times: Ints) -> dict[str, Any]:
+    return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
 
 
-def _tokens(oracle: Any, seed: int, stream: str, start: int, count: int) -> Any:
+def _tokens(oracle: ProblemOracle, seed: int, stream: str, start: int, count: int) -> Any:
     if stream == "uniform":
         return position_seeds(seed, start, count, "uniform")
     token = oracle.problem.data(stream).draw(seed, stream, start, count)
@@ -148,7 +205,7 @@ def _tokens(oracle: Any, seed: int, stream: str, start: int, count: int) -> Any:
 def _cut(taken: Any, cycles: int, need: int, place: int, length: int, each: int, inside: int, width: int) -> Any:
     """Of the draws of each cycle, those of one slot: shape (cycles, length, width, ...)."""
 
-    def cut(a: np.ndarray) -> np.ndarray:
+    def cut(a: Ints) -> Ints:
         part = a.reshape(cycles, need, *a.shape[1:])[:, place : place + length * each]
         return part.reshape(cycles, length, each, *a.shape[1:])[:, :, inside : inside + width]
 
@@ -169,7 +226,7 @@ def _shaped(token: Sample, count: Any) -> Sample:
     if not isinstance(count, tuple):
         return token
 
-    def shape(a: np.ndarray) -> np.ndarray:
+    def shape(a: Ints) -> Ints:
         return a.reshape(*a.shape[:2], *count, *a.shape[3:])
 
     return Sample(shape(token.which), token.seed if isinstance(token.seed, int) else shape(token.seed))
@@ -179,30 +236,36 @@ def _squeeze(token: Sample) -> Sample:
     return Sample(token.which[:, :, 0], token.seed if isinstance(token.seed, int) else token.seed[:, :, 0])
 
 
-def _growing(method: Any, oracle: Any, seed: int, t: int, steps: int, drawn: dict[str, int]) -> Chunk:
-    drawn = dict(drawn)
-    plans = [method.growing_plan(i) for i in range(t, t + steps)]
-    (kind,) = method.kinds()
-    columns: dict[str, list[Any]] = {name: [] for name in plans[0]}
+def _growing(
+    method: Method,
+    growing: Callable[[int], Iteration],
+    oracle: ProblemOracle,
+    seed: int,
+    t: int,
+    steps: int,
+    before: Mapping[str, int],
+) -> Chunk:
+    """One iteration after another, every slot padded to its longest."""
+    drawn = dict(before)
+    plans = [growing(i) for i in range(t, t + steps)]
+    columns: dict[str, list[Any]] = {name: [] for name in plans[0].slots}
     for plan in plans:
-        for name, (stream, count) in plan.items():
+        for name, (stream, count) in plan.slots.items():
             width = _width(stream, count)
             columns[name].append(_tokens(oracle, seed, stream, drawn[stream], width))
             drawn[stream] += width
     draws: dict[str, Any] = {}
-    for name, (stream, count) in plans[-1].items():
+    for name, (stream, count) in plans[-1].slots.items():
         if stream == "uniform":
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
-        else:
-            longest = max(len(c.which) for c in columns[name])
-            which = np.stack([_padded(c.which, longest) for c in columns[name]])[None]
-            seeds: Any = 0
-            if oracle.seeded:
-                seeds = np.stack([_padded(c.seed, longest) for c in columns[name]])[None]
-            draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
-    draws.update(_numbers(method, t + np.arange(steps)[None]))
-    return Chunk(1, [Run(kind, steps, draws, {n: c for n, (_, c) in plans[-1].items()})], drawn)
+            continue
+        longest = max(len(c.which) for c in columns[name])
+        which = np.stack([_padded(c.which, longest) for c in columns[name]])[None]
+        seeds = np.stack([_padded(c.seed, longest) for c in columns[name]])[None] if oracle.seeded else 0
+        draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
+    draws.update(_rates(method, t + np.arange(steps)[None]))
+    return Chunk(1, [Block(plans[-1].kind, steps, draws)], drawn)
 
 
-def _padded(a: np.ndarray, length: int) -> np.ndarray:
+def _padded(a: Ints, length: int) -> Ints:
     return np.concatenate([a, np.repeat(a[-1:], length - len(a), axis=0)])

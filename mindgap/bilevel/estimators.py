@@ -2,8 +2,8 @@
 
 A *direction* is a function from points to a dict of vectors each, all on the same tokens; a *memory* is a dict that
 belongs to the state. The recursive estimators hand the direction the new and the remembered point in one call, so the
-two mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot be
-written, and a direction can read each sample once for both.
+two mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot happen,
+and a direction can read each sample once for both.
 """
 
 from __future__ import annotations
@@ -11,26 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Point = dict[str, Any]
+from mindgap.bilevel.protocols import Array, Ops, Scalar
+
+Point = dict[str, Array]
+#: Of a recursive estimator: ``{"estimate": ..., "point": ...}``.
+Memory = dict[str, dict[str, Any]]
 #: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it runs.
 ROWS = "rows"
 
 Direction = Callable[[list[Point]], list[dict[str, Any]]]
 
 
-def average(ops: Any, memory: Any, new: Any, weight: Any) -> Any:
-    """Moving average ``(1 - weight) memory + weight new``; weight 1 is the plain direction.
-
-    Example:
-        >>> import torch
-        >>> from mindgap.bilevel.ops import TorchOps
-        >>> average(TorchOps, torch.zeros(1), torch.ones(1), 0.25)
-        tensor([0.2500])
-    """
-    return ops.mix(memory, new, weight)
-
-
-def storm(direction: Direction, point: Point, memory: dict[str, Any], weights: dict[str, Any]) -> dict[str, Any]:
+def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar]) -> Memory:
     """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
 
     a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same thing.
@@ -57,7 +49,7 @@ def storm(direction: Direction, point: Point, memory: dict[str, Any], weights: d
     return {"estimate": estimate, "point": point}
 
 
-def spider(direction: Direction, point: Point, memory: dict[str, Any]) -> dict[str, Any]:
+def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
     """``e = e_before + d(point) - d(point before)``, both on the same tokens.
 
     Refresh by calling :func:`restart` with the direction on all samples, or on a large batch.
@@ -73,13 +65,15 @@ def spider(direction: Direction, point: Point, memory: dict[str, Any]) -> dict[s
     return {"estimate": {key: before[key] + (new[key] - old[key]) for key in new}, "point": point}
 
 
-def restart(direction: Direction, point: Point) -> dict[str, Any]:
+def restart(direction: Direction, point: Point) -> Memory:
     """Forget the past: the memory of a recursive estimator that has just evaluated ``direction`` at ``point``."""
     (estimate,) = direction([point])
     return {"estimate": estimate, "point": point}
 
 
-def saga(ops: Any, new: Any, table: dict[str, Any], index: Any, weight: Any) -> tuple[Any, dict[str, Any]]:
+def saga(
+    ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float
+) -> tuple[Array, dict[str, Array]]:
     """``d = q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``.
 
     Args:
@@ -97,6 +91,6 @@ def saga(ops: Any, new: Any, table: dict[str, Any], index: Any, weight: Any) -> 
     return change + mean, {ROWS: rows, "mean": mean + weight * change}
 
 
-def empty_table(ops: Any, rows: int, like: Any) -> dict[str, Any]:
+def empty_table(ops: Ops, rows: int, like: Array) -> dict[str, Array]:
     """A table of zeros for :func:`saga`."""
     return {ROWS: ops.zeros((rows, like.shape[0]), like), "mean": ops.zeros_like(like)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mindgap.base.check import positive, whole
+from mindgap.base.check import fail, positive, whole
 from mindgap.bilevel.directions import conjugate_gradients
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
@@ -36,6 +36,7 @@ def lower_solution(
         >>> lower_solution(problem, torch.tensor([3.0]))
         tensor([3.])
     """
+    check_point(problem, x, y)
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
@@ -46,7 +47,8 @@ def lower_solution(
         size = float(gradient.norm())
         if size <= target:
             return y
-        step = conjugate_gradients(oracle, x, y, gradient, tol=1e-13)
+        hessian, _ = oracle.operator(x, y, FULL)
+        step = conjugate_gradients(oracle.ops, hessian, gradient, products=2 * len(y), tol=1e-13)
         value, slope, length = float(problem.loss("lower", x, y)), float(gradient @ step), 1.0
         while length > 1e-10:
             trial = y - length * step
@@ -61,6 +63,19 @@ def lower_solution(
     raise RuntimeError(
         f"the lower problem was not solved in {most} Newton steps (||g_y|| = {float(gradient.norm()):.3g})"
     )
+
+
+def check_point(problem: BilevelProblem, x: Tensor, y: Tensor | None = None) -> None:
+    """Refuse what is not a problem with flat vectors of its size."""
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
+    for name, value, pack in (("x", x, problem.pack_x), ("y", y, problem.pack_y)):
+        if value is None and name == "y":
+            continue
+        if not isinstance(value, Tensor):
+            fail(name, f"must be a flat tensor of {pack.dim} numbers", type(value).__name__)
+        if value.shape != (pack.dim,) or value.dtype != pack.dtype:
+            fail(name, f"must be a flat tensor of {pack.dim} numbers in {pack.dtype}", tuple(value.shape))
 
 
 def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None) -> float:
@@ -79,7 +94,8 @@ def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None,
         >>> hyper_objective(problem, torch.tensor([3.0]))
         4.0
     """
-    return float(problem.loss("upper", x, lower_solution(problem, x, y, tol=tol)))
+    y = lower_solution(problem, x, y, tol=tol)
+    return float(problem.loss("upper", x, y))
 
 
 def exact_hypergradient(
@@ -100,8 +116,8 @@ def exact_hypergradient(
         >>> exact_hypergradient(problem, torch.tensor([3.0]))
         tensor([4.])
     """
-    oracle = TorchOracle(problem)
     y = lower_solution(problem, x, y, tol=tol)
+    oracle = TorchOracle(problem)
     f_x, f_y = oracle.upper(x, y, FULL)
-    z = conjugate_gradients(oracle, x, y, f_y, tol=1e-13)
-    return f_x - oracle.mixed(x, y, z, FULL)
+    hessian, mixed = oracle.operator(x, y, FULL)
+    return f_x - mixed(conjugate_gradients(oracle.ops, hessian, f_y, products=2 * len(y), tol=1e-13))

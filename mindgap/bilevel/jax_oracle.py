@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 
 from mindgap.base.check import fail
 from mindgap.bilevel.count import calls_of_start
-from mindgap.bilevel.derivatives import Derivatives
 from mindgap.bilevel.estimators import ROWS
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.problem import BilevelProblem, Pack
+from mindgap.bilevel.protocols import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
 from mindgap.bilevel.sample import Batches, Sample, is_full
 
 try:
@@ -25,45 +26,46 @@ except ImportError as error:  # pragma: no cover - depends on the installation
     raise ImportError("compiled methods need JAX: pip install 'mindgap[jax]'") from error
 
 
-class JaxOps:
+class JaxOps(Ops):
     """The methods' array operations, in JAX (the twin of :class:`mindgap.bilevel.ops.TorchOps`)."""
 
-    #: Loops of a length known in advance are written out in pieces of this many rounds.
-    unroll = 1
+    eigh: Any = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
+    minimum: Any = staticmethod(jnp.minimum)
+    maximum: Any = staticmethod(jnp.maximum)
+    zeros_like: Any = staticmethod(jnp.zeros_like)
 
-    eigh = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
-    minimum = staticmethod(jnp.minimum)
-    maximum = staticmethod(jnp.maximum)
-    zeros_like = staticmethod(jnp.zeros_like)
+    def __init__(self, unroll: int = 1) -> None:
+        #: loops of a length known in advance are written out in pieces of this many rounds
+        self.unroll = unroll
 
     @staticmethod
-    def move(x: Any, d: Any, lr: Any) -> Any:
+    def move(x: Array, d: Array, lr: Scalar) -> Array:
         """``x - lr * d``."""
         return x - lr * d
 
     @staticmethod
-    def mix(a: Any, b: Any, weight: Any) -> Any:
+    def mix(a: Array, b: Array, weight: Scalar) -> Array:
         """``(1 - weight) * a + weight * b``."""
         return a + weight * (b - a)
 
     @staticmethod
-    def zeros(shape: tuple[int, ...], like: Any) -> Any:
+    def zeros(shape: tuple[int, ...], like: Array) -> Array:
         """Zeros of a shape in the dtype of ``like``."""
         return jnp.zeros(shape, like.dtype)
 
     @staticmethod
-    def scalar(value: float, like: Any) -> Any:
+    def scalar(value: float, like: Array) -> Array:
         """A number as an array without axes."""
         return jnp.asarray(value, like.dtype)
 
     @staticmethod
-    def norm(x: Any) -> Any:
+    def norm(x: Array) -> Array:
         """Euclidean norm."""
         return jnp.sqrt(jnp.sum(x * x))
 
     @staticmethod
-    def replace_row(table: Any, index: Any, value: Any) -> tuple[Any, Any]:
-        """``value - table[index]``, and the table with the value there, for a table opened by :func:`opened`.
+    def replace_row(table: Any, index: Scalar, value: Array) -> tuple[Array, Any]:
+        """``value - table[index]``, and the table with the value there, for a table opened by :func:`open_tables`.
 
         The row of the call before is written first and the old row read from the result. A read of the table *before*
         the write to it would make XLA copy the whole table, so that an iteration would cost as much as there are rows.
@@ -73,42 +75,43 @@ class JaxOps:
         change = value - lax.dynamic_index_in_dim(rows, index, keepdims=False)
         return change, (rows, jnp.asarray(index, last.dtype), value)
 
-    @classmethod
-    def loop(cls, body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: Any = None) -> Any:
+    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
         """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only when it runs."""
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
         wrap = [isinstance(a, Sample) for a in inputs]
 
-        def row(i: Any) -> list[Any]:
+        def row(i: Scalar) -> list[Any]:
             taken = [lax.dynamic_index_in_dim(a, i, keepdims=False) for a in arrays]
             return [Sample(t) if w else t for t, w in zip(taken, wrap, strict=True)]
 
         if length is not None:
             return lax.fori_loop(0, length, lambda i, c: body(c, *row(i)), carry)
 
-        if len(arrays[0]) <= max(cls.unroll, 4):  # a short loop is written out: no loop costs less than any
+        if len(arrays[0]) <= max(self.unroll, 4):  # an unrolled loop is fastest
             for i in range(len(arrays[0])):
                 carry = body(carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)])
             return carry
 
-        def step(c: Any, xs: list[Any]) -> tuple[Any, None]:
+        def step(c: T, xs: list[Any]) -> tuple[T, None]:
             return body(c, *[Sample(t) if w else t for t, w in zip(xs, wrap, strict=True)]), None
 
-        return lax.scan(step, carry, arrays, unroll=min(cls.unroll, len(arrays[0])))[0]
+        return lax.scan(step, carry, arrays, unroll=min(self.unroll, len(arrays[0])))[0]
 
 
-class JaxOracle(Derivatives):
+class JaxOracle(ProblemOracle):
     """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
 
     Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y) along z in y is
     (Jz, Hz).
     """
 
-    ops = JaxOps
     seeded = False
 
-    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any]) -> None:
+    def __init__(
+        self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any], unroll: int = 1
+    ) -> None:
         self.problem = problem
+        self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}
         self.arrays = {level: _arrays(problem, level) for level in ("upper", "lower")}
         self.project_x, self.project_y = problem.project_x, problem.project_y
@@ -116,34 +119,33 @@ class JaxOracle(Derivatives):
 
     def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
         """The same oracle on other arrays: those a compiled function was handed."""
-        twin = object.__new__(JaxOracle)
-        twin.__dict__.update(self.__dict__, arrays=arrays)
+        twin = copy(self)
+        twin.arrays = arrays
         return twin
 
     @property
-    def start(self) -> tuple[Any, Any]:
+    def start(self) -> tuple[Array, Array]:
         """x and y at the start, flat."""
         return self.from_torch(self.problem.pack_x.start), self.from_torch(self.problem.pack_y.start)
 
-    @staticmethod
-    def to_torch(vector: Any) -> torch.Tensor:
+    def to_torch(self, vector: Array) -> torch.Tensor:
         """A JAX array as a tensor."""
         return torch.from_numpy(np.array(vector))
 
-    def from_torch(self, vector: torch.Tensor) -> Any:
+    def from_torch(self, vector: torch.Tensor) -> Array:
         """A tensor as a JAX array of the same precision."""
         with precision(self.problem):
             return jnp.asarray(vector.detach().cpu().numpy())
 
     def batches(self, level: str) -> int:
-        """Minibatches in an epoch of a level."""
+        """Minibatches per epoch of a level."""
         return self.problem.data(level).batches
 
     def weight(self, level: str, token: Sample) -> float:
         """Share of the level's samples in a batch: all batches are equal here."""
         return 1.0 / self.problem.data(level).batches
 
-    def start_calls(self, method: Method, draws: dict[str, Any]) -> dict[str, int]:
+    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration."""
         return calls_of_start(method, self.problem, draws)
 
@@ -165,47 +167,47 @@ class JaxOracle(Derivatives):
         view_x, view_y = partial(_view, self.problem.pack_x), partial(_view, self.problem.pack_y)
         return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
 
-    def lower(self, x: Any, y: Any, token: Sample) -> Any:
+    def lower(self, x: Array, y: Array, token: Sample) -> Array:
         """g_y."""
         return jax.grad(self._loss("lower", token), 1)(x, y)
 
-    def lower_x(self, x: Any, y: Any, token: Sample) -> Any:
+    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
         """g_x."""
         return jax.grad(self._loss("lower", token), 0)(x, y)
 
-    def system(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any, Any]:
+    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:
         """g_y, Hz and Jz."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
         return g_y, hz, jz
 
-    def products(self, x: Any, y: Any, z: Any, token: Sample) -> tuple[Any, Any]:
+    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array]:
         """Hz and Jz."""
         _, hz, jz = self.system(x, y, z, token)
         return hz, jz
 
-    def hessian(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
+    def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
         """Hz."""
         gradient = jax.grad(self._loss("lower", token), 1)
         return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
 
-    def mixed(self, x: Any, y: Any, z: Any, token: Sample) -> Any:
+    def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
         """Jz."""
         gradient = jax.grad(self._loss("lower", token), 0)
         return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
 
-    def operator(self, x: Any, y: Any, token: Sample) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    def operator(self, x: Any, y: Any, token: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv, linearised once."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         _, along = jax.linearize(lambda v: gradients(x, v), y)
         return (lambda v: along(v)[1]), (lambda v: along(v)[0])
 
-    def upper(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any]:
+    def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
         """f_x and f_y."""
         f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
         return f_x, f_y
 
-    def dense(self, x: Any, y: Any, token: Sample) -> tuple[Any, Any, Any]:
+    def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
         """g_y, H and J as matrices."""
         loss = self._loss("lower", token)
         gradients = jax.grad(loss, (0, 1))
@@ -213,21 +215,21 @@ class JaxOracle(Derivatives):
         return jax.grad(loss, 1)(x, y), h, j
 
 
-def opened(values: Any) -> Any:
+def open_tables(values: Values) -> Values:
     """Tables with one write that waits: (rows, index, row); at first a row that is there already."""
     if not isinstance(values, dict):
         return values
-    result = {name: opened(value) for name, value in values.items()}
+    result: Values = {name: open_tables(value) for name, value in values.items()}
     if ROWS in values:
         result[ROWS] = values[ROWS], jnp.zeros((), jnp.int32), values[ROWS][0]
     return result
 
 
-def closed(values: Any) -> Any:
+def close_tables(values: Values) -> Values:
     """Tables with nothing waiting."""
     if not isinstance(values, dict):
         return values
-    result = {name: closed(value) for name, value in values.items()}
+    result: Values = {name: close_tables(value) for name, value in values.items()}
     if ROWS in values:
         rows, last, waiting = values[ROWS]
         result[ROWS] = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
@@ -257,7 +259,7 @@ def _merge(arrays: Any) -> Any:
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 
-def _view(pack: Pack, vector: Any) -> Any:
+def _view(pack: Pack, vector: Array) -> Any:
     """A flat vector in the variable's own form."""
     if pack.kind == "module":
         fail(pack.name, "must be tensors for the compiled backend", "a module")

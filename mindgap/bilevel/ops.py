@@ -1,22 +1,21 @@
-"""The few array operations the methods need beside ``+ - * @``, for torch; another array library brings its own twin.
-
-A method is a pure function of (values, tokens). Written against this small set it runs eagerly in torch and compiled in
-another library from one source.
-"""
+"""The array operations of :class:`~mindgap.bilevel.protocols.Ops` in eager torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mindgap.bilevel.protocols import Ops, Scalar
 from mindgap.bilevel.sample import Sample, row
 
+T = TypeVar("T")
 
-class TorchOps:
+
+class TorchOps(Ops):
     """Array operations of eager torch.
 
     Example:
@@ -28,14 +27,14 @@ class TorchOps:
     """
 
     @staticmethod
-    def move(x: Tensor, d: Tensor, lr: Any) -> Tensor:
+    def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
         """``x - lr * d`` without a temporary."""
         if isinstance(lr, Tensor):
             return torch.addcmul(x, d, lr, value=-1)
         return torch.sub(x, d, alpha=lr)
 
     @staticmethod
-    def mix(a: Tensor, b: Tensor, weight: Any) -> Tensor:
+    def mix(a: Tensor, b: Tensor, weight: Scalar) -> Tensor:
         """``(1 - weight) * a + weight * b``."""
         return torch.lerp(a, b, weight)
 
@@ -50,11 +49,6 @@ class TorchOps:
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
-    def full_like(x: Tensor, value: float) -> Tensor:
-        """A number in the shape of ``x``."""
-        return torch.full_like(x, value)
-
-    @staticmethod
     def scalar(value: float, like: Tensor) -> Tensor:
         """A number as an array without axes."""
         return torch.tensor(value, dtype=like.dtype, device=like.device)
@@ -62,7 +56,8 @@ class TorchOps:
     @staticmethod
     def norm(x: Tensor) -> Tensor:
         """Euclidean norm."""
-        return torch.linalg.vector_norm(x)
+        norm: Tensor = torch.linalg.vector_norm(x)
+        return norm
 
     @staticmethod
     def minimum(a: Tensor, b: float) -> Tensor:
@@ -81,7 +76,7 @@ class TorchOps:
         return torch.clamp(a, min=b)
 
     @staticmethod
-    def replace_row(table: Tensor, index: Any, value: Tensor) -> tuple[Tensor, Tensor]:
+    def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
         """``value - table[index]``, and the table with the value there. It writes in place: a table belongs to the
         state that is stepped."""
         row = table[int(index)]
@@ -89,8 +84,7 @@ class TorchOps:
         row.copy_(value)
         return change, table
 
-    @staticmethod
-    def loop(body: Callable[..., Any], carry: Any, inputs: tuple[Any, ...], length: int | None = None) -> Any:
+    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
         """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
         if length is None:
             first = inputs[0]

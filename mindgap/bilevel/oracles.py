@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,13 +17,17 @@ from torch import Tensor
 
 from mindgap.base.check import fail
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.derivatives import Derivatives
 from mindgap.bilevel.ops import TorchOps
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import Sample, is_full, row
+from mindgap.bilevel.problem import BilevelProblem, Pack
+from mindgap.bilevel.protocols import Draws, ProblemOracle, Product
+from mindgap.bilevel.sample import Batch, Data, Sample, is_full, row
 from mindgap.bilevel.sweep import sweep, times
 from mindgap.bilevel.trial import try_problem
 
+if TYPE_CHECKING:
+    from mindgap.bilevel.method import Method
+
+Evaluate = Callable[[Batch], tuple[Tensor, ...]]
 #: Unknowns up to which two graphs at once are no matter of memory.
 SMALL = 2**20
 RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
@@ -47,7 +51,7 @@ def double_backward_kernels() -> Iterator[None]:
         yield
 
 
-class TorchOracle(Derivatives):
+class TorchOracle(ProblemOracle):
     """Counted derivatives of a problem at flat vectors.
 
     A call on a minibatch counts one for each quantity it returns (g_y, Hz, Jz, f_x, f_y, g_x); a call on all samples
@@ -69,15 +73,16 @@ class TorchOracle(Derivatives):
         ([1.0, 1.0], [1.0, 1.0], [1.0, 1.0], 3)
     """
 
-    ops = TorchOps
+    ops = TorchOps()
 
     def __init__(self, problem: BilevelProblem, *, distributed: bool = False) -> None:
         self.problem = problem
+        self.project_x, self.project_y = problem.project_x, problem.project_y
         self.calls = OracleCount()
         self.plain_kernels = False
         self.seeded = False
         self.distributed = distributed
-        self._is_calm: bool | None = None
+        self._plain_modes: bool | None = None
         self.share = (0, 1)
         if distributed:
             import torch.distributed as dist
@@ -95,17 +100,15 @@ class TorchOracle(Derivatives):
         """Evaluate both levels once at the start and refuse what cannot work; see :mod:`mindgap.bilevel.trial`."""
         try_problem(self, seed, second_order=second_order)
 
-    def start_calls(self, method: Any, draws: Any) -> dict[str, int]:
+    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
         return self.take_calls()
 
-    @staticmethod
-    def to_torch(vector: Tensor) -> Tensor:
+    def to_torch(self, vector: Tensor) -> Tensor:
         """A vector of this backend as a tensor."""
         return vector
 
-    @staticmethod
-    def from_torch(vector: Tensor) -> Tensor:
+    def from_torch(self, vector: Tensor) -> Tensor:
         """A tensor as a vector of this backend."""
         return vector
 
@@ -115,16 +118,6 @@ class TorchOracle(Derivatives):
     def start(self) -> tuple[Tensor, Tensor]:
         """Copies of x and y at the start, flat."""
         return self.problem.pack_x.start.clone(), self.problem.pack_y.start.clone()
-
-    @property
-    def project_x(self) -> Callable[[Any], Any] | None:
-        """Projection of the flat x, if the problem has one."""
-        return self.problem.project_x
-
-    @property
-    def project_y(self) -> Callable[[Any], Any] | None:
-        """Projection of the flat y, if the problem has one."""
-        return self.problem.project_y
 
     def batches(self, level: str) -> int:
         """Minibatches in an epoch of a level."""
@@ -141,7 +134,7 @@ class TorchOracle(Derivatives):
         """g_y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
-        def evaluate(batch: Any) -> tuple[Tensor, ...]:
+        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             ys = pack_y.leaves(y)
             loss = self.loss("lower", pack_x.view(x), pack_y.assemble(ys), batch, token)
             return (pack_y.join(sweep((loss,), ys, (times(1.0, loss),))),)
@@ -152,7 +145,7 @@ class TorchOracle(Derivatives):
         """g_x."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
-        def evaluate(batch: Any) -> tuple[Tensor, ...]:
+        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             xs = pack_x.leaves(x)
             loss = self.loss("lower", pack_x.assemble(xs), pack_y.view(y), batch, token)
             if not loss.requires_grad:
@@ -183,14 +176,14 @@ class TorchOracle(Derivatives):
         """f_x and f_y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
-        def evaluate(batch: Any) -> tuple[Tensor, ...]:
+        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             f_x, f_y = self._upper_parts(x, y, batch, token)
             return pack_x.join(f_x), pack_y.join(f_y)
 
         f_x, f_y = self._run("upper", evaluate, token, ("f_x", "f_y"))
         return f_x, f_y
 
-    def _upper_parts(self, x: Tensor, y: Tensor, batch: Any, token: Sample) -> tuple[Any, Any]:
+    def _upper_parts(self, x: Tensor, y: Tensor, batch: Batch, token: Sample) -> tuple[Any, Any]:
         """f_x and f_y in the shapes of the variables."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
@@ -198,7 +191,7 @@ class TorchOracle(Derivatives):
         got = sweep((loss,), (*xs, *ys), (times(1.0, loss),))
         return got[: len(xs)], got[len(xs) :]
 
-    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each)."""
         if self.plain_kernels or not self._is_common(token):
             return super().operator(x, y, token)
@@ -210,7 +203,7 @@ class TorchOracle(Derivatives):
         bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
         ends: list[Any] = [g_y[i] for i in bent]
 
-        def product(pack: Any, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
+        def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
             self.calls.add(name)
             parts = pack_y.split(v)
             return pack.join(
@@ -277,7 +270,7 @@ class TorchOracle(Derivatives):
         """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower unknown."""
         names = ("g_y",) + ("Hz", "Jz") * y.numel()
 
-        def evaluate(batch: Any) -> tuple[Tensor, ...]:
+        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
             loss = self.loss("lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
             (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
@@ -295,7 +288,7 @@ class TorchOracle(Derivatives):
     def _second(self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]) -> tuple[Tensor, ...]:
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
-        def evaluate(batch: Any) -> tuple[Tensor, ...]:
+        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             ys = pack_y.leaves(y)
             xs = pack_x.leaves(x) if "Jz" in names else []
             variable = pack_x.assemble(xs) if xs else pack_x.view(x)
@@ -317,7 +310,7 @@ class TorchOracle(Derivatives):
 
         return self._run("lower", evaluate, token, names, second=True)
 
-    def loss(self, level: str, x: Any, y: Any, batch: Any, token: Sample) -> Tensor:
+    def loss(self, level: str, x: Any, y: Any, batch: Batch, token: Sample) -> Tensor:
         """A loss at variables in the user's form, under the token's random state where the losses draw numbers."""
         function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
@@ -332,21 +325,21 @@ class TorchOracle(Derivatives):
         for token in tokens:
             if type(token.which) is not int:
                 return False
-        return self._is_calm if self._is_calm is not None else self.share[1] == 1 and _is_plain()
+        return self._plain_modes if self._plain_modes is not None else self.share[1] == 1 and _is_plain()
 
     @contextlib.contextmanager
-    def calm(self) -> Iterator[None]:
+    def same_modes(self) -> Iterator[None]:
         """For a loop of many calls: modes of autograd and autocast do not change inside, so they are looked at once."""
-        self._is_calm = self.share[1] == 1 and _is_plain()
+        self._plain_modes = self.share[1] == 1 and _is_plain()
         try:
             yield
         finally:
-            self._is_calm = None
+            self._plain_modes = None
 
     def _run(
         self,
         level: str,
-        evaluate: Callable[[Any], tuple[Tensor, ...]],
+        evaluate: Evaluate,
         token: Sample,
         names: tuple[str, ...],
         second: bool = False,
@@ -378,7 +371,7 @@ class TorchOracle(Derivatives):
     def _large(
         self,
         level: str,
-        evaluate: Callable[[Any], tuple[Tensor, ...]],
+        evaluate: Evaluate,
         token: Sample,
         names: tuple[str, ...],
         second: bool,
@@ -388,7 +381,7 @@ class TorchOracle(Derivatives):
         parts = [self._run(level, evaluate, row(token, i), names, second) for i in range(count)]
         return tuple(sum(p[1:], p[0]) / count for p in zip(*parts, strict=True))
 
-    def _full(self, data: Any, evaluate: Callable[[Any], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    def _full(self, data: Data, evaluate: Evaluate) -> tuple[Tensor, ...]:
         total: list[Tensor] = []
         for batch, weight in data.chunks(self.share):
             part = evaluate(batch)
@@ -399,7 +392,7 @@ class TorchOracle(Derivatives):
                 total = [p * weight for p in part]
         return tuple(total)
 
-    def _reduce(self, result: tuple[Tensor, ...], data: Any, token: Sample) -> tuple[Tensor, ...]:
+    def _reduce(self, result: tuple[Tensor, ...], data: Data, token: Sample) -> tuple[Tensor, ...]:
         import torch.distributed as dist
 
         if not is_full(token):  # chunks carry their weight already
@@ -409,7 +402,7 @@ class TorchOracle(Derivatives):
             result = tuple(r * (mine / size) for r in result)
         flat = torch.cat([r.reshape(-1) for r in result])
         dist.all_reduce(flat)
-        parts = flat.split([r.numel() for r in result])
+        parts = torch.split(flat, [r.numel() for r in result])
         return tuple(p.view(r.shape) for p, r in zip(parts, result, strict=True))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail
-from mindgap.bilevel.sample import FULL, Batches, Sample, Stream, is_full
+from mindgap.bilevel.sample import FULL, Batches, Data, Sample, is_full
 
 Loss = Callable[[Any, Any, Any], Tensor]
 
@@ -117,7 +117,7 @@ class Pack:
         """The flat vector as tensors of the variable's shapes: views."""
         if self.kind == "tensor":
             return [vector.view(self.shapes[0])]
-        return [v.view(s) for v, s in zip(vector.split(self.sizes), self.shapes, strict=True)]
+        return [v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)]
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
         """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back to the flat vector."""
@@ -147,7 +147,7 @@ class Pack:
 
     def write_back(self, vector: Tensor) -> Any:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and is returned."""
-        parts = [v.view(s) for v, s in zip(vector.detach().split(self.sizes), self.shapes, strict=True)]
+        parts = [v.view(s) for v, s in zip(torch.split(vector.detach(), self.sizes), self.shapes, strict=True)]
         if self.module is not None:
             named = dict(self.module.named_parameters())
             with torch.no_grad():
@@ -219,8 +219,8 @@ class BilevelProblem:
         if self.pack_x.device != self.pack_y.device:
             fail("x and y", "must be on one device", (str(self.pack_x.device), str(self.pack_y.device)))
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        self.upper_data: Batches | Stream = Batches.of(upper_data, sizes[0])
-        self.lower_data: Batches | Stream = Batches.of(lower_data, sizes[1])
+        self.upper_data: Data = Batches.of(upper_data, sizes[0])
+        self.lower_data: Data = Batches.of(lower_data, sizes[1])
         self.project_x, self.project_y = project_x, project_y
 
     @property
@@ -243,7 +243,7 @@ class BilevelProblem:
         """The device of both variables."""
         return self.pack_x.device
 
-    def data(self, level: str) -> Batches | Stream:
+    def data(self, level: str) -> Data:
         """The data of "upper" or "lower"."""
         return self.upper_data if level == "upper" else self.lower_data
 

@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import fail, one_of, whole
+from mindgap.base.check import fail, whole
 from mindgap.base.rng import numpy_stream, stream_seed
+from mindgap.bilevel.settings import check_flag, one_of_texts
 
+Ints = NDArray[np.int64]
+#: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's collate makes.
+Batch = Any
 ORDERS = ("partition", "reshuffle", "replacement")
 
 
@@ -48,7 +53,7 @@ def is_full(token: Sample) -> bool:
     return token.which is None
 
 
-def position_seeds(seed: int, start: int, count: int, *names: str | int) -> np.ndarray:
+def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints:
     """Seeds of 31 bits for the draws ``start .. start + count - 1``: a hash of the position (splitmix64), no state.
 
     Example:
@@ -128,8 +133,12 @@ class Batches:
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         whole("batch_size", batch_size, least=1)
-        one_of("order", order, ORDERS)
-        one_of("last", last, ("keep", "drop"))
+        one_of_texts("order", order, ORDERS)
+        one_of_texts("last", last, ("keep", "drop"))
+        check_flag("shuffle", shuffle)
+        whole("seed", seed)
+        if collate is not None and not callable(collate):
+            fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
         leaves = _leaves(data)
@@ -149,14 +158,14 @@ class Batches:
         self.n = self.total - left if last == "drop" and order == "partition" else self.total
         self.batches = full_batches + (1 if left and self.n == self.total else 0)
         self._collate = collate
-        self.permutation: np.ndarray | None = None
+        self.permutation: Ints | None = None
         if order == "partition" and shuffle:
             self.permutation = numpy_stream(seed, "partition").permutation(self.total)
             if self.is_tensors:
                 pick = torch.from_numpy(self.permutation)
                 data = _tree(lambda t: t[pick.to(t.device)], data)
         self.data = data
-        self._cache: dict[tuple[int, str, int], np.ndarray] = {}
+        self._cache: dict[tuple[int, str, int], Ints] = {}
         self._slices: dict[int, Any] = {}
 
     @property
@@ -192,12 +201,12 @@ class Batches:
         return {t.device for t in _leaves(self.data)} if self.is_tensors else set()
 
     @property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> NDArray[np.float64]:
         """Share of the samples in each batch of the partition (they sum to one)."""
         edges = np.minimum(np.arange(self.batches + 1) * self.batch_size, self.n)
         return np.diff(edges) / self.n
 
-    def _block(self, seed: int, level: str, index: int) -> np.ndarray:
+    def _block(self, seed: int, level: str, index: int) -> Ints:
         """The ``index``-th block of the endless sequence: one epoch, or 4096 independent draws."""
         key = (seed, level, index)
         if key not in self._cache:
@@ -229,7 +238,7 @@ class Batches:
         which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
 
-    def indices(self, token: Sample) -> np.ndarray:
+    def indices(self, token: Sample) -> Ints:
         """Indices, into the data as they were handed over, of the samples a token names (all of them for FULL)."""
         if is_full(token):
             places = np.arange(self.n)
@@ -283,7 +292,7 @@ class Batches:
         places = np.arange(begin, end)
         return self._pick(places if self.permutation is None else self.permutation[places])
 
-    def _pick(self, indices: np.ndarray) -> Any:
+    def _pick(self, indices: Ints) -> Any:
         if self.is_tensors:
             pick = torch.from_numpy(np.ascontiguousarray(indices))
             return _tree(lambda t: t[pick.to(t.device, non_blocking=True)], self.data)
@@ -338,6 +347,9 @@ class Stream:
     def chunks(self, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[Any, float]]:
         """Refused: a distribution has no full batch."""
         fail("data", "must be a finite set of samples where all of them are asked for", "a Stream")
+
+
+Data = Batches | Stream
 
 
 def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:

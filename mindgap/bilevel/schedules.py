@@ -104,12 +104,19 @@ class PerStep:
     """
 
     function: Callable[[int], float]
+    name: str = "rate"
+
+    def _at(self, t: int) -> float:
+        try:
+            value = float(self.function(t))
+        except Exception as error:
+            fail(self.name, f"must return a number at iteration {t} ({error})", self.function)
+        return non_negative(f"{self.name}({t})", value)
 
     def __call__(self, t: Any) -> Any:
         if np.ndim(t) == 0:
-            return float(self.function(int(t)))
-        flat = [float(self.function(int(i))) for i in np.ravel(t)]
-        return np.array(flat).reshape(np.shape(t))
+            return self._at(int(t))
+        return np.array([self._at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
 
 
 #: A number, or a function of the iteration.
@@ -129,7 +136,7 @@ def as_schedule(name: str, rate: Rate, exponent: float = 0.0) -> Callable[[Any],
     if isinstance(rate, (Power, Constant, StormWeight, Product, PerStep)):
         return rate
     if callable(rate):
-        return PerStep(rate)
+        return PerStep(rate, name)
     if isinstance(rate, bool) or not isinstance(rate, (int, float)):
         fail(name, "must be a positive number or a function of the iteration", rate)
     positive(name, rate)

@@ -1,20 +1,23 @@
-"""The loop around a method: budgets, callbacks, a verdict in words, checkpoints."""
+"""The loop around a method: budgets, callbacks, an outcome in words, checkpoints."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.checkpoint import load_state, save_state
+from mindgap.bilevel.checkpoint import check_path, load_state, save_state
 from mindgap.bilevel.draws import draw_chunk
 from mindgap.bilevel.method import Method, State, advance
+from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.protocols import Array, Backend, ProblemOracle
+from mindgap.bilevel.settings import check_flag
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
@@ -69,10 +72,10 @@ def solve(
     method: Method,
     steps: int | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     calls: int | None = None,
     seconds: float | None = None,
-    callbacks: Callback | Iterable[Callback] = (),
+    callbacks: Callback | Sequence[Callback] = (),
     every: int = 1,
     limit: float = 1e10,
     check_every: int | None = None,
@@ -80,7 +83,7 @@ def solve(
     checkpoint_every: int = 1000,
     resume: bool = False,
     progress: bool = False,
-    backend: Any = None,
+    backend: Backend | None = None,
     distributed: bool = False,
 ) -> Solution:
     """Run a method until a budget is spent, a callback says stop, or the numbers go wrong.
@@ -89,15 +92,17 @@ def solve(
         problem: what to solve.
         method: how.
         steps: iterations in all (those before a resume included).
-        seed: of all draws.
+        seed: of all draws; 0 if not given, or that of the checkpoint on a resume. Another seed is refused there.
         calls: budget of oracle calls; the run stops after the iteration that reaches it.
         seconds: budget of time in the method.
         callbacks: functions of the state, called at the start and after every ``every`` iterations; one that returns
             True stops the run.
         every: iterations between calls of the callbacks.
         limit: "diverged" when the norm of x or y exceeds this times (1 + its norm at the start).
-        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not given.
-        checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end.
+        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not given. The end and
+            every checkpoint are looked at in any case.
+        checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end; a state that is
+            not finite or has diverged is not written.
         resume: start from that file if it exists; the trajectory is bitwise that of an uninterrupted run.
         progress: write a line on standard error now and then.
         backend: who runs the iterations; eager torch if not given.
@@ -129,39 +134,75 @@ def solve(
             whole(name, value)
     if seconds is not None:
         positive("seconds", seconds)
-    runner = Eager() if backend is None else backend
+    runner: Backend = Eager() if backend is None else backend
+    if not hasattr(runner, "check_every"):
+        fail("backend", "must be a backend, such as JaxBackend(upper, lower)", backend)
     check_every = runner.check_every if check_every is None else whole("check_every", check_every, least=1)
     for name, value in (("every", every), ("checkpoint_every", checkpoint_every)):
         whole(name, value, least=1)
+    if seed is not None:
+        whole("seed", seed)
     positive("limit", limit)
-    listeners: list[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
+    for name, value in (("resume", resume), ("progress", progress), ("distributed", distributed)):
+        check_flag(name, value)
+    if checkpoint is not None:
+        check_path("checkpoint", checkpoint)
+    if isinstance(callbacks, (list, tuple)) and all(map(callable, callbacks)):
+        listeners: list[Callback] = list(callbacks)
+    elif callable(callbacks) and not isinstance(callbacks, type):
+        listeners = [callbacks]
+    else:
+        fail("callbacks", "must be a function of the state, or a list of them", callbacks)
     if resume and checkpoint is None:
         fail("checkpoint", "must be given to resume", None)
     begin = time.perf_counter()
-    oracle = runner.oracle(problem, method, seed, distributed)
+    oracle = runner.oracle(problem, method, seed or 0, distributed)
     if resume and checkpoint is not None and Path(checkpoint).exists():
         state = load_state(checkpoint, method, oracle)
+        if seed not in (None, state.seed):
+            fail("seed", f"must be that of the checkpoint, {state.seed}, or be left out, to resume", seed)
     else:
-        state = runner.start(method, oracle, seed)
+        state = runner.start(method, oracle, seed or 0)
     spent = time.perf_counter() - begin
     bounds = {name: limit * (1.0 + runner.norm(state.values[name])) for name in ("x", "y")}
 
-    def finished(outcome: str, why: str) -> Solution:
-        if checkpoint is not None:
-            save_state(checkpoint, state)
-        return Solution(outcome, f"{outcome}: {why}", state, spent)
+    def trouble() -> tuple[str, str] | None:
+        """What is wrong with the numbers of the state, if anything."""
+        for name, vector in _vectors(state.values):
+            norm = runner.norm(vector)
+            if not math.isfinite(norm):
+                return "non-finite", f"{name} is not finite at iteration {state.t}"
+            if norm > bounds.get(name, math.inf):
+                return "diverged", f"the norm of {name} is {norm:.3g} at iteration {state.t}"
+        return None
 
-    told = 0.0
-    while True:
+    def ended() -> tuple[str, str] | None:
+        """How the run ends here, if it does."""
         answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
         if any(answer is True for answer in answers):
-            return finished("stopped", f"a callback asked for it after {state.t} iterations")
+            return "stopped", f"a callback asked for it after {state.t} iterations"
         if steps is not None and state.t >= steps:
-            return finished("done", f"{state.t} iterations")
+            return "done", f"{state.t} iterations"
         if calls is not None and state.total_calls >= calls:
-            return finished("out of calls", f"{state.total_calls} oracle calls after {state.t} iterations")
+            return "out of calls", f"{state.total_calls} oracle calls after {state.t} iterations"
         if seconds is not None and spent >= seconds:
-            return finished("out of time", f"{spent:.3g} s after {state.t} iterations")
+            return "out of time", f"{spent:.3g} s after {state.t} iterations"
+        return None
+
+    told, looked = 0.0, -1
+    while True:
+        end = ended()
+        save = checkpoint is not None and (end is not None or (state.t > 0 and state.t % checkpoint_every == 0))
+        if (save or end is not None or state.t % check_every == 0) and looked != state.t:
+            begin = time.perf_counter()
+            wrong, looked = trouble(), state.t
+            spent += time.perf_counter() - begin
+            if wrong is not None:
+                return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent)
+        if save and checkpoint is not None:
+            save_state(checkpoint, state)
+        if end is not None:
+            return Solution(end[0], f"{end[0]}: {end[1]}", state, spent)
         stops = [check_every] + [every] * bool(listeners) + [checkpoint_every] * (checkpoint is not None)
         count = min(p - state.t % p for p in stops)
         if steps is not None:
@@ -169,34 +210,35 @@ def solve(
         begin = time.perf_counter()
         # Without listeners nobody else has seen the state: its vectors may go as soon as there are new ones.
         state = runner.run(state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners))
-        norms = {name: runner.norm(state.values[name]) for name in ("x", "y")} if state.t % check_every == 0 else {}
         spent += time.perf_counter() - begin
-        for name, norm in norms.items():
-            if not math.isfinite(norm):
-                return finished("non-finite", f"{name} is not finite at iteration {state.t}")
-            if norm > bounds[name]:
-                return finished("diverged", f"the norm of {name} is {norm:.3g} at iteration {state.t}")
-        if checkpoint is not None and state.t % checkpoint_every == 0:
-            save_state(checkpoint, state)
         if progress and time.perf_counter() - told > 1.0:
             told = time.perf_counter()
             print(f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr)
 
 
-class Eager:
+def _vectors(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """x, y and the method's own vectors by name; tables are left out, since a bad row shows in the vectors soon."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _vectors(value)
+        elif getattr(value, "ndim", 2) < 2:
+            yield name, value
+
+
+class Eager(Backend):
     """Runs a method in torch, one iteration after another."""
 
     check_every = 100
 
-    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> Any:
+    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
         """Checked derivatives of the problem."""
         return method.oracle(problem, seed, distributed)
 
-    def start(self, method: Method, oracle: Any, seed: int) -> State:
+    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
         """The state before the first iteration."""
-        return method.init_with(oracle, seed)
+        return method.start_with(oracle, seed)
 
-    def norm(self, vector: Any) -> float:
+    def norm(self, vector: Array) -> float:
         """Euclidean norm as a number (waits for the device)."""
         return float(vector.norm())
 
@@ -205,9 +247,9 @@ class Eager:
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
             state.values.clear()
-        if calls is None and seconds is None:
+        if calls is None and seconds is None and isinstance(oracle, TorchOracle):
             chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
-            with oracle.calm():
+            with oracle.same_modes():
                 for kind, draws in chunk.steps():
                     values = method.update(values, draws, oracle, kind)
             return advance(state, values, steps, chunk.drawn, oracle.take_calls())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from mindgap.bilevel.directions import Places, implicit_xy
 from mindgap.bilevel.estimators import Point, restart, storm
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Power, Product, StormWeight
 
 
@@ -31,23 +30,20 @@ class StormMethod(Method):
         """eta_k as a function of k."""
 
     @abstractmethod
-    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
-        """Estimates of H^-1 v, one a point, on the samples of this iteration."""
+    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+        """Estimates of H^-1 v, one per point, on the samples of this iteration."""
 
-    def prelude(self) -> list[str]:
-        return ["first"]
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        step = self.step_size()
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
         return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def rates(self, t: Scalar) -> dict[str, Any]:
+        step = self.step_size()
+        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
+                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
             return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"])
 
@@ -57,5 +53,5 @@ class StormMethod(Method):
         else:
             memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
         d = memory["estimate"]
-        y = project_y(oracle, oracle.ops.move(v["y"], d["y"], s["lr_y"]))
+        y = oracle.move_y(v["y"], d["y"], s["lr_y"])
         return {**v, "x": self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}

@@ -42,9 +42,10 @@ def sweep(
     keep = create_graph or retain_graph
     if _ENGINE is None or any(type(end) is not Tensor for end in ends):  # a subclass may have its own way
         return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
-    return _ENGINE(
+    found: tuple[Tensor | None, ...] = _ENGINE(
         tuple(ends), tuple(along), keep, create_graph, tuple(inputs), allow_unreachable=True, accumulate_grad=False
     )
+    return found
 
 
 def times(value: float, loss: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +11,11 @@ from mindgap.base.check import RuleError, fail
 from mindgap.base.count import OracleCount
 from mindgap.bilevel.sample import Batches, Sample, row
 
+if TYPE_CHECKING:
+    from mindgap.bilevel.oracles import TorchOracle
 
-def try_problem(oracle: Any, seed: int = 0, *, second_order: bool = True) -> None:
+
+def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True) -> None:
     """Evaluate both levels once at the start; find out what they need and refuse what cannot work.
 
     Sets the oracle's ``seeded`` when a loss draws random numbers (so tokens seed it) and ``plain_kernels`` when a
@@ -57,7 +60,7 @@ def try_problem(oracle: Any, seed: int = 0, *, second_order: bool = True) -> Non
         _trial_second(oracle, x, y, lower_token)
 
 
-def _trial(oracle: Any, level: str, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
+def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
     cuda = x.device.type == "cuda"
@@ -85,7 +88,7 @@ def _trial(oracle: Any, level: str, x: Tensor, y: Tensor, token: Sample) -> tupl
     return loss, x_, y_
 
 
-def _trial_second(oracle: Any, x: Tensor, y: Tensor, token: Sample) -> None:
+def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, token: Sample) -> None:
     x, y = x.detach(), y.detach()
     calls, share = oracle.calls, oracle.share
     oracle.calls, oracle.share = OracleCount(), (0, 1)

@@ -17,7 +17,7 @@ def optimizers() -> None:
 
 def methods() -> None:
     """The sixteen bilevel methods (Table 1 of the SLIP paper)."""
-    from mindgap.bilevel.table import METHODS
+    from mindgap.bilevel.registry import METHODS
 
     rows = [
         (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))

@@ -12,7 +12,7 @@ from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import SLIP, Batches, BilevelProblem, TorchStep, solve
-from mindgap.bilevel.count import calls_of_run
+from mindgap.bilevel.count import calls_of_chunk
 from mindgap.bilevel.draws import draw_chunk
 
 # Here a program runs once: compile it quickly rather than well.
@@ -53,9 +53,9 @@ def test_compiled_trajectory_is_the_eager_one(case):
 def test_counts_without_running_are_the_counts_of_a_run(case):
     method, problem = case.make(), PROBLEM
     state = solve(problem, method, steps=21, seed=5).state
-    start = method.init(problem, seed=5)
+    start = method.start(problem, seed=5)
     chunk = draw_chunk(method, start.oracle, 5, 0, 21, start.drawn)
-    found = calls_of_run(method, problem, chunk)
+    found = calls_of_chunk(method, problem, chunk)
     for name, calls in start.calls.items():
         found[name] = found.get(name, 0) + calls
     assert found == state.calls

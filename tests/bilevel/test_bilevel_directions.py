@@ -37,19 +37,19 @@ def assert_near(a, b, rtol=1e-8):
 
 def test_linear_system_direction_is_the_closed_form():
     z = QUADRATIC.z_star(X)
-    found = d.linear_system(oracle(), X, Y, z, FULL, FULL)
-    assert_near(found["x"], TRUTH)
-    assert float(found["y"].norm()) < 1e-12
-    assert float(found["z"].norm()) < 1e-12
-    split = d.linear_system(oracle(), X, Y, z, FULL, FULL, other=FULL)
-    for key, value in found.items():
-        np.testing.assert_array_equal(split[key].numpy(), value.numpy())
+    d_y, d_z, d_x = oracle().residuals(X, Y, z, FULL, FULL)
+    assert_near(d_x, TRUTH)
+    assert float(d_y.norm()) < 1e-12
+    assert float(d_z.norm()) < 1e-12
+    without = oracle().residuals(X, Y, z, FULL, FULL, gradient=False)
+    assert without[0] is None
+    np.testing.assert_array_equal(without[2].numpy(), d_x.numpy())
 
 
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
-    assert_near(d.exact(o, X, Y), TRUTH)
-    assert_near(d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o, X, Y, v), FULL, FULL), TRUTH)
+    hessian, _ = o.operator(X, Y, FULL)
+    assert_near(d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o.ops, hessian, v, products=12), FULL, FULL), TRUTH)
     assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
     assert_near(lower_solution(PROBLEM, X), Y)
     assert hyper_objective(PROBLEM, X) == pytest.approx(float(QUADRATIC.hyper_objective(X)), rel=1e-10)

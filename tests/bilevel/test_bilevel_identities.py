@@ -31,7 +31,7 @@ from mindgap.bilevel import (
     solve,
 )
 from mindgap.bilevel.draws import draw_chunk
-from mindgap.bilevel.estimators import average, storm
+from mindgap.bilevel.estimators import storm
 from mindgap.bilevel.ops import TorchOps
 
 QUADRATIC = small_quadratic(seed=4)
@@ -49,7 +49,7 @@ def many(token):
 
 def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), skip=0):
     """Run both on the first one's draws; ``translate`` turns them into the second one's."""
-    a, b = first.init(problem, seed=5), second.init(problem, seed=5)
+    a, b = first.start(problem, seed=5), second.start(problem, seed=5)
     if skip:
         for _ in range(skip):
             a = first.step(a)
@@ -58,7 +58,7 @@ def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), sk
     for t, (kind, s) in enumerate(chunk.steps()):
         left = first.update(left, s, a.oracle, kind)
         right = second.update(
-            right, translate(s, second.numbers(np.asarray(t + skip))), b.oracle, second.kind(t + skip)
+            right, translate(s, second.rates(np.asarray(t + skip))), b.oracle, second.plan().at(t + skip)[0].kind
         )
         assert_same(left, right, names)
     assert float((left["x"] - QUADRATIC.x0).norm()) > 0.05
@@ -84,7 +84,7 @@ def test_borep_with_one_step_each_time_is_slip_with_the_y_step_first():
         return {"y": Sample(s["y"].which[0]), "z": s["z"], "f": s["f"], **n}
 
     assert_agree(QUADRATIC.problem(16), borep, slip, translate, names=("x", "y", "z", "m"), skip=1)
-    start_a, start_b = borep.init(QUADRATIC.problem(16)), slip.init(QUADRATIC.problem(16))
+    start_a, start_b = borep.start(QUADRATIC.problem(16)), slip.start(QUADRATIC.problem(16))
     assert_same(start_a.values, start_b.values, ("x", "y", "z", "m"))
 
 
@@ -122,7 +122,7 @@ def test_storm_and_average_with_weight_one_are_plain():
     assert torch.equal(
         storm(lambda ps: [{"x": p["x"] ** 2} for p in ps], point, old, {"x": 1.0})["estimate"]["x"], plain
     )
-    assert torch.equal(average(TorchOps, old["estimate"]["x"], plain, 1.0), plain)
+    assert torch.equal(TorchOps.mix( old["estimate"]["x"], plain, 1.0), plain)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_variance_reduction_with_one_batch_is_full_batch_descent(method):
 def test_vrbo_refreshed_always_uses_the_full_direction():
     problem = QUADRATIC.problem(16)
     vrbo = VRBO(lr_x=0.05, lr_y=0.1, eta=0.2, terms=3, inner=2, period=1)
-    state = vrbo.init(problem, seed=0)
+    state = vrbo.start(problem, seed=0)
     for _ in range(5):
         x, y = state.x, state.y
         state = vrbo.step(state)
@@ -161,7 +161,7 @@ def test_vrbo_refreshed_always_uses_the_full_direction():
     ids=lambda m: type(m).__name__,
 )  # fmt: skip
 def test_recursive_estimators_use_the_same_tokens_at_both_points(method):
-    state = method.init(QUADRATIC.problem(16), seed=0)
+    state = method.start(QUADRATIC.problem(16), seed=0)
     state = method.step(method.step(state))
     seen: list[tuple[str, int, bytes]] = []
     oracle = state.oracle

@@ -182,4 +182,4 @@ def test_two_processes_give_the_run_of_one(tmp_path):
 
 def test_distributed_needs_a_group():
     with pytest.raises(ValueError, match=r"distributed needs torch\.distributed to be initialised, got True"):
-        BY_KEY["soba"].make().init(small_quadratic(seed=4).problem(16), distributed=True)
+        BY_KEY["soba"].make().start(small_quadratic(seed=4).problem(16), distributed=True)

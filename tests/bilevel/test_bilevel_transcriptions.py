@@ -47,7 +47,7 @@ def test_method_is_its_transcription(case, order):
     else:
         problem = QUADRATIC.problem(16, order=order)
     idx = Index(problem)
-    state = method.init(problem, seed=3)
+    state = method.start(problem, seed=3)
     start, _ = draw_start(method, state.oracle, 3)
     first, step = REFERENCES[case.key]
     args, kwargs = case.init(method, start, idx) if case.init else ((), {})
@@ -76,7 +76,7 @@ def test_single_steps_draw_what_a_chunk_draws(case):
     from mindgap.bilevel import solve
 
     problem, method = QUADRATIC.problem(16), case.make()
-    state = method.init(problem, seed=1)
+    state = method.start(problem, seed=1)
     for _ in range(13):
         state = method.step(state)
     solution = solve(problem, method, steps=13, seed=1, check_every=8)

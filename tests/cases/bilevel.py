@@ -14,8 +14,8 @@ import numpy as np
 
 from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import part_of
-from mindgap.bilevel.lower import epoch_sgd_lengths
 from mindgap.bilevel.sample import row
+from mindgap.bilevel.steps import epoch_sgd_lengths
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def _f2sa(s, idx):
 
 
 def _f2sa_letters(m, t):
-    n = m.numbers(np.asarray(t))
-    lam = m.lam + sum(float(m.numbers(np.asarray(i))["delta"]) for i in range(t))
+    n = m.rates(np.asarray(t))
+    lam = m.lam + sum(float(m.rates(np.asarray(i))["delta"]) for i in range(t))
     gamma = float(n["lr_y"])
     return {"gamma_k": gamma, "alpha_k": gamma / (2 * lam), "xi": m.lr_x, "delta_k": float(n["delta"])}
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from mindgap.bilevel.table import METHODS, as_records, table_markdown
+from mindgap.bilevel.registry import METHODS, as_records, table_markdown
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "bilevel.md").read_text()
 
 
 def test_table_of_the_guide_is_generated():
-    """After a change of the table: python -m mindgap.bilevel.table docs/bilevel.md"""
+    """After a change of the table: python -m mindgap.bilevel.registry docs/bilevel.md"""
     inside = re.search(r"<!-- methods: begin -->\n(.*?)<!-- methods: end -->", GUIDE, re.DOTALL)
     assert inside is not None
     assert inside[1].strip() == table_markdown()
@@ -54,4 +54,5 @@ def test_template_of_a_seventeenth_method():
     spec.loader.exec_module(module)
     torch.manual_seed(0)
     assert module.main() < 0.03  # noise variance is 0.01
-    assert module.PeriodicSOBA(lr_x=0.1, lr_y=0.1, period=3).kinds() == ["inner", "inner", "both"]
+    plan = module.PeriodicSOBA(lr_x=0.1, lr_y=0.1, period=3).plan()
+    assert [iteration.kind for iteration in plan.period] == ["inner", "inner", "both"]

@@ -1,1 +1,1 @@
-"""One method a file; the table of them is :mod:`mindgap.bilevel.table`."""
+"""One method a file; the table of them is :mod:`mindgap.bilevel.registry`."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import implicit, neumann_random
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import descend
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.directions import implicit, neumann_random, random_slots
+from mindgap.bilevel.draws import Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +30,10 @@ class ALSET(Method):
         eta: step of the Neumann series.
         terms: N, terms of the series.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number (footnote 2 of Table 1).
-        x_step: see :mod:`mindgap.bilevel.upper`.
-
-    Raises:
-        RuleError: for a step or a count that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
-        >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).lower_steps(0)
+        >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps
         1
 
     Source: Chen, Sun, Yin, NeurIPS 2021, Alg. 1; Table 1 and its footnote 2 in the authors' answer on SLIP.
@@ -47,36 +42,23 @@ class ALSET(Method):
     sum of N terms. *Not confirmed from the paper's text*: that range.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    eta: float = 0.5
-    terms: int = 10
-    inner: int = 10
-    x_step: Any = "plain"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    inner: int = count(10)
+    x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        positive("eta", self.eta)
-        whole("terms", self.terms, least=1)
-        whole("inner", self.inner, least=1)
-        check_step(self.x_step)
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), **random_slots(self.terms)}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
-    def plan(self, kind: str) -> Plan:
-        return {"y": ("lower", self.inner), "f": ("upper", None), "k": ("uniform", self.terms),
-                "h": ("lower", max(self.terms - 1, 1)), "j": ("lower", None)}  # fmt: skip
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        return {name: as_schedule(name, getattr(self, name))(t) for name in ("lr_x", "lr_y")}
-
-    def lower_steps(self, t: int) -> int:
-        return self.inner if t >= 0 else 0
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
         y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
 
-        def inverse(f_y: Any) -> Any:
+        def inverse(f_y: Array) -> Array:
             return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, non_negative, positive, whole
-from mindgap.bilevel.directions import implicit, neumann_random
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import descend
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.base.check import fail
+from mindgap.bilevel.directions import implicit, neumann_random, random_slots
+from mindgap.bilevel.draws import Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import check_count, count, flag, non_negative, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, descend
+
+
+def _inner(name: str, value: Any) -> None:
+    if isinstance(value, str) and value != "sqrt":
+        fail(name, "must be a whole number of at least 1, or 'sqrt'", value)
+    elif not isinstance(value, str):
+        check_count(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +45,11 @@ class BSA(Method):
         terms: N, terms of the series.
         inner: steps on y; "sqrt" for t_k = ceil(sqrt(k + 1)).
         warm: start the inner loop at the last y; False starts it at y_0, as in the paper.
-        x_step: see :mod:`mindgap.bilevel.upper`. Projections are the problem's.
-
-    Raises:
-        RuleError: for a step or a count that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`. Projections are the problem's.
 
     Example:
-        >>> method = BSA(lr_x=0.1, lr_y=0.1, inner="sqrt")
-        >>> [method.lower_steps(k) for k in (0, 1, 3, 4, 9)]
+        >>> plan = BSA(lr_x=0.1, lr_y=0.1, inner="sqrt").plan()
+        >>> [plan.at(k)[0].lower_steps for k in (0, 1, 3, 4, 9)]
         [1, 2, 2, 3, 4]
 
     Source: Ghadimi, Wang 2018 (arXiv 1802.02246), Alg. 1 and 2. The public benchmark uses 10 inner steps and 10 terms.
@@ -56,60 +60,39 @@ class BSA(Method):
     before y.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    eta: float = 0.5
-    terms: int = 10
-    inner: int | str = 10
-    inner_exponent: float = 1.0
-    warm: bool = False
-    x_step: Any = "plain"
+    lr_x: Rate = rate(exponent=0.5)
+    lr_y: Rate = rate()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    inner: int | str = setting(_inner, 10)
+    inner_exponent: float = non_negative(1.0)
+    warm: bool = flag(False)
+    x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        positive("eta", self.eta)
-        non_negative("inner_exponent", self.inner_exponent)
-        whole("terms", self.terms, least=1)
-        if isinstance(self.inner, str):
-            if self.inner != "sqrt":
-                fail("inner", "must be a whole number of at least 1, or 'sqrt'", self.inner)
-        else:
-            whole("inner", self.inner, least=1)
-        check_step(self.x_step)
+    def init(self, oracle: Oracle) -> Values:
+        return {} if self.warm else {"y0": oracle.start[1]}
 
-    def lower_steps(self, t: int) -> int:
-        if t < 0:
-            return 0
-        return math.isqrt(t) + 1 if self.inner == "sqrt" else int(self.inner)
+    def _iteration(self, inner: int) -> Iteration:
+        return Iteration({"y": ("lower", inner), **random_slots(self.terms)}, lower_steps=inner)
 
-    def plan(self, kind: str) -> Plan:
-        return self.plan_of(int(self.inner))
+    def plan(self) -> SamplePlan:
+        if isinstance(self.inner, int):
+            return SamplePlan((self._iteration(self.inner),))
+        return SamplePlan((self._iteration(1),), growing=lambda t: self._iteration(math.isqrt(t) + 1))
 
-    def plan_of(self, inner: int) -> Plan:
-        """Slots of an iteration with that many steps on y."""
-        most = max(self.terms - 1, 1)
-        return {"y": ("lower", inner), "f": ("upper", None), "k": ("uniform", self.terms), "h": ("lower", most),
-                "j": ("lower", None)}  # fmt: skip
-
-    def growing_plan(self, t: int) -> Plan | None:
-        return self.plan_of(self.lower_steps(t)) if self.inner == "sqrt" else None
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        rates = {"lr_x": as_schedule("lr_x", self.lr_x, 0.5)(t), "lr_y": as_schedule("lr_y", self.lr_y)(t)}
+    def rates(self, t: Scalar) -> dict[str, Any]:
+        rates = super().rates(t)
         if self.inner == "sqrt":
             rates["inner"] = np.floor(np.sqrt(np.asarray(t))).astype(int) + 1
         return rates
 
-    def begin(self, oracle: Any) -> Values:
-        return {} if self.warm else {"y0": oracle.start[1]}
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
         y = v["y"] if self.warm else v["y0"]
         y = descend(oracle, x, y, s["y"], s["lr_y"], length=s.get("inner"), exponent=self.inner_exponent)
 
-        def inverse(f_y: Any) -> Any:
+        def inverse(f_y: Array) -> Array:
             return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from mindgap.base.check import positive, whole
 from mindgap.bilevel.directions import penalty
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, flag, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +37,10 @@ class F2SA(Method):
         inner: T.
         shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers, since lambda
             multiplies the *difference* of two noisy terms. The paper draws them independently.
-        x_step: see :mod:`mindgap.bilevel.upper`.
-
-    Raises:
-        RuleError: for a step, a penalty or a count that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
-        >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan("step")
+        >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].slots
         {'y': ('lower', 1), 'f': ('upper', 1), 'fx': ('upper', None), 'gx': ('lower', None)}
 
     Source: Kwon, Kwon, Wright, Nowak, ICML 2023, Alg. 1. No second derivative is needed, so kernels without double
@@ -56,54 +52,41 @@ class F2SA(Method):
     *Differs from the public benchmark code*, whose penalty grows as k^(6/7) and whose x exponent is 4/7.
     """
 
-    lr_x: float
-    lr_y: Rate
-    lam: float = 10.0
-    delta: Rate = 0.1
-    inner: int = 1
-    shared_samples: bool = False
-    x_step: Any = "plain"
+    lr_x: float = positive()
+    lr_y: Rate = rate(exponent=4 / 7)
+    lam: float = positive(10.0)
+    delta: Rate = rate(0.1, exponent=6 / 7, zero=True)
+    inner: int = count(1)
+    shared_samples: bool = flag(False)
+    x_step: XStep = setting(check_step, "plain")
     order = "seidel"
     second_order: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        positive("lr_x", self.lr_x)
-        positive("lam", self.lam)
-        self.numbers(0)
-        whole("inner", self.inner, least=1)
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        y: Plan = {"y": ("lower", self.inner), "f": ("upper", self.inner)}
-        if self.shared_samples:
-            return {**y, "fx": ("upper", None), "gx": ("lower", None)}
-        return {**y, "w": ("lower", self.inner), "fx": ("upper", None), "gx": ("lower", None), "gw": ("lower", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        delta = 0.0 if self.delta == 0 else as_schedule("delta", self.delta, 6 / 7)(t)
-        return {"lr_y": as_schedule("lr_y", self.lr_y, 4 / 7)(t), "delta": delta}
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         y = oracle.start[1]
         return {"w": y, "lam": oracle.ops.scalar(self.lam, y)}
 
-    def lower_steps(self, t: int) -> int:
-        return self.inner if t >= 0 else 0
+    def plan(self) -> SamplePlan:
+        slots: Slots = {"y": ("lower", self.inner), "f": ("upper", self.inner)}
+        if self.shared_samples:
+            slots = {**slots, "fx": UPPER, "gx": LOWER}
+        else:
+            slots = {**slots, "w": ("lower", self.inner), "fx": UPPER, "gx": LOWER, "gw": LOWER}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        ops, x, lam = oracle.ops, v["x"], v["lam"]
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, lam = v["x"], v["lam"]
         gamma = s["lr_y"]
         alpha = gamma / (2.0 * lam)
 
-        def inner(carry: tuple[Any, Any], at_y: Sample, f: Sample, at_w: Sample) -> tuple[Any, Any]:
+        def inner(carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample) -> tuple[Array, Array]:
             w, y = carry
-            w = project_y(oracle, ops.move(w, oracle.lower(x, w, at_w), gamma))
+            w = oracle.move_y(w, oracle.lower(x, w, at_w), gamma)
             _, f_y = oracle.upper(x, y, f)
-            d = f_y + lam * oracle.lower(x, y, at_y)
-            return w, project_y(oracle, ops.move(y, d, alpha))
+            return w, oracle.move_y(y, f_y + lam * oracle.lower(x, y, at_y), alpha)
 
         at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
-        w, y = ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
+        w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
         d_x = penalty(oracle, x, y, w, lam, s["fx"], s["gx"], gw)
         new = self.move_x(oracle, v, d_x, self.lr_x * alpha)
         return {**v, "x": new, "y": y, "w": w, "lam": lam + s["delta"]}

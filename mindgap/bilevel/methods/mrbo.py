@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import positive, whole
 from mindgap.bilevel.directions import Places, neumann_sums
-from mindgap.bilevel.draws import Plan
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.protocols import Array, Draws, Oracle
 from mindgap.bilevel.schedules import Power
+from mindgap.bilevel.settings import count, positive, setting
+from mindgap.bilevel.steps import XStep, check_step
 from mindgap.bilevel.storm import StormMethod
-from mindgap.bilevel.upper import check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +32,11 @@ class MRBO(StormMethod):
         terms: Q, factors of its last term.
         d, m: of the step eta_k.
         c_x, c_y: of the weights; large values make them 1, which is the method without memory.
-        x_step: see :mod:`mindgap.bilevel.upper`.
-
-    Raises:
-        RuleError: for a number that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
-        >>> MRBO(lr_x=0.1, lr_y=0.1).kind(0), MRBO(lr_x=0.1, lr_y=0.1).kind(1)
-        ('first', 'step')
+        >>> [i.kind for i in MRBO(lr_x=0.1, lr_y=0.1).plan().at(0, 3)]
+        ['first', 'step', 'step']
 
     Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 1. The exponent 1/3 agrees with the public benchmark code (Q = 10,
     Neumann step 0.5).
@@ -49,27 +45,22 @@ class MRBO(StormMethod):
     benchmark code, which starts the estimators and the old point at zero.
     """
 
-    lr_x: float
-    lr_y: float
-    eta: float = 0.5
-    terms: int = 10
-    d: float = 1.0
-    m: float = 1.0
-    c_x: float = 0.5
-    c_y: float = 0.5
-    x_step: Any = "plain"
+    lr_x: float = positive()
+    lr_y: float = positive()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    d: float = positive(1.0)
+    m: float = positive(1.0)
+    c_x: float = positive(0.5)
+    c_y: float = positive(0.5)
+    x_step: XStep = setting(check_step, "plain")
 
-    def __post_init__(self) -> None:
-        for name in ("lr_x", "lr_y", "eta", "d", "m", "c_x", "c_y"):
-            positive(name, getattr(self, name))
-        whole("terms", self.terms, least=1)
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        return {"y": ("lower", None), "f": ("upper", None), "h": ("lower", self.terms), "j": ("lower", None)}
+    def plan(self) -> SamplePlan:
+        slots = {"y": LOWER, "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
 
     def step_size(self) -> Power:
         return Power(self.d, 1 / 3, self.m)
 
-    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
+    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
         return neumann_sums(oracle, points, vs, s["h"], self.eta)

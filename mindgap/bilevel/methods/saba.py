@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from mindgap.bilevel.draws import Plan
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.estimators import empty_table, saga
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,44 +26,33 @@ class SABA(Method):
         lr_x: step on x.
         lr_y: step on y.
         lr_z: step on the linear system; that of y if not given, as the authors insist.
-        x_step: see :mod:`mindgap.bilevel.upper`.
+        x_step: see :mod:`mindgap.bilevel.steps`.
         memory_limit: bytes the tables may take; what is free if not given.
 
     Raises:
-        RuleError: for a step that is not positive; at ``init`` for batches that are not a fixed partition (a shuffled
+        RuleError: for a step that is not positive; at ``start`` for batches that are not a fixed partition (a shuffled
             loader) and for tables that do not fit, with their size in bytes.
 
     Example:
-        >>> SABA(lr_x=0.1, lr_y=0.1).numbers(5)
+        >>> SABA(lr_x=0.1, lr_y=0.1).rates(5)
         {'lr_x': 0.1, 'lr_y': 0.1, 'lr_z': 0.1}
 
     Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 2; the common step of y and z also in the authors' answer
     on SLIP (A5 to reviewer g3Q2). The zero start of the tables and the weights w_i (a batch's share of the samples)
     agree with the public benchmark code.
 
-    *Differs from the paper* in the sign of z, and in that a table has one row a minibatch rather than one a sample.
+    *Differs from the paper* in the sign of z, and in that a table has one row per minibatch rather than one per sample.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    lr_z: Rate | None = None
-    x_step: Any = "plain"
-    memory_limit: int | None = None
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_z: Rate | None = rate(None, like="lr_y")
+    x_step: XStep = setting(check_step, "plain")
+    memory_limit: int | None = count(None, most=2**62)
     fixed_batches: ClassVar[bool] = True
+    tables: ClassVar[str] = "five SAGA tables"
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        return {"g": ("lower", None), "f": ("upper", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        lr_z = self.lr_y if self.lr_z is None else self.lr_z
-        rates = {"lr_x": self.lr_x, "lr_y": self.lr_y, "lr_z": lr_z}
-        return {name: as_schedule(name, rate)(t) for name, rate in rates.items()}
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         ops, (x, y) = oracle.ops, oracle.start
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
         return {
@@ -73,14 +61,12 @@ class SABA(Method):
             "f_x": empty_table(ops, upper, x), "f_y": empty_table(ops, upper, y),
         }  # fmt: skip
 
-    def table_bytes(self, problem: BilevelProblem) -> tuple[int, str]:
-        lower, upper = problem.lower_data.batches, problem.upper_data.batches
-        numbers = lower * (2 * problem.dim_y + problem.dim_x) + upper * (problem.dim_x + problem.dim_y)
-        return numbers * problem.pack_x.start.element_size(), "five SAGA tables"
+    def plan(self) -> SamplePlan:
+        return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
-        new: dict[str, Any] = dict(zip(("g_y", "Hz", "Jz"), oracle.system(x, y, z, s["g"]), strict=True))
+        new = dict(zip(("g_y", "Hz", "Jz"), oracle.system(x, y, z, s["g"]), strict=True))
         new["f_x"], new["f_y"] = oracle.upper(x, y, s["f"])
         tables: Values = {}
         for name, value in new.items():
@@ -89,6 +75,6 @@ class SABA(Method):
         return {
             **v, **tables,
             "x": self.move_x(oracle, v, new["f_x"] - new["Jz"], s["lr_x"]),
-            "y": project_y(oracle, ops.move(y, new["g_y"], s["lr_y"])),
+            "y": oracle.move_y(y, new["g_y"], s["lr_y"]),
             "z": ops.move(z, new["Hz"] - new["f_y"], s["lr_z"]),
         }  # fmt: skip

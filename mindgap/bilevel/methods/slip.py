@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import between, one_of, whole
-from mindgap.bilevel.directions import linear_system
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.estimators import average
-from mindgap.bilevel.lower import descend, project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import choice, count, flag, positive, rate, setting, within
+from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +33,15 @@ class SLIP(Method):
         beta: momentum, in [0, 1).
         warm_start: steps on y before the first iteration.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
-        x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.upper.TorchStep`.
+        x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.steps.TorchStep`.
         shared_samples: whether S' = S; False draws S' apart, as the analysis has it.
         order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y, which has then seen S:
             draw S' apart there.
 
-    Raises:
-        RuleError: for a step that is not positive, beta outside [0, 1), a negative warm start.
-
     Example:
-        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan("step")
+        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan().period[0].slots
         {'z': ('lower', None), 'f': ('upper', None)}
-        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, shared_samples=False).plan("step")
+        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, shared_samples=False).plan().period[0].slots
         {'y': ('lower', None), 'z': ('lower', None), 'f': ('upper', None)}
 
     Source: Gong, Hao, Liu, ICML 2024 (arXiv 2412.20017), Alg. 1 and 2; T0 = 3, gamma as the linear system's step and a
@@ -67,64 +60,44 @@ class SLIP(Method):
     over inner steps, averages momenta over tasks, and starts z at random; here as in the paper, with z_0 = m_0 = 0.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    lr_z: Rate
-    beta: float = 0.9
-    warm_start: int = 3
-    lr_warm: float | None = None
-    x_step: Any = "normalised"
-    shared_samples: bool = True
-    order: str = "jacobi"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_z: Rate = rate()
+    beta: float = within(0, 1, "[)", 0.9)
+    warm_start: int = count(3, least=0)
+    lr_warm: float | None = positive(None)
+    x_step: XStep = setting(check_step, "normalised")
+    shared_samples: bool = flag(True)
+    order: str = choice("jacobi", "seidel")
 
-    def __post_init__(self) -> None:
-        for name in ("lr_x", "lr_y", "lr_z"):
-            as_schedule(name, getattr(self, name))
-        between("beta", self.beta, 0, 1, ends="[)")
-        whole("warm_start", self.warm_start)
-        one_of("order", self.order, ("jacobi", "seidel"))
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        slots: Plan = {"y": ("lower", None), "z": ("lower", None), "f": ("upper", None)}
-        if self.shared_samples:
-            del slots["y"]
-        return slots
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        return {name: as_schedule(name, getattr(self, name))(t) for name in ("lr_x", "lr_y", "lr_z")}
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         return {"z": oracle.ops.zeros_like(y), "m": oracle.ops.zeros_like(x)}
 
-    def start_plan(self) -> Plan:
-        return {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+    def plan(self) -> SamplePlan:
+        slots: Slots = {"z": LOWER, "f": UPPER}
+        if not self.shared_samples:
+            slots = {"y": LOWER, **slots}
+        warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+        return SamplePlan((Iteration(slots),), warm=Iteration(warm, "warm", self.warm_start))
 
-    def start(self, v: Values, s: Mapping[str, Any], oracle: Any) -> Values:
+    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
         if not self.warm_start:
             return v
-        lr = as_schedule("lr_y", self.lr_y)(0) if self.lr_warm is None else self.lr_warm
+        lr = self.rates(0)["lr_y"] if self.lr_warm is None else self.lr_warm
         return {**v, "y": descend(oracle, v["x"], v["y"], s["warm"], lr)}
 
-    def lower_steps(self, t: int) -> int:
-        return 1 if t >= 0 else self.warm_start
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        ops, y = oracle.ops, v["y"]
-        other = s["z"] if self.shared_samples else s["y"]
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
         if self.order == "seidel":
-            y = project_y(oracle, ops.move(y, oracle.lower(v["x"], y, other), s["lr_y"]))
-            _, d_z, d_x = oracle.residuals(v["x"], y, v["z"], s["z"], s["f"], gradient=False)
-            d = {"z": d_z, "x": d_x}
+            d_y = oracle.lower(x, y, s["z" if self.shared_samples else "y"])
+            new = oracle.move_y(y, d_y, s["lr_y"])
+            _, d_z, d_x = oracle.residuals(x, new, z, s["z"], s["f"], gradient=False)
         else:
-            d = linear_system(oracle, v["x"], y, v["z"], s["z"], s["f"], None if self.shared_samples else other)
-            y = project_y(oracle, ops.move(y, d["y"], s["lr_y"]))
-        m = average(ops, v["m"], d["x"], 1.0 - self.beta)
-        return {
-            **v,
-            "x": self.move_x(oracle, v, m, s["lr_x"]),
-            "y": y,
-            "z": ops.move(v["z"], d["z"], s["lr_z"]),
-            "m": m,
-        }
+            d_y, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=self.shared_samples)
+            if not self.shared_samples:
+                d_y = oracle.lower(x, y, s["y"])
+            new = oracle.move_y(y, d_y, s["lr_y"])
+        m = ops.mix(v["m"], d_x, 1.0 - self.beta)
+        x = self.move_x(oracle, v, m, s["lr_x"])
+        return {**v, "x": x, "y": new, "z": ops.move(z, d_z, s["lr_z"]), "m": m}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import one_of
-from mindgap.bilevel.directions import linear_system
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import choice, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +25,11 @@ class SOBA(Method):
         lr_x: step on x.
         lr_y: step on y.
         lr_z: step on the linear system; that of y if not given, as published.
-        x_step: see :mod:`mindgap.bilevel.upper`.
+        x_step: see :mod:`mindgap.bilevel.steps`.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
-    Raises:
-        RuleError: for a step that is not positive.
-
     Example:
-        >>> SOBA(lr_x=1.0, lr_y=2.0).numbers(3)
+        >>> SOBA(lr_x=1.0, lr_y=2.0).rates(3)
         {'lr_x': 0.5, 'lr_y': 1.0, 'lr_z': 1.0}
 
     Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 1; the exponents 1/2 and the common step agree with the
@@ -44,40 +38,26 @@ class SOBA(Method):
     *Differs from the paper* in the sign of z only: the paper's v is -z.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    lr_z: Rate | None = None
-    x_step: Any = "plain"
-    order: str = "jacobi"
+    lr_x: Rate = rate(exponent=0.5)
+    lr_y: Rate = rate(exponent=0.5)
+    lr_z: Rate | None = rate(None, exponent=0.5, like="lr_y")
+    x_step: XStep = setting(check_step, "plain")
+    order: str = choice("jacobi", "seidel")
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        one_of("order", self.order, ("jacobi", "seidel"))
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        return {"g": ("lower", None), "f": ("upper", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        lr_z = self.lr_y if self.lr_z is None else self.lr_z
-        rates = {"lr_x": self.lr_x, "lr_y": self.lr_y, "lr_z": lr_z}
-        return {name: as_schedule(name, rate, 0.5)(t) for name, rate in rates.items()}
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         return {"z": oracle.ops.zeros_like(oracle.start[1])}
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def plan(self) -> SamplePlan:
+        return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
         if self.order == "seidel":
-            y = project_y(oracle, ops.move(y, oracle.lower(x, y, s["g"]), s["lr_y"]))
+            y = oracle.move_y(y, oracle.lower(x, y, s["g"]), s["lr_y"])
             f_x, f_y = oracle.upper(x, y, s["f"])
             z = ops.move(z, oracle.hessian(x, y, z, s["g"]) - f_y, s["lr_z"])
             d_x = f_x - oracle.mixed(x, y, z, s["g"])
-            return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "z": z}
-        d = linear_system(oracle, x, y, z, s["g"], s["f"])
-        return {
-            **v,
-            "x": self.move_x(oracle, v, d["x"], s["lr_x"]),
-            "y": project_y(oracle, ops.move(y, d["y"], s["lr_y"])),
-            "z": ops.move(z, d["z"], s["lr_z"]),
-        }
+        else:
+            d_y, d_z, d_x = oracle.residuals(x, y, z, s["g"], s["f"])
+            y, z = oracle.move_y(y, d_y, s["lr_y"]), ops.move(z, d_z, s["lr_z"])
+        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "z": z}

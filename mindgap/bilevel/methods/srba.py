@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import linear_system
-from mindgap.bilevel.draws import Plan
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.estimators import Point, restart, spider
-from mindgap.bilevel.lower import project_ball, project_y
-from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.sample import FULL
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, project_ball
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +34,13 @@ class SRBA(Method):
         period: iterations from one full evaluation to the next. The benchmark's rule is a fraction of
             (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.upper`.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Raises:
-        RuleError: for a step, period or radius that is not positive; at ``init`` for data without an end.
+        RuleError: for a step, period or radius that is not positive; at ``start`` for data without an end.
 
     Example:
-        >>> SRBA(lr_x=0.1, lr_y=0.1, period=3).kinds()
+        >>> [i.kind for i in SRBA(lr_x=0.1, lr_y=0.1, period=3).plan().period]
         ['refresh', 'move', 'move']
 
     Source: Dagreou, Moreau, Vaiter, Ablin 2023 (arXiv 2302.08766). Constant steps and the common sample at both points
@@ -53,47 +51,32 @@ class SRBA(Method):
     *Differs from the paper* in the sign of z.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    lr_z: Rate | None = None
-    period: int = 32
-    radius: float = math.inf
-    x_step: Any = "plain"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_z: Rate | None = rate(None, like="lr_y")
+    period: int = count(32)
+    radius: float = positive(math.inf, finite=False)
+    x_step: XStep = setting(check_step, "plain")
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        whole("period", self.period, least=1)
-        positive("radius", self.radius, finite=False)
-        check_step(self.x_step)
-
-    def kinds(self) -> list[str]:
-        return ["refresh"] + ["move"] * (self.period - 1)
-
-    def needs_full(self) -> bool:
-        return True
-
-    def plan(self, kind: str) -> Plan:
-        return {} if kind == "refresh" else {"g": ("lower", None), "f": ("upper", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        lr_z = self.lr_y if self.lr_z is None else self.lr_z
-        rates = {"lr_x": self.lr_x, "lr_y": self.lr_y, "lr_z": lr_z}
-        return {name: as_schedule(name, rate)(t) for name, rate in rates.items()}
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         z = oracle.ops.zeros_like(y)
         # Never read: iteration 0 is a refresh. Present so that the values keep one form.
         memory = {"estimate": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
         return {"z": z, "spider": memory}
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def plan(self) -> SamplePlan:
+        move = Iteration({"g": LOWER, "f": UPPER}, "move")
+        return SamplePlan((Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True)
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops = oracle.ops
         point = {"x": v["x"], "y": v["y"], "z": v["z"]}
         lower, upper = (FULL, FULL) if kind == "refresh" else (s["g"], s["f"])
 
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            return [linear_system(oracle, p["x"], p["y"], p["z"], lower, upper) for p in points]
+            each = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
+            return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in each]
 
         memory = restart(direction, point) if kind == "refresh" else spider(direction, point, v["spider"])
         d = memory["estimate"]
@@ -101,7 +84,7 @@ class SRBA(Method):
         return {
             **v,
             "x": self.move_x(oracle, v, d["x"], s["lr_x"]),
-            "y": project_y(oracle, ops.move(v["y"], d["y"], s["lr_y"])),
+            "y": oracle.move_y(v["y"], d["y"], s["lr_y"]),
             "z": project_ball(ops, z, ops.zeros_like(z), self.radius),
             "spider": memory,
         }

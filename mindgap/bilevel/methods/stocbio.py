@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import one_of, positive, whole
 from mindgap.bilevel.directions import implicit, neumann_sum
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import descend
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import choice, count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +30,11 @@ class StocBio(Method):
         eta: step of the Neumann series.
         terms: Q, factors of its last term.
         inner: T, steps on y, from the last y.
-        x_step: see :mod:`mindgap.bilevel.upper`.
+        x_step: see :mod:`mindgap.bilevel.steps`.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO without memory).
 
-    Raises:
-        RuleError: for a step or a count that is not positive.
-
     Example:
-        >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan("step")
+        >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan().period[0].slots
         {'y': ('lower', 2), 'f': ('upper', None), 'h': ('lower', 3), 'j': ('lower', None)}
 
     Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q = 3, eta 0.5,
@@ -52,37 +47,24 @@ class StocBio(Method):
     batch for all factors.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    eta: float = 0.5
-    terms: int = 10
-    inner: int = 10
-    x_step: Any = "plain"
-    order: str = "seidel"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    inner: int = count(10)
+    x_step: XStep = setting(check_step, "plain")
+    order: str = choice("seidel", "jacobi")
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        positive("eta", self.eta)
-        whole("terms", self.terms, least=1)
-        whole("inner", self.inner, least=1)
-        one_of("order", self.order, ("seidel", "jacobi"))
-        check_step(self.x_step)
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
-    def plan(self, kind: str) -> Plan:
-        return {"y": ("lower", self.inner), "f": ("upper", None), "h": ("lower", self.terms), "j": ("lower", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        return {name: as_schedule(name, getattr(self, name))(t) for name in ("lr_x", "lr_y")}
-
-    def lower_steps(self, t: int) -> int:
-        return self.inner if t >= 0 else 0
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
         new = descend(oracle, x, v["y"], s["y"], s["lr_y"])
         y = new if self.order == "seidel" else v["y"]
 
-        def inverse(f_y: Any) -> Any:
+        def inverse(f_y: Array) -> Array:
             return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import Places, neumann_random
-from mindgap.bilevel.draws import Plan
+from mindgap.bilevel.directions import Places, neumann_random, random_slots
+from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan
+from mindgap.bilevel.protocols import Array, Draws, Oracle
 from mindgap.bilevel.schedules import Power
+from mindgap.bilevel.settings import count, positive, setting
+from mindgap.bilevel.steps import XStep, check_step
 from mindgap.bilevel.storm import StormMethod
-from mindgap.bilevel.upper import check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +32,10 @@ class SUSTAIN(StormMethod):
         terms: K, terms of the series.
         w: shift of alpha_t.
         c_x, c_y: of the weights.
-        x_step: see :mod:`mindgap.bilevel.upper`.
-
-    Raises:
-        RuleError: for a number that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
-        >>> SUSTAIN(lr_x=1.0, lr_y=1.0).numbers(7)["lr_x"]
+        >>> SUSTAIN(lr_x=1.0, lr_y=1.0).rates(7)["lr_x"]
         0.5
 
     Source: Khanduri, Zeng, Hong, Wai, Wang, Yang, NeurIPS 2021, Alg. 1. The exponents 1/3 and the joint samples agree
@@ -49,30 +45,22 @@ class SUSTAIN(StormMethod):
     (here both move from the old point).
     """
 
-    lr_x: float
-    lr_y: float
-    eta: float = 0.5
-    terms: int = 10
-    w: float = 1.0
-    c_x: float = 0.5
-    c_y: float = 0.5
-    x_step: Any = "plain"
+    lr_x: float = positive()
+    lr_y: float = positive()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    w: float = positive(1.0)
+    c_x: float = positive(0.5)
+    c_y: float = positive(0.5)
+    x_step: XStep = setting(check_step, "plain")
 
-    def __post_init__(self) -> None:
-        for name in ("lr_x", "lr_y", "eta", "w", "c_x", "c_y"):
-            positive(name, getattr(self, name))
-        whole("terms", self.terms, least=1)
-        check_step(self.x_step)
-
-    def plan(self, kind: str) -> Plan:
-        return {"y": ("lower", None), "f": ("upper", None), "k": ("uniform", self.terms),
-                "h": ("lower", max(self.terms - 1, 1)), "j": ("lower", None)}  # fmt: skip
+    def plan(self) -> SamplePlan:
+        slots = {"y": LOWER, **random_slots(self.terms)}
+        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
 
     def step_size(self) -> Power:
         return Power(1.0, 1 / 3, self.w)
 
-    def inverses(self, oracle: Any, s: Mapping[str, Any], points: Places, vs: list[Any]) -> list[Any]:
-        return [
-            neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"])
-            for (x, y), v in zip(points, vs, strict=True)
-        ]
+    def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
+        each = zip(points, vs, strict=True)
+        return [neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"]) for (x, y), v in each]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from mindgap.base.check import fail, positive
+from mindgap.base.check import fail
 from mindgap.bilevel.directions import solve_raised
-from mindgap.bilevel.draws import Plan
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.estimators import Point, restart, storm
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.method import Method
 from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Power, Product, StormWeight
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.settings import count, positive, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,14 @@ class SVRB(Method):
         c: of the weights.
         largest: refuse more lower unknowns than this (a step costs their cube).
         memory_limit: bytes the matrices may take; what is free if not given.
-        x_step: see :mod:`mindgap.bilevel.upper`.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Raises:
-        RuleError: for a number that is not positive; at ``init`` for more than ``largest`` lower unknowns or matrices
+        RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower unknowns or matrices
             that do not fit, with their size in bytes.
 
     Example:
-        >>> SVRB(lr_x=0.1, lr_y=0.1, mu=0.1).plan("step")
+        >>> SVRB(lr_x=0.1, lr_y=0.1, mu=0.1).plan().period[0].slots
         {'g': ('lower', None), 'f': ('upper', None)}
 
     Source: Guo, Hu, Zhang, Yang 2021 (arXiv 2105.02266). The five estimators with a dense solve agree with a version
@@ -53,57 +53,40 @@ class SVRB(Method):
     eigenvalues are raised where the estimate of H is used (as here) rather than in the stored estimate.
     """
 
-    lr_x: float
-    lr_y: float
-    mu: float
-    d: float = 1.0
-    m: float = 1.0
-    c: float = 0.5
-    largest: int = 2000
-    memory_limit: int | None = None
-    x_step: Any = "plain"
-
-    def __post_init__(self) -> None:
-        for name in ("lr_x", "lr_y", "mu", "d", "m", "c"):
-            positive(name, getattr(self, name))
-        check_step(self.x_step)
+    lr_x: float = positive()
+    lr_y: float = positive()
+    mu: float = positive()
+    d: float = positive(1.0)
+    m: float = positive(1.0)
+    c: float = positive(0.5)
+    largest: int = count(2000)
+    memory_limit: int | None = count(None, most=2**62)
+    x_step: XStep = setting(check_step, "plain")
+    tables: ClassVar[str] = "dense matrices"
+    copies: ClassVar[int] = 4  # the estimates, the fresh matrices at two points, and the eigenvectors
 
     def check_problem(self, problem: BilevelProblem) -> None:
         super().check_problem(problem)
         if problem.dim_y > self.largest:
-            need, what = self.table_bytes(problem)
-            fail(
-                "y",
-                f"must have at most largest={self.largest} unknowns for SVRB ({what} take {need} bytes)",
-                problem.dim_y,
-            )
+            fail("y", f"must have at most largest={self.largest} unknowns for SVRB", problem.dim_y)
 
-    def prelude(self) -> list[str]:
-        return ["first"]
-
-    def plan(self, kind: str) -> Plan:
-        return {"g": ("lower", None), "f": ("upper", None)}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        step = Power(self.d, 1 / 3, self.m)
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a": StormWeight(self.c, step)(t)}  # fmt: skip
-
-    def table_bytes(self, problem: BilevelProblem) -> tuple[int, str]:
-        # The estimates, the fresh matrices at two points, and the eigenvectors.
-        numbers = 4 * problem.dim_y**2 + 3 * problem.dim_x * problem.dim_y
-        return numbers * problem.pack_x.start.element_size(), f"dense {problem.dim_y} x {problem.dim_y} matrices"
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         ops, (x, y) = oracle.ops, oracle.start
         d_x, d_y = x.shape[0], y.shape[0]
         zero = {"w": ops.zeros_like(y), "s": ops.zeros_like(x), "v": ops.zeros_like(y),
                 "V": ops.zeros((d_x, d_y), y), "H": ops.zeros((d_y, d_y), y)}  # fmt: skip
         return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
-        ops = oracle.ops
+    def plan(self) -> SamplePlan:
+        slots = {"g": LOWER, "f": UPPER}
+        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
 
+    def rates(self, t: Scalar) -> dict[str, Any]:
+        step = Power(self.d, 1 / 3, self.m)
+        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
+                "a": StormWeight(self.c, step)(t)}  # fmt: skip
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         def at(p: Point) -> dict[str, Any]:
             g_y, h, j = oracle.dense(p["x"], p["y"], s["g"])
             f_x, f_y = oracle.upper(p["x"], p["y"], s["f"])
@@ -118,6 +101,6 @@ class SVRB(Method):
         else:
             memory = storm(direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]))
         e = memory["estimate"]
-        d_x = e["s"] - e["V"] @ solve_raised(ops, e["H"], e["v"], self.mu)
-        y = project_y(oracle, ops.move(v["y"], e["w"], s["lr_y"]))
+        d_x = e["s"] - e["V"] @ solve_raised(oracle.ops, e["H"], e["v"], self.mu)
+        y = oracle.move_y(v["y"], e["w"], s["lr_y"])
         return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "storm": memory}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import positive, whole
-from mindgap.bilevel.directions import implicit, neumann_random
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.directions import implicit, neumann_random, random_slots
+from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +30,10 @@ class TTSA(Method):
         lr_y: step on y.
         eta: step of the Neumann series.
         terms: N, terms of the series.
-        x_step: see :mod:`mindgap.bilevel.upper`. Projections are the problem's.
-
-    Raises:
-        RuleError: for a step or a count that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`. Projections are the problem's.
 
     Example:
-        >>> {k: round(v, 4) for k, v in TTSA(lr_x=1.0, lr_y=1.0).numbers(31).items()}
+        >>> {k: round(v, 4) for k, v in TTSA(lr_x=1.0, lr_y=1.0).rates(31).items()}
         {'lr_x': 0.125, 'lr_y': 0.25}
 
     Source: Hong, Wai, Wang, Yang, SIAM J. Optim. 2023, Alg. 1. The exponents and the use of the new y agree with the
@@ -49,31 +44,21 @@ class TTSA(Method):
     *Differs from the benchmark code*, which uses y's sample in J again.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    eta: float = 0.5
-    terms: int = 10
-    x_step: Any = "plain"
+    lr_x: Rate = rate(exponent=0.6)
+    lr_y: Rate = rate(exponent=0.4)
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        positive("eta", self.eta)
-        whole("terms", self.terms, least=1)
-        check_step(self.x_step)
+    def plan(self) -> SamplePlan:
+        return SamplePlan((Iteration({"y": LOWER, **random_slots(self.terms)}),))
 
-    def plan(self, kind: str) -> Plan:
-        return {"y": ("lower", None), "f": ("upper", None), "k": ("uniform", self.terms),
-                "h": ("lower", max(self.terms - 1, 1)), "j": ("lower", None)}  # fmt: skip
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        return {"lr_x": as_schedule("lr_x", self.lr_x, 0.6)(t), "lr_y": as_schedule("lr_y", self.lr_y, 0.4)(t)}
-
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
-        y = project_y(oracle, oracle.ops.move(v["y"], oracle.lower(x, v["y"], s["y"]), s["lr_y"]))
+        y = oracle.move_y(v["y"], oracle.lower(x, v["y"], s["y"]), s["lr_y"])
 
-        def inverse(f_y: Any) -> Any:
+        def inverse(f_y: Array) -> Array:
             return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])

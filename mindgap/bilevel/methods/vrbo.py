@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mindgap.base.check import positive, whole
 from mindgap.bilevel.directions import Places, implicit_xy, neumann_sums
-from mindgap.bilevel.draws import Plan
-from mindgap.bilevel.estimators import restart, spider
-from mindgap.bilevel.lower import project_y
-from mindgap.bilevel.method import Method, Values
+from mindgap.bilevel.draws import Iteration, SamplePlan, Slots
+from mindgap.bilevel.estimators import Memory, restart, spider
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import FULL, Sample
-from mindgap.bilevel.schedules import Rate, as_schedule
-from mindgap.bilevel.upper import check_step
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +38,10 @@ class VRBO(Method):
         inner: m, steps on y for each step on x.
         period: q, iterations from one refresh to the next.
         refresh: minibatches of the large batch S1; None for all samples.
-        x_step: see :mod:`mindgap.bilevel.upper`.
-
-    Raises:
-        RuleError: for a step or a count that is not positive.
+        x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
-        >>> VRBO(lr_x=0.1, lr_y=0.1, period=2).kinds()
+        >>> [i.kind for i in VRBO(lr_x=0.1, lr_y=0.1, period=2).plan().period]
         ['refresh', 'move']
 
     Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 2. Defaults of the authors' code: q = 3, eta 0.5, Q = 3, steps 0.1.
@@ -58,57 +53,38 @@ class VRBO(Method):
     corrected.
     """
 
-    lr_x: Rate
-    lr_y: Rate
-    eta: float = 0.5
-    terms: int = 10
-    inner: int = 10
-    period: int = 3
-    refresh: int | None = None
-    x_step: Any = "plain"
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    inner: int = count(10)
+    period: int = count(3)
+    refresh: int | None = count(None)
+    x_step: XStep = setting(check_step, "plain")
     order = "seidel"
 
-    def __post_init__(self) -> None:
-        self.numbers(0)
-        positive("eta", self.eta)
-        for name in ("terms", "inner", "period"):
-            whole(name, getattr(self, name), least=1)
-        if self.refresh is not None:
-            whole("refresh", self.refresh, least=1)
-        check_step(self.x_step)
-
-    def kinds(self) -> list[str]:
-        return ["refresh"] + ["move"] * (self.period - 1)
-
-    def needs_full(self) -> bool:
-        return self.refresh is None
-
-    def plan(self, kind: str) -> Plan:
-        small: Plan = {"y": ("lower", self.inner), "f": ("upper", self.inner), "j": ("lower", self.inner),
-                       "h": ("lower", (self.inner, self.terms))}  # fmt: skip
-        if kind == "move" or self.refresh is None:
-            return small
-        return {"large": ("lower", self.refresh), "large_f": ("upper", self.refresh), **small}
-
-    def numbers(self, t: Any) -> dict[str, Any]:
-        return {name: as_schedule(name, getattr(self, name))(t) for name in ("lr_x", "lr_y")}
-
-    def lower_steps(self, t: int) -> int:
-        return self.inner if t >= 0 else 0
-
-    def begin(self, oracle: Any) -> Values:
+    def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
         return {"spider": {"estimate": zero, "point": {"x": x, "y": y}}}
 
-    def update(self, v: Values, s: Mapping[str, Any], oracle: Any, kind: str) -> Values:
+    def plan(self) -> SamplePlan:
+        small: Slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "j": ("lower", self.inner),
+                        "h": ("lower", (self.inner, self.terms))}  # fmt: skip
+        large: Slots = {} if self.refresh is None else {"large": ("lower", self.refresh),
+                                                        "large_f": ("upper", self.refresh)}  # fmt: skip
+        first = Iteration({**large, **small}, "refresh", self.inner)
+        move = Iteration(small, "move", self.inner)
+        return SamplePlan((first,) + (move,) * (self.period - 1), all_samples=self.refresh is None)
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops = oracle.ops
         memory = v["spider"]
         here = {"x": v["x"], "y": v["y"]}
         if kind == "refresh":
             lower, upper = (FULL, FULL) if self.refresh is None else (s["large"], s["large_f"])
 
-            def of_all(at: Places, vs: list[Any]) -> list[Any]:
+            def of_all(at: Places, vs: list[Array]) -> list[Array]:
                 (point,), (r,) = at, vs
                 total = r
                 for _ in range(self.terms):
@@ -119,14 +95,14 @@ class VRBO(Method):
             memory = restart(lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here)
         x = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
 
-        def correct(carry: tuple[Any, Any], g: Sample, f: Sample, j: Sample, h: Sample) -> tuple[Any, Any]:
+        def correct(carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample) -> tuple[Memory, Array]:
             memory, y = carry
 
-            def of_some(at: Places, vs: list[Any]) -> list[Any]:
+            def of_some(at: Places, vs: list[Array]) -> list[Array]:
                 return neumann_sums(oracle, at, vs, h, self.eta)
 
             memory = spider(lambda points: implicit_xy(oracle, points, of_some, f, j, g), {"x": x, "y": y}, memory)
-            return memory, project_y(oracle, ops.move(y, memory["estimate"]["y"], s["lr_y"]))
+            return memory, oracle.move_y(y, memory["estimate"]["y"], s["lr_y"])
 
         memory, y = ops.loop(correct, (memory, v["y"]), (s["y"], s["f"], s["j"], s["h"]))
         return {**v, "x": x, "y": y, "spider": memory}

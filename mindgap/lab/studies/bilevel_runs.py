@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mindgap.bilevel.table import METHODS
+from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.spec import Study
 from mindgap.record.schema import Row
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from mindgap.bilevel.method import State
 
-#: title in the paper -> key of ``METHODS``, all sixteen
-TITLES = {row.name: key for key, row in METHODS.items()}
+#: title in the paper -> key of ``SIXTEEN``
+TITLES = {row.name: key for key, row in SIXTEEN.items()}
 
 
 def method_of(settings: Mapping[str, Any]) -> Any:
@@ -88,7 +88,7 @@ def states(
         marks = marks[len(marks) - trial.restored["marks"] :]
     else:
         with trial.timed():
-            state = method.init(problem, seed=trial.seed)
+            state = method.start(problem, seed=trial.seed)
         trial.save(lambda: {"state": pack_state(state), "marks": len(marks)})
         yield state
     while marks:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mindgap.bilevel.table import METHODS
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import Checkpoints
 from mindgap.lab.studies.loop import Trial

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from references.made_up_runs import made_up
 
-from mindgap.bilevel.table import METHODS
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.bilevel.b5_running_time import reach
 from mindgap.lab.studies.catalogue.bilevel.b9_tuning_cost import FALLEN, SPACE, needed, numbers_of

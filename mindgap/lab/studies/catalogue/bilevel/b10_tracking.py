@@ -70,7 +70,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         plain = trial.restored["plain"]
     else:
         with trial.timed():
-            state = method.init(problem, seed=trial.seed)
+            state = method.start(problem, seed=trial.seed)
         plain = quadratic.y0
         for position in range(warm):
             plain = sgd(plain, position)

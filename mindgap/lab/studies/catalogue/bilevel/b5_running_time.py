@@ -48,7 +48,7 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 def _timed(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
-    state = method.init(task.problem(trial["batch_size"]), seed=trial.seed)
+    state = method.start(task.problem(trial["batch_size"]), seed=trial.seed)
     for _ in range(FIRST):
         state = method.step(state)
     for row in rows_of(trial, task, method, budget=trial["oracle_calls"], readings=trial["readings"]):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.source import Source
-from mindgap.bilevel.table import METHODS
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.bilevel_runs import end_of, random_settings
 from mindgap.lab.studies.cleaning_runs import CPU, QUICK, rows_of, task_of
 from mindgap.lab.studies.loop import Trial

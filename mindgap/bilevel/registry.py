@@ -72,7 +72,8 @@ class MethodInfo:
 
 _GENERAL, _FINITE = "general expectation", "finite sum"
 
-_ROWS = (
+#: The sixteen of the SLIP documents: "all sixteen" in a study means these.
+_SIXTEEN = (
     MethodInfo("bsa", "BSA", "Ghadimi & Wang, 2018", "double", _GENERAL, "Õ(ε⁻⁶)", SMOOTH, SC2, "Õ(1)",
                ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "bsa", "BSA"),
     MethodInfo("stocbio", "StocBio", "Ji et al., 2021", "double", _GENERAL, "Õ(ε⁻⁴)", SMOOTH, SC2, "Õ(ε⁻²)",
@@ -91,9 +92,9 @@ _ROWS = (
     MethodInfo("saba", "SABA", "Dagréou et al., 2022", "single", _FINITE, "O(N^{4/3} ε⁻²)", SMOOTHER, SC3, "O(1)",
                ("lr_x", "lr_y"), "jacobi", "saba", "SABA", note="N = m + n, all samples; SAGA's variance reduction"),
     MethodInfo("masoba", "MA-SOBA", "Chen et al., 2023", "single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
-               ("lr_x", "lr_y", "lr_z", "theta"), "jacobi", "ma_soba", "MASOBA"),
+               ("lr_x", "lr_y", "lr_z", "theta"), "jacobi", "masoba", "MASOBA"),
     MethodInfo("borep", "BO-REP", "Hao et al., 2024", "double", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
-               ("lr_x", "lr_y", "lr_z", "beta", "period", "inner", "radius", "refine"), "seidel", "bo_rep", "BOREP",
+               ("lr_x", "lr_y", "lr_z", "beta", "period", "inner", "radius", "refine"), "seidel", "borep", "BOREP",
                note="R, I and N are to be tuned beside what SLIP has"),
     MethodInfo("slip", "SLIP", "Gong et al., 2024", "single", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
                ("lr_x", "lr_y", "lr_z", "beta", "warm_start"), "jacobi", "slip", "SLIP"),
@@ -110,14 +111,19 @@ _ROWS = (
                note="finite sum; the first footnote names it without a complexity of its own"),
 )  # fmt: skip
 
+#: A new method adds its row here.
+_FURTHER: tuple[MethodInfo, ...] = ()
+
 #: Key -> row, in the order of Table 1, then of its first footnote.
-METHODS: dict[str, MethodInfo] = {row.key: row for row in _ROWS}
+SIXTEEN: dict[str, MethodInfo] = {row.key: row for row in _SIXTEEN}
+#: The sixteen, then all further methods.
+METHODS: dict[str, MethodInfo] = {row.key: row for row in _SIXTEEN + _FURTHER}
 
 HEADER = ("method", "loop", "setting", "oracle complexity", "upper level f", "lower level g", "batch", "to choose")
 
 
 def table_rows() -> list[tuple[str, ...]]:
-    """The table as text, one tuple a method, in the columns of :data:`HEADER`.
+    """The table as text, one tuple per method, in the columns of :data:`HEADER`.
 
     Example:
         >>> table_rows()[10][:4]
@@ -151,7 +157,7 @@ def as_records() -> list[dict[str, Any]]:
 
 
 def write_table(path: str) -> None:
-    """Put the table between the marks of a document (``python -m mindgap.bilevel.table docs/bilevel.md``)."""
+    """Put the table between the marks of a document (``python -m mindgap.bilevel.registry docs/bilevel.md``)."""
     from pathlib import Path
 
     begin, end = "<!-- methods: begin -->\n", "<!-- methods: end -->"

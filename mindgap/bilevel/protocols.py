@@ -1,0 +1,194 @@
+"""The three seams of the bilevel room: ``Oracle`` (derivatives), ``Ops`` (array operations), ``Backend`` (iterations).
+
+A method is written against ``Oracle`` and ``Ops`` alone, so that one source runs eagerly in torch and compiled in JAX.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from mindgap.bilevel.sample import Sample
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.method import Method, State
+    from mindgap.bilevel.problem import BilevelProblem
+
+#: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a tensor.
+Array = Tensor
+#: Flat vectors by name: x, y and what the method adds (z, m, tables ...).
+Values = dict[str, Any]
+#: Tokens and rates of one iteration by name.
+Draws = Mapping[str, Any]
+#: A number, or a 0-d array of the backend.
+Scalar = Any
+Product = Callable[[Array], Array]
+T = TypeVar("T")
+
+
+class Ops(Protocol):
+    """Array operations beside ``+ - * @``."""
+
+    @staticmethod
+    def move(x: Array, d: Array, lr: Scalar) -> Array:
+        """``x - lr * d``."""
+
+    @staticmethod
+    def mix(a: Array, b: Array, weight: Scalar) -> Array:
+        """``(1 - weight) * a + weight * b``."""
+
+    @staticmethod
+    def zeros_like(x: Array) -> Array:
+        """Zeros in the shape of ``x``."""
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: Array) -> Array:
+        """Zeros of a shape, in the dtype and on the device of ``like``."""
+
+    @staticmethod
+    def scalar(value: float, like: Array) -> Array:
+        """A number as an array without axes."""
+
+    @staticmethod
+    def norm(x: Array) -> Array:
+        """Euclidean norm."""
+
+    @staticmethod
+    def minimum(a: Array, b: float) -> Array:
+        """The smaller of an array and a number."""
+
+    @staticmethod
+    def maximum(a: Array, b: float) -> Array:
+        """The larger of an array and a number."""
+
+    @staticmethod
+    def eigh(a: Array) -> tuple[Array, Array]:
+        """Eigenvalues and eigenvectors of a symmetric matrix."""
+
+    @staticmethod
+    def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
+        """``value - table[index]``, and the table with the value there."""
+
+    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
+        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
+
+
+class Oracle(Protocol):
+    """Derivatives of both levels at flat vectors, on the samples of a token.
+
+    One sign convention: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y, grad Phi = f_x - J z*.
+    """
+
+    ops: Ops
+    #: projections of the flat x and y, where the problem has them
+    project_x: Product | None
+    project_y: Product | None
+
+    @property
+    def start(self) -> tuple[Array, Array]:
+        """x and y at the start, flat."""
+
+    @abstractmethod
+    def batches(self, level: str) -> int:
+        """Minibatches per epoch of a level."""
+
+    @abstractmethod
+    def weight(self, level: str, token: Sample) -> float:
+        """Share of the level's samples that the token's batch holds."""
+
+    @abstractmethod
+    def lower(self, x: Array, y: Array, token: Sample) -> Array:
+        """g_y."""
+
+    @abstractmethod
+    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
+        """g_x."""
+
+    @abstractmethod
+    def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
+        """f_x and f_y."""
+
+    @abstractmethod
+    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:
+        """g_y, Hz and Jz."""
+
+    @abstractmethod
+    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array]:
+        """Hz and Jz."""
+
+    @abstractmethod
+    def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
+        """Hz."""
+
+    @abstractmethod
+    def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
+        """Jz."""
+
+    @abstractmethod
+    def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
+        """g_y, H and J as matrices."""
+
+    def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
+        """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the products share."""
+        return (lambda v: self.hessian(x, y, v, token)), (lambda v: self.mixed(x, y, v, token))
+
+    def residuals(
+        self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample, gradient: bool = True
+    ) -> tuple[Any, Array, Array]:
+        """g_y (None if ``gradient`` is False), Hz - f_y and f_x - Jz.
+
+        All three vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0 (SOBA, Dagreou et al. 2022).
+        """
+        if gradient:
+            g_y, hz, jz = self.system(x, y, z, lower)
+        else:
+            g_y, (hz, jz) = None, self.products(x, y, z, lower)
+        f_x, f_y = self.upper(x, y, upper)
+        return g_y, hz - f_y, f_x - jz
+
+    def move_y(self, y: Array, d: Array, lr: Scalar) -> Array:
+        """``y - lr d``, projected if the problem says so."""
+        y = self.ops.move(y, d, lr)
+        return y if self.project_y is None else self.project_y(y)
+
+
+class ProblemOracle(Oracle, Protocol):
+    """An oracle of a whole problem: what ``solve`` and checkpoints need beside derivatives."""
+
+    problem: BilevelProblem
+    #: whether tokens carry a seed because a loss draws random numbers
+    seeded: bool
+
+    @abstractmethod
+    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
+        """Oracle calls of the phase before the first iteration, which has just run."""
+
+    @abstractmethod
+    def to_torch(self, vector: Array) -> Tensor:
+        """An array of this backend as a tensor."""
+
+    @abstractmethod
+    def from_torch(self, vector: Tensor) -> Array:
+        """A tensor as an array of this backend."""
+
+
+class Backend(Protocol):
+    """Runs many iterations of a method."""
+
+    #: iterations between looks at the numbers
+    check_every: int
+
+    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> ProblemOracle:
+        """Derivatives of the problem, after a look at whether this backend can run it."""
+
+    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+        """The state before the first iteration."""
+
+    def norm(self, vector: Array) -> float:
+        """Euclidean norm as a number (waits for the device)."""
+
+    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
+        """At most that many iterations, fewer when a budget is reached; the state is emptied unless ``keep``."""

@@ -1,0 +1,161 @@
+"""Steps on x, and loops of steps on y at a fixed x, in the variants the methods use."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail
+from mindgap.bilevel.protocols import Array, Ops, Oracle, Scalar
+from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.settings import one_of_texts
+
+X_STEPS = ("plain", "normalised", "clipped")
+
+
+def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
+    """What multiplies the direction of x: ``lr``, ``lr / (||d|| + eps)`` or ``lr min(1, 1 / (||d|| + eps))``.
+
+    "normalised" (SLIP, BO-REP) takes the global norm over all of x; "clipped" is the same far away and plain near a
+    stationary point.
+    """
+    if step == "plain":
+        return lr
+    if step == "normalised":
+        return lr / (ops.norm(d) + eps)
+    return lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)
+
+
+class TorchStep:
+    """Any ``torch.optim`` optimizer as the upper step (torch only; its state travels with the method's state).
+
+    Args:
+        optimizer: the class.
+        settings: its keyword arguments. The method's ``lr_x`` is not used.
+
+    Example:
+        >>> TorchStep(torch.optim.Adam, lr=0.1)
+        TorchStep(Adam, lr=0.1)
+    """
+
+    def __init__(self, optimizer: type[torch.optim.Optimizer], **settings: Any) -> None:
+        if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)):
+            fail("optimizer", "must be a torch.optim.Optimizer class", optimizer)
+        self.optimizer = optimizer
+        self.settings = settings
+
+    def __repr__(self) -> str:
+        return f"TorchStep({', '.join([self.optimizer.__name__, *(f'{k}={v!r}' for k, v in self.settings.items())])})"
+
+    def start(self, x: Tensor) -> torch.optim.Optimizer:
+        """The optimizer on a copy of x."""
+        try:
+            return self.optimizer([torch.nn.Parameter(x.detach().clone())], **self.settings)
+        except (TypeError, ValueError) as error:
+            fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
+
+    def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+        """One step of the optimizer from x along d."""
+        parameter: Tensor = optimizer.param_groups[0]["params"][0]
+        with torch.no_grad():
+            parameter.copy_(x)
+            parameter.grad = d.detach().clone()
+            optimizer.step()
+            return parameter.detach().clone()
+
+
+XStep = str | TorchStep
+
+
+def check_step(name: str, x_step: XStep) -> None:
+    """Refuse what is not an upper step.
+
+    Example:
+        >>> check_step("x_step", "normalized")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: x_step must be one of 'plain', 'normalised', 'clipped' (did you mean ...
+    """
+    if not isinstance(x_step, TorchStep):
+        one_of_texts(name, x_step, X_STEPS)
+
+
+def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
+    """The nearest point to ``v`` in the ball around ``centre``; an infinite radius leaves it where it is.
+
+    Example:
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> project_ball(TorchOps(), torch.tensor([3.0, 4.0]), torch.zeros(2), 1.0)
+        tensor([0.6000, 0.8000])
+    """
+    if math.isinf(radius):
+        return v
+    away = v - centre
+    # The floor only keeps the quotient finite at the centre, where the factor is 1 anyway.
+    return centre + ops.minimum(radius / ops.maximum(ops.norm(away), 1e-30), 1.0) * away
+
+
+def descend(
+    oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, *, length: Scalar = None, exponent: float = 0.0
+) -> Array:
+    """Steps ``y -= lr / (i + 1)^exponent g_y(x, y; S_i)``, projected if the problem says so.
+
+    Args:
+        tokens: one per step.
+        lr: the first step.
+        length: how many of the tokens are used; all if not given.
+        exponent: how the step falls within the loop.
+    """
+    inputs: tuple[Any, ...] = (tokens,)
+    if exponent:
+        inputs = tokens, np.arange(1.0, len(tokens.which) + 1) ** -exponent
+
+    def step(y: Array, token: Sample, fall: Scalar = None) -> Array:
+        return oracle.move_y(y, oracle.lower(x, y, token), lr if fall is None else lr * fall)
+
+    return oracle.ops.loop(step, y, inputs, length=length)
+
+
+def descend_average(oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, radius: float, count: int) -> Array:
+    """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count`` iterates after the start.
+
+    Source: UpdateLower of BO-REP (Hao, Gong, Liu 2024).
+    """
+    ops, centre, project = oracle.ops, y, oracle.project_y
+
+    def step(carry: tuple[Array, Array], token: Sample) -> tuple[Array, Array]:
+        y, total = carry
+        y = project_ball(ops, ops.move(y, oracle.lower(x, y, token), lr), centre, radius)
+        y = y if project is None else project(y)
+        return y, total + y
+
+    _, total = ops.loop(step, (y, ops.zeros_like(y)), (tokens,))
+    return total / count
+
+
+def epoch_sgd_lengths(first: int, epochs: int) -> list[int]:
+    """Steps in each epoch of epoch-SGD: T_{s+1} = 2 T_s.
+
+    Example:
+        >>> epoch_sgd_lengths(4, 3)
+        [4, 8, 16]
+    """
+    return [first * 2**s for s in range(epochs)]
+
+
+def epoch_sgd(oracle: Oracle, x: Array, y: Array, tokens: list[Sample], lr: float, radius: float) -> Array:
+    """Epochs of averaged projected descent, each with half the step and a ball smaller by the root of two.
+
+    T_{s+1} = 2 T_s, alpha_{s+1} = alpha_s / 2, D_{s+1} = D_s / sqrt 2.
+
+    Args:
+        tokens: the tokens of each epoch (their number is T_s).
+
+    Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
+    """
+    for s, part in enumerate(tokens):
+        y = descend_average(oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which))
+    return y
