@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mindgap.lab.tasks.models.awd_lstm import AWDLSTM as AWDLSTM
+    from mindgap.lab.tasks.models.resnet import ResNet18 as ResNet18
+    from mindgap.lab.tasks.models.resnet import ResNet20 as ResNet20
     from mindgap.lab.tasks.models.small import SmallLSTM as SmallLSTM
     from mindgap.lab.tasks.models.small import SmallTransformer as SmallTransformer
     from mindgap.lab.tasks.models.small import SpanFinder as SpanFinder
     from mindgap.lab.tasks.models.small import small_convolutional_network as small_convolutional_network
+    from mindgap.lab.tasks.models.transformer_xl import TransformerXL as TransformerXL
 
-_WHERE = dict.fromkeys(("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small")
+_WHERE = {
+    **dict.fromkeys(("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small"),
+    **dict.fromkeys(("ResNet18", "ResNet20"), "resnet"),
+    "AWDLSTM": "awd_lstm",
+    "TransformerXL": "transformer_xl",
+}
 
 __all__ = list(_WHERE)
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

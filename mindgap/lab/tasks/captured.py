@@ -1,0 +1,152 @@
+"""Training steps of small networks on a GPU: data and augmentation on the device, forward and backward in a CUDA graph.
+
+Small networks are limited by kernel launches. A graph replays the whole forward and backward pass with one launch; the
+optimizer steps outside it, so that every optimizer and every schedule works unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CapturedGradient:
+    """Loss and gradient of a model on batches of one shape; on CUDA as one graph launch, elsewhere eagerly.
+
+    Args:
+        model: in training mode; its ``p.grad`` are written in place at every call.
+        loss: ``loss(model, *batch) -> scalar``.
+        batch: an example batch of tensors; later batches must have its shapes.
+        autocast: dtype of autocast, or None for full precision.
+
+    Example:
+        >>> model = nn.Linear(3, 1)
+        >>> gradient = CapturedGradient(model, lambda m, x: m(x).square().mean(), (torch.ones(2, 3),))
+        >>> loss = gradient(torch.ones(2, 3))
+        >>> model.weight.grad.shape
+        torch.Size([1, 3])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: tuple[Tensor, ...],
+        *,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self._model, self._loss, self._autocast = model, loss, autocast
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if batch[0].is_cuda:
+            self._capture(batch)
+
+    def __call__(self, *batch: Tensor) -> Tensor:
+        """Write the gradients of a batch into ``p.grad``; return its loss, which the next call overwrites."""
+        if self._graph is None:
+            for p in self._parameters:
+                p.grad = None
+            return self._backward(batch)
+        for place, value in zip(self._inputs, batch, strict=True):
+            place.copy_(value)
+        self._graph.replay()
+        return self._value
+
+    def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
+        with torch.autocast(batch[0].device.type, self._autocast, enabled=self._autocast is not None):
+            value = self._loss(self._model, *batch)
+        value.backward()
+        return value.detach()
+
+    def _capture(self, batch: tuple[Tensor, ...]) -> None:
+        state = {name: value.clone() for name, value in self._model.state_dict().items()}
+        self._inputs = tuple(t.clone() for t in batch)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                for p in self._parameters:
+                    p.grad = None
+                self._backward(self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        for p in self._parameters:
+            p.grad = None
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._value = self._backward(self._inputs)
+        # The warm-up moved running statistics; training starts from the state before it.
+        with torch.no_grad():
+            for name, value in self._model.state_dict().items():
+                value.copy_(state[name])
+
+
+def augmented_batches(
+    images: Tensor, labels: Tensor, size: int, generator: torch.Generator, *, pad: int = 4
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """One epoch of shuffled batches, each image shifted by up to ``pad`` pixels and mirrored at random.
+
+    Args:
+        images: samples x channels x height x width, on the device of ``generator``.
+        labels: one per image.
+        size: images per batch; a short last batch is left out.
+        generator: draws order, shifts and mirrors.
+        pad: largest shift; the border is filled with zeros, as He et al. do.
+
+    Example:
+        >>> images, labels = torch.randn(10, 3, 8, 8), torch.arange(10)
+        >>> batches = list(augmented_batches(images, labels, 4, torch.Generator().manual_seed(0)))
+        >>> len(batches), batches[0][0].shape
+        (2, torch.Size([4, 3, 8, 8]))
+    """
+    device, (_, _, height, width) = images.device, images.shape
+    order = torch.randperm(len(images), generator=generator, device=device)
+    rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
+    for chosen in order.split(size):
+        if len(chosen) < size:
+            return
+        padded = F.pad(images[chosen], (pad, pad, pad, pad))
+        shift = torch.randint(0, 2 * pad + 1, (2, size), generator=generator, device=device)
+        mirror = torch.rand(size, generator=generator, device=device) < 0.5
+        down = shift[0][:, None] + rows
+        across = torch.where(mirror[:, None], width - 1 - columns, columns) + shift[1][:, None]
+        index = torch.arange(size, device=device)[:, None, None]
+        moved = padded.permute(0, 2, 3, 1)[index, down[:, :, None], across[:, None, :]]
+        yield moved.permute(0, 3, 1, 2), labels[chosen]
+
+
+@torch.no_grad()
+def accuracy_and_loss(model: nn.Module, images: Tensor, labels: Tensor, *, size: int = 1000) -> tuple[float, float]:
+    """Share of right answers and mean cross-entropy in evaluation mode; the model's mode is restored.
+
+    Example:
+        >>> right, loss = accuracy_and_loss(nn.Flatten(), torch.eye(4).view(4, 1, 2, 2), torch.arange(4))
+        >>> right, round(loss, 2)
+        (1.0, 0.74)
+    """
+    mode = model.training
+    model.eval()
+    scores = torch.cat([model(part) for part in images.split(size)]).float()
+    model.train(mode)
+    right = (scores.argmax(1) == labels).double().mean()
+    return float(right), float(F.cross_entropy(scores, labels))
+
+
+def cifar_on(device: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000 test images."""
+    from mindgap.lab.tasks.data import cifar10
+
+    train, test = cifar10("train"), cifar10("test")
+    images = {name: torch.tensor(t.features, dtype=torch.float32).reshape(-1, 3, 32, 32)
+              for name, t in (("train", train), ("test", test))}  # fmt: skip
+    mean, spread = images["train"].mean((0, 2, 3), keepdim=True), images["train"].std((0, 2, 3), keepdim=True)
+    ready = {name: ((value - mean) / spread).to(device) for name, value in images.items()}
+    labels = torch.tensor(train.labels, device=device)
+    return {
+        "train": (ready["train"][:45_000], labels[:45_000]),
+        "validation": (ready["train"][45_000:], labels[45_000:]),
+        "test": (ready["test"], torch.tensor(test.labels, device=device)),
+    }

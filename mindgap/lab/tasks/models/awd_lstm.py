@@ -1,0 +1,78 @@
+"""AWD-LSTM (Merity, Keskar, Socher 2018): the language model of Fig. 3-1 and 3-2 of the thesis."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+State = list[tuple[Tensor, Tensor]]
+
+
+def locked_dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Variational dropout: one mask per sequence, the same at every position (batch x time x features)."""
+    if not training or p == 0:
+        return x
+    mask = x.new_empty(x.shape[0], 1, x.shape[2]).bernoulli_(1 - p) / (1 - p)
+    return x * mask
+
+
+class AWDLSTM(nn.Module):
+    """Three LSTM layers with weight drop, variational and embedding dropout, and tied weights.
+
+    Args:
+        words: size of the vocabulary.
+        width: of the word vectors.
+        hidden: of the LSTM layers but the last, which has ``width``.
+        layers: number of LSTM layers.
+        weight_drop: share of the recurrent weights set to zero per forward pass.
+        input_drop, hidden_drop, output_drop: variational dropout before the first, between and after the last layer.
+        word_drop: share of the words whose vector is zero for a whole pass.
+
+    Example:
+        >>> model = AWDLSTM(words=10_000)
+        >>> sum(p.numel() for p in model.parameters())
+        24221600
+        >>> scores, state = AWDLSTM(50, width=6, hidden=8)(torch.zeros(2, 5, dtype=torch.long))
+        >>> scores.shape, len(state)
+        (torch.Size([2, 5, 50]), 3)
+    """
+
+    def __init__(
+        self,
+        words: int,
+        width: int = 400,
+        hidden: int = 1150,
+        layers: int = 3,
+        *,
+        weight_drop: float = 0.5,
+        input_drop: float = 0.4,
+        hidden_drop: float = 0.25,
+        output_drop: float = 0.4,
+        word_drop: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.drops = (input_drop, hidden_drop, output_drop, weight_drop, word_drop)
+        self.words = nn.Embedding(words, width)
+        nn.init.uniform_(self.words.weight, -0.1, 0.1)
+        sizes = [width, *[hidden] * (layers - 1), width]
+        self.layers = nn.ModuleList(nn.LSTM(sizes[k], sizes[k + 1], batch_first=True) for k in range(layers))
+        self.bias = nn.Parameter(torch.zeros(words))
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Scores of the next word at every position, and the detached state to continue from."""
+        inputs, between, after, weights, word = self.drops
+        table = self.words.weight
+        if self.training and word:
+            table = table * (table.new_empty(len(table), 1).bernoulli_(1 - word) / (1 - word))
+        h = locked_dropout(F.embedding(x, table), inputs, self.training)
+        kept: State = []
+        for k, layer in enumerate(self.layers):
+            assert isinstance(layer, nn.LSTM)
+            own: dict[str, Tensor] = dict(layer.named_parameters())
+            own["weight_hh_l0"] = F.dropout(own["weight_hh_l0"], weights, self.training)
+            first = None if state is None else state[k]
+            h, last = torch.func.functional_call(layer, own, (h,) if first is None else (h, first))
+            kept.append((last[0].detach(), last[1].detach()))
+            h = locked_dropout(h, after if k == len(self.layers) - 1 else between, self.training)
+        return F.linear(h, self.words.weight, self.bias), kept

@@ -1,0 +1,106 @@
+"""Transformer-XL (Dai et al. 2019): relative attention with a memory, the language model of Fig. 4-3a of the thesis."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention with relative positions (Dai et al. 2019, section 3.3) over a memory and the segment."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.size, self.dropout = heads, width // heads, dropout
+        self.query = nn.Linear(width, width, bias=False)
+        self.pair = nn.Linear(width, 2 * width, bias=False)
+        self.place = nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads, self.size))
+        self.place_bias = nn.Parameter(torch.zeros(heads, self.size))
+
+    def forward(self, x: Tensor, memory: Tensor, places: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        whole = torch.cat([memory, x], 1)
+        reach = whole.shape[1]
+        query = self.query(x).view(batch, length, self.heads, self.size)
+        key, value = self.pair(whole).view(batch, reach, 2, self.heads, self.size).unbind(2)
+        place = self.place(places).view(reach, self.heads, self.size)
+        content = torch.einsum("bihd,bjhd->bhij", query + self.content_bias, key)
+        relative = _shifted(torch.einsum("bihd,jhd->bhij", query + self.place_bias, place))
+        scores = (content + relative) / math.sqrt(self.size)
+        later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(1 + reach - length)
+        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        weights = F.dropout(weights, self.dropout, self.training)
+        mixed = torch.einsum("bhij,bjhd->bihd", weights, value).reshape(batch, length, width)
+        return self.out(mixed)
+
+
+def _shifted(scores: Tensor) -> Tensor:
+    """Column j of row i becomes the score of distance i - j (Dai et al. 2019, appendix B)."""
+    batch, heads, length, reach = scores.shape
+    padded = F.pad(scores, (1, 0)).view(batch, heads, reach + 1, length)
+    return padded[:, :, 1:].reshape(batch, heads, length, reach)
+
+
+class TransformerXL(nn.Module):
+    """A causal language model with relative attention and a memory of the segment before.
+
+    Args:
+        words: size of the vocabulary; input and output vectors are tied.
+        width, layers, heads, inner: of the network.
+        memory: positions of the segments before that attention reaches.
+        dropout: on vectors and attention weights.
+
+    Example:
+        >>> model = TransformerXL(50, width=16, layers=2, heads=2, inner=32, memory=4)
+        >>> scores, memory = model(torch.zeros(3, 5, dtype=torch.long))
+        >>> scores.shape, len(memory), memory[0].shape
+        (torch.Size([3, 5, 50]), 2, torch.Size([3, 4, 16]))
+    """
+
+    def __init__(
+        self,
+        words: int,
+        width: int = 410,
+        layers: int = 6,
+        heads: int = 10,
+        inner: int = 2100,
+        *,
+        memory: int = 150,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.memory, self.dropout = memory, dropout
+        self.words = nn.Embedding(words, width)
+        nn.init.normal_(self.words.weight, std=0.02)
+        self.attention = nn.ModuleList(RelativeAttention(width, heads, dropout) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.inner = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, width))
+            for _ in range(layers)
+        )
+        self.inner_norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.bias = nn.Parameter(torch.zeros(words))
+        rates = 10000 ** -(torch.arange(0, width, 2) / width)
+        self.register_buffer("rates", rates, persistent=False)
+
+    def forward(self, x: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Scores of the next word at every position, and the memory for the next segment."""
+        h = F.dropout(self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training)
+        empty = h[:, :0]
+        before = memory if memory is not None else [empty] * len(self.attention)
+        reach = before[0].shape[1] + x.shape[1]
+        angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer("rates")
+        places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
+        kept = []
+        for attention, norm, inner, inner_norm, old in zip(
+            self.attention, self.norms, self.inner, self.inner_norms, before, strict=True
+        ):
+            kept.append(torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty)
+            h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
+            h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
+        return F.linear(h, self.words.weight, self.bias), kept

@@ -1,0 +1,54 @@
+"""Captured gradients equal eager ones; augmentation shifts and mirrors as it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mindgap.lab.tasks.captured import CapturedGradient, augmented_batches
+
+
+def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x), y)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gradients_equal_plain_backward(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5)).to(device).double()
+    first = torch.randn(6, 3, 8, 8, device=device).double(), torch.randint(5, (6,), device=device)
+    gradient = CapturedGradient(model, loss, first)
+    assert int(model[1].num_batches_tracked) == 0
+    for _ in range(3):
+        batch = torch.randn(6, 3, 8, 8, device=device).double(), torch.randint(5, (6,), device=device)
+        value = float(gradient(*batch))
+        got = [p.grad.clone() for p in model.parameters()]
+        expected = loss(model, *batch)
+        wanted = torch.autograd.grad(expected, list(model.parameters()))
+        assert value == pytest.approx(float(expected.detach()), rel=1e-9)
+        assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(got, wanted))
+
+
+def test_every_augmented_image_is_a_shifted_or_mirrored_original():
+    images = torch.arange(2 * 36.0).view(2, 1, 6, 6) + 1
+    seen = set()
+    for seed in range(200):
+        made = torch.Generator().manual_seed(seed)
+        for batch, labels in augmented_batches(images, torch.arange(2), 2, made, pad=2):
+            for picture, label in zip(batch, labels):
+                own = F.pad(images[int(label)], (2, 2, 2, 2))
+                crops = {
+                    (down, across, mirrored): own[:, down : down + 6, across : across + 6].flip(-1)
+                    if mirrored
+                    else own[:, down : down + 6, across : across + 6]
+                    for down in range(5)
+                    for across in range(5)
+                    for mirrored in (False, True)
+                }
+                matches = [key for key, crop in crops.items() if torch.equal(crop, picture)]
+                assert matches
+                seen.update(matches)
+    assert len(seen) == 50
