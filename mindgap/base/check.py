@@ -87,7 +87,11 @@ def one_of(name: str, value: T, choices: Collection[T]) -> T:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: scale must be one of 'quick', 'cpu' (did you mean 'quick'?), got 'quik'
     """
-    if value not in choices:
+    try:
+        known = value in choices
+    except (TypeError, ValueError, RuntimeError):  # a value that cannot be hashed, or an array
+        known = False
+    if not known:
         from difflib import get_close_matches
 
         near = get_close_matches(str(value), [str(c) for c in choices], n=1)

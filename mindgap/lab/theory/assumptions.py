@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import between, fail, non_negative, positive
+from mindgap.base.checked import check_arguments
 
 
 def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
@@ -177,3 +178,6 @@ class CoordinateMoment:
     def norm(self, a: float) -> float:
         """‖B‖_a = (Σ B_i^a)^(1/a)."""
         return math.fsum(b**a for b in self.B) ** (1 / a)
+
+
+check_arguments(__name__)

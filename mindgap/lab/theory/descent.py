@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import whole
+from mindgap.base.checked import Vectors, check_arguments
 
 Array = np.ndarray
 #: (gradient estimate of shape (runs, d), indices of the runs still going) -> effective step of shape (runs,)
@@ -72,7 +73,7 @@ def first_hits(
     return hits, final
 
 
-def row_norm(g: Any) -> Any:
+def row_norm(g: Vectors) -> Any:
     """‖g‖ of every row.
 
     Example:
@@ -80,3 +81,6 @@ def row_norm(g: Any) -> Any:
         [5.0]
     """
     return np.sqrt((g * g).sum(-1))
+
+
+check_arguments(__name__)

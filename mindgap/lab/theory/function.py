@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindgap.base.checked import check_arguments
+
 if TYPE_CHECKING:
     from mindgap.base.objective import Objective
 
@@ -62,7 +64,7 @@ class Function(ABC):
         xp = namespace(g)
         return xp.abs(g) if self.dimension == 1 else xp.sqrt((g * g).sum(-1))
 
-    def sample_value(self, x: Any, batch: Any) -> Any:
+    def sample_value(self, x: Any, batch: Any | None) -> Any:
         """The loss of one batch; f itself where the function has no samples."""
         return self.value(x)
 
@@ -82,3 +84,6 @@ class Function(ABC):
                 self.x = torch.nn.Parameter(torch.as_tensor(x0, dtype=torch.float64).clone())
 
         return Objective(Point(), lambda model, batch: self.sample_value(model.x, batch).sum())
+
+
+check_arguments(__name__)

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, fail, one_of, positive
+from mindgap.base.checked import check_arguments
 
 Array = np.ndarray
+Scale = float | Sequence[float] | Array
 
 
 def _scales(scale: Any) -> Array:
@@ -46,7 +48,7 @@ class NoiseLaw(ABC):
         ((5, 2), [0.5, 1.0])
     """
 
-    scale: Any
+    scale: Scale
 
     @property
     @abstractmethod
@@ -135,7 +137,7 @@ class Gaussian(NoiseLaw):
         3.0
     """
 
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         _scales(self.scale)
@@ -168,7 +170,7 @@ class Student(NoiseLaw):
     """
 
     df: float
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         between("df", self.df, 1, math.inf, ends="()")
@@ -204,7 +206,7 @@ class SymmetricPareto(NoiseLaw):
     """
 
     index: float
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         between("index", self.index, 1, math.inf, ends="()")
@@ -245,7 +247,7 @@ class Stable(NoiseLaw):
     """
 
     index: float
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         between("index", self.index, 1, 2, ends="(]")
@@ -290,7 +292,7 @@ class TwoPoint(NoiseLaw):
     """
 
     probability: float
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         between("probability", self.probability, 0, 1, ends="()")
@@ -337,7 +339,7 @@ class Bounded(NoiseLaw):
         (3.0, 6.0)
     """
 
-    scale: Any = 1.0
+    scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         _scales(self.scale)
@@ -361,3 +363,6 @@ class Bounded(NoiseLaw):
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         return _integrate(lambda x: np.full_like(x, 0.5), function, [*kinks, -1.0, 1.0], (-1.0, 1.0))
+
+
+check_arguments(__name__)

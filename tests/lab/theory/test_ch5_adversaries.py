@@ -215,7 +215,7 @@ def test_values_and_gradients_at_random_points(build):
     (lambda: ValueAdversary(LipschitzClass(1.0, 1.0), 0.0, 0), "calls must be a whole number of at least 1, got 0"),
     (lambda: GradientAdversary(1.0, 0.01, 0.0, calls=13), r"calls must lie between 1 and Δ/\(8δ\) = 12, got 13"),
     (lambda: GradientAdversary(1.0, -0.01, 0.0), "delta must be positive and finite, got -0.01"),
-    (lambda: ValueAdversary(LipschitzClass(1.0, 1.0), math.nan, 3), "points must be finite, got nan"),
+    (lambda: ValueAdversary(LipschitzClass(1.0, 1.0), math.nan, 3), "start must be a number, got nan"),
     (lambda: resisting_function([0.0], LipschitzClass(1.0, 1.0), Fraction(1, 2)), r"theta must lie in \(0, 0.5\)"),
     (lambda: PiecewiseLinear((), ()), "slopes must be 1 for 0 breaks, got 0"),
     (lambda: PiecewiseLinear((Fraction(1), Fraction(0)), (Fraction(0),) * 3), "breaks must increase"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, one_of
+from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import DataError, find
 from mindgap.lab.tasks.data.tabular import Table
 
@@ -100,3 +101,6 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
                 sheets.append(pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1))
     features = np.concatenate(sheets)
     return Table(features / 255.0, np.asarray(labels[: len(features)], np.int64), "CIFAR-10")
+
+
+check_arguments(__name__)

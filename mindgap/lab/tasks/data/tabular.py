@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.tasks.data.fetch import available, find
 
@@ -38,7 +39,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, rows: Any) -> Table:
+    def part(self, rows: slice | Array) -> Table:
         """The rows of an index or slice."""
         return replace(self, features=self.features[rows], labels=self.labels[rows])
 
@@ -152,3 +153,6 @@ def _rows(rows: int | None, total: int) -> int:
     if whole("rows", rows, least=1) > total:
         fail("rows", f"must be at most {total}", rows)
     return rows
+
+
+check_arguments(__name__)

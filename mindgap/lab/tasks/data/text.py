@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, one_of
+from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import find
 
 _SNLI = {"train": "snli_1.0_train_100k", "dev": "snli_1.0_dev_tokenised", "test": "snli_1.0_test"}
@@ -112,3 +113,6 @@ def _tsv(name: str, file: str) -> list[dict[str, str]]:
     with lzma.open(find(name, f"{file}.tsv.xz"), "rt", encoding="utf-8", newline="\n") as lines:
         head = lines.readline().rstrip("\n").split("\t")
         return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]
+
+
+check_arguments(__name__)

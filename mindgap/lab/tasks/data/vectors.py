@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.data.text import amazon_reviews, glove, snli
 
@@ -79,3 +80,6 @@ def review_domains() -> dict[str, Table]:
         str(domain): Table(features[names == domain], labels[names == domain], f"Amazon reviews: {domain}")
         for domain in np.unique(names)
     }
+
+
+check_arguments(__name__)

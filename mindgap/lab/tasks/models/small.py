@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mindgap.base.check import fail, whole
+from mindgap.base.checked import check_arguments
 
 
 def small_convolutional_network(
@@ -168,3 +169,6 @@ class _Layer(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
             x = x + self.mix(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.between(x))))
+
+
+check_arguments(__name__)

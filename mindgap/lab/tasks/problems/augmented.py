@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from mindgap.base.check import between, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.lab.tasks.data import cifar10, digits
@@ -88,3 +89,6 @@ def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
     table = digits() if data == "digits" else cifar10()
     images = torch.tensor(table.features, dtype=torch.float32).reshape(-1, SHAPES[data][0], *(SHAPES[data][1],) * 2)
     return images, torch.tensor(table.labels)
+
+
+check_arguments(__name__)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from mindgap.base.check import between, fail, non_negative, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -257,3 +258,6 @@ def area_under_curve(score: Tensor, positive: Tensor) -> float:
         fail("positive", "must have both True and False entries", (count, others))
     ranks = rankdata(score.detach().cpu().numpy())
     return float((ranks[chosen].sum() - count * (count + 1) / 2) / (count * others))
+
+
+check_arguments(__name__)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.problems.cleaning import HyperCleaning
 from mindgap.lab.tasks.problems.regularisation import RegularisationSelection
 
@@ -74,3 +75,6 @@ def _cross_entropy(scores: Any, labels: Any) -> Any:
     # The right class by comparison rather than by a gather: its derivative is no scatter.
     right = (labels[:, None] == jnp.arange(scores.shape[1])[None, :]).astype(scores.dtype)
     return jax.nn.logsumexp(scores, axis=1) - (right * scores).sum(1)
+
+
+check_arguments(__name__)

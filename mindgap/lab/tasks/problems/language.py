@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.tasks.data import kjv_words, language_tokens
@@ -169,3 +170,6 @@ def _texts(text: str) -> list[list[str]]:
         cuts = [0, len(every) * 18 // 20, len(every) * 19 // 20, len(every)]
         return [every[a:b] for a, b in pairwise(cuts)]
     return [language_tokens(text, split) for split in ("train", "valid", "test")]
+
+
+check_arguments(__name__)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -210,3 +211,6 @@ def _means(samples: Batch) -> Means:
     (p, r, a), (q, s, b) = samples[0].unbind(1), samples[1].unbind(1)
     n = len(p)
     return Means(p.T @ p / n, q.T @ q / n, s.T @ r / n, a.mean(0), b.mean(0))
+
+
+check_arguments(__name__)

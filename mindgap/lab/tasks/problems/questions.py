@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.tasks.data import squad
@@ -169,3 +170,6 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
         inside_cut = [(a + shift, b + shift) for a, b in golds if a >= cut and b < cut + passage]
         answers.append((inside_cut + [inside_cut[-1]] * 6)[:6])
     return torch.tensor(inputs), torch.tensor(answers)
+
+
+check_arguments(__name__)

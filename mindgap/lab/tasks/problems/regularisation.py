@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from mindgap.base.check import fail
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -186,3 +187,6 @@ def _tensors(table: Table, dtype: torch.dtype, device: str | torch.device, *, si
     if signed:
         labels = (2 * labels - 1).to(dtype)
     return torch.from_numpy(table.features).to(device, dtype), labels
+
+
+check_arguments(__name__)

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail, one_of, positive, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem, Pack
 from mindgap.bilevel.sample import Batches
@@ -91,6 +92,8 @@ class HyperRepresentation:
         tanh twice; between the layers the two codes u, v of a pair are joined to (u, v, (u - v)², u v). The square
         stands where the authors have |u - v|, because the methods ask for second derivatives.
         """
+        if not set(self.start) <= set(x):
+            fail("x", f"must hold {', '.join(self.start)}", list(x))
         code = torch.tanh(inputs @ x["first"] + x["first_bias"])
         if x["second"].shape[0] != x["first"].shape[1]:
             u, v = code.unbind(-2)
@@ -148,7 +151,8 @@ class HyperRepresentation:
 
         The heads are trained to the end on the support sets: no step of theirs can be tuned for one method.
         """
-        tasks = {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        one_of("split", split, ("train", "validation", "test"))
+        tasks = getattr(self, split)
         return self._score(x, self.heads(x, tasks), tasks)
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
@@ -288,3 +292,6 @@ def split_table(table: Table, shares: Sequence[float], *, seed: int = 0) -> list
     order = numpy_stream(seed, "representation", "split").permutation(len(table))
     ends = [int(len(table) * share) for share in np.cumsum(shares)[:-1]]
     return [table.part(rows) for rows in np.split(order, ends)]
+
+
+check_arguments(__name__)

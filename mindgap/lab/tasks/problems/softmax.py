@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mindgap.base.checked import check_arguments
+
 
 def softmax_derivatives(features: Tensor, labels: Tensor, weights: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient (classes, d) and Hessian (classes·d, classes·d) of mean_i weights_i ℓ(Y; a_i, t_i) at Y (classes, d).
@@ -73,3 +75,6 @@ def newton(
             step = torch.where(far, step / 2, step)
         y = torch.where(unsolved[..., None], y - step[..., None] * direction, y)
     return y
+
+
+check_arguments(__name__)

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from mindgap.base.check import fail, whole
+from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed, torch_stream
 from mindgap.lab.tasks.data import cifar10, digits, kjv_words
@@ -191,6 +192,10 @@ def _next_word(build: Callable[[], torch.nn.Module], words: int, length: int, se
 @cache
 def _prose(words: int) -> torch.Tensor:
     """The text as numbers of words, by frequency; read once a process."""
+    whole("words", words, least=2)
     text = kjv_words()
     known = {word: i for i, (word, _) in enumerate(Counter(text).most_common(words - 1))}
     return torch.tensor([known.get(word, words - 1) for word in text])
+
+
+check_arguments(__name__)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import one_of, positive
+from mindgap.base.checked import check_arguments
 from mindgap.base.rng import torch_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -137,3 +138,6 @@ def unbounded_problem(
     signs = 2.0 * torch.randint(0, 2, (dim_x,), generator=draw) - 1.0
     x0 = (magnitudes * signs).to(device, dtype)
     return UnboundedSmoothness(quadratic, centres.to(x0), targets.to(x0), growth, rate, x0)
+
+
+check_arguments(__name__)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import fail, non_negative, one_of, positive, whole
+from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -164,3 +165,6 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
         if k > most:
             fail("epsilon", f"must be reachable in {most} steps", epsilon)
     raise AssertionError("amplitudes never ends")
+
+
+check_arguments(__name__)

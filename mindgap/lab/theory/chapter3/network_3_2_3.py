@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, positive
+from mindgap.base.checked import Vectors, check_arguments
 from mindgap.lab.theory.function import Function, namespace
 
 
@@ -43,7 +44,7 @@ class DeepLinear(Function):
         self.shapes = [(b, a) for a, b in itertools.pairwise(self.widths)]
         self.dimension = sum(a * b for a, b in self.shapes)
 
-    def matrices(self, w: Any) -> list[Any]:
+    def matrices(self, w: Vectors) -> list[Any]:
         """W_1, ..., W_ℓ as views of the flat vector(s); leading axes are kept."""
         parts, start = [], 0
         for rows, columns in self.shapes:
@@ -61,11 +62,11 @@ class DeepLinear(Function):
             inputs.append(W @ inputs[-1])
         return weights, inputs, inputs[-1] - targets
 
-    def value(self, x: Any) -> Any:
+    def value(self, x: Vectors) -> Any:
         residual = self._residual(x)[2]
         return (residual * residual).sum((-1, -2))
 
-    def gradient(self, x: Any) -> Any:
+    def gradient(self, x: Vectors) -> Any:
         xp = namespace(x)
         weights, inputs, back = self._residual(x)
         back = 2 * back
@@ -113,3 +114,6 @@ def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
     for W in reversed(weights[layer:]):
         above = above @ W
     return np.kron(above, inputs[layer - 1].T).T @ residual.reshape(-1)
+
+
+check_arguments(__name__)

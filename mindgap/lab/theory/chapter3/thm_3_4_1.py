@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
@@ -24,8 +25,8 @@ class ClippedStep:
         [0.1, 0.05]
     """
 
-    eta: float
-    gamma: float
+    eta: Any
+    gamma: Any
 
     def __call__(self, norm: Any) -> Any:
         """The effective step for gradients of that norm."""
@@ -63,3 +64,6 @@ def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """
     accuracy(epsilon)
     return 20 * a.L0 * a.delta / epsilon**2 + 20 * max(1.0, a.L1**2) * a.delta / a.L0
+
+
+check_arguments(__name__)

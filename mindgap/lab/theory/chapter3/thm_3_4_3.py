@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 
 
@@ -30,3 +31,6 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """
     accuracy(epsilon)
     return 4 * (a.need_m() * a.L1 + a.L0) * a.delta / epsilon**2
+
+
+check_arguments(__name__)

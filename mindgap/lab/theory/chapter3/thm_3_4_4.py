@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
@@ -31,9 +32,9 @@ class StochasticClippedStep:
         [0.05, 0.025]
     """
 
-    eta: float
-    L1: float
-    tau: float
+    eta: Any
+    L1: Any
+    tau: Any
 
     def __call__(self, norm: Any) -> Any:
         """The effective step for stochastic gradients of that norm."""
@@ -113,3 +114,6 @@ def printed_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> floa
     accuracy(epsilon)
     d = noisy_delta(a, noise)
     return d * max(128 * a.L1 / epsilon, 4 * d / epsilon**4, (80 * a.L0 + 512 * a.L1 * noise.tau) / epsilon**2)
+
+
+check_arguments(__name__)

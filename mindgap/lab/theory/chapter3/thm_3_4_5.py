@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 
 
@@ -57,3 +58,6 @@ def printed_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
     accuracy(epsilon)
     M = a.need_m()
     return (a.delta + (5 * a.L0 + 4 * a.need_l1() * M) * (M + noise.tau) ** 2) / epsilon**4
+
+
+check_arguments(__name__)

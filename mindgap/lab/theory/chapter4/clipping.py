@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindgap.base.check import non_negative
+from mindgap.base.checked import Vectors, check_arguments
 from mindgap.lab.theory.noise import NoiseLaw
 
 
-def clip_global(g: Any, tau: Any) -> Any:
+def clip_global(g: Vectors, tau: Any) -> Any:
     """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape.
 
     Example:
@@ -75,3 +76,6 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
         law.expect(lambda x: clipped(x) ** 2, kinks),
         law.expect(lambda x: (clipped(x) - mean) ** 2, kinks),
     )
+
+
+check_arguments(__name__)

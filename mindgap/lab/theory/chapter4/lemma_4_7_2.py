@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, fail, non_negative, positive
+from mindgap.base.checked import check_arguments
 
 
 def small_gradient_second_moment_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
@@ -50,7 +51,7 @@ def _check(alpha: float, sigma: float, tau: float, norm: float) -> None:
         fail("norm", f"must be at most tau/2 = {tau / 2:g}", norm)
 
 
-def direction_bound(v: Any, gradient: Any) -> Any:
+def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
     """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last axis.
 
     Example:
@@ -60,3 +61,6 @@ def direction_bound(v: Any, gradient: Any) -> Any:
     Source: thesis, Lemma 4.7.3.
     """
     return np.linalg.norm(gradient, axis=-1) / 3 - 8 * np.linalg.norm(v - gradient, axis=-1) / 3
+
+
+check_arguments(__name__)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, whole
+from mindgap.base.checked import Vectors, check_arguments
 from mindgap.lab.theory.function import Function, namespace
 
 _ROOT = math.sqrt(2 * math.pi * math.e)
@@ -72,7 +73,7 @@ def phi_slope(x: Any) -> Any:
     return namespace(x).exp(0.5 - x * x / 2)
 
 
-def prog(x: Any, beta: float) -> Any:
+def prog(x: np.ndarray, beta: float) -> Any:
     """prog_β(x): the highest index (from 1) with |x_i| > β along the last axis, 0 if there is none.
 
     Example:
@@ -108,12 +109,12 @@ class ZeroChain(Function):
     def __post_init__(self) -> None:
         whole("dimension", self.dimension, least=1)
 
-    def value(self, x: Any) -> Any:
+    def value(self, x: Vectors) -> Any:
         before, after = x[..., :-1], x[..., 1:]
         chain = psi(-before) * phi(-after) - psi(before) * phi(after)
         return chain.sum(-1) - phi(x[..., 0])
 
-    def gradient(self, x: Any) -> Any:
+    def gradient(self, x: Vectors) -> Any:
         xp = namespace(x)
         before, after = x[..., :-1], x[..., 1:]
         first = -phi_slope(x[..., :1])
@@ -165,3 +166,6 @@ class ChainOracle:
         between("alpha", alpha, 1, 2, ends="(]")
         norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
         return (2.0 if printed else 1.0) * (norm**alpha + 23**alpha * self.probability ** (1 - alpha))
+
+
+check_arguments(__name__)

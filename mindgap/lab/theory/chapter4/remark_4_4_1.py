@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindgap.base.check import fail
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.noise import Stable
 
 
@@ -58,4 +59,7 @@ def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stab
     Source: thesis, Remark 4.4.1.
     """
     w = np.abs(sgd_iterate(steps).weights)
-    return Stable(law.index, float(law.scale) * float((w**law.index).sum() ** (1 / law.index)))
+    return Stable(law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index)))
+
+
+check_arguments(__name__)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mindgap.base.check import one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter4.clipping import clip_coordinates, clip_global
 
 Array = np.ndarray
@@ -59,3 +60,6 @@ def weighted_average_runs(
         if box is not None:
             x = np.clip(x, *box)
     return np.stack(out)
+
+
+check_arguments(__name__)

@@ -17,8 +17,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import HeavyTail
 
 #: Case 2 needs τ >= 16σ.
@@ -34,8 +36,8 @@ class ConstantClip:
         ConstantClip(eta=0.1, tau=2.0)
     """
 
-    eta: float
-    tau: float
+    eta: Any
+    tau: Any
 
 
 def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
@@ -95,6 +97,7 @@ def printed_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) ->
         >>> round(printed_bound(a, 10**8), 4), round(printed_bound(a, 10**8, last_term_as_proved=True), 4)
         (0.0029, 0.02)
     """
+    whole("K", K, least=1)
     al, f0 = a.alpha, a.delta
     e = (2 * al - 2) / (3 * al - 2)
     if last_term_as_proved:
@@ -102,3 +105,6 @@ def printed_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) ->
     else:
         last = f0 * a.L**e * (f0 / (K * a.sigma**2)) ** e
     return 20 * max(4 * a.L * f0 / K, a.L * (12 * a.sigma) ** (al / (al - 1)) * f0 / K, last)
+
+
+check_arguments(__name__)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import StronglyConvexMoment
 
 
@@ -79,3 +80,6 @@ def one_step_terms(a: StronglyConvexMoment, k: Any, tau: Any) -> Any:
     """
     al, G = a.alpha, a.G
     return k * (4 * G ** (2 * al) * tau ** (2 - 2 * al) / a.mu + gclip_step(a, k) * G**al * tau ** (2 - al) / 2)
+
+
+check_arguments(__name__)

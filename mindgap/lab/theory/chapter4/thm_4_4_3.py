@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.function import Function
 from mindgap.lab.theory.noise import TwoPoint
 
@@ -82,7 +83,7 @@ class BernoulliQuadratic(Function):
         """g(x) of (4.5) for Bernoulli(p_ν) draws ``jumps`` (0 or 1)."""
         return x - self.jump * jumps
 
-    def sample_value(self, x: Any, batch: Any) -> Any:
+    def sample_value(self, x: Any, batch: Any | None) -> Any:
         """x²/2 - x/(2γ)·(mean of the draws), whose gradient is g(x); f itself (up to a constant) for ``None``."""
         return self.value(x) if batch is None else x * x / 2 - self.jump * batch.mean() * x
 
@@ -164,3 +165,6 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     total = first + second
     harmonic = np.where(total > 0, first * second / np.where(total > 0, total, 1.0), 0.0)
     return epsilon**2 / 4 * float(harmonic.sum())
+
+
+check_arguments(__name__)

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import between, fail, whole
+from mindgap.base.checked import check_arguments
 
 Array = np.ndarray
+Values = float | Array
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def averaged_error(
     return np.stack(out)
 
 
-def mean_square_gradient(problem: RareJump, eta: Array, tau: Array, horizon: Array, offset: Array) -> Array:
+def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: Values,
+                         offset: Values) -> Array:
     """(1/K) Σ_{k<K} E‖∇f(x_k)‖², exactly, for a constant step and threshold, from x_0 = b + offset.
 
     Args:
@@ -146,3 +149,6 @@ def mean_square_gradient(problem: RareJump, eta: Array, tau: Array, horizon: Arr
     sum_m = m_fix * K + (m0 - m_fix) * sum_r
     sum_s = s_fix * K + A * sum_r + (s0 - s_fix - A) * sum_t
     return problem.mu**2 * (sum_s - 2 * b * sum_m + b * b * K) / K
+
+
+check_arguments(__name__)

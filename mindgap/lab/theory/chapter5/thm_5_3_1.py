@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mindgap.base.check import between, fail, positive, whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
 
 
@@ -200,3 +201,6 @@ class ValueAdversary:
         best = min(f.distance(x) for x in [*self.queries, output])
         return Defeat(f, tuple(self.queries), output, float(f.distance(output)), float(best), answered,
                       self.constants.holds(f, self.start))
+
+
+check_arguments(__name__)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import between, fail, non_negative, positive, whole
+from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,6 @@ def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
     *Differs from the paper.* The remark says "always"; on Lx²/2 a larger δ fails the test.
     """
     return 3 * positive("epsilon", epsilon) / (2 * positive("smoothness", smoothness))
+
+
+check_arguments(__name__)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -161,3 +162,6 @@ def three_terms(constants: StochasticTarget, rule: StochasticRule) -> tuple[floa
     """
     G2, keep = constants.G**2, rule.beta
     return 4 * rule.q * constants.Delta / rule.T, 2 * keep * G2 / (rule.T * (1 - keep)), 2 * (1 - keep) * G2 / keep
+
+
+check_arguments(__name__)

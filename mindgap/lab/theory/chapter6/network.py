@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import one_of
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter6.lemma_6_4_5 import cross_entropy
 
 #: Activations with σ(0) = 0 that are 1-Lipschitz (Assumption 6.4.1 with c_σ = 1).
@@ -95,3 +96,6 @@ class Network:
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
         """‖W_l‖_op, shape (S, L)."""
         return torch.stack([torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1)
+
+
+check_arguments(__name__)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindgap.base.check import between, positive, whole
+from mindgap.base.checked import check_arguments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,3 +81,6 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
 
     gap = np.asarray(values, dtype=float) - np.asarray(expected_next, dtype=float)
     return np.abs(gap.cumsum(axis=-1)) / np.arange(1, gap.shape[-1] + 1)
+
+
+check_arguments(__name__)

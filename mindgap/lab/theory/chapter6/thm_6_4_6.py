@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import positive, whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter6.lemma_6_4_5 import CROSS_ENTROPY_LIPSCHITZ
 
 
@@ -75,3 +76,6 @@ class DecayedNetwork:
     def printed_loss_bound(self, classes: int) -> float:
         """log d + (γ/(c_ℓ c_σ²))^(L/(L-2)), as the last line of 6.7.5 prints it; does not hold."""
         return math.log(whole("classes", classes, least=2)) + self.output_bound(self.radius)
+
+
+check_arguments(__name__)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import positive, whole
+from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,6 @@ class DecayedBatchNorm:
     def printed_loss_bound(self, classes: int) -> float:
         """4m/γ + log d, as 6.7.6 has it; holds for b_L = 0 or one shift for all coordinates."""
         return 4 * self.batch / self.gamma + math.log(whole("classes", classes, least=2))
+
+
+check_arguments(__name__)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, non_negative, positive
+from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,6 @@ def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str,
         "corrected": eta * curvature * second_moment / 2,
         "printed": -eta * curvature * sigma**2,
     }
+
+
+check_arguments(__name__)

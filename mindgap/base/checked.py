@@ -1,0 +1,210 @@
+"""Argument checks that follow from the annotations, for every public function of a module at once.
+
+A module ends with ``check_arguments(__name__)``. Each public function and class of it then refuses an argument that its
+annotation excludes, before its own code runs: a text for a ``float``, a number for a ``Callable``, NaN.
+Ranges (``positive``, ``between``) stay in the functions.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable
+from functools import cache, wraps
+from numbers import Integral, Real
+from typing import Annotated, Any
+
+from mindgap.base.check import RuleError, fail
+
+Rule = Callable[[Any], bool]
+
+#: An array or tensor whose last axis is a vector: the annotation of an argument that cannot be one number.
+Vectors = Annotated[Any, "vectors"]
+
+#: Entries of a long list that are tested one by one.
+LOOKED_AT = 100
+#: No count in this library is larger; a larger one would only run out of memory or time.
+MOST = 10**18
+
+
+def is_number(value: Any) -> bool:
+    """A real number that is not NaN, and not a bool.
+
+    Example:
+        >>> is_number(2.0), is_number(float("nan")), is_number("2")
+        (True, False, False)
+    """
+    return isinstance(value, Real) and value == value and _fits(value)
+
+
+def _fits(value: Any) -> bool:
+    """Not a bool, and not a whole number that floating point cannot hold."""
+    return not isinstance(value, bool) and not (isinstance(value, int) and abs(value) > MOST)
+
+
+def is_numeric(value: Any) -> bool:
+    """A number, or an array or a tensor of real numbers.
+
+    Example:
+        >>> is_numeric(2.0), is_numeric([1.0]), is_numeric({"a": 1})
+        (True, False, False)
+    """
+    if isinstance(value, Real):
+        return _fits(value)
+    if type(value).__module__.partition(".")[0] == "torch":
+        return hasattr(value, "is_complex") and not value.is_complex()
+    return hasattr(value, "dtype") and value.dtype.kind in "fiub"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= MOST
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and is_numeric(value)
+
+
+@cache
+def _rule(hint: Any) -> tuple[Rule, str] | None:
+    """What an annotation asks for, as a test and in words; None where it asks for nothing that can be tested."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return (lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0), "an array of one axis or more"
+    if hint is Any:
+        return is_numeric, "a number or an array of numbers"
+    if hint is float:
+        return is_number, "a number"
+    if hint is int:
+        return _is_count, f"a whole number of at most {MOST:g}"
+    if hint is None or hint is type(None):
+        return (lambda value: value is None), "None"
+    if origin in (types.UnionType, typing.Union):
+        rules = [_rule(part) for part in inside]
+        if None in rules:
+            return None
+        known = [rule for rule in rules if rule is not None]
+        return (lambda value: any(test(value) for test, _ in known)), " or ".join(words for _, words in known)
+    if origin is collections.abc.Callable:
+        return callable, "a function"
+    base = origin or hint
+    if not isinstance(base, type):
+        return None
+    if base.__module__ == "numpy" and base.__name__ == "ndarray":
+        return _is_array, "an array of numbers"
+    if base.__module__ == "torch" and base.__name__ == "Tensor":
+        return (lambda value: isinstance(value, base) and is_numeric(value)), "a tensor of real numbers"
+    if base in (tuple, list, collections.abc.Sequence):
+        part = _rule(inside[0]) if inside else None
+        kinds = (list, tuple, range) if base is not tuple else (tuple, list)
+        fixed = len(inside) if base is tuple and Ellipsis not in inside and len(set(inside)) == 1 else 0
+
+        def sequence(value: Any) -> bool:
+            return (isinstance(value, kinds) and len(value) == (fixed or len(value))
+                    and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT])))
+
+        return sequence, f"a {base.__name__.lower()}" + (f", each entry {part[1]}" if part else "")
+    return (lambda value: isinstance(value, base)), f"a {base.__name__}"
+
+
+class _Names(dict[str, Any]):
+    """The names that a module's annotations may use, those that it imports for type checkers only included."""
+
+    def __missing__(self, name: str) -> Any:
+        builtins = sys.modules["builtins"].__dict__
+        if name in builtins:
+            return builtins[name]
+        if name == "np":
+            return sys.modules.get("numpy")
+        if name in ("Tensor", "torch"):
+            import torch
+
+            return torch.Tensor if name == "Tensor" else torch
+        return object
+
+
+def _rules(function: Callable[..., Any]) -> dict[str, tuple[Rule, str]]:
+    """Parameter name -> test and words, for every parameter whose annotation can be tested."""
+    names = _Names(getattr(function, "__globals__", {}))
+    found = {}
+    for name, hint in function.__annotations__.items():
+        try:
+            rule = _rule(eval(hint, {}, names) if isinstance(hint, str) else hint)
+        except (TypeError, AttributeError, NameError):
+            rule = None
+        if name != "return" and rule is not None and rule[1] != "a object":
+            found[name] = rule
+    return found
+
+
+def _raised_here(error: Exception) -> bool:
+    """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's function."""
+    known = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
+    frame, names = error.__traceback__, [type(error).__module__]
+    while frame is not None:
+        names.append(frame.tb_frame.f_globals.get("__name__", ""))
+        frame = frame.tb_next
+    return type(error).__module__.partition(".")[0] != "mindgap" and all(n.partition(".")[0] in known for n in names)
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its arguments checked against its annotations.
+
+    Numbers with which the formula overflows or divides by zero, arrays whose shapes do not fit and functions that
+    return something else than numbers end in ``RuleError`` too. An error inside a caller's own function stays as it is.
+
+    Example:
+        >>> @checked
+        ... def half(x: float) -> float:
+        ...     return x / 2
+        >>> half("a")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: x must be a number, got 'a'
+    """
+    order = list(inspect.signature(function).parameters)
+    rules: dict[str, tuple[Rule, str]] = {}
+    state = {"read": False}
+    caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
+    if "Callable" in str(function.__annotations__):
+        caught = (*caught, TypeError, AttributeError)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not state["read"]:
+            rules.update(_read(function))
+            state["read"] = True
+        for name, value in zip(order, args):
+            if name in rules and not rules[name][0](value):
+                _refuse(name, f"must be {rules[name][1]}", value)
+        for name, value in kwargs.items():
+            if name in rules and not rules[name][0](value):
+                _refuse(name, f"must be {rules[name][1]}", value)
+        try:
+            return function(*args, **kwargs)
+        except _RuleError:
+            raise
+        except caught as error:
+            if not _is_ours(error):
+                raise
+            _refuse("arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs))
+
+    _read, _refuse, _RuleError, _is_ours = _rules, fail, RuleError, _raised_here
+    # The function keeps the globals of its module: doctest takes it for the module's own only then.
+    own = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), function.__name__, None,
+                             call.__closure__)
+    return wraps(function)(own)
+
+
+def check_arguments(module: str) -> None:
+    """Check the arguments of every public function and class that a module defines; call it at the module's end."""
+    space = vars(sys.modules[module])
+    for name, thing in list(space.items()):
+        if name.startswith("_") or getattr(thing, "__module__", None) != module:
+            continue
+        if inspect.isfunction(thing):
+            space[name] = checked(thing)
+        elif inspect.isclass(thing) and not issubclass(thing, BaseException):
+            for key, method in list(vars(thing).items()):
+                if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
+                    setattr(thing, key, checked(method))
