@@ -117,4 +117,4 @@ def write_everything(runs: Path) -> None:
         else:
             path.write_text("\n".join([*lines[:5], "{oops", *lines[6:]]) + "\n")
     for number in range(6, 9):
-        write_study(runs, f"s{number}-more", rows=5, figures=(figure("Loss", "loss"),))
+        write_study(runs, f"s{number}-more", rows=5, seeds=5, figures=(figure("Loss", "loss"),))

@@ -1,233 +1,20 @@
-"""One figure: its numbers, and the Vega-Lite specification from which page, PNG and SVG are drawn alike."""
+"""The Vega-Lite specification of a figure, from which page, PNG and SVG are drawn alike."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import textwrap
 from typing import Any
 
 import numpy as np
 
-from mindgap.lab.report.aggregate import Readings, Series, facet_values, over_seeds, thin, thin_points
+from mindgap.lab.report.drawing import DASHES, ENOUGH_SEEDS, GREY, LIGHT, SHAPES, Axis, Drawing
 from mindgap.lab.report.scales import columns, named, rules, scale, ticks
-from mindgap.record.forms import Figure, Tuning
+from mindgap.lab.report.words import number, signs
 
-#: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
-LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
-DARK = ("#6cb6ff", "#ff9d5c", "#5fd38d", "#c9a2ff", "#e6c34a", "#4fd0e0", "#ff8fc0", "#b5bdc9")
-#: Beyond eight methods the colours come again with another dash.
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 #: Up to so many points of a scatter are drawn large.
 FEW = 120
-#: A line that runs along earlier ones is broken, so that they show through its gaps.
-ALONG = ([1, 0], [7, 7], [2, 7], [7, 3, 1, 3])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-
-#: The order in which x-axes are offered (a description on disk has its keys in order of the alphabet).
-AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds", "cpu_seconds")
-
 SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
-
-
-@dataclass(frozen=True)
-class Axis:
-    """The figure's numbers against one quantity: statistics over seeds, and every run by itself."""
-
-    name: str
-    label: str
-    series: tuple[Series, ...]
-    runs: tuple[Series, ...] = ()
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure with its numbers, ready for the page or for a picture.
-
-    ``single`` says that no method has more than one run, so that there is no band to draw.
-    """
-
-    id: str
-    figure: Figure
-    methods: tuple[str, ...]
-    facets: tuple[str, ...]
-    axes: tuple[Axis, ...]
-
-    @property
-    def empty(self) -> bool:
-        return not any(len(s) for axis in self.axes for s in axis.series)
-
-    @property
-    def kind(self) -> str:
-        return self.figure.kind
-
-    @property
-    def single(self) -> bool:
-        return self.kind != "lines" or all(s.columns["n"].max(initial=1) <= 1 for a in self.axes for s in a.series)
-
-    @property
-    def statistic(self) -> str:
-        """What is drawn first: medians on a log axis, where a mean follows the largest value; means otherwise."""
-        if self.single:
-            return "value"
-        return "quantiles" if self.figure.log_y else "mean"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the places 0, 1, ... on the x-axis; empty where it shows numbers."""
-        if self.figure.x == "method":
-            return self.methods
-        return self.figure.x_names
-
-    @property
-    def shifts(self) -> list[float]:
-        """How far each method's points stand beside a named place: those of several methods must not hide another."""
-        number = len(self.methods) if self.names and self.figure.x != "method" else 0
-        return [(place - (number - 1) / 2) * 0.7 / number if number else 0.0 for place in range(len(self.methods))]
-
-    @property
-    def dashes(self) -> list[list[int]]:
-        """The dash of each method's line: one a block of eight colours; others for lines along earlier ones."""
-        if len(self.methods) > len(LIGHT):
-            return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
-        log = self.figure.log_y
-        curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
-        along = [
-            sum(_run_along(curves[j], curves[i], log) for j in range(i)) if self.kind == "lines" else 0
-            for i in range(len(self.methods))
-        ]
-        return [ALONG[min(number, len(ALONG) - 1)] for number in along]
-
-    def alone(self, axis: Axis) -> dict[str, str]:
-        """The channels on which each panel needs an axis of its own: it would fill too little of a common one."""
-        if len(self.facets) < 2:
-            return {}
-        apart = {}
-        for channel in ("x", "y"):
-            log = getattr(self.figure, f"log_{channel}")
-            column = channel if channel == "x" or self.kind != "lines" else "q50"
-            ends = [_ends([s.columns[column] for s in axis.series if s.facet == f], log) for f in self.facets]
-            spans = [end for end in ends if end is not None]
-            if spans:
-                whole = max(high for _, high in spans) - min(low for low, _ in spans)
-                if min(high - low for low, high in spans) < 0.3 * whole:
-                    apart[channel] = "independent"
-        return apart
-
-
-def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
-    """Whether in some panel nearly all of curve ``b`` is as good as on curve ``a``: within a hundredth of the range."""
-    for facet in a.keys() & b.keys():
-        (x, y), (u, v) = (_drawn(s, log) for s in (a[facet], b[facet]))
-        if len(x) and (np.diff(x) >= 0).all() and (inside := (u >= x[0]) & (u <= x[-1])).any():
-            range_ = np.ptp(np.concatenate([y, v])) or 1.0
-            if np.mean(np.abs(np.interp(u[inside], x, y) - v[inside]) <= 0.01 * range_) > 0.9:
-                return True
-    return False
-
-
-def _drawn(series: Series, log: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The finite points of a curve of medians, as high as they are drawn."""
-    x, y = series.columns["x"], series.columns["q50"]
-    keep = np.isfinite(y) & ((y > 0) | (not log))
-    return x[keep], np.log(y[keep]) if log else y[keep]
-
-
-def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
-    values = np.concatenate([*columns, np.empty(0)])
-    values = values[np.isfinite(values)]
-    if log:
-        values = np.log(values[values > 0])
-    return (float(values.min()), float(values.max())) if len(values) else None
-
-
-def draw(
-    identity: str,
-    figure: Figure,
-    runs: Sequence[Readings],
-    methods: list[str],
-    axes: dict[str, str],
-    budget: int = 6000,
-) -> Drawing:
-    """Collect the numbers of one figure.
-
-    Args:
-        identity: id of the figure in the page.
-        figure: what to draw, as ``study.json`` has it.
-        runs: the records to draw, as columns.
-        methods: every method of the study, in its order; colours follow it.
-        axes: column -> label of what may serve as x-axis.
-        budget: points to keep, per axis; more are thinned, keeping extremes.
-    """
-    lines = figure.kind == "lines"
-    offered = {figure.x: figure.x_label or axes.get(figure.x, figure.x)}
-    if lines and figure.x in axes:
-        known = sorted(axes, key=lambda name: AXES.index(name) if name in AXES else len(AXES))
-        offered |= {name: axes[name] for name in known if name not in offered}
-    facets = facet_values([r.run for r in runs], figure.facet)
-    drawn = []
-    for name, label in offered.items():
-        axis = _axis(name, label, figure, runs, methods, facets, budget)
-        varies = any(np.ptp(s.columns["x"]) > 0 for s in axis.series if len(s))
-        if name == figure.x or varies:
-            drawn.append(axis)
-    shown = {s.facet for axis in drawn for s in axis.series}
-    return Drawing(identity, figure, tuple(methods), tuple(f for f in facets if f in shown) or ("",), tuple(drawn))
-
-
-def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
-    """The best value so far against the number of trials: how a search with equal budgets went for each method."""
-    figure = Figure(
-        title="Tuning: best value so far",
-        y=tuning.metric,
-        y_label=f"best {tuning.metric} so far",
-        x="trial",
-        caption="Every method had the same number of trials in the same space.",
-    )
-    series = []
-    for method, made in tuning.methods.items():
-        values = np.array([trial.value for trial in made.trials], dtype=float)
-        best = np.minimum.accumulate(values)
-        columns = {"x": np.arange(1.0, len(best) + 1), "mean": best, "n": np.ones(len(best))}
-        columns |= {"sd": np.zeros(len(best)), "q10": best, "q50": best, "q90": best}
-        series.append(Series(method, "", columns))
-    known = list(dict.fromkeys([*methods, *tuning.methods]))
-    return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
-
-
-def _axis(
-    name: str,
-    label: str,
-    figure: Figure,
-    runs: Sequence[Readings],
-    methods: list[str],
-    facets: list[str],
-    budget: int,
-) -> Axis:
-    by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
-    for run in runs:
-        header = run.run.header
-        column = figure.y if name == "method" else name
-        for facet, (x, y) in run.panels(column, figure.y, figure.facet).items():
-            by_place.setdefault((header.method, facet), []).append((header.seed, x, y))
-    if name == "method":
-        by_place = {
-            key: [(seed, np.full(len(y), float(methods.index(key[0]))), y) for seed, _, y in found]
-            for key, found in by_place.items()
-        }
-    order = sorted(by_place, key=lambda key: (methods.index(key[0]), facets.index(key[1])))
-    each = [Series(m, f, {"x": x, "y": y}, seed) for m, f in order for seed, x, y in by_place[m, f]]
-    kind, log_x = figure.kind, figure.log_x
-    share = max(budget // max(len(each), 1), 12)
-    if kind == "points":
-        return Axis(name, label, tuple(thin_points(s, share) for s in each))
-    if kind == "path":
-        return Axis(name, label, tuple(thin(s, max(share // 4, 3)) for s in each))
-    table = [Series(m, f, over_seeds([(x, y) for _, x, y in by_place[m, f]])) for m, f in order]
-    buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
-    series = tuple(thin(s, buckets, log_x=log_x) for s in table)
-    several = len(each) > len(table)
-    return Axis(name, label, series, tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else ())
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
@@ -237,7 +24,8 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     shifts = dict(zip(drawing.methods, drawing.shifts))
     lows = [s.columns["q10"] for s in axis.series if "q10" in s.columns]
     floor = 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
-    for place, series in enumerate(axis.series):
+    drawn = axis.runs if statistic == "every" and axis.runs else axis.series
+    for place, series in sorted(enumerate(drawn), key=lambda item: item[1].method in drawing.accent):
         columns = series.columns
         if "y" in columns:
             middle, low, high = columns["y"], None, None
@@ -252,6 +40,7 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
                 continue
             x += shifts[series.method]
             row: dict[str, Any] = {"x": x, "m": series.method, "f": series.facet, "r": place, "o": i}
+            row["k"] = not drawing.accent or series.method in drawing.accent
             row["y"] = y if math.isfinite(y) and (y > 0 or not log_y) else None
             if low is not None and high is not None and math.isfinite(high[i]) and row["y"] is not None:
                 # The band of a quantity that is never negative ends at zero.
@@ -269,11 +58,11 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them the page's template."""
     figure, kind = drawing.figure, drawing.kind
     methods = list(drawing.methods)
-    colours = [LIGHT[i % len(LIGHT)] for i in range(len(methods))]
+    colours = [GREY if i is None else LIGHT[i] for i in drawing.colours]
     alone = drawing.alone(axis)
     log_x, log_y = figure.log_x, figure.log_y
     x: dict[str, Any] = {"field": "x", "type": "quantitative", "scale": scale(log_x, padded=kind == "points")}
-    x["axis"] = {"title": axis.label, **ticks(log_x, "x", own="x" in alone)}
+    x["axis"] = {"title": signs(axis.label), **ticks(log_x, "x", own="x" in alone)}
     if drawing.names:
         found = named(drawing.names)
         x |= {"scale": found["scale"], "axis": {**found["axis"], "title": figure.x_label or None}}
@@ -313,9 +102,9 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     elif kind == "path":
         order = {"field": "o", "type": "quantitative"}
         path = {"type": "line", "strokeWidth": 1.5}
-        layers = [{"mark": path, "encoding": {"y": y, "order": order, "detail": detail}}, hover]
+        layers = [{"mark": path, "encoding": {"y": y, "order": order, "detail": detail, **_lit(1.5)}}, hover]
     else:
-        line: dict[str, Any] = {"y": y, "detail": detail}
+        line: dict[str, Any] = {"y": y, "detail": detail, **_lit(1.4 if drawing.statistic == "every" else 2.4)}
         dashes = drawing.dashes
         if any(dash != DASHES[0] for dash in dashes):
             line["strokeDash"] = {
@@ -331,14 +120,15 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
             "mark": {"type": "area", "opacity": 0.18},
             "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
         }
-        layers = [{"mark": {"type": "line", "strokeWidth": 2}, "encoding": line}, hover]
-        if not drawing.single:
+        layers = [{"mark": {"type": "line"}, "encoding": line}, hover]
+        if drawing.seeds >= ENOUGH_SEEDS:
             layers.insert(0, band)
-    layers += rules(dict(figure.hlines), y_scale)
+    layers += rules(figure.hlines, y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
     spec: dict[str, Any] = {
         "$schema": SCHEMA_URL,
-        "title": {"text": figure.title, "subtitle": figure.y_label, "anchor": "start", "frame": "group"},
+        "title": _title(drawing, signs(figure.y_label)),
+        "params": [{"name": "lit", "value": ""}],
         "background": "#ffffff",
         "config": CONFIG,
         "datasets": {"rows": rows or []},
@@ -355,6 +145,72 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     if alone or ragged:
         spec["resolve"] = {"scale": alone, **ragged}
     return spec
+
+
+def _lit(width: float) -> dict[str, Any]:
+    """Lines fade while another method is pointed at; those that the claim is about are the thicker ones."""
+    return {
+        "opacity": {"condition": {"test": "lit === '' || datum.m === lit", "value": 1}, "value": 0.12},
+        "strokeWidth": {"condition": {"test": "datum.k || datum.m === lit", "value": width}, "value": 1},
+    }
+
+
+def _title(drawing: Drawing, below: str) -> dict[str, Any]:
+    """The finding, broken into lines that fit the picture, and what is drawn upwards."""
+    lines = textwrap.wrap(drawing.headline, 78)
+    return {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"}
+
+
+def ranking(drawing: Drawing) -> dict[str, Any]:
+    """Where every method ends, lowest first: the median with the 10 and 90 % quantiles, or the few seeds themselves."""
+    figure, axis = drawing.figure, drawing.axes[0]
+    ends, log = drawing.ends(), figure.log_y
+    rows: list[dict[str, Any]] = []
+    for s in axis.series:
+        if (end := ends.get((s.method, s.facet))) is None or (log and end <= 0):
+            continue
+        place = int(np.flatnonzero(np.isfinite(s.columns["q50"]))[-1])
+        row: dict[str, Any] = {"m": s.method, "f": s.facet, "v": end, "k": s.method in drawing.accent}
+        many = float(s.columns["n"][place]) >= ENOUGH_SEEDS
+        if many and (s.columns["q10"][place] > 0 or not log):
+            row |= {"lo": float(s.columns["q10"][place]), "hi": float(s.columns["q90"][place])}
+        row["t"] = f"{s.method}\n{figure.y_label}: {number(end)}" + (
+            f"  [{number(row['lo'])}, {number(row['hi'])}]" if "lo" in row else ""
+        )
+        rows.append(row)
+    few = drawing.seeds < ENOUGH_SEEDS
+    runs = [(s, s.columns["y"][np.isfinite(s.columns["y"])]) for s in axis.runs if few]
+    seeds = [{"m": s.method, "f": s.facet, "s": float(y[-1])} for s, y in runs if len(y) and (y[-1] > 0 or not log)]
+    order = list(dict.fromkeys(row["m"] for row in sorted(rows, key=lambda row: row["v"])))
+    colours = [GREY if i is None or not drawing.accent else LIGHT[i] for i in drawing.colours]
+    colour = {
+        "field": "m",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": list(drawing.methods), "range": colours},
+    }
+    y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
+    y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
+    x: dict[str, Any] = {"type": "quantitative", "scale": scale(log, padded=True), "title": signs(figure.y_label)}
+    x["axis"] = ticks(log, "x", own=len(drawing.facets) > 1 and "y" in drawing.alone(axis))
+    layers: list[dict[str, Any]] = [
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}},
+        {"data": {"values": seeds}, "mark": {"type": "tick", "thickness": 2, "height": 12},
+         "encoding": {"x": {**x, "field": "s"}}},
+        {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": {"content": "data"}},
+         "encoding": {"x": {**x, "field": "v"}}},
+    ]  # fmt: skip
+    intervals = any("lo" in row for row in rows)
+    kept = [layer for layer, wanted in zip(layers, (intervals, seeds, True)) if wanted]
+    unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
+    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "lowest first"),
+                            "background": "#ffffff", "config": CONFIG, "data": {"values": rows}}  # fmt: skip
+    if drawing.facets == ("",):
+        fit = {"type": "fit", "contains": "padding"}
+        return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": fit, **unit}
+    spec |= {"facet": {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}, "columns": 2}
+    own = {"resolve": {"scale": {"x": "independent"}}} if "y" in drawing.alone(axis) else {}
+    return {**spec, "spec": {"width": 220, "height": {"step": 21}, **unit}, **own}
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
@@ -394,6 +250,8 @@ CONFIG: dict[str, Any] = {
 
 def picture(drawing: Drawing) -> dict[str, Any]:
     """The whole specification of a figure as it is first shown, with its numbers inside."""
+    if drawing.ranked:
+        return ranking(drawing)
     axis = drawing.axes[0]
     return specification(drawing, axis, rows=view_rows(drawing, axis, drawing.statistic))
 

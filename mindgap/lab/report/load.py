@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindgap.record.claims import claim_order
 from mindgap.record.forms import Form, StudyDescription, Tuning, read_form
 from mindgap.record.schema import RecordError, Run, Verdict
 from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, study_folders
@@ -63,14 +63,18 @@ class Loaded:
 
 
 def load(runs: Path) -> list[Loaded]:
-    """Every study below ``runs``, in natural order of name and scale.
+    """Every study below ``runs``, by group of claims and in natural order.
 
     A damaged file is named among the study's problems; everything else is drawn.
 
     Raises:
         NoRecordsError: ``runs`` is no folder of records.
     """
-    return sorted((load_study(folder) for folder in study_folders(runs)), key=lambda s: natural(s.name))
+    return sorted((load_study(folder) for folder in study_folders(runs)), key=_place)
+
+
+def _place(study: Loaded) -> tuple[int, list[tuple[int, int | str]]]:
+    return claim_order(study.description.claim, study.name)
 
 
 def load_study(folder: Path) -> Loaded:
@@ -102,13 +106,3 @@ def load_study(folder: Path) -> Loaded:
     kept.sort(key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed))
     tuning = read(Tuning, TUNING_FILE, NO_TUNING)
     return Loaded(description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning)
-
-
-def natural(text: str) -> list[tuple[int, int | str]]:
-    """Sort key under which e5 comes before e10.
-
-    Example:
-        >>> sorted(["e10-b", "e5-a"], key=natural)
-        ['e5-a', 'e10-b']
-    """
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]

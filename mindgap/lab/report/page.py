@@ -6,20 +6,29 @@ import json
 import math
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
+from mindgap.base.source import PAPERS
 from mindgap.lab.report.aggregate import STATISTICS, Readings, Series
-from mindgap.lab.report.figure import Drawing, draw, draw_tuning, figure_png, figure_svg, picture, specification
+from mindgap.lab.report.drawing import Drawing, about, draw, draw_tuning
+from mindgap.lab.report.figure import figure_png, figure_svg, picture, ranking, specification
 from mindgap.lab.report.load import Loaded, load
-from mindgap.lab.report.pieces import behind, failures, figure_card, mark, text, tuning, verdict_table
+from mindgap.lab.report.pieces import HELPERS, Section, sections
+from mindgap.lab.report.scales import log_labels
+from mindgap.lab.report.templates import asset, template
+from mindgap.lab.report.words import count, finding, signs
+from mindgap.record.claims import GROUPS
 from mindgap.record.store import slug, write_atomically
 
 #: Points the whole page may hold; figures share them, so that a page of many studies stays small.
 POINTS = 250_000
+
+#: The order of verdicts, with the sign that stands beside the word.
+SIGNS = {"error": "!", "does not hold": "✗", "inconclusive": "?", "": "…", "holds": "✓"}
 
 
 def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float | None = None) -> Path:
@@ -53,18 +62,17 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float
 
 def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
     """Every study's figures with their numbers, within the page's budget of points."""
-    count = sum(
-        max(1, len(s.description.axes)) if f.kind == "lines" else 1
-        for s in studies
-        for f in s.description.figures
+    number = sum(
+        max(1, len(s.description.axes)) if f.kind == "lines" else 1 for s in studies for f in s.description.figures
     )
-    budget = min(6000, max(300, POINTS // max(count, 1)))
+    budget = min(6000, max(300, POINTS // max(number, 1)))
     drawings = []
     for study, anchor in zip(studies, anchors(studies)):
         readings = [Readings(run) for run in study.runs]
         axes = dict(study.description.axes)
+        accent = about(study.description.title, study.methods)
         figures = enumerate(study.description.figures, 1)
-        group = [draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget) for n, f in figures]
+        group = [draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget, accent) for n, f in figures]
         if study.tuning.methods:
             group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
         drawings.append(group)
@@ -83,69 +91,55 @@ def anchors(studies: Sequence[Loaded]) -> list[str]:
 
 def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, refresh: float | None = None) -> str:
     """The whole page as text."""
-    names = anchors(studies)
+    shown = sections(studies, anchors(studies), drawings)
+    order = list(SIGNS)
+    for s in shown:
+        s.finding, s.sign = finding(s.name, s.about.title, s.word), SIGNS[s.word]
     figures = [encode(d) for group in drawings for d in group if not d.empty]
-    data = {"statistics": list(STATISTICS), "figures": figures}
-    sections = "".join(_section(s, a, g) for s, a, g in zip(studies, names, drawings))
-    search = (
-        '<p id="search" hidden><label>Search <input type="search"></label> <span id="found" role="status"></span></p>'
-        if len(studies) > 6
-        else ""
-    )
-    theme = (
-        '<p id="theme" hidden><label>Colours <select><option value="auto">as the system</option>'
-        '<option value="light">light</option><option value="dark">dark</option></select></label></p>'
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        + (f'<meta http-equiv="refresh" content="{math.ceil(refresh)}">\n' if refresh else "")
-        # An empty picture of our own: a browser would otherwise ask for /favicon.ico.
-        + '<link rel="icon" href="data:,">\n'
-        f"<title>mindgap: {text(_counts(studies))}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#verdicts">To the verdicts</a>\n'
-        f"<header><div><h1>What the papers state, and what was measured</h1><p>{text(_counts(studies))}</p></div>"
-        f"{theme}</header>\n<main>\n{search}{verdict_table(studies, names)}\n{sections}\n</main>\n"
-        f"<footer><p>{text(_period(studies))} Drawn from saved records by mindgap. Bands are over seeds: mean ± one "
-        "standard deviation, or median with the 10 % and 90 % quantiles. Where a value is not finite the mean is "
-        "undefined and its line stops. Long curves are thinned for the screen, keeping their extremes; the "
-        "records have every row.</p><noscript><p>The figures need JavaScript; nothing is loaded from the "
-        "network.</p></noscript></footer>\n"
-        f'<script type="application/json" id="mg-data">{_embedded(data)}</script>\n'
-        f"<script>{_inert(_bundle())}</script>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+    labels = {f"{c}{own:d}": log_labels(c, own=own) for c in "xy" for own in (False, True)}
+    groups = {letter: [s for s in shown if s.claim.startswith(letter)] for letter in GROUPS}
+    groups["·"] = [s for s in shown if s.claim[:1] not in GROUPS]
+    named = {**GROUPS, "·": "others"}
+    return template("page.html").render(
+        studies=shown,
+        judged=sorted(shown, key=lambda s: order.index(s.word)),
+        findings=main_findings(shown),
+        groups=[(key, {"name": named[key], "studies": found}) for key, found in groups.items() if found],
+        papers=[(key, name) for key, name in PAPERS.items() if any(s.about.source.startswith(key) for s in shown)],
+        labels=("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"),
+        counts=count(len(shown), "study"),
+        period=_period(studies),
+        refresh=math.ceil(refresh) if refresh else None,
+        css=asset("page.css"),
+        js=asset("page.js"),
+        bundle=Markup(_inert(_bundle())),
+        data=Markup(_embedded({"statistics": list(STATISTICS), "labels": labels, "figures": figures})),
+        **HELPERS,
     )
 
 
-def _section(study: Loaded, anchor: str, drawings: Sequence[Drawing]) -> str:
-    about = study.description
-    measured = study.verdict.measured
-    where = f"{study.name}, {study.scale}"
-    return (
-        f'<section class="study" id="{anchor}" aria-label="{text(where)}">'
-        '<div class="top">'
-        f"<h2>{text(about.claim)} · {text(about.title)}</h2>"
-        f'{mark(study.verdict.verdict)}<a class="up" href="#verdicts">All verdicts</a></div>'
-        f'<p>{text(about.statement)} <span class="muted">({text(about.source)})</span></p>'
-        + (f"<p><strong>Measured:</strong> {text(measured)}.</p>" if measured else "")
-        + f'<p class="muted"><code>{text(study.name)}</code>, scale {text(study.scale)}, '
-        f"{study.seeds} seed{'' if study.seeds == 1 else 's'}</p>"
-        + failures(study)
-        + f'<div class="figures">{"".join(figure_card(d, where) for d in drawings)}</div>'
-        f"{tuning(study)}{behind(study)}</section>"
-    )
-
-
-def _counts(studies: Sequence[Loaded]) -> str:
-    words = [s.verdict.verdict or "no verdict yet" for s in studies]
-    order = ("holds", "does not hold", "inconclusive", "error", "no verdict yet")
-    tally = ", ".join(
-        f"{words.count(w)} {'hold' if w == 'holds' and words.count(w) != 1 else w}" for w in order if w in words
-    )
-    return f"{len(studies)} stud{'y' if len(studies) == 1 else 'ies'}: {tally.replace('does not hold', _plural(words))}"
-
-
-def _plural(words: list[str]) -> str:
-    return "does not hold" if words.count("does not hold") == 1 else "do not hold"
+def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
+    """Three sentences: what fails, what holds, what is open; each with the first claims of as many groups as it can."""
+    found = []
+    for word, one, many in (
+        ("does not hold", "claim does not hold. Found instead:", "claims do not hold. Found instead:"),
+        ("holds", "claim holds:", "claims hold, among them:"),
+        ("inconclusive", "claim is undecided:", "claims are undecided, among them:"),
+    ):
+        these = [s for s in shown if s.word == word]
+        if not these:
+            continue
+        groups: dict[str, list[Section]] = {}
+        for s in these:
+            groups.setdefault(s.claim[:1], []).append(s)
+        firsts = [group[i] for i in range(3) for group in groups.values() if i < len(group)][
+            : 3 if word != "inconclusive" else 2
+        ]
+        words = one if len(these) == 1 else many
+        if len(firsts) == len(these):
+            words = words.replace(", among them", "")
+        found.append((f"{len(these)} of {len(shown)} {words}", firsts))
+    return found or [(f"No verdict yet on {count(len(shown), 'claim')}.", [])]
 
 
 def _period(studies: Sequence[Loaded]) -> str:
@@ -171,18 +165,21 @@ def encode(drawing: Drawing) -> dict[str, Any]:
         "id": drawing.id,
         "kind": drawing.kind,
         "title": figure.title,
-        "yLabel": figure.y_label,
+        "headline": drawing.headline,
+        "yLabel": signs(figure.y_label),
         "logX": figure.log_x,
         "logY": figure.log_y,
         "statistic": drawing.statistic,
         "methods": list(drawing.methods),
+        "colours": ["grey" if c is None else f"s{c}" for c in drawing.colours],
+        "accent": [drawing.methods.index(m) for m in drawing.accent],
         "facets": list(drawing.facets),
         "names": [" ".join(name.split("\n")) for name in drawing.names],
         "shifts": drawing.shifts,
         "axes": [
             {
                 "name": axis.name,
-                "label": axis.label,
+                "label": signs(axis.label),
                 "alone": drawing.alone(axis),
                 "series": [columns(s, names) for s in axis.series],
                 "runs": [columns(s, ("x", "y")) for s in axis.runs],
@@ -190,6 +187,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
             for axis in drawing.axes
         ],
         "spec": specification(drawing, drawing.axes[0]),
+        "rank": ranking(drawing) if drawing.ranked else None,
     }
 
 
@@ -212,8 +210,8 @@ def _six(value: float) -> float | int:
 
 def _embedded(data: Any) -> str:
     """JSON inside a script element: no ``<`` at all, so nothing in it can end the element."""
-    plain = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return plain.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    plain_text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return plain_text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _inert(script: str) -> str:
@@ -226,7 +224,3 @@ def _bundle() -> str:
     import vl_convert
 
     return str(vl_convert.javascript_bundle())  # type: ignore[call-arg, unused-ignore]  # its stub forgets the default
-
-
-def _asset(name: str) -> str:
-    return (resources.files("mindgap.lab.report") / "assets" / name).read_text(encoding="utf-8")

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Pixels between the outermost points and the frame, so that no point lies on an axis.
 PADDING = 10
 
-#: A number on a log axis: 1e-6 as such, not as a row of zeros.
-_LABEL = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))"
-_DIGIT = "round(100 * datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))) / 100"
+#: A number on a log axis: a power of ten as such, not as a row of zeros.
+_POWER = "floor(log(datum.value) / LN10 + 1e-9)"
+_DIGIT = f"round(100 * datum.value / pow(10, {_POWER})) / 100"
+_UP = "substring('⁰¹²³⁴⁵⁶⁷⁸⁹', {0}, 1 + {0})"
+_RAISED = (
+    f"({_POWER} < 0 ? '⁻' : '') + (abs({_POWER}) > 9 ? {_UP.format(f'floor(abs({_POWER}) / 10)')} : '')"
+    f" + {_UP.format(f'abs({_POWER}) % 10')}"
+)
+_LABEL = (
+    f"(datum.value < 1e-3 || datum.value >= 1e5 ? ({_DIGIT} == 1 ? '' : format({_DIGIT}, '~g') + '·') + '10'"
+    f" + {_RAISED} : format(datum.value, '~g'))"
+)
 
 
 def scale(log: Any, *, padded: bool = False, flat: bool = False) -> dict[str, Any]:
@@ -57,7 +66,7 @@ def log_labels(channel: str, *, own: bool = False) -> str:
     return f"{decades} < 0.5 || {some} ? {_LABEL} : ''"
 
 
-def rules(hlines: dict[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
+def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str, Any]]:
     """Horizontal rules with their labels at the right end."""
     if not hlines:
         return []

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from mindgap.advise import Interval, Readings, diagnose, prescribe
-from mindgap.lab.report.figure import SCHEMA_URL, figure_svg
-from mindgap.lab.report.pieces import plain, table, text
+from mindgap.lab.report.figure import CONFIG, SCHEMA_URL, figure_svg
+from mindgap.lab.report.templates import asset, template
+from mindgap.lab.report.words import plain
 from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
 
 #: Version of the survey's written form that this page reads.
 SURVEY_SCHEMA = 1
 
-_BLUE, _ORANGE, _GREEN = "#0b5cad", "#c2410c", "#15803d"
-_CONFIG = {"font": "sans-serif", "axis": {"labelFontSize": 12, "titleFontSize": 12}, "legend": {"labelFontSize": 12}}
+_BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
+_LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
+_CONFIG = {
+    **CONFIG,
+    "legend": {**CONFIG["legend"], **_LEGEND},
+    "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
+}
 
 
 def read_survey(path: Path) -> dict[str, Any]:
@@ -77,44 +84,36 @@ def write_survey_page(survey: Path, out: Path) -> Path:
 
 
 def render(survey: dict[str, Any]) -> str:
-    """The whole page as text."""
+    """The whole page as text: the verdict and the advice first, then figures, every measurement last."""
     findings = diagnose(readings_of(survey))
-    words = {True: "fails", False: "holds", None: "cannot tell"}
-    judged = [(f.assumption, words[f.fails], f.evidence) for f in findings]
-    advice = [(a.action, a.why, a.code, str(a.source)) for a in prescribe(findings)]
-    sentences = [(f["quantity"], f["sentence"]) for f in survey["findings"]]
-    about = [(name, plain(value)) for name, value in survey["about"].items()]
-    style = (resources.files("mindgap.lab.report") / "assets" / "page.css").read_text(encoding="utf-8")
-    cards = "".join(_card(title, caption, draw(survey["figures"][name])) for name, title, caption, draw in _FIGURES
-                    if name in survey["figures"])  # fmt: skip
-    parts = [
-        _part("What was measured", table(("quantity", "in words"), sentences, label="findings")),
-        _part("Which assumption fails", table(("assumption", "verdict", "evidence"), judged, label="assumptions"))
-        if judged
-        else "",
-        _part("What helps", table(("do", "why", "code", "source"), advice, label="advice")) if advice else "",
-        f'<section class="study"><h2>Figures</h2><div class="figures">{cards}</div></section>' if cards else "",
-        _part("About", table(("what", "value"), about, label="about the survey")),
-    ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>mindgap: survey</title>\n<style>\n{style}\n.figure svg {{ max-width: 100%; height: auto; "
-        "background: #fff; border-radius: 6px; }</style>\n</head>\n<body>\n"
-        "<header><div><h1>What your loss surface and your gradient noise are like</h1></div></header>\n"
-        f"<main>\n{''.join(parts)}\n</main>\n<footer><p>Drawn by mindgap.</p></footer>\n</body>\n</html>\n"
-    )
+    failing = [f.assumption for f in findings if f.fails]
+    about = dict(survey["about"])
+    return str(template("survey.html").render(
+        verdict=f"Fails here: {', '.join(failing)}" if failing else "No assumption was seen to fail here",
+        model=about.pop("model", "your model"),
+        size=f"{about['parameters']:,} parameters" if isinstance(about.get("parameters"), int) else "",
+        advice=prescribe(findings),
+        findings=findings,
+        cards=[_card(title, caption, draw(survey["figures"][name])) for name, title, caption, draw in _FIGURES
+               if name in survey["figures"]],
+        sentences=[(f["quantity"], f["sentence"]) for f in survey["findings"]],
+        about=[(name.replace("_", " "), plain(value)) for name, value in about.items()],
+        css=asset("page.css"),
+    ))  # fmt: skip
 
 
-def _part(title: str, inner: str) -> str:
-    return f'<section class="study"><h2>{text(title)}</h2>{inner}</section>'
+#: Colours of a picture -> variables of the page's style, so that light, dark and print need no new picture.
+_VARIABLES = {_BLUE: "--s0", _ORANGE: "--s1", _GREEN: "--s2", _VIOLET: "--s3", "#3d444d": "--muted",
+              "#1f2328": "--text", "#e4e8ec": "--grid", "#8c959f": "--rule"}  # fmt: skip
 
 
-def _card(title: str, caption: str, spec: dict[str, Any]) -> str:
-    full = {"$schema": SCHEMA_URL, "config": _CONFIG, "width": 420, "height": 240}
-    svg = figure_svg({**full, **spec}).replace("<svg ", f'<svg role="img" aria-label="{text(title)}" ', 1)
-    words = f'<h3>{text(title)}</h3><figcaption class="muted">{text(caption)}</figcaption>'
-    return f'<figure class="figure">{words}{svg}</figure>'
+def _card(title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
+    full = {"$schema": SCHEMA_URL, "config": _CONFIG, "background": None, "width": 420, "height": 240}
+    described = str(escape(f"{title}. {caption}"))
+    svg = figure_svg({**full, **spec}).replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+    for colour, name in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({name})")
+    return {"title": title, "caption": caption, "svg": Markup(svg)}
 
 
 def _axis(name: str, title: str, *, log: bool = False) -> dict[str, Any]:

@@ -88,6 +88,10 @@ class Page:
 
         Select(self.element(selector)).select_by_value(value)
 
+    def unfold(self, figure: str) -> None:
+        """Show the options of a figure."""
+        self.js("document.querySelector(`#${arguments[0]} .options`).open = true", figure)
+
     def click(self, selector: str) -> None:
         element = self.element(selector)
         self.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
@@ -156,6 +160,7 @@ def test_every_figure_is_shown_without_complaint_or_request(browser: Page, path:
 
 def test_no_text_of_a_record_is_run_and_all_are_shown(page: Page) -> None:
     assert page.js("return window.ran === undefined")
+    page.unfold("fig-s3-names-quick-1")
     seen = page.js("return document.body.innerText")
     for name in NASTY:
         assert name in seen
@@ -165,6 +170,7 @@ def test_no_text_of_a_record_is_run_and_all_are_shown(page: Page) -> None:
 
 def test_the_x_axis_can_be_switched(page: Page) -> None:
     figure = "fig-s1-plain-quick-1"
+    page.unfold(figure)
     labels = page.js("return [...arguments[0].options].map(o => o.text)", page.element(f"#{figure} .axis"))
     assert labels[0] == "step"
     assert len(labels) == 5
@@ -173,12 +179,17 @@ def test_the_x_axis_can_be_switched(page: Page) -> None:
 
 
 def test_band_and_log_axes_can_be_chosen(page: Page) -> None:
-    figure = "fig-s1-plain-quick-2"
+    figure = "fig-s6-more-quick-1"
+    page.unfold(figure)
     pictures = [page.chart(figure)]
     for choice in ("quantiles", "every"):
         pictures.append(page.changes(figure, lambda choice=choice: page.choose(f"#{figure} .statistic", choice)))
     assert len(set(pictures)) == 3
+    assert "mark-area" in pictures[0]
     assert "mark-area" not in pictures[2], "single runs have no band"
+    few = page.element("#fig-s1-plain-quick-1 .statistic").get_attribute("textContent")
+    assert "90 %" not in few, "three seeds have no quantiles"
+    assert "mark-area" not in page.chart("fig-s1-plain-quick-1")
     page.changes(figure, lambda: page.click(f"#{figure} .log-x"))
     page.changes(figure, lambda: page.click(f"#{figure} .log-y"))
     assert page.element(f"#{figure} .log-y").is_selected()
@@ -188,6 +199,7 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
     figure = "fig-s1-plain-quick-1"
+    page.unfold(figure)
     button = f"#{figure} .legend button[data-method='1']"
     assert "var(--s1)" in page.chart(figure)
     assert "var(--s1)" not in page.changes(figure, lambda: page.click(button))
@@ -200,6 +212,9 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
     page.click(button)
     assert_happens(lambda: "var(--s1)" in page.chart(figure), "the method is back")
     figure = "fig-s4-single-quick-1"
+    page.unfold(figure)
+    assert "mark-line" not in page.chart(figure), "eleven methods are ranked"
+    assert "mark-line" in page.changes(figure, lambda: page.choose(f"#{figure} .view", "lines"))
     page.click(f"#{figure} .legend button[data-every='none']")
     assert_happens(lambda: "Every method is switched off" in page.chart(figure), "none is shown")
     page.click(f"#{figure} .legend button[data-method='2']")
@@ -212,7 +227,7 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
 def test_hovering_shows_the_values(page: Page) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
-    for figure, words in (("fig-s1-plain-quick-1", "seeds)"), ("fig-s2-kinds-quick-1", "seed ")):
+    for figure, words in (("fig-s6-more-quick-1", "seeds)"), ("fig-s2-kinds-quick-1", "seed ")):
         chart = page.element(f"#{figure} .chart svg")
         page.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", chart)
         if figure.endswith("kinds-quick-1"):
@@ -228,8 +243,10 @@ def test_hovering_shows_the_values(page: Page) -> None:
 
 def test_figures_and_numbers_can_be_saved(page: Page) -> None:
     figure = "fig-s3-names-quick-1"
+    page.unfold(figure)
+    page.changes(figure, lambda: page.choose(f"#{figure} .statistic", "value"))
     for kind in ("png", "svg", "csv"):
-        page.click(f"#{figure} button[data-save='{kind}']")
+        page.js("arguments[0].click()", page.element(f"#{figure} button[data-save='{kind}']"))
     stem = page.downloads / figure.removeprefix("fig-")
     for kind in ("png", "svg", "csv"):
         assert_happens(lambda kind=kind: stem.with_suffix(f".{kind}").exists(), f"{kind} is saved")
@@ -261,6 +278,47 @@ def test_searching_the_verdicts(page: Page) -> None:
     shown = [row for row in page.driver.find_elements("css selector", "#verdicts tbody tr") if row.is_displayed()]
     assert len(shown) == 1
     assert page.element("#found").text == "1 shown"
+    sections = page.driver.find_elements("css selector", "section.study")
+    assert [s.get_attribute("id") for s in sections if s.is_displayed()] == ["s2-kinds-quick"]
+    assert shown[0].text.startswith("does not hold")
+
+
+def test_lines_carry_their_names_and_pointing_at_one_fades_the_others(page: Page) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    figure = "fig-s1-plain-quick-1"
+    names = [text.text for text in page.driver.find_elements("css selector", f"#{figure} text.end")]
+    assert sorted(names) == ["GClip", "SGD"]
+    page.unfold(figure)
+    button = page.element(f"#{figure} .legend button[data-method='1']")
+    page.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    ActionChains(page.driver).move_to_element(button).perform()
+    faint = (
+        "return [...document.querySelectorAll(`#${arguments[0]} .mark-line path`)]"
+        ".some(p => p.getAttribute('opacity') === '0.12')"
+    )
+    assert_happens(lambda: page.js(faint, figure), "the other line fades")
+    ActionChains(page.driver).move_to_element(page.element("h1")).perform()
+    assert_happens(lambda: not page.js(faint, figure), "all lines are back")
+
+
+def test_the_first_screen_says_the_findings_and_leads_to_every_claim(page: Page) -> None:
+    said = page.element("#findings").text
+    assert "1 of 8 claim does not hold" in said
+    assert "of 8 claims hold" in said
+    rows = [row.text.split("\n")[0] for row in page.driver.find_elements("css selector", "#verdicts tbody tr")]
+    assert rows[0].startswith("does not hold")
+    links = page.js("return [...document.querySelectorAll('#contents a')].map(a => a.getAttribute('href'))")
+    assert links == [f"#{s.get_attribute('id')}" for s in page.driver.find_elements("css selector", "section.study")]
+    assert page.js("return [...document.querySelectorAll('.perma')].map(a => a.getAttribute('href'))") == links
+
+
+def test_the_chart_takes_most_of_its_card(page: Page) -> None:
+    shares = page.js(
+        "return [...document.querySelectorAll('.figure')].filter(f => f.querySelector('svg')).map(f => "
+        "f.querySelector('.chart').getBoundingClientRect().height / f.getBoundingClientRect().height)"
+    )
+    assert min(shares) > 0.5
 
 
 def test_a_claim_links_to_its_figures(page: Page) -> None:
@@ -290,7 +348,8 @@ def test_dark_and_light_by_system_and_by_choice(browser: Page, path: Path) -> No
     browser.media("print", "light")
     assert (browser.js(colour), browser.js(line)) == light, "paper is white"
     assert not browser.element("#fig-s1-plain-quick-1 .controls").is_displayed()
-    assert browser.element("#fig-s1-plain-quick-1 .legend").is_displayed()
+    assert browser.element("#fig-s1-plain-quick-1 text.end").is_displayed()
+    assert browser.element("#fig-s2-kinds-quick-3 .legend").is_displayed()
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])

@@ -18,10 +18,11 @@ import pytest
 from cases.report_records import NASTY, figure, write_everything, write_study
 
 from mindgap.lab.report.aggregate import Readings, Series, over_seeds, thin, thin_points
-from mindgap.lab.report.figure import draw, figure_png, figure_svg, picture, view_rows
+from mindgap.lab.report.drawing import draw
+from mindgap.lab.report.figure import figure_png, figure_svg, picture, view_rows
 from mindgap.lab.report.load import load, load_study
 from mindgap.lab.report.page import draw_all, render, write_page
-from mindgap.lab.report.pieces import figure_card
+from mindgap.lab.report.pieces import logs
 from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, RecordError, Run
 
@@ -260,7 +261,7 @@ def test_the_structure_serves_a_screen_reader(elements: Elements) -> None:
 
 def test_the_verdict_table_has_every_column_and_links_to_every_study(elements: Elements) -> None:
     labels = [a["data-label"] for tag, a in elements.elements if tag == "td" and "data-label" in a]
-    assert Counter(labels) == dict.fromkeys(("Claim", "The paper states", "Measured", "Verdict", "Scale", "Seeds"), 8)
+    assert Counter(labels) == dict.fromkeys(("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"), 8)
     anchors = {a["href"] for tag, a in elements.elements if tag == "a"}
     sections = {f"#{a['id']}" for tag, a in elements.elements if tag == "section"}
     assert sections <= anchors
@@ -329,7 +330,7 @@ def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
     assert len(set(places)) == 4
     assert all(abs(place - round(place)) < 0.5 for place in places)
     assert "Hill" in figure_svg(spec)
-    assert "log-x" not in figure_card(drawing, "here")
+    assert logs(drawing) == ["y"], "named places have no logarithm"
 
 
 def test_methods_can_be_the_places() -> None:

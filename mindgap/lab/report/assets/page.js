@@ -10,8 +10,12 @@
   const show = (v) => {
     if (v === null || v === undefined || !Number.isFinite(v)) return "–";
     const a = Math.abs(v);
-    if (v !== 0 && (a < 1e-3 || a >= 1e6)) return v.toExponential(3).replace("e+", "e");
-    return Number(v.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 8 });
+    if (v !== 0 && (a < 1e-3 || a >= 1e6)) {
+      const [digits, power] = v.toExponential(2).split("e");
+      const raised = [...String(Number(power))].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
+      return `${Number(digits) === 1 ? "" : `${Number(digits)}·`}10${raised}`;
+    }
+    return Number(v.toPrecision(a >= 100 ? Math.ceil(Math.log10(a + 1)) : 3)).toLocaleString("en", { maximumFractionDigits: 6 });
   };
 
   function middle(series, i, statistic) {
@@ -40,7 +44,9 @@
     const rows = [];
     let least = Infinity;
     const floor = axis.series.some((s) => s.q10) && axis.series.every((s) => !s.q10 || s.q10.every((q) => q === null || q >= 0)) ? 0 : -Infinity;
-    list.forEach((series, place) => {
+    const about = (series) => !figure.accent.length || figure.accent.includes(series.m);
+    // The methods that the claim is about are drawn last, on top of the grey ones.
+    [...list.entries()].sort((a, b) => about(a[1]) - about(b[1])).forEach(([place, series]) => {
       if (st.hidden.has(series.m)) return;
       const size = series.x.length;
       const stride = Math.max(1, Math.ceil(size / (every ? 12 : 60)));
@@ -49,7 +55,7 @@
         if (x === null || (st.logX && x <= 0)) continue;
         let [y, lo, hi] = middle(series, i, st.statistic);
         if (y !== null && st.logY && y <= 0) y = null;
-        const row = { x: x + figure.shifts[series.m], y, m: figure.methods[series.m], f: figure.facets[series.f], r: place, o: i };
+        const row = { x: x + figure.shifts[series.m], y, m: figure.methods[series.m], f: figure.facets[series.f], r: place, o: i, k: about(series) };
         if (y !== null) {
           least = Math.min(least, y);
           if (lo !== null && hi !== null) { row.lo = Math.max(lo, floor); row.hi = hi; }
@@ -69,14 +75,7 @@
   // As in scales.py.
   const scale = (log, padded, flat) =>
     Object.assign(log ? { type: "log", nice: false } : { type: "linear", zero: flat }, padded ? { padding: 10 } : {});
-  function logLabels(channel, own) {
-    const ends = `domain('${own ? "child_" : ""}${channel}')`;
-    const decades = `(log(${ends}[1] / ${ends}[0]) / LN10)`;
-    const label = "(datum.value < 1e-3 || datum.value >= 1e5 ? format(datum.value, '.1~e') : format(datum.value, '~g'))";
-    const digit = "round(100 * datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9))) / 100";
-    return `${decades} < 0.5 || indexof(${decades} > 2.2 ? [1] : [1, 2, 5], ${digit}) >= 0 ? ${label} : ''`;
-  }
-  const ticks = (axis, log, channel, own) => { if (log) axis.labelExpr = logLabels(channel, own); else delete axis.labelExpr; };
+  const ticks = (axis, log, channel, own) => { if (log) axis.labelExpr = data.labels[channel + Number(own)]; else delete axis.labelExpr; };
   const columnsOf = (panels, most) => Math.ceil(panels / Math.ceil(panels / Math.max(most, 1)));
 
   function withState(figure, st, rows) {
@@ -109,12 +108,13 @@
 
   // On the page colours are CSS variables, so that light, dark and print need no new drawing.
   function forPage(figure, st, width) {
-    const spec = withState(figure, st, rowsOf(figure, st));
+    const spec = st.rank ? structuredClone(figure.rank) : withState(figure, st, rowsOf(figure, st));
     const unit = spec.spec || spec;
-    spec.title = { text: figure.yLabel, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
+    if (st.rank) spec.data.values = spec.data.values.filter((row) => !st.hidden.has(figure.methods.indexOf(row.m)));
+    else spec.title = { text: figure.yLabel, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
     spec.background = null;
     const colour = unit.encoding.color;
-    colour.scale.range = figure.methods.map((_, i) => `var(--s${i % 8})`);
+    colour.scale.range = figure.colours.map((name) => `var(--${st.rank && !figure.accent.length ? "muted" : name})`);
     colour.legend = null;
     for (const layer of unit.layer) {
       const e = layer.encoding;
@@ -127,22 +127,70 @@
     c.font = c.axis.titleFont = c.legend.labelFont = "system-ui, sans-serif";
     Object.assign(c.axis, { labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)",
       domainColor: "var(--rule)", tickColor: "var(--rule)" });
-    c.title.color = "var(--muted)";
+    c.title.color = c.title.subtitleColor = "var(--muted)";
+    if (st.rank) spec.title = { text: `${figure.yLabel}, lowest first`, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
     c.header.labelColor = "var(--text)";
     if (spec.facet) {
       const shown = figure.facets.length;
-      const columns = columnsOf(shown, Math.max(1, Math.min(Math.floor(width / 290), 4)));
+      const columns = columnsOf(shown, Math.max(1, Math.min(Math.floor(width / (st.rank ? 480 : 290)), 4)));
+      spec.resolve = spec.resolve || {};
       if (shown % columns) spec.resolve.axis = { x: "independent" }; else delete spec.resolve.axis;
       const own = Boolean(figure.axes[st.axis].alone.y);
       spec.columns = columns;
-      const margin = own ? 62 * columns : 62;
+      const margin = st.rank ? 150 * columns : own ? 62 * columns : 62;
       unit.width = Math.max(120, Math.floor((width - margin - 28 * (columns - 1)) / columns) - 4);
-      unit.height = 200;
+      if (!st.rank) unit.height = 220;
     } else {
       unit.width = width;
-      unit.height = Math.round(Math.min(360, Math.max(230, width * 0.5)));
+      if (!st.rank) unit.height = Math.round(Math.min(400, Math.max(250, width * 0.62)));
+      st.labels = st.rank ? 0 : roomForLabels(figure, st, width);
+      if (st.labels) spec.padding = { left: 5, top: 5, bottom: 5, right: st.labels };
     }
     return spec;
+  }
+
+  // ---- names at the ends of the lines --------------------------------------------------------------------------
+  const named = (figure, st) => figure.axes[st.axis].series.filter((s) => s.x.length && !st.hidden.has(s.m) &&
+    (!figure.accent.length || figure.accent.includes(s.m)));
+
+  // Pixels at the right for names of lines; 0 where a legend serves better (panels, many lines, long names, few pixels).
+  function roomForLabels(figure, st, width) {
+    const list = named(figure, st);
+    if (figure.kind !== "lines" || figure.names.length || !list.length || list.length > 8) return 0;
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = "12px system-ui, sans-serif";
+    const room = 14 + Math.max(...list.map((s) => pen.measureText(figure.methods[s.m]).width));
+    return room < 0.34 * width ? Math.ceil(room) : 0;
+  }
+
+  function label(figure, st, result, box) {
+    const svg = box.querySelector("svg"), view = result.view;
+    const [left, top] = view.origin(), x = view.scale("x"), y = view.scale("y");
+    const ends = named(figure, st).map((s) => {
+      for (let i = s.x.length - 1; i >= 0; i--) {
+        const value = s.q50 ? (st.statistic === "quantiles" || st.statistic === "every" ? s.q50[i] : s.mean[i]) : s.mean[i];
+        if (value !== null && s.x[i] !== null && (!st.logY || value > 0) && (!st.logX || s.x[i] > 0)) return { m: s.m, x: x(s.x[i]), y: y(value) };
+      }
+      return null;
+    }).filter(Boolean).sort((a, b) => a.y - b.y);
+    const bottom = view.height() + 8;
+    ends.forEach((end, i) => { end.at = i ? Math.max(end.y, ends[i - 1].at + 14) : end.y; });
+    for (let i = ends.length - 1, limit = bottom; i >= 0; i--, limit -= 14) ends[i].at = Math.min(ends[i].at, limit);
+    for (const end of ends) {
+      const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
+      const set = { x: left + view.width() + 6, y: top + end.at + 4, fill: `var(--${figure.colours[end.m]})`, class: "end", "font-size": 12, "font-family": "system-ui, sans-serif" };
+      for (const [key, given] of Object.entries(set)) text.setAttribute(key, given);
+      text.textContent = figure.methods[end.m];
+      text.addEventListener("pointerenter", () => light(figure.id, figure.methods[end.m]));
+      text.addEventListener("pointerleave", () => light(figure.id, ""));
+      svg.append(text);
+    }
+  }
+
+  // Fade every line but that of one method; "" shows all again.
+  function light(id, method) {
+    const result = drawn.get(id);
+    if (result && !state.get(id).rank) result.view.signal("lit", method).runAsync();
   }
 
   async function draw(id) {
@@ -166,6 +214,10 @@
     if (ticket !== st.ticket) { result.finalize(); return; }
     if (drawn.has(id)) drawn.get(id).finalize();
     drawn.set(id, result);
+    if (st.labels) label(figure, st, result, box);
+    // Names at the lines make a legend needless; its switches stay among the options.
+    const legend = place.parentElement.querySelector(".legend"), options = place.parentElement.querySelector(".options");
+    if (st.labels || st.rank) options.querySelector(".controls").before(legend); else options.before(legend);
     place.replaceChildren(box);
     place.dataset.drawn = "yes";
     place.setAttribute("aria-label", describe(figure, st));
@@ -173,7 +225,8 @@
 
   function describe(figure, st) {
     const shown = figure.methods.filter((_, i) => !st.hidden.has(i) && figure.axes[st.axis].series.some((s) => s.m === i));
-    return `${figure.title}. ${figure.yLabel} against ${figure.axes[st.axis].label}, for ${shown.join(", ")}.` +
+    if (st.rank) return `${figure.headline}. Ranking by ${figure.yLabel}, lowest first.`;
+    return `${st.hidden.size ? figure.title : figure.headline}. ${figure.yLabel} against ${figure.axes[st.axis].label}, for ${shown.join(", ")}.` +
       " The table below the figure has the numbers.";
   }
 
@@ -215,7 +268,7 @@
 
   // A view that is not on the page: white paper, the legend inside, as `picture` draws it.
   const apart = (figure, st) =>
-    window.vegaEmbed(document.createElement("div"), withState(figure, st, rowsOf(figure, st)), { renderer: "svg", actions: false });
+    window.vegaEmbed(document.createElement("div"), st.rank ? figure.rank : withState(figure, st, rowsOf(figure, st)), { renderer: "svg", actions: false });
 
   const quote = (text) => (/[",\n\r]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : String(text));
 
@@ -252,6 +305,7 @@
   function control(section, figure) {
     const st = {
       axis: 0, statistic: figure.statistic, hidden: new Set(), logX: figure.logX, logY: figure.logY, width: 0,
+      rank: Boolean(figure.rank), labels: 0,
     };
     state.set(figure.id, st);
     const again = () => { lastValues(figure, st); draw(figure.id).catch(report); };
@@ -259,6 +313,7 @@
       const element = section.querySelector(selector);
       if (element) element.addEventListener(event, () => { action(element); again(); });
     };
+    on(".view", "change", (e) => { st.rank = e.value === "rank"; });
     on(".axis", "change", (e) => { st.axis = Number(e.value); });
     on(".statistic", "change", (e) => { st.statistic = e.value; });
     on(".log-x", "change", (e) => { st.logX = e.checked; });
@@ -275,6 +330,9 @@
       });
     }
     for (const button of methods) {
+      for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focus", true], ["blur", false]]) {
+        button.addEventListener(event, () => light(figure.id, on ? figure.methods[button.dataset.method] : ""));
+      }
       button.addEventListener("click", () => {
         const index = Number(button.dataset.method);
         const off = button.getAttribute("aria-pressed") === "true";
@@ -331,6 +389,14 @@
     }, 150);
   }).observe(document.querySelector("main"));
 
+  // ---- paper: tables are open --------------------------------------------------------------------------------
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll(".behind:not([open]), .rule details:not([open])")];
+    for (const details of opened) details.open = true;
+  });
+  window.addEventListener("afterprint", () => { for (const details of opened) details.open = false; });
+
   // ---- theme and search --------------------------------------------------------------------------------------
   const theme = document.getElementById("theme");
   theme.hidden = false;
@@ -344,8 +410,9 @@
       const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
       let count = 0;
       for (const row of document.querySelectorAll("#verdicts tbody tr")) {
-        const text = row.textContent.toLowerCase();
-        row.hidden = !words.every((w) => text.includes(w));
+        const section = document.getElementById(row.dataset.study);
+        const text = [row, section.querySelector("h2"), ...section.querySelectorAll("p, h3, li")].map((e) => e.textContent).join(" ").toLowerCase();
+        row.hidden = section.hidden = !words.every((w) => text.includes(w));
         count += row.hidden ? 0 : 1;
       }
       document.getElementById("found").textContent = words.length ? `${count} shown` : "";

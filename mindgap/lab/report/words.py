@@ -1,0 +1,180 @@
+"""Words of the page: numbers with three digits, subscripts and exponents, and one sentence per verdict and figure."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from mindgap.record.schema import to_json
+
+if TYPE_CHECKING:
+    from mindgap.lab.report.drawing import Drawing
+
+_UP = str.maketrans("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺")
+_DOWN = str.maketrans("0123456789aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ")
+_SIGNS = (("<=", "≤"), (">=", "≥"), ("!=", "≠"), (" - ", " − "))
+_POWER = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)")
+
+
+def number(value: float) -> str:
+    """Three digits, with an exponent where the number is very large or very small.
+
+    Example:
+        >>> number(0.30871), number(1710.0), number(1.7e-16), number(-2.0)
+        ('0.309', '1,710', '1.7·10⁻¹⁶', '−2')
+    """
+    if not np.isfinite(value):
+        return "∞" if value > 0 else "−∞" if value < 0 else "undefined"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return _power(*f"{value:.2e}".split("e"))
+    written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return written.replace("-", "−")
+
+
+def _power(mantissa: str, exponent: str) -> str:
+    head = f"{float(mantissa):.3g}".replace("-", "−")
+    return ("" if head == "1" else f"{head}·") + "10" + str(int(exponent)).translate(_UP)
+
+
+def signs(text: Any, *, digits: bool = False) -> str:
+    """Proper signs in plain text: ≤, exponents of ten, subscripts that have a letter of their own.
+
+    Args:
+        digits: also cut decimal numbers to three digits (what was measured, never what a paper states).
+
+    Example:
+        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True)
+        ('hₖ/2 ≤ 10⁻³', '0.309 to 104')
+    """
+    shown = str(text)
+    for plain_sign, sign in _SIGNS:
+        shown = shown.replace(plain_sign, sign)
+    shown = _POWER.sub(lambda m: _power(m[1], m[2]), shown)
+    if digits:
+        shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
+    return re.sub(
+        r"(?<=[A-Za-z\u0370-\u03ff])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN), shown
+    )
+
+
+def _three(match: re.Match[str]) -> str:
+    digits = match[0].replace(".", "").lstrip("0")
+    if len(digits) <= 3:
+        return match[0]
+    value = float(match[0])
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def typeset(text: Any, *, digits: bool = False) -> Markup:
+    """:func:`signs` with the subscripts and exponents that need HTML.
+
+    Example:
+        >>> str(typeset("n^0.32 < h_Adam"))
+        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>'
+    """
+    shown = str(escape(signs(text, digits=digits)))
+    shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
+    shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", r"<sup>\1</sup>", shown)
+    return Markup(re.sub(r"(?<=[A-Za-z\u0370-\u03ff‖])_(\w+)", r"<sub>\1</sub>", shown))
+
+
+def plain(value: Any) -> str:
+    """A setting as people write it.
+
+    Example:
+        >>> plain(0.1), plain(True), plain([1, 2.5]), plain("a")
+        ('0.1', 'yes', '1, 2.5', 'a')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(v) for v in value)
+    return str(value) if isinstance(value, (int, str)) else to_json(value)
+
+
+def count(n: int, noun: str) -> str:
+    """Example:
+    >>> count(1, "run"), count(2, "run"), count(2, "study")
+    ('1 run', '2 runs', '2 studies')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+
+
+@cache
+def _sentences() -> dict[str, tuple[str, str]]:
+    lines = (resources.files("mindgap.lab.report") / "assets" / "findings.txt").read_text(encoding="utf-8")
+    rows = (line.split(" | ") for line in lines.splitlines())
+    return {name: (holds, fails) for name, holds, fails in rows}
+
+
+def finding(name: str, title: str, verdict: str) -> str:
+    """What a verdict says, in one sentence; a study without a sentence of its own is named by its title.
+
+    Example:
+        >>> finding("e8-windows", "Windows", "holds"), finding("x1-new", "A new claim", "inconclusive")
+        ('An average over a window may never settle.', 'A new claim')
+    """
+    if verdict in ("holds", "does not hold") and name in _sentences():
+        return _sentences()[name][verdict != "holds"]
+    return title
+
+
+def headline(drawing: Drawing) -> str:
+    """What a figure shows, as a sentence made from its own numbers: where each method ends, or lies."""
+    title = signs(drawing.figure.title).rstrip(".")
+    if drawing.empty or drawing.kind == "path":
+        return title
+    panels = len(drawing.facets) > 1 and drawing.figure.facet != "method"
+    values = drawing.ends()
+    if panels:
+        return f"{title}{_in_panels(drawing)}"
+    first = drawing.axes[0]
+    time_like = drawing.kind == "lines" and first.name in drawing.TIMES
+    at = " at the end" if time_like else ""
+    if drawing.kind == "lines" and not time_like and not drawing.names:
+        label, last = signs(first.label), max(float(s.columns["x"][-1]) for s in first.series if len(s))
+        at = f" at {label}{' =' if len(label) < 3 else ''} {number(last)}" if len(label) <= 24 else " at the right end"
+    ends = {m: v for (m, _), v in values.items()}
+    if len(ends) == 1 and drawing.kind == "points":
+        low, high = drawing.spread()
+        return f"{title}: between {number(low)} and {number(high)}"
+    if len(ends) == 1 and time_like:
+        start = float(first.series[0].columns["q50"][0])
+        return f"{title}: from {number(start)} to {number(next(iter(ends.values())))}"
+    middle = "median " if drawing.kind == "points" else ""
+    named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
+    parts = [f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)]
+    others = {m: v for m, v in ends.items() if m not in named}
+    if others:
+        least, most = (pick(others, key=lambda m: others[m]) for pick in (min, max))
+        span = f"{number(others[least])} to {number(others[most])}"
+        if not named:
+            parts = [f"{middle}{number(others[least])} ({signs(least)}) to {number(others[most])} ({signs(most)})"]
+        elif len(others) == 1:
+            parts.append(f"{signs(least)} {number(others[least])}")
+        else:
+            parts.append(f"{len(others)} others {span}")
+    return f"{title}{at}: {', '.join(parts)}" if parts else title
+
+
+def _in_panels(drawing: Drawing) -> str:
+    """Where two methods, or one against all others, are compared over several panels: how often it ends lowest."""
+    present = list(dict.fromkeys(m for m, _ in drawing.ends()))
+    lead = drawing.accent[0] if drawing.accent else present[0] if len(present) == 2 else ""
+    if not lead or len(present) < 2 or lead not in present:
+        return f", {len(drawing.facets)} panels"
+    values, lowest, panels = drawing.ends(), 0, 0
+    for facet in drawing.facets:
+        here = {m: v for (m, f), v in values.items() if f == facet}
+        if lead in here and len(here) > 1:
+            panels += 1
+            lowest += here[lead] < min(v for m, v in here.items() if m != lead)
+    what = f"below {signs(present[1] if present[0] == lead else present[0])}" if len(present) == 2 else "lowest"
+    return f": {signs(lead)} {what} in {lowest} of {panels} panels"
