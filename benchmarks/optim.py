@@ -45,7 +45,7 @@ def small_shapes(device: str) -> list[tuple[int, ...]]:
 
 #: name -> (constructor, bytes a float32 parameter that the rule must move)
 OURS = {
-    "ACClip": (lambda p, **o: ACClip(p, **o), 28),
+    "ACClip": (lambda p, **o: ACClip(p, bias_correction=False, clip=None, **o), 28),
     "CClip": (lambda p, **o: CClip(p, 1e-3, 1.0, **o), 12),
     "CClip momentum": (lambda p, **o: CClip(p, 1e-3, 1.0, beta=0.9, **o), 20),
     "GClip": (lambda p, **o: GClip(p, 1e-3, 1.0, **o), 16),

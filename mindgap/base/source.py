@@ -9,6 +9,7 @@ PAPERS = {
     "slip-rebuttal-a": "Gong, Hao, Liu: authors' answer on SLIP, first version (ICML 2024)",
     "slip-rebuttal-b": "Gong, Hao, Liu: authors' answer on SLIP, second version (ICML 2024)",
     "thesis": "J. Zhang: Optimization Theory and Machine Learning Practice: Mind the Gap (thesis, MIT)",
+    "torch": "PyTorch: torch.optim and torch.nn.utils (documentation)",
     "acclip": "Why Adam beats SGD for attention models (first version, introduces ACClip)",
 }
 

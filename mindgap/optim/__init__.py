@@ -15,21 +15,25 @@ if TYPE_CHECKING:
     from mindgap.optim.optimizer import Ball as Ball
     from mindgap.optim.optimizer import Box as Box
     from mindgap.optim.optimizer import PowerSchedule as PowerSchedule
-    from mindgap.optim.optimizer import Report as Report
     from mindgap.optim.optimizer import RuleOptimizer as RuleOptimizer
     from mindgap.optim.optimizers.acclip import ACClip as ACClip
+    from mindgap.optim.optimizers.adamw import AdamW as AdamW
     from mindgap.optim.optimizers.cclip import CClip as CClip
     from mindgap.optim.optimizers.gclip import GClip as GClip
     from mindgap.optim.optimizers.ingd import INGD as INGD
     from mindgap.optim.optimizers.ingd import SearchResult as SearchResult
     from mindgap.optim.optimizers.normalized_sgd import NormalizedSGD as NormalizedSGD
+    from mindgap.optim.optimizers.sgd import SGD as SGD
     from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD as StochasticINGD
+    from mindgap.optim.report import Report as Report
+    from mindgap.optim.report import Spike as Spike
     from mindgap.optim.table import OPTIMIZERS as OPTIMIZERS
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "ACClip": "optimizers.acclip",
+        "AdamW": "optimizers.adamw",
         "Ball": "optimizer",
         "Box": "optimizer",
         "CClip": "optimizers.cclip",
@@ -38,9 +42,11 @@ __getattr__, __dir__ = lazy_names(
         "NormalizedSGD": "optimizers.normalized_sgd",
         "OPTIMIZERS": "table",
         "PowerSchedule": "optimizer",
-        "Report": "optimizer",
+        "Report": "report",
         "RuleOptimizer": "optimizer",
+        "SGD": "optimizers.sgd",
         "SearchResult": "optimizers.ingd",
+        "Spike": "report",
         "StochasticINGD": "optimizers.stochastic_ingd",
         "k_weighted_average": "averaging",
         "k_weighted_avg_fn": "averaging",

@@ -6,66 +6,84 @@ groups (``_update``). Everything else that people expect of a torch optimizer st
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from mindgap.base.check import fail, non_negative, one_of, positive
-from mindgap.base.tensors import local, placed, robust_norm
+from mindgap.base.check import RuleError, between, fail, non_negative, one_of, positive
+from mindgap.base.tensors import blocks, local, placed, widen
 from mindgap.optim.fused import FusedSteps, state_of
+from mindgap.optim.norms import (
+    QUANTILE,
+    new_window,
+    push_,
+    running_quantile,
+    scoped_norms,
+    spike_range,
+    zero_redundancy_group,
+)
+from mindgap.optim.report import Report as Report
+from mindgap.optim.report import Spike as Spike
+from mindgap.optim.report import Tally
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
 from mindgap.rules.schedule import value_at
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+
 NONFINITE = ("raise", "skip", "propagate")
+SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES = ("all", "group", "tensor")
+#: Added to the norm before dividing by it, as ``torch.nn.utils.clip_grad_norm_`` does.
+NORM_EPS = 1e-6
 
 
-@dataclass(frozen=True)
-class Report:
-    """What an optimizer did since it was built or its report was last reset.
+class Options(TypedDict, total=False):
+    """Settings that every optimizer takes by name.
 
-    Attributes:
-        steps: calls of ``step`` that found a gradient.
-        skipped: steps left out because a gradient was not finite.
-        clipped: share of the steps at which the direction was clipped; with ``scope="tensor"`` share of the tensors,
-            for coordinate-wise rules share of the coordinates. None where the rule does not clip or, for
-            coordinate-wise rules, without ``track=True``.
-        direction_norm: norm over all parameters of what the rule clips or normalises, at the last step (for
-            coordinate-wise rules with ``track=True`` only).
-        update_norm: norm of the last change of the parameters, without weight decay and projection; None where it
-            would need another pass over memory and ``track`` is off.
-
-    For parameters spread over several processes (DTensor) norms that a rule takes are those of the whole vector; what
-    ``track`` adds is counted over this process's part.
+    project: projection onto a set after each step: a function that changes a list of tensors in place, such as ``Ball``
+        or ``Box``.
+    nonfinite: what to do about gradients that are not finite: ``"propagate"`` (default) looks at nothing, as torch;
+        ``"skip"`` leaves parameters and states as they are and counts the step; ``"raise"`` stops before anything is
+        changed. The last two force a GPU synchronisation at every step, except ``"skip"`` in the fused CUDA form.
+    spike_guard: what to do about a gradient whose norm is far outside the distribution of the last 128 (see
+        ``norms.spike_range``): ``"clip"`` scales it down to their 0.9 quantile, ``"skip"`` leaves the step out.
+        ``report().spikes`` lists step, norm and expected range. None (default) does not look.
+    maximize: ascend.
+    foreach: False for the plain loop over tensors.
+    fused: one pass over memory; None picks it where it can be used, True raises where it cannot.
     """
 
-    steps: int
-    skipped: int
-    clipped: float | None
-    direction_norm: float | None
-    update_norm: float | None
+    project: Callable[[Sequence[Tensor]], None] | None
+    nonfinite: str
+    spike_guard: str | None
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
 
 
 @dataclass
 class Batch:
-    """The parameters of one group that have a gradient, as plain real tensors of this process."""
+    """The parameters of one group that have a gradient, as plain real tensors of this process.
+
+    ``scale`` is what clipping the gradient's norm multiplies each gradient by; None for nothing.
+    """
 
     group: dict[str, Any]
     owners: list[Tensor]
     params: list[Tensor]
     grads: list[Tensor]
     k: int
+    scale: Tensor | None = None
 
     @property
     def sign(self) -> float:
@@ -76,48 +94,80 @@ class Batch:
         """Whether the plain loop was asked for."""
         return self.group["foreach"] is False
 
+    @property
+    def lr(self) -> float | Tensor:
+        """η as a number or a 0-dim tensor."""
+        return scalar(self.group["lr"])
+
+    @property
+    def shrink(self) -> float | Tensor:
+        """η·w, the part of the parameters that decoupled weight decay takes away."""
+        return self.lr * self.group["weight_decay"] if self.group["weight_decay"] else 0.0
+
+    def scaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """A block of the gradients in at least float32, after clipping."""
+        wide = [widen(g) for g in gradients]
+        if self.scale is None:
+            return wide
+        return list(torch._foreach_mul(wide, self.scale.to(wide[0].device, wide[0].dtype)))
+
 
 class RuleOptimizer(Optimizer, ABC):
-    """What the six optimizers share. Not for direct use.
-
-    Non-finite gradients (``nonfinite=``):
-        * ``"propagate"`` (default): nothing is looked at, as in ``torch.optim``. A NaN spreads and shows in the loss.
-          It is the default because the other two look at every gradient: another pass over memory for the
-          coordinate-wise rules and, on a device, a wait for it at every step.
-        * ``"skip"``: the step changes neither parameters nor states; ``report().skipped`` counts it. The step number
-          k advances.
-        * ``"raise"``: one error, before anything is changed.
-    """
+    """What the optimizers share. Not for direct use; ``Options`` lists the settings that all take."""
 
     #: Settings of a group that may be functions: they are not written into ``state_dict``.
     _functions: tuple[str, ...] = ("tau",)
+    #: Whether a step needs a norm over several tensors, so that all of them must take the fused form or none.
+    _joint = True
 
     def __init__(
         self,
         params: Any,
         defaults: dict[str, Any],
         *,
-        maximize: bool,
-        foreach: bool | None,
-        fused: bool | None,
-        nonfinite: str,
-        project: Callable[[Sequence[Tensor]], None] | None,
-        track: bool,
+        project: Callable[[Sequence[Tensor]], None] | None = None,
+        nonfinite: str = "propagate",
+        spike_guard: str | None = None,
+        track: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self._nonfinite = one_of("nonfinite", nonfinite, NONFINITE)
+        self._spike_guard = one_of("spike_guard", spike_guard, SPIKE_GUARDS)
         if project is not None and not callable(project):
             fail("project", "must be a function of a list of tensors", project)
+        for name, value, choices in (
+            ("track", track, (False, True)),
+            ("maximize", maximize, (False, True)),
+            ("foreach", foreach, (None, False, True)),
+            ("fused", fused, (None, False, True)),
+        ):
+            if not any(value is choice for choice in choices):
+                fail(name, f"must be one of {', '.join(map(repr, choices))}", value)
         if foreach and fused:
             fail("fused", "must not be asked for together with foreach", fused)
+        if track and fused:
+            fail("fused", "must not be asked for together with track, which counts coordinates", fused)
         self._project = project
-        self._track = bool(track)
+        self._track = track
         self._fused = FusedSteps()
-        self._clear_tally()
+        self._everyone = zero_redundancy_group()
+        self.tally = Tally()
         if not isinstance(params, Tensor):
-            params = list(params)
+            try:
+                params = list(params)
+            except TypeError:
+                fail("params", "must be parameters or groups of them", params)
             if not params:
                 fail("params", "must hold at least one parameter", params)
-        super().__init__(params, {**defaults, "maximize": maximize, "foreach": foreach, "fused": fused, "k": 0})
+        settings = {**defaults, "maximize": maximize, "foreach": foreach, "fused": fused, "k": 0}
+        try:
+            super().__init__(params, settings)
+        except RuleError:
+            raise
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise RuleError(f"params must be parameters or groups of them, got {params!r:.200}: {error}") from error
 
     # -- what a final class gives ------------------------------------------------------------------------------
 
@@ -137,6 +187,9 @@ class RuleOptimizer(Optimizer, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not name are the optimizer's defaults."""
+        if isinstance(param_group, dict) and "beta" in param_group:
+            param_group = {**param_group, "momentum": param_group["beta"]}
+            del param_group["beta"]
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -144,6 +197,9 @@ class RuleOptimizer(Optimizer, ABC):
             for p in group["params"]:
                 if not (p.is_floating_point() or p.is_complex()):
                     fail("params", "must be floating or complex tensors", p.dtype)
+                if self._joint and getattr(p, "_fsdp_flattened", False):
+                    rule = "must not be flattened by FSDP1, which hides the norm over all processes; use fully_shard"
+                    fail("params", rule, tuple(p.shape))
         except Exception:
             self.param_groups.pop()
             raise
@@ -180,12 +236,14 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() or not self._fused_step():
+        if torch.compiler.is_compiling() or self._everyone is not None or not self._fused_step():
             with torch.no_grad():
                 batches = self._begin()
-                if batches:
+                if batches or (batches is not None and self._everyone is not None):
                     self._update(batches)
-                    self._projected(batches)
+                    if self._project is not None:
+                        owners = [p for batch in batches for p in batch.owners]
+                        self._project([torch.view_as_real(p) if p.is_complex() else p for p in owners])
         return loss
 
     def _fused_step(self) -> bool:
@@ -193,10 +251,11 @@ class RuleOptimizer(Optimizer, ABC):
         outcome = self._fused.step(self.param_groups, self.state, self.fused_record, self._nonfinite)
         if outcome is None:
             return False
-        self._tick()
-        self._skipped += outcome.skipped
-        self._device_skips: Tensor | None = outcome.skips if outcome.skips is not None else self._device_skips
-        self._note(**outcome.notes)
+        self.tick()
+        self.tally.skipped += outcome.skipped
+        if outcome.skips is not None:
+            self.tally.device_skips = outcome.skips
+        self.tally.note(**outcome.notes)
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
                 self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])
@@ -216,13 +275,18 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay as they are."""
-        functions = [{n: g[n] for n in self._functions if n in g} for g in self.param_groups]
+        """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay as they are.
+
+        A dict from an older version, or from the torch optimizer of the same name, may lack settings: they keep the
+        values that this optimizer was built with.
+        """
+        before = [dict(group) for group in self.param_groups]
         super().load_state_dict(dict(state_dict))
         self._fused.forget()
-        for group, kept in zip(self.param_groups, functions):
-            for name, value in kept.items():
-                group.setdefault(name, value)
+        for group, saved, old in zip(self.param_groups, state_dict["param_groups"], before):
+            for name in old:
+                if name not in saved and not (name == "momentum" and "beta" in saved):
+                    group[name] = old[name]
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         owners = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(ids, owners):
@@ -232,45 +296,87 @@ class RuleOptimizer(Optimizer, ABC):
                     self.state[p][name] = value.to(device=mine.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {n: v for n, v in self.__dict__.items() if n.startswith("_") and n in self._kept_attributes()}
-        return {**super().__getstate__(), **own}
+        # torch's keeps only groups and states; the fused plans and the processes of ZeRO are not for a copy.
+        own = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
+        kept = {n: v for n, v in own.items() if n in ("tally", "_joint") or n in self._own_settings}
+        return {**super().__getstate__(), **kept}
+
+    #: Settings of the whole optimizer, which a copy or a pickle keeps.
+    _own_settings = ("_nonfinite", "_spike_guard", "_project", "_track", "_scope", "_clip", "_norm_clip")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._fused = FusedSteps()
-        if "_clipped" not in self.__dict__:
-            self._clear_tally()
-
-    def _kept_attributes(self) -> tuple[str, ...]:
-        """Own attributes that a copy or a pickle keeps (torch's keeps only groups and states)."""
-        settings = ("_nonfinite", "_project", "_track", "_scope", "_clip")
-        return (*settings, "_steps", "_skipped", "_clipped", "_last", "_tallies", "_device_skips")
+        self.__dict__.setdefault("_everyone", None)
+        for group in self.param_groups:
+            if "beta" in group:  # its name before schedulers could find it
+                group["momentum"] = group.pop("beta")
+            for name in self.defaults.keys() - {"differentiable"}:
+                group.setdefault(name, self.defaults[name])
 
     # -- collecting gradients ----------------------------------------------------------------------------------
 
+    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``.
+    _norm_clip: float | str | None = None
+    #: Whether the gradient's norm is taken at every step for the report.
+    _reports_norm = False
+
     @torch._disable_dynamo
-    def _begin(self) -> list[Batch]:
-        """Collect the gradients, count the step, follow the policy for gradients that are not finite."""
+    def _begin(self) -> list[Batch] | None:
+        """Collect the gradients, count the step, follow the policies for bad gradients, clip their norm.
+
+        None where the step is to be left out on every process.
+        """
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
-        if not batches:
+        if not batches and self._everyone is None:
             return []
-        if self._nonfinite != "propagate":
-            norm = robust_norm([g for batch in batches for g in self._raw_grads(batch)], wide=True)
-            if not bool(torch.isfinite(norm)):
+        norm = None
+        if self._nonfinite != "propagate" or self._spike_guard or self._norm_clip is not None or self._reports_norm:
+            raws = [g for batch in batches for g in self._raw_grads(batch)]
+            norm = scoped_norms([raws], "all", self._everyone)[2]
+            if self._nonfinite != "propagate" and not bool(torch.isfinite(norm)):
                 if self._nonfinite == "raise":
                     fail("gradients", "must be finite (nonfinite='raise')", float(norm))
-                self._skipped += 1
-                batches = []
-        self._tick()
+                self.tally.skipped += 1
+                self.tick()
+                return None
+        self.tick()
         for batch in batches:
             batch.k = batch.group["k"]
+        if norm is not None and not self._clip_norm(norm, batches):
+            return None
         return batches
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Count the step."""
-        self._steps += 1
+        self.tally.steps += 1
         for group in self.param_groups:
             group["k"] += 1
+
+    def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
+        """Clip the gradients' norm and look for a spike; False where the step is to be left out."""
+        head, scale, share = self.param_groups[0], None, None
+        if self._norm_clip == "auto" or self._spike_guard:
+            window = head["norms"] = head.get("norms", new_window(norm.device)).to(norm.device)
+            low, high, limit = spike_range(window) if self._spike_guard else (norm,) * 3
+            threshold: Any = running_quantile(window, QUANTILE)
+            push_(window, norm)
+            if self._spike_guard and bool(norm > limit):
+                self.tally.spikes.append(Spike(head["k"], float(norm), float(low), float(limit)))
+                if self._spike_guard == "skip":
+                    self.tally.skipped += 1
+                    return False
+                scale = (high / norm).clamp(max=1.0)
+        if self._norm_clip is not None:
+            threshold = threshold if self._norm_clip == "auto" else self._norm_clip
+            factor = (threshold / (norm + NORM_EPS)).clamp(max=1.0)
+            scale = factor if scale is None else torch.minimum(scale, factor)
+            share = (norm > threshold).double()
+        for batch in batches:
+            batch.scale = scale
+        if self._norm_clip is not None or self._reports_norm:
+            self._note(direction=norm, share=share)
+        return True
 
     def _collect(self, group: dict[str, Any]) -> Batch:
         batch = Batch(group, [], [], [], 0)
@@ -293,6 +399,7 @@ class RuleOptimizer(Optimizer, ABC):
     def _raw_grads(self, batch: Batch) -> list[Tensor]:
         return [placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
 
+    @torch._disable_dynamo
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
         """The named state of the batch's parameters, made of zeros where it does not exist, as plain real tensors."""
         return [self._plain(self._state(p, name)) for p in batch.owners]
@@ -303,90 +410,64 @@ class RuleOptimizer(Optimizer, ABC):
     def _state(self, p: Tensor, name: str) -> Tensor:
         return state_of(self.state, p, name)
 
-    def _projected(self, batches: list[Batch]) -> None:
-        if self._project is not None:
-            self._project([torch.view_as_real(p) if p.is_complex() else p for b in batches for p in b.owners])
+    def _by_count(self, batch: Batch, *lists: list[Tensor]) -> Iterator[tuple[Any, tuple[list[Tensor], ...]]]:
+        """Blocks of parameters that have seen the same number k of gradients, counted in their state ``step``.
+
+        k is an int, or a tensor under torch.compile, which would otherwise compile every step anew.
+        """
+        for k, places in self._counted(batch, torch.compiler.is_compiling()):
+            for block in blocks(*([values[i] for i in places] for values in lists), single=batch.single):
+                yield k.to(block[0][0].device) if isinstance(k, Tensor) else k, block
+
+    @torch._disable_dynamo
+    def _counted(self, batch: Batch, as_tensor: bool) -> list[tuple[Any, list[int]]]:
+        places: dict[int, list[int]] = {}
+        for i, owner in enumerate(batch.owners):
+            state = self.state[owner]
+            # float32 on the host, as torch's optimizers keep it, whatever the default dtype.
+            state["step"] = state.get("step", torch.zeros((), dtype=torch.float32, device="cpu")) + 1
+            places.setdefault(int(state["step"]), []).append(i)
+        return [(torch.tensor(k, dtype=torch.float64) if as_tensor else k, at) for k, at in places.items()]
+
+    @torch._disable_dynamo
+    def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
+        """Places of the parameters that have the named state, and of those that have not, which get one of zeros."""
+        old = [name in self.state[owner] for owner in batch.owners]
+        self._states(batch, name)
+        return [(which, places) for which in (True, False) if (places := [i for i, o in enumerate(old) if o == which])]
 
     # -- reporting ---------------------------------------------------------------------------------------------
 
-    def _clear_tally(self) -> None:
-        self._steps = 0
-        self._skipped = 0
-        # In a mapping: torch.compile can follow its entries, but not every version an attribute of an optimizer.
-        self._clipped: dict[str, Any] = {}
-        for tally in (*getattr(self, "_tallies", ()), getattr(self, "_device_skips", None)):
-            if tally is not None:
-                tally.zero_()
-        self._tallies: list[Tensor] = []
-        self._device_skips = None
-        self._last: dict[str, Any] = {}
-
-    def _note(self, *, share: Any = None, tallies: Sequence[Tensor] = (), **last: Any) -> None:
-        """Add the share of this step that was clipped and remember the last norms, all on the device.
-
-        ``tallies`` count in device memory by themselves; they are only looked up for a report.
-        """
-        for tally in tallies:
-            if not any(tally is known for known in self._tallies):
-                self._tallies.append(tally)
-        if share is not None:
-            self._clipped["share"] = self._clipped["share"] + share if self._clipped else share
-        self._last.update(last)
-
-    def _note_coordinates(
-        self, batches: list[Batch], counts: list[Tensor], seen: list[Tensor], moved: list[Tensor]
-    ) -> None:
-        """Note one step of a coordinate-wise rule: clipped entries, norms of directions and of updates, by block."""
-        if not counts:
-            return
-        device = counts[0].device
-        total = sum(p.numel() for batch in batches for p in batch.params)
-        self._note(
-            share=torch.stack([c.to(device) for c in counts]).sum().double() / total,
-            direction=robust_norm([n.to(device) for n in seen], wide=True),
-            update=robust_norm([n.to(device) for n in moved], wide=True),
-        )
+    @torch._disable_dynamo
+    def _note(self, **values: Any) -> None:
+        self.tally.note(**values)
 
     def report(self, *, reset: bool = False) -> Report:
-        """How often it clipped, and the last norms. Waits for the device here, and only here.
+        """How often it clipped, and the norms. The only call that waits for the device.
 
         Args:
-            reset: start counting anew.
-
-        Returns:
-            A ``Report``.
+            reset: start counting from zero.
         """
-        skipped = self._skipped + (0 if self._device_skips is None else int(self._device_skips))
-        done = self._steps - skipped
-        counted = [float(self._clipped["share"])] if self._clipped else []
-        counted += [sum(float(tally) for tally in self._tallies) / len(self._tallies)] if self._tallies else []
-        clipped = sum(counted) / max(done, 1) if counted else None
-        last = {name: _as_float(value) for name, value in self._last.items()}
-        answer = Report(self._steps, skipped, clipped, last.get("direction"), last.get("update"))
+        answer = self.tally.report()
         if reset:
-            self._clear_tally()
+            self.tally.clear()
         return answer
 
 
-def _as_float(value: Any) -> float:
-    """A norm that was kept as a tensor, or as products (factor, norm) over groups."""
-    if isinstance(value, (Tensor, float)):
-        return float(value)
-    on_host = [(np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64)) for s, n in value]
-    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
+def scalar(lr: float | Tensor) -> float | Tensor:
+    """A step size as a number or a 0-dim tensor that shares memory with the one given."""
+    return lr.reshape(()) if isinstance(lr, Tensor) and lr.dim() else lr
 
 
-def _host(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-
-
-def check_lr(name: str, lr: Any) -> None:
-    """A positive number, or a tensor with one element."""
+def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:
+    """A number that is zero or positive, or a real tensor with one element."""
     if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            fail(name, "must have one element when it is a tensor", tuple(lr.shape))
+        if lr.numel() != 1 or not lr.is_floating_point():
+            fail(name, "must have one real element when it is a tensor", lr if lr.numel() == 1 else tuple(lr.shape))
+        if lr.device.type == "meta":
+            return
         lr = float(lr)
-    positive(name, lr)
+    (non_negative if zero else positive)(name, lr)
 
 
 def check_common(group: dict[str, Any]) -> None:
@@ -395,9 +476,36 @@ def check_common(group: dict[str, Any]) -> None:
     non_negative("weight_decay", group["weight_decay"])
 
 
+def check_betas(betas: Any) -> None:
+    """A pair of numbers in [0, 1)."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        fail("betas", "must be a pair of numbers", betas)
+    for i, beta in enumerate(betas):
+        between(f"betas[{i}]", beta, 0, 1, ends="[)")
+
+
+def corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
+    """Averages that began with zero, divided by 1 − β^k."""
+    divisor = 1.0 - beta**k
+    return list(torch._foreach_div(averages, divisor.to(averages[0].dtype) if isinstance(divisor, Tensor) else divisor))
+
+
+def check_clip(clip: Any) -> Any:
+    """A threshold of the gradient's norm: None, ``"auto"`` or a positive number."""
+    if clip is not None and not (isinstance(clip, str) and clip == "auto"):
+        if isinstance(clip, str):
+            fail("clip", "must be None, 'auto' or a positive number", clip)
+        positive("clip", clip, finite=False)
+    return clip
+
+
 def positive_at(name: str, value: Any, k: int) -> Any:
-    """The value of a setting at step k, checked where that needs no device."""
+    """The value of a setting at step k, a number or a tensor with one element, checked where that needs no device."""
     value = value_at(value, k)
-    if not isinstance(value, Tensor):
-        positive(name, value, finite=False)
-    return value
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.is_floating_point():
+            fail(name, "must have one real element when it is a tensor", tuple(value.shape))
+        if value.device.type == "cpu":
+            positive(name, float(value), finite=False)
+        return value.reshape(())
+    return positive(name, value, finite=False)

@@ -46,32 +46,46 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
     entry.name: entry
     for entry in (
         _entry(
+            "adamw",
+            "AdamW",
+            Source("torch", "clip_grad_norm_ and AdamW"),
+            "AdamW that clips the gradient's norm itself, at a number or at a running quantile",
+            "x ← x − η·m/(√v+ε) with m, v averages of the clipped gradient and its square",
+        ),
+        _entry(
+            "sgd",
+            "SGD",
+            Source("torch", "clip_grad_norm_ and SGD"),
+            "SGD with momentum that clips the gradient's norm itself",
+            "x ← x − η·m with m ← μ·m + min{c/‖g‖, 1}·g",
+        ),
+        _entry(
             "gclip",
             "GClip",
             Source("acclip", "Alg. 1 with (GClip)"),
             "clips the norm of the whole direction at a threshold",
-            "x ← x − η·min{τ/‖m‖, 1}·m",
+            "x ← x − η·m with m an average of min{τ/‖g‖, 1}·g",
         ),
         _entry(
             "cclip",
             "CClip",
             Source("acclip", "Alg. 1 with (CClip)"),
             "clips every coordinate at its own threshold",
-            "x ← x − η·min{τ/|m|, 1}·m, element by element",
+            "x ← x − η·m with m an average of min{τ/|g|, 1}·g, element by element",
         ),
         _entry(
             "acclip",
             "ACClip",
             Source("thesis", "Alg. 1"),
             "clips every coordinate at a running estimate of its gradient's moment",
-            "x ← x − η·min{τ/(|m|+ε), 1}·m with τ^α the average of |g|^α",
+            "x ← x − η·min{τ/(|m|+ε), 1}·m/(τ+ε) with τ^α the average of |g|^α",
         ),
         _entry(
             "normalized_sgd",
             "NormalizedSGD",
             Source("thesis", "(3.6)"),
             "steps whose length does not depend on the gradient's",
-            "x ← x − η/(‖m‖+b)·m",
+            "x ← x − η·m with m an average of g/(‖g‖+b)",
         ),
         _entry(
             "ingd",

@@ -15,7 +15,7 @@ def clip_coefficient(norm: Tensor, tau: float | Tensor) -> Tensor:
     """min{τ/‖m‖, 1}, the factor of global clipping; 1 at ‖m‖ = 0.
 
     Args:
-        norm: ‖m‖, a tensor of any shape (one entry a scope).
+        norm: ‖m‖, a tensor of any shape (one entry per scope).
         tau: τ, the threshold, in the unit of the norm.
 
     Example:
@@ -91,7 +91,42 @@ def clip_adaptive(
         quotients = [torch.where(f == 0, torch.ones_like(q), q) for q, f in zip(quotients, factors)]
     del factors
     torch._foreach_clamp_max_(quotients, 1.0)
-    clipped = torch._foreach_mul(list(momenta), quotients)
+    clipped = list(torch._foreach_mul(list(momenta), quotients))
     if normalized:
-        torch._foreach_div_(clipped, torch._foreach_add(list(tau), eps))
-    return list(clipped), quotients
+        clipped = _divided(clipped, list(torch._foreach_add(list(tau), eps)), eps)
+    return clipped, quotients
+
+
+def clip_second_moment(
+    momenta: Sequence[Tensor], moments: Sequence[Tensor], beta2: float, eps: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """min{τ/|m|, 1}·m/d with d = ε + √(β₂v) and τ = d/√(1−β₂), in every coordinate: m/d held inside ±1/√(1−β₂).
+
+    Args:
+        momenta: m_k.
+        moments: v, the average of the squared gradients before the current one.
+        beta2: β₂.
+        eps: ε.
+
+    Returns:
+        The directions (section 3.1 has twice that as its step), and m/d before it was held.
+
+    Example:
+        >>> clip_second_moment([torch.tensor([4.0, 0.5])], [torch.tensor([1.0, 1.0])], 0.75, 0.0)[0]
+        [tensor([2.0000, 0.5774])]
+
+    Source:
+        acclip, 3.1; thesis, 7.2.1.
+    """
+    scales = torch._foreach_mul(list(moments), beta2)
+    torch._foreach_sqrt_(scales)
+    torch._foreach_add_(scales, eps)
+    quotients = _divided(list(momenta), list(scales), eps)
+    return clip_coordinates(quotients, (1.0 - beta2) ** -0.5), quotients
+
+
+def _divided(values: list[Tensor], scales: list[Tensor], eps: float) -> list[Tensor]:
+    """Quotients, 0 for 0/0 (which can occur only for ε = 0)."""
+    if eps == 0.0:
+        return [torch.where(v == 0, v, v / s) for v, s in zip(values, scales)]
+    return list(torch._foreach_div(values, scales))

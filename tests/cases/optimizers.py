@@ -1,4 +1,4 @@
-"""One record an optimizer: how to build it, what it must refuse, where it may differ and why.
+"""One record per optimizer: how to build it, what it must refuse, where it may differ and why.
 
 The generic part of the contract is driven by these records and by one for ``torch.optim.SGD``: it is about torch's
 interface, not about us. An exception stands here as an excuse with its reason, never as an ``if`` in a test.
@@ -47,13 +47,24 @@ class OptimizerCase:
 
 
 COMMON_BAD = (
-    ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
-    ({"lr": -1.0}, "lr must be positive and finite, got -1.0"),
+    ({"lr": -1.0}, "lr must be zero or positive, and finite, got -1.0"),
     ({"lr": float("nan")}, "lr must be a number, got nan"),
-    ({"lr": torch.ones(2)}, "lr must have one element when it is a tensor, got (2,)"),
+    ({"lr": torch.ones(2)}, "lr must have one real element when it is a tensor, got (2,)"),
     ({"nonfinite": "ignore"}, "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'"),
     ({"weight_decay": -0.1}, "weight_decay must be zero or positive, and finite, got -0.1"),
     ({"foreach": True, "fused": True}, "fused must not be asked for together with foreach, got True"),
+    ({"fused": "yes"}, "fused must be one of None, False, True, got 'yes'"),
+    ({"spike_guard": "stop"}, "spike_guard must be one of None, 'clip', 'skip', got 'stop'"),
+)
+CLIP_BAD = (
+    ({"clip": 0.0}, "clip must be positive, got 0.0"),
+    ({"clip": "automatic"}, "clip must be None, 'auto' or a positive number, got 'automatic'"),
+)
+TRACK_BAD = (
+    (
+        {"fused": True, "track": True},
+        "fused must not be asked for together with track, which counts coordinates, got True",
+    ),
 )
 BETA_BAD = (
     ({"beta": 1.0}, "beta must lie in [0, 1), got 1.0"),
@@ -72,12 +83,47 @@ CASES = {
     case.name: case
     for case in (
         OptimizerCase(
+            "adamw",
+            OPTIMIZERS["adamw"].load(),
+            {"lr": 0.05, "weight_decay": 0.0},
+            variants={
+                "clip": {"clip": 1.0, "weight_decay": 0.1},
+                "auto": {"clip": "auto", "spike_guard": "skip"},
+            },
+            bad=COMMON_BAD
+            + PROJECT_BAD
+            + CLIP_BAD
+            + (
+                ({"betas": (0.9, 1.0)}, "betas[1] must lie in [0, 1), got 1.0"),
+                ({"betas": 0.9}, "betas must be a pair of numbers, got 0.9"),
+                ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
+            ),
+        ),
+        OptimizerCase(
+            "sgd",
+            OPTIMIZERS["sgd"].load(),
+            {"lr": 0.02},
+            variants={
+                "momentum": {"momentum": 0.9, "clip": 1.0},
+                "nesterov": {"momentum": 0.8, "nesterov": True, "clip": "auto", "weight_decay": 0.01},
+            },
+            bad=COMMON_BAD
+            + PROJECT_BAD
+            + CLIP_BAD
+            + (
+                ({"momentum": -0.1}, "momentum must be zero or positive, and finite, got -0.1"),
+                ({"nesterov": True}, "nesterov needs momentum and no dampening, got True"),
+            ),
+            excuses={"huge_entries": "SGD without clipping takes a step of the gradient's size"},
+        ),
+        OptimizerCase(
             "gclip",
             OPTIMIZERS["gclip"].load(),
             {"lr": 0.05, "tau": 1.0},
             variants={
                 "momentum": {"beta": 0.9},
-                "gradient-first": {"beta": 0.9, "clip": "gradient"},
+                "momentum-first": {"beta": 0.9, "clip": "momentum"},
+                "auto": {"beta": 0.9, "tau": "auto", "spike_guard": "clip"},
                 "by tensor": {"scope": "tensor", "beta": 0.5},
                 "decay": {"weight_decay": 0.1},
             },
@@ -87,7 +133,7 @@ CASES = {
             + SCOPE_BAD
             + PROJECT_BAD
             + (
-                ({"clip": "norm"}, "clip must be one of 'momentum', 'gradient', got 'norm'"),
+                ({"clip": "norm"}, "clip must be one of 'gradient', 'momentum', got 'norm'"),
                 ({"tau": torch.ones(3)}, "tau must be a number, got tensor([1., 1., 1.])"),
             ),
         ),
@@ -95,13 +141,17 @@ CASES = {
             "cclip",
             OPTIMIZERS["cclip"].load(),
             {"lr": 0.05, "tau": 0.5},
-            variants={"momentum": {"beta": 0.9}, "gradient-first": {"beta": 0.9, "clip": "gradient", "track": True}},
+            variants={
+                "momentum": {"beta": 0.9},
+                "momentum-first": {"beta": 0.9, "clip": "momentum", "track": True},
+                "auto": {"beta": 0.5, "tau": "auto"},
+            },
             bad=COMMON_BAD
             + BETA_BAD
             + TAU_BAD
             + PROJECT_BAD
             + (
-                ({"tau": torch.ones(3)}, "tau must be a list with one tensor a parameter (3 of them), got (3,)"),
+                ({"tau": torch.ones(3)}, "tau must be a list with one tensor per parameter (3 of them), got (3,)"),
                 ({"tau": [1.0]}, "tau must have an entry for each of the group's 3 parameters, got '1 entries'"),
                 ({"tau": [1.0, 1.0, torch.ones(4)]}, "tau must have the shape of its parameter, (5,), got (4,)"),
                 ({"tau": [1.0, 1.0, -torch.ones(5)]}, "tau must be positive in every coordinate, got -1.0"),
@@ -110,29 +160,49 @@ CASES = {
         OptimizerCase(
             "acclip",
             OPTIMIZERS["acclip"].load(),
-            {"lr": 0.5, "weight_decay": 0.0},
+            {"lr": 0.02, "weight_decay": 0.0},
             variants={
-                "normalised, corrected": {"lr": 0.02, "form": "normalized", "bias_correction": True},
-                "alpha 1.5": {"alpha": 1.5, "weight_decay": 0.01, "track": True},
+                "second moment": {"form": "second_moment", "spike_guard": "skip"},
+                "algorithm, alpha 1.5": {
+                    "lr": 0.5,
+                    "form": "algorithm",
+                    "alpha": 1.5,
+                    "weight_decay": 0.01,
+                    "clip": None,
+                    "bias_correction": False,
+                    "track": True,
+                },
             },
             bad=COMMON_BAD
             + PROJECT_BAD
+            + CLIP_BAD
+            + TRACK_BAD
             + (
+                (
+                    {"lr": None, "form": "algorithm"},
+                    "lr must be given with form='algorithm': its steps are proportional to the gradient, so lr has the "
+                    "scale of SGD's (0.1 to 10 for networks), not of AdamW's, got None",
+                ),
+                ({"factor": 0.0}, "factor must be positive and finite, got 0.0"),
                 ({"betas": (0.9, 1.0)}, "betas[1] must lie in [0, 1), got 1.0"),
                 ({"betas": (-0.1, 0.9)}, "betas[0] must lie in [0, 1), got -0.1"),
                 ({"betas": 0.9}, "betas must be a pair of numbers, got 0.9"),
                 ({"alpha": 0.0}, "alpha must lie in (0, 2], got 0.0"),
                 ({"alpha": 2.5}, "alpha must lie in (0, 2], got 2.5"),
                 ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
-                ({"form": "adam"}, "form must be one of 'algorithm', 'normalized', got 'adam'"),
+                ({"form": "adam"}, "form must be one of 'first_moment', 'second_moment', 'algorithm', got 'adam'"),
             ),
         ),
         OptimizerCase(
             "normalized_sgd",
             OPTIMIZERS["normalized_sgd"].load(),
             {"lr": 0.05},
-            variants={"momentum": {"beta": 0.9, "damping": 0.1}},
+            variants={
+                "momentum": {"beta": 0.9, "damping": 0.1},
+                "momentum-first": {"beta": 0.9, "normalize": "momentum"},
+            },
             bad=COMMON_BAD
+            + (({"normalize": "norm"}, "normalize must be one of 'gradient', 'momentum', got 'norm'"),)
             + BETA_BAD
             + SCOPE_BAD
             + PROJECT_BAD
@@ -164,9 +234,10 @@ CASES = {
             "stochastic_ingd",
             OPTIMIZERS["stochastic_ingd"].load(),
             {"p": 1.0, "q": 10.0},
-            variants={"decay": {"weight_decay": 0.1, "beta": 0.5, "seed": 3}},
+            variants={"decay": {"weight_decay": 0.1, "beta": 0.5, "seed": 3, "clip": None}},
             bad=COMMON_BAD
             + BETA_BAD
+            + CLIP_BAD
             + (
                 ({"p": -1.0}, "p must be zero or positive, and finite, got -1.0"),
                 ({"p": 0.0, "q": 0.0}, "q must be positive where p is 0, got 0.0"),

@@ -16,14 +16,16 @@ import torch.distributed.checkpoint as checkpoint
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from mindgap.optim import INGD, ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import INGD, SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 HALF = 4  # steps before and after the checkpoint
 MAKES = {
     "gclip": lambda ps: GClip(ps, 0.1, 0.05, beta=0.9),
     "gclip-tensor": lambda ps: GClip(ps, 0.1, 0.02, scope="tensor"),
     "cclip": lambda ps: CClip(ps, 0.1, 0.01, beta=0.5),
-    "acclip": lambda ps: ACClip(ps, 0.5),
+    "acclip": lambda ps: ACClip(ps, 0.02),
+    "adamw": lambda ps: AdamW(ps, 0.02, clip="auto", spike_guard="skip"),
+    "sgd": lambda ps: SGD(ps, 0.1, 0.9, clip=0.05),
     "normalized_sgd": lambda ps: NormalizedSGD(ps, 0.05, beta=0.5),
     "ingd": lambda ps: INGD(ps, delta=0.05, epsilon=1e-3, lipschitz=2.0, inner=8),
     "stochastic_ingd": lambda ps: StochasticINGD(ps, weight_decay=0.01),

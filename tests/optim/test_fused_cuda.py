@@ -6,6 +6,7 @@ import copy
 import sys
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from optim import fused_checks as checks
 
 from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+
+# Settings that have kernels.
+ACClip = partial(ACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
+StochasticINGD = partial(StochasticINGD, clip=None)
 
 try:
     import pytest

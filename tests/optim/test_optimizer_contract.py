@@ -96,8 +96,8 @@ def schedulers():
         "PolynomialLR": lambda o: sched.PolynomialLR(o, 4),
         "CosineAnnealingLR": lambda o: sched.CosineAnnealingLR(o, 4),
         "CosineAnnealingWarmRestarts": lambda o: sched.CosineAnnealingWarmRestarts(o, 2),
-        "CyclicLR": lambda o: sched.CyclicLR(o, 0.01, 0.1, step_size_up=2, cycle_momentum=False),
-        "OneCycleLR": lambda o: sched.OneCycleLR(o, 0.1, total_steps=9, cycle_momentum=False),
+        "CyclicLR": lambda o: sched.CyclicLR(o, 0.01, 0.1, step_size_up=2),
+        "OneCycleLR": lambda o: sched.OneCycleLR(o, 0.1, total_steps=9),
         "ReduceLROnPlateau": lambda o: sched.ReduceLROnPlateau(o, patience=0),
         "SequentialLR": lambda o: sched.SequentialLR(o, [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)], [2]),
         "ChainedScheduler": lambda o: sched.ChainedScheduler([sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)]),
@@ -117,14 +117,16 @@ def test_every_lr_scheduler(case, name):
     followed, by_hand, rates = start(), start(), []
     optimizer = case.make(followed)
     scheduler = schedulers()[name](optimizer)
+    names = [n for n in ("lr", "momentum", "betas") if n in optimizer.param_groups[0]]
     for _ in range(6):
-        rates.append(optimizer.param_groups[0]["lr"])
+        rates.append({n: optimizer.param_groups[0][n] for n in names})
         drive(case, optimizer, followed)
         scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
-    assert len(set(rates)) > 1
+    assert len({rate["lr"] for rate in rates}) > 1
+    assert name not in ("CyclicLR", "OneCycleLR") or rates[0] != {**rates[2], "lr": rates[0]["lr"]}
     optimizer = case.make(by_hand)
     for rate in rates:
-        optimizer.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0].update(rate)
         drive(case, optimizer, by_hand)
     assert_same(followed, by_hand)
 

@@ -47,7 +47,8 @@ def test_a_refused_group_is_not_half_added(case):
 @pytest.mark.parametrize("case", own("float32_states"))
 def test_states_of_16_bit_parameters_are_float32_and_survive_a_checkpoint(case):
     params = start(torch.bfloat16)
-    optimizer = case.make(params, **({"beta": 0.9} if case.name in ("gclip", "cclip", "normalized_sgd") else {}))
+    weight = {"gclip": "beta", "cclip": "beta", "normalized_sgd": "beta", "sgd": "momentum"}.get(case.name)
+    optimizer = case.make(params, **({weight: 0.9} if weight else {}))
     drive(case, optimizer, params, 3)
     kept = copy.deepcopy(optimizer.state_dict())
     optimizer.load_state_dict(kept)
@@ -130,7 +131,7 @@ def test_a_step_never_waits_for_the_device(case):
         optimizer.step()
     with pytest.raises((RuntimeError, NotImplementedError)):
         robust_norm([params[0]]).item()
-    assert optimizer._steps == 3
+    assert optimizer.tally.steps == 3
 
 
 @pytest.mark.parametrize("case", own("empty_tensors"))

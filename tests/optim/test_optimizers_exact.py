@@ -11,7 +11,9 @@ from references import optimizers as reference
 
 from mindgap.optim import (
     INGD,
+    SGD,
     ACClip,
+    AdamW,
     Ball,
     Box,
     CClip,
@@ -118,10 +120,9 @@ def test_cclip(foreach, beta, clip, kind):
 @pytest.mark.parametrize("bias_correction", [False, True])
 def test_acclip(foreach, alpha, normalized, bias_correction):
     rng, params = fresh()
-    form = "normalized" if normalized else "algorithm"
-    optimizer = ACClip(
-        params, lr=0.1, alpha=alpha, weight_decay=0.0, form=form, bias_correction=bias_correction, foreach=foreach
-    )
+    form = "first_moment" if normalized else "algorithm"
+    settings = {"alpha": alpha, "form": form, "bias_correction": bias_correction, "foreach": foreach}
+    optimizer = ACClip(params, 0.1, eps=1e-5, weight_decay=0.0, clip=None, **settings)
     options = {"normalized": normalized, "bias_correction": bias_correction}
 
     def one(state, g, k):
@@ -131,14 +132,83 @@ def test_acclip(foreach, alpha, normalized, bias_correction):
     assert state["k"] == STEPS
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9])
-@pytest.mark.parametrize("damping", [0.0, 0.5])
-def test_normalized_sgd(beta, damping):
+@pytest.mark.parametrize("foreach", [None, False])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_acclip_second_moment(foreach, factor, beta1, bias_correction):
     rng, params = fresh()
-    optimizer = NormalizedSGD(params, lr=0.1, beta=beta, damping=damping)
+    options = {"factor": factor, "bias_correction": bias_correction, "clip": None, "foreach": foreach}
+    optimizer = ACClip(params, 0.1, (beta1, 0.9), eps=1e-3, weight_decay=0.0, form="second_moment", **options)
 
     def one(state, g, k):
-        return reference.normalized_gd(state, g, 0.1, damping, beta)
+        return reference.acclip_second_moment(
+            state, g, 0.1, beta1, 0.9, 1e-3, two=factor, bias_correction=bias_correction
+        )
+
+    assert_follows(optimizer, params, rng, one, {"m": "momentum", "v": "moment"})
+
+
+@pytest.mark.parametrize("form", ["first_moment", "second_moment", "algorithm"])
+def test_acclip_clips_the_norm_at_the_quantile_of_the_norms_before(form):
+    rng, params = fresh()
+    optimizer, norms = ACClip(params, 0.1, eps=1e-3, weight_decay=0.0, form=form), []
+
+    def one(state, g, k):
+        clipped = reference.norm_clipped(g, reference.quantile_of_last(norms, 0.9))
+        norms.append(float(np.linalg.norm(g)))
+        if form == "second_moment":
+            return reference.acclip_second_moment(state, clipped, 0.1, 0.9, 0.99, 1e-3, two=1.0, bias_correction=True)
+        normalized = form == "first_moment"
+        return reference.acclip(
+            state, clipped, 0.1, 0.9, 0.99, 1.0, 1e-3, normalized=normalized, bias_correction=True
+        )
+
+    second = {"v": "moment"} if form == "second_moment" else {"tau_alpha": "moment"}
+    assert_follows(optimizer, params, rng, one, {"m": "momentum", **second})
+    report = optimizer.report()
+    assert 0.01 < report.clipped < 0.5
+    assert report.median_norm == pytest.approx(np.median(norms), rel=1e-12)
+    assert report.norm_quantiles[1.0] == pytest.approx(max(norms), rel=1e-12)
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+@pytest.mark.parametrize("clip", [None, 2.0, "auto"])
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "nesterov", "dampened"])
+def test_clipping_optimizers_of_torch(foreach, clip, kind):
+    rng, params = fresh()
+    norms = []
+    decay = {"weight_decay": 0.1, "clip": clip, "foreach": foreach}
+    optimizer = {
+        "adamw": lambda: AdamW(params, 0.1, (0.8, 0.9), 1e-3, **decay),
+        "sgd": lambda: SGD(params, 0.1, 0.9, **decay),
+        "nesterov": lambda: SGD(params, 0.1, 0.9, nesterov=True, **decay),
+        "dampened": lambda: SGD(params, 0.1, 0.9, 0.3, **decay),
+    }[kind]()
+
+    def one(state, g, k):
+        level = {"auto": reference.quantile_of_last(norms, 0.9), None: math.inf}.get(clip, clip)
+        norms.append(float(np.linalg.norm(g)))
+        g = reference.norm_clipped(g, level)
+        if kind == "adamw":
+            return reference.adamw(state, g, 0.1, 0.8, 0.9, 1e-3, 0.1)
+        return reference.sgd(state, g, 0.1, 0.9, 0.3 if kind == "dampened" else 0.0, 0.1, kind == "nesterov")
+
+    names = {"m": "exp_avg", "v": "exp_avg_sq"} if kind == "adamw" else {"b": "momentum_buffer"}
+    assert_follows(optimizer, params, rng, one, names)
+    assert optimizer.report().clipped is None if clip is None else 0.01 < optimizer.report().clipped < 1.0
+
+
+@pytest.mark.parametrize("normalize", ["momentum", "gradient"])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+@pytest.mark.parametrize("damping", [0.0, 0.5])
+def test_normalized_sgd(normalize, beta, damping):
+    rng, params = fresh()
+    optimizer = NormalizedSGD(params, lr=0.1, beta=beta, damping=damping, normalize=normalize)
+
+    def one(state, g, k):
+        line = reference.normalized_gd if normalize == "momentum" else reference.normalized_first
+        return line(state, g, 0.1, damping, beta)
 
     assert_follows(optimizer, params, rng, one, {"m": "momentum"} if beta else {})
 
@@ -161,7 +231,7 @@ def test_weight_decay_stands_outside_the_rule():
 
 def test_stochastic_ingd():
     rng, params = fresh()
-    optimizer = StochasticINGD(params, beta=0.9, p=1.0, q=10.0, seed=5)
+    optimizer = StochasticINGD(params, beta=0.9, p=1.0, q=10.0, clip=None, seed=5)
     state = {"x": flat(params)}
     for k in range(1, STEPS + 1):
         g = heavy(rng, 12)
@@ -176,7 +246,7 @@ def test_stochastic_ingd():
 
 def test_stochastic_ingd_couples_weight_decay():
     rng, params = fresh()
-    optimizer = StochasticINGD(params, weight_decay=0.5)
+    optimizer = StochasticINGD(params, weight_decay=0.5, clip=None)
     y, g = flat(params), heavy(rng, 12)
     set_grads(params, g)
     optimizer.step()

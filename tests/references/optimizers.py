@@ -51,6 +51,55 @@ def acclip(state, g, eta, beta1, beta2, alpha, eps, *, normalized=False, bias_co
     return {"x": state["x"] - eta * g_hat, "m": m, "tau_alpha": tau_alpha, "k": k}
 
 
+def acclip_second_moment(state, g, step, beta1, beta2, eps, *, two=2.0, bias_correction=False):
+    """acclip, 3.1: eta_k and tau_k as printed, with momentum; ``two`` is the factor 2. The correction is ours."""
+    k = state.get("k", 0) + 1
+    m = beta1 * state.get("m", np.zeros_like(g)) + (1 - beta1) * g
+    v_k = state.get("v", np.zeros_like(g))
+    v = beta2 * v_k + (1 - beta2) * np.abs(g) ** 2
+    m_used = m
+    if bias_correction:
+        m_used, v_k = m / (1 - beta1**k), g**2 if k == 1 else v_k / (1 - beta2 ** (k - 1))
+    eta = two * step / (eps + np.sqrt(beta2 * v_k))
+    tau = (eps + np.sqrt(beta2 * v_k)) / np.sqrt(1 - beta2)
+    g_hat = np.minimum(tau / np.abs(m_used), 1.0) * m_used
+    return {"x": state["x"] - eta * g_hat, "m": m, "v": v, "k": k}
+
+
+def normalized_first(state, g, eta_n, damping, beta):
+    """thesis, (3.6), the normalised gradients averaged."""
+    m = beta * state.get("m", np.zeros_like(g)) + (1 - beta) * g / (np.linalg.norm(g) + damping)
+    return {"x": state["x"] - eta_n * m, "m": m}
+
+
+def norm_clipped(g, threshold):
+    """The gradient as torch.nn.utils.clip_grad_norm_ leaves it."""
+    return g * min(threshold / (np.linalg.norm(g) + 1e-6), 1.0)
+
+
+def adamw(state, g, eta, beta1, beta2, eps, decay):
+    """Decoupled weight decay regularization, Alg. 2."""
+    k = state.get("k", 0) + 1
+    m = beta1 * state.get("m", np.zeros_like(g)) + (1 - beta1) * g
+    v = beta2 * state.get("v", np.zeros_like(g)) + (1 - beta2) * g**2
+    m_hat, v_hat = m / (1 - beta1**k), v / (1 - beta2**k)
+    x = state["x"] - eta * decay * state["x"] - eta * m_hat / (np.sqrt(v_hat) + eps)
+    return {"x": x, "m": m, "v": v, "k": k}
+
+
+def sgd(state, g, eta, mu, dampening, decay, nesterov):
+    """torch.optim.SGD's documentation, line by line."""
+    g = g + decay * state["x"]
+    b = mu * state["b"] + (1 - dampening) * g if "b" in state else g
+    return {"x": state["x"] - eta * (g + mu * b if nesterov else b), "b": b}
+
+
+def quantile_of_last(norms, q, window=128):
+    """The order statistic of rank ceil(q(n+1)) of the last norms; infinite before the first."""
+    seen = sorted(n for n in norms[-window:] if 0 < n < math.inf)
+    return seen[min(math.ceil(q * (len(seen) + 1)), len(seen)) - 1] if seen else math.inf
+
+
 def normalized_gd(state, g, eta_n, damping, beta):
     """thesis, (3.6), on the momentum."""
     m = beta * state.get("m", np.zeros_like(g)) + (1 - beta) * g

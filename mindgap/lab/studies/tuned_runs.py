@@ -84,13 +84,14 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
     if name == "gclip":
-        return GClip(parameters, lr=lr, tau=tau, beta=0.9)
+        return GClip(parameters, lr=lr, tau=tau, beta=0.9, clip="momentum")
     if name == "cclip":
-        return CClip(parameters, lr=lr, tau=tau / math.sqrt(sum(p.numel() for p in parameters)), beta=0.9)
+        level = tau / math.sqrt(sum(p.numel() for p in parameters))
+        return CClip(parameters, lr=lr, tau=level, beta=0.9, clip="momentum")
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr)
-    form = "normalized" if name == "acclip, normalized" else "algorithm"
-    return ACClip(parameters, lr=lr, betas=(0.9, 0.99), alpha=1.0, eps=1e-5, weight_decay=1e-5, form=form)
+    paper = {"eps": 1e-5, "weight_decay": 1e-5, "bias_correction": False, "clip": None}
+    return ACClip(parameters, lr, form="first_moment" if name == "acclip, normalized" else "algorithm", **paper)
 
 
 def mean_log(losses: Sequence[float]) -> float:

@@ -2,155 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, fail, non_negative, one_of
-from mindgap.base.tensors import blocks, robust_norm, widen
-from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
-from mindgap.rules.clip import clip_adaptive
+from mindgap.base.check import between, fail, non_negative, one_of, positive
+from mindgap.base.tensors import blocks, robust_norm
+from mindgap.optim.coordinates import CoordinateOptimizer
+from mindgap.optim.optimizer import Batch, Options, check_betas, check_clip, check_common, corrected
+from mindgap.rules.clip import clip_adaptive, clip_second_moment
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_, average_power_
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class ACClip(RuleOptimizer):
+FORMS = ("first_moment", "second_moment", "algorithm")
+
+
+class ACClip(CoordinateOptimizer):
     """Adaptive coordinate-wise clipping.
 
-    Symbols: η ``lr``, (β₁, β₂) ``betas``, α ``alpha``, ε ``eps``.
+    Symbols: η ``lr``, (β₁, β₂) ``betas``, α ``alpha``, ε ``eps``, c ``factor``.
 
-    The update (``form="algorithm"``), element by element::
+    All forms average the gradients, element by element: m_k ← β₁·m_{k−1} + (1−β₁)·g_k. Then::
 
-        m_k   ← β₁·m_{k−1} + (1−β₁)·g_k
-        τ_k^α ← β₂·τ_{k−1}^α + (1−β₂)·|g_k|^α
-        ĝ_k   ← min{τ_k/(|m_k|+ε), 1}·m_k
-        x_k   ← Π(x_{k−1} − η_k·ĝ_k)
+        form="first_moment"    τ_k^α ← β₂·τ_{k−1}^α + (1−β₂)·|g_k|^α
+                               x_k ← Π(x_{k−1} − η·min{τ_k/(|m_k|+ε), 1}·m_k/(τ_k+ε))
+        form="second_moment"   d_k = ε + √(β₂·v_{k−1}),  v_k ← β₂·v_{k−1} + (1−β₂)·g_k²
+                               x_k ← Π(x_{k−1} − c·η/d_k·min{d_k/(√(1−β₂)·|m_k|), 1}·m_k)
+        form="algorithm"       as first_moment, with x_k ← Π(x_{k−1} − η·min{τ_k/(|m_k|+ε), 1}·m_k)
 
-    With ``form="normalized"`` the last line is x_k ← Π(x_{k−1} − η_k·ĝ_k/(τ_k+ε)): the step of section 3.1 of acclip,
-    η_k inversely proportional to the moment, which does not scale with the gradient. The published BERT setting
-    (lr 1e-4) has the size of that form; Algorithm 1's steps are proportional to the gradient.
+    ``"algorithm"`` is Algorithm 1 of the thesis: its steps are proportional to the gradient, so that lr has the scale
+    of SGD's. ``"second_moment"`` with ``factor=2`` is section 3.1 of acclip, where β₁ = 0. The steps of the two moment
+    forms do not scale with the gradient: lr has the scale of AdamW's.
+
+    Both papers let the current gradient enter its own threshold and the average unclipped. Here the gradient's norm is
+    clipped first (``clip="auto"``); ``clip=None`` is the papers' order.
 
     Args:
         params: parameters, or groups of them with their own settings.
-        lr: step size, a number or a 0-dim tensor.
+        lr: step size, a number or a tensor with one element; None gives 1e-3, and with ``form="algorithm"`` an error.
         betas: weights of the two averages, each in [0, 1).
-        alpha: order of the moment, in (0, 2]; 1 is the paper's choice.
-        eps: added to |m|, zero or positive, in the unit of a gradient entry.
+        alpha: order of the moment, in (0, 2]; 1 is the paper's choice. ``"second_moment"`` has order 2.
+        eps: zero or positive, in the unit of a gradient entry; the paper has 1e-5.
         weight_decay: decoupled (as in BERT's training): x is also multiplied by 1 − η·w, outside the clipping.
-        form: ``"algorithm"`` (Algorithm 1 to the letter) or ``"normalized"``.
-        bias_correction: divide m by 1−β₁^k and τ^α by 1−β₂^k before clipping (not in the paper), k counted for each
-            parameter.
-        project: projection onto a set after each step, such as ``Ball`` or ``Box``.
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
-        track: count clipped coordinates and norms at every step for ``report()``.
-        maximize: ascend.
-        foreach: False for the plain loop over tensors.
-        fused: one pass over memory; None picks it where it can be used.
+        form: ``"first_moment"``, ``"second_moment"`` or ``"algorithm"``.
+        factor: c, for ``"second_moment"``; the paper has 2, and 1 gives AdamW's step where nothing is clipped.
+        bias_correction: divide the averages by 1−β^k, with k counted for each parameter (not in the paper). With
+            ``"second_moment"``, whose v knows nothing at k = 1, g_1² stands for v_0.
+        clip: threshold of the gradient's norm over all parameters, before anything else: ``"auto"`` (the 0.9 quantile
+            of the last 128 norms, see ``mindgap.optim.norms``), a number, or None.
+        track: count clipped coordinates and take the update's norm at every step, for ``report()``.
+        options: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
         RuleError: names the argument, the rule and the value.
 
     Example:
         >>> x = torch.tensor([1.0], requires_grad=True)
-        >>> optimizer = ACClip([x], lr=1.0, weight_decay=0.0, eps=0.0)
+        >>> optimizer = ACClip([x], lr=1.0, weight_decay=0.0, eps=0.0, form="algorithm", bias_correction=False)
         >>> (2 * x).sum().backward()
         >>> optimizer.step()                # τ = 0.01·2 is below m = 0.1·2, so the step is 0.02
         >>> x.detach()
         tensor([0.9800])
 
     Source:
-        thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip), and 3.1 for the normalised form.
+        thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip); acclip, 3.1 and thesis, 7.2.1 for the second moment.
 
     Differs from the paper:
-        Weight decay is decoupled; the paper names its value and not its place.
+        Weight decay is decoupled; the paper names its value and not its place. Momentum in 3.1 is an addition.
     """
 
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 1e-4,
+        lr: float | Tensor | None = None,
         betas: tuple[float, float] = (0.9, 0.99),
         alpha: float = 1.0,
-        eps: float = 1e-5,
-        weight_decay: float = 1e-5,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
         *,
-        form: str = "algorithm",
-        bias_correction: bool = False,
-        project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
+        form: str = "first_moment",
+        factor: float = 1.0,
+        bias_correction: bool = True,
+        clip: float | str | None = "auto",
         track: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
+        **options: Unpack[Options],
     ) -> None:
+        one_of("form", form, FORMS)
+        if lr is None:
+            if form == "algorithm":
+                rule = "must be given with form='algorithm': its steps are proportional to the gradient, so lr has the"
+                fail("lr", rule + " scale of SGD's (0.1 to 10 for networks), not of AdamW's", lr)
+            lr = 1e-3
+        self._norm_clip = check_clip(clip)
+        self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params,
-            {**settings, "form": form, "bias_correction": bias_correction},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-            project=project,
-            track=track,
-        )
+        own = {"form": form, "factor": factor, "bias_correction": bias_correction}
+        super().__init__(params, {**settings, **own}, track=track, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
-        if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
-            fail("betas", "must be a pair of numbers", group["betas"])
-        for i, beta in enumerate(group["betas"], start=1):
-            between(f"betas[{i - 1}]", beta, 0, 1, ends="[)")
+        check_betas(group["betas"])
         between("alpha", group["alpha"], 0, 2, ends="(]")
         non_negative("eps", group["eps"])
-        one_of("form", group["form"], ("algorithm", "normalized"))
+        one_of("form", group["form"], FORMS)
+        positive("factor", group["factor"])
+        one_of("bias_correction", group["bias_correction"], (False, True))
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        if self._track:
-            return FusedRecord(refusal="track=True counts coordinates")
-        if group["bias_correction"]:
-            return FusedRecord(refusal="bias_correction counts steps for each parameter")
+        reasons = {
+            "clip has no kernel": self._norm_clip is not None,
+            "form='second_moment' has no kernel": group["form"] == "second_moment",
+            "bias_correction counts steps for each parameter": group["bias_correction"],
+        }
+        reason = next((text for text, holds in reasons.items() if holds), self._refusal())
+        if reason is not None:
+            return FusedRecord(refusal=reason)
         beta1, beta2 = group["betas"]
         numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in ("alpha", "eps", "form")}}
         return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"))
 
     def _update(self, batches: list[Batch]) -> None:
-        counts: list[Tensor] = []
-        seen: list[Tensor] = []
-        moved: list[Tensor] = []
-        for batch in batches:
-            group, lr = batch.group, batch.group["lr"]
-            (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
-            shrink = lr * group["weight_decay"] if group["weight_decay"] else 0.0
-            normalized = group["form"] == "normalized"
-            lists = [batch.params, batch.grads, self._states(batch, "momentum"), self._states(batch, "moment")]
-            for k, (p, g, m, v) in self._blocks(batch, lists):
-                average_(m, g, beta1, batch.sign)
-                average_power_(v, [widen(t) for t in g], beta2, alpha)
-                if k:
-                    m = torch._foreach_div(m, 1.0 - beta1**k)
-                    v = torch._foreach_div(v, 1.0 - beta2**k)
-                clipped, factors = clip_adaptive(m, v, alpha, eps, normalized=normalized)
-                if self._track:
-                    counts.append(torch.stack([(f < 1).sum() for f in factors]).sum())
-                    seen.append(robust_norm(m, wide=True))
-                    moved.append(robust_norm(clipped, wide=True) * lr)
-                del factors
-                descend_(p, clipped, lr, shrink)
-        if self._track:
-            self._note_coordinates(batches, counts, seen, moved)
+        with self._counting(batches) as count:
+            for batch in batches:
+                lists = [batch.params, batch.grads, self._states(batch, "momentum"), self._states(batch, "moment")]
+                if batch.group["bias_correction"]:
+                    rows = self._by_count(batch, *lists)
+                else:
+                    rows = ((None, block) for block in blocks(*lists, single=batch.single))
+                for k, (p, g, m, v) in rows:
+                    updates, clipped = self._directions(batch, k, batch.scaled(g), m, v)
+                    if self._track:
+                        count(clipped, robust_norm(updates, wide=True) * batch.lr)
+                    descend_(p, updates, batch.lr, batch.shrink)
 
-    def _blocks(self, batch: Batch, lists: list[list[Tensor]]) -> Any:
-        """Blocks with the step count of the bias correction, 0 without it; with it one parameter at a time."""
-        if not batch.group["bias_correction"]:
-            for block in blocks(*lists, single=batch.single):
-                yield 0, block
-            return
-        for owner, *row in zip(batch.owners, *lists):
-            state = self.state[owner]
-            state["step"] = state.get("step", torch.tensor(0.0)) + 1.0
-            for block in blocks(*([t] for t in row)):
-                yield float(state["step"]), block
+    def _directions(
+        self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        """The step of a block divided by −η, and where it was clipped (computed only if asked for)."""
+        group = batch.group
+        (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
+        average_(m, g, beta1, batch.sign)
+        second = group["form"] == "second_moment"
+        if second:
+            before = _first(k, v, g, beta2) if k is not None else [t.clone() for t in v]
+            average_power_(v, g, beta2, 2.0)
+        else:
+            average_power_(v, g, beta2, alpha)
+        if k is not None:
+            m = corrected(m, beta1, k)
+            v = v if second else corrected(v, beta2, k)
+        if second:
+            updates, quotients = clip_second_moment(m, before, beta2, eps)
+            bound = (1.0 - beta2) ** -0.5
+            clipped = lambda: [q.abs() > bound for q in quotients]  # noqa: E731
+            if group["factor"] != 1.0:
+                torch._foreach_mul_(updates, group["factor"])
+            return updates, clipped
+        updates, factors = clip_adaptive(m, v, alpha, eps, normalized=group["form"] == "first_moment")
+        return updates, lambda: [f < 1 for f in factors]
+
+
+def _first(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) -> list[Tensor]:
+    """v/(1−β₂^(k−1)), and g² at k = 1."""
+    if isinstance(k, Tensor):
+        divisor = torch.where(k == 1, torch.ones_like(k), 1.0 - beta2 ** (k - 1)).to(v[0].dtype)
+        return [torch.where(k == 1, t.square(), s / divisor) for s, t in zip(v, g)]
+    return [t.square() for t in g] if k == 1 else corrected(v, beta2, k - 1)

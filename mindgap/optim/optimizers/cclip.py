@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, positive
 from mindgap.base.tensors import blocks, placed, robust_norm, widen
-from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
+from mindgap.optim.coordinates import CoordinateOptimizer
+from mindgap.optim.optimizer import Batch, Options, check_common
+from mindgap.optim.scaled import ORDERS
 from mindgap.rules.clip import clip_coordinates
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_
+from mindgap.rules.moments import average_, follow_median_
 from mindgap.rules.schedule import value_at
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class CClip(RuleOptimizer):
+#: With ``tau="auto"`` the threshold is this multiple of the running median of |g|: the 0.9 quantile of a normal law.
+ABOVE_MEDIAN = 2.44
+#: Step of the running median, in logarithms, after the first steps.
+MEDIAN_STEP = 0.05
+
+
+class CClip(CoordinateOptimizer):
     """Gradient descent with coordinate-wise clipping, with or without momentum.
 
     Symbols: η ``lr``, τ_k ``tau``, β₁ ``beta``, k the step's number, from 1.
 
-    The update (``clip="momentum"``; Alg. 1 of acclip), element by element::
+    The update (``clip="gradient"``), element by element::
+
+        m_k ← β₁·m_{k−1} + (1−β₁)·min{τ_k/|g_k|, 1}·g_k
+        x_k ← Π(x_{k−1} − η_k·m_k)
+
+    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge gradient stays::
 
         m_k ← β₁·m_{k−1} + (1−β₁)·g_k
-        ĝ_k ← min{τ_k/|m_k|, 1}·m_k
-        x_k ← Π(x_{k−1} − η_k·ĝ_k)
+        x_k ← Π(x_{k−1} − η_k·min{τ_k/|m_k|, 1}·m_k)
 
     Args:
         params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``, ``weight_decay``, ``maximize``.
-        lr: step size, a number or a 0-dim tensor.
-        tau: threshold in the unit of a gradient entry: a number; for a group, a list with one tensor (or number) a
-            parameter, of the parameter's shape; a dict from parameter to such; or a function of k that returns a
-            number or such a list (a function is not kept in ``state_dict``).
-        beta: momentum in [0, 1).
-        clip: ``"momentum"`` (Alg. 1), or ``"gradient"``: clip g_k first and average the clipped gradients.
+        lr: step size, a number or a tensor with one element.
+        tau: threshold in the unit of a gradient entry: a number; for a group, a list with one tensor (or number) per
+            parameter, of the parameter's shape; a dict from parameter to such; a function of k that returns a number or
+            such a list (a function is not kept in ``state_dict``); or ``"auto"``: 2.44 times the running median of |g|
+            in each coordinate, zeros left out (for a normal law its 0.9 quantile). The median costs one state per
+            parameter. It moves by 2.5 % per step, whatever the size of a spike; for a normal law its standard deviation
+            is 12 % and its bias below 2 %.
+        beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
+        clip: what is clipped, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w, outside the clipping.
-        project: projection onto a set after each step, such as ``Ball`` or ``Box``.
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
-        track: count clipped coordinates and norms at every step for ``report()``.
-        maximize: ascend.
-        foreach: False for the plain loop over tensors.
-        fused: one pass over memory; None picks it where it can be used.
+        track: count clipped coordinates and take the update's norm at every step, for ``report()``.
+        options: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
         RuleError: names the argument, the rule and the value.
@@ -63,6 +76,8 @@ class CClip(RuleOptimizer):
         An infinite entry is clipped to ±τ, the limit of the formula.
     """
 
+    _counts_as = "share"
+
     def __init__(
         self,
         params: Any,
@@ -70,73 +85,70 @@ class CClip(RuleOptimizer):
         tau: Any,
         *,
         beta: float = 0.0,
-        clip: str = "momentum",
+        clip: str = "gradient",
         weight_decay: float = 0.0,
-        project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
         track: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._clip = one_of("clip", clip, ("momentum", "gradient"))
-        super().__init__(
-            params,
-            {"lr": lr, "tau": tau, "beta": beta, "weight_decay": weight_decay},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-            project=project,
-            track=track,
-        )
+        self._clip = one_of("clip", clip, ORDERS)
+        settings = {"lr": lr, "tau": tau, "momentum": beta, "weight_decay": weight_decay}
+        super().__init__(params, settings, track=track, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
-        between("beta", group["beta"], 0, 1, ends="[)")
-        if not callable(group["tau"]):
+        between("beta", group["momentum"], 0, 1, ends="[)")
+        if isinstance(group["tau"], str) and group["tau"] == "auto":
+            if self._clip == "momentum":
+                fail("tau", "must not be 'auto' with clip='momentum'", group["tau"])
+        elif not callable(group["tau"]):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        if self._track:
-            return FusedRecord(refusal="track=True counts coordinates")
-        if not isinstance(group["tau"], (int, float)):
-            return FusedRecord(refusal="tau is not a number")
-        numbers = {"beta": group["beta"], "level": group["tau"], "order": self._clip}
-        return FusedRecord.of("coordinate", group, numbers, states=("momentum",) if group["beta"] else ())
+        reason = self._refusal() if isinstance(group["tau"], (int, float)) else "tau is not a number"
+        if reason is not None:
+            return FusedRecord(refusal=reason)
+        beta = group["momentum"]
+        numbers = {"beta": beta, "level": group["tau"], "order": self._clip}
+        return FusedRecord.of("coordinate", group, numbers, states=("momentum",) if beta else ())
 
     def _update(self, batches: list[Batch]) -> None:
-        counts: list[Tensor] = []
-        seen: list[Tensor] = []
-        moved: list[Tensor] = []
-        for batch in batches:
-            group, beta, lr = batch.group, batch.group["beta"], batch.group["lr"]
-            shrink = lr * group["weight_decay"] if group["weight_decay"] else 0.0
-            memory = self._states(batch, "momentum") if beta else batch.grads
-            # A bare gradient is clipped symmetrically, so its sign may be put in afterwards.
-            sign = 1.0 if beta else batch.sign
-            tau = self._thresholds(batch)
-            lists = [batch.params, batch.grads, memory] + ([tau] if isinstance(tau, list) else [])
-            for p, g, m, *rest in blocks(*lists, single=batch.single):
-                t = rest[0] if rest else tau
-                if beta and self._clip == "momentum":
-                    average_(m, g, beta, batch.sign)
-                source = [widen(s) for s in (g if not beta or self._clip == "gradient" else m)]
-                clipped = clip_coordinates(source, t)
-                if self._track:
-                    counts.append(torch.stack([(c != s).sum() for c, s in zip(clipped, source)]).sum())
-                    seen.append(robust_norm(source, wide=True))
-                if beta and self._clip == "gradient":
-                    average_(m, clipped, beta, batch.sign)
-                    clipped = list(torch._foreach_mul(m, 1.0))
-                if self._track:
-                    moved.append(robust_norm(clipped, wide=True) * lr)
-                descend_(p, clipped, sign * lr, shrink)
-        if self._track:
-            self._note_coordinates(batches, counts, seen, moved)
+        taus = [self._thresholds(batch) for batch in batches]
+        with self._counting(batches) as count:
+            for batch, tau in zip(batches, taus):
+                beta = batch.group["momentum"]
+                memory = self._states(batch, "momentum") if beta else batch.grads
+                # A bare gradient is clipped symmetrically, so its sign may be put in afterwards.
+                lr = batch.lr if beta else batch.sign * batch.lr
+                lists = [batch.params, batch.grads, memory] + ([tau] if isinstance(tau, list) else [])
+                for p, g, m, *rest in blocks(*lists, single=batch.single):
+                    t = rest[0] if rest else tau
+                    if beta and self._clip == "momentum":
+                        average_(m, batch.scaled(g), beta, batch.sign)
+                        source = [widen(s) for s in m]
+                    else:
+                        source = batch.scaled(g)
+                    if self._is_auto(batch):
+                        level, t = t, torch._foreach_mul(t, ABOVE_MEDIAN)
+                        # A coordinate without a median has none to compare with: its first gradient passes.
+                        t = [torch.where(s == 0, torch.inf, s) for s in t]
+                        follow_median_(level, source, max(MEDIAN_STEP, 1.0 / batch.k))
+                    clipped = updates = clip_coordinates(source, t)
+                    if beta and self._clip == "gradient":
+                        average_(m, clipped, beta, batch.sign)
+                        updates = list(torch._foreach_mul(m, 1.0))
+                    if self._track:
+                        length = robust_norm(updates, wide=True) * batch.lr
+                        count(lambda c=clipped, s=source: [a != b for a, b in zip(c, s)], length)
+                    descend_(p, updates, lr, batch.shrink)
+
+    @staticmethod
+    def _is_auto(batch: Batch) -> bool:
+        return isinstance(batch.group["tau"], str)
 
     def _thresholds(self, batch: Batch) -> Any:
         """A number or 0-dim tensor, or one tensor of the parameter's shape for each of the batch's parameters."""
+        if self._is_auto(batch):
+            return self._states(batch, "median")
         tau = value_at(batch.group["tau"], batch.k)
         if callable(batch.group["tau"]):
             tau = aligned_thresholds(tau, batch.group["params"], values=False)
@@ -156,7 +168,7 @@ class CClip(RuleOptimizer):
 
 
 def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -> Any:
-    """Thresholds in one form: a number, a 0-dim tensor, or a list with one entry a parameter.
+    """Thresholds in one form: a number, a 0-dim tensor, or a list with one entry per parameter.
 
     Args:
         tau: as the user gave them.
@@ -170,7 +182,7 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
     """
     if isinstance(tau, Tensor) and tau.dim():
         if len(params) != 1:
-            fail("tau", f"must be a list with one tensor a parameter ({len(params)} of them)", tuple(tau.shape))
+            fail("tau", f"must be a list with one tensor per parameter ({len(params)} of them)", tuple(tau.shape))
         tau = [tau]
     if isinstance(tau, Mapping):
         by_id = {id(key): value for key, value in tau.items()}
@@ -192,5 +204,7 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
 def _positive_entry(entry: Any, values: bool) -> None:
     if not isinstance(entry, Tensor):
         positive("tau", entry, finite=False)
+    elif not entry.is_floating_point():
+        fail("tau", "must be real numbers", entry.dtype)
     elif values and entry.numel() and not bool((entry > 0).all()):
         fail("tau", "must be positive in every coordinate", float(entry.min()))

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, one_of, positive
-from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer, check_common, positive_at
-from mindgap.optim.scaled import scaled_update
+from mindgap.base.check import one_of, positive
+from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
+from mindgap.optim.optimizer import Batch, Options, positive_at
+from mindgap.optim.scaled import ORDERS, ScaledOptimizer
 from mindgap.rules.clip import clip_coefficient
 from mindgap.rules.fused.plan import FusedRecord
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class GClip(RuleOptimizer):
+
+class GClip(ScaledOptimizer):
     """Gradient descent with global clipping, with or without momentum.
 
     Symbols: η ``lr``, τ_k ``tau``, β₁ ``beta``, k the step's number, from 1.
 
-    The update (``clip="momentum"``; Alg. 1 of acclip)::
+    The update (``clip="gradient"``), which a single huge gradient moves by at most (1−β₁)·τ_k::
+
+        m_k ← β₁·m_{k−1} + (1−β₁)·min{τ_k/‖g_k‖, 1}·g_k
+        x_k ← Π(x_{k−1} − η_k·m_k)
+
+    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge gradient stays::
 
         m_k ← β₁·m_{k−1} + (1−β₁)·g_k
-        ĝ_k ← min{τ_k/‖m_k‖, 1}·m_k
-        x_k ← Π(x_{k−1} − η_k·ĝ_k)
+        x_k ← Π(x_{k−1} − η_k·min{τ_k/‖m_k‖, 1}·m_k)
 
-    With ``clip="gradient"`` g_k is clipped first and m averages the clipped gradients. At β₁ = 0 both are (GClip).
+    At β₁ = 0 both are (GClip).
 
     Args:
         params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``, ``weight_decay``, ``maximize``.
-        lr: step size, a number or a 0-dim tensor.
-        tau: threshold in the unit of the gradient's norm: a number, or a function of k (not kept in ``state_dict``).
-        beta: momentum in [0, 1).
-        clip: ``"momentum"`` or ``"gradient"``.
+        lr: step size, a number or a tensor with one element.
+        tau: threshold in the unit of the gradient's norm: a number; a function of k (not kept in ``state_dict``); or
+            ``"auto"``: the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``.
+        beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
+        clip: what is clipped, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w, outside the clipping.
         scope: norm over ``"all"`` parameters (the theory's), over each ``"group"``, or over each ``"tensor"``.
-        project: projection onto a set after each step: a function that changes a list of tensors in place, such as
-            ``Ball`` or ``Box`` (proj-GClip).
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
-        maximize: ascend.
-        foreach: False for the plain loop over tensors.
-        fused: one pass over memory; None picks it where it can be used.
+        options: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
         RuleError: names the argument, the rule and the value.
@@ -62,47 +66,49 @@ class GClip(RuleOptimizer):
         self,
         params: Any,
         lr: float | Tensor,
-        tau: float | Callable[[int], float],
+        tau: float | str | Callable[[int], float],
         *,
         beta: float = 0.0,
-        clip: str = "momentum",
+        clip: str = "gradient",
         weight_decay: float = 0.0,
         scope: str = "all",
-        project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._scope = one_of("scope", scope, SCOPES)
-        self._clip = one_of("clip", clip, ("momentum", "gradient"))
-        super().__init__(
-            params,
-            {"lr": lr, "tau": tau, "beta": beta, "weight_decay": weight_decay},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-            project=project,
-            track=False,
-        )
+        settings = {"lr": lr, "tau": tau, "weight_decay": weight_decay}
+        one_of("clip", clip, ORDERS)
+        super().__init__(params, settings, beta=beta, order=clip, scope=scope, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_common(group)
-        if not callable(group["tau"]):
+        super()._check_group(group)
+        if not callable(group["tau"]) and group["tau"] != "auto":
             positive("tau", group["tau"], finite=False)
-        between("beta", group["beta"], 0, 1, ends="[)")
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        level = positive_at("tau", group["tau"], group["k"] + 1)
-        numbers = {"beta": group["beta"], "kind": "clip", "level": level, "order": self._clip}
-        states = ("momentum",) if group["beta"] else ()
-        return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope)
+        if group["tau"] == "auto":
+            return FusedRecord(refusal="tau='auto' has no kernel")
+        return self._scaled_record(group, "clip", positive_at("tau", group["tau"], group["k"] + 1))
 
     def _update(self, batches: list[Batch]) -> None:
-        taus = [positive_at("tau", batch.group["tau"], batch.k) for batch in batches]
-        on_gradient = self._clip == "gradient"
-        applied = scaled_update(self, batches, clip_coefficient, taus, scope=self._scope, on_gradient=on_gradient)
-        flags = [(norm > tau).double().mean() for (norm, _), tau in zip(applied, taus)]
-        share = flags[0] if len(flags) == 1 else torch.stack([f.to(flags[0].device) for f in flags]).mean()
-        self._note(share=share)
+        groups = [batch.group for batch in batches]
+        taus = [g if g["tau"] == "auto" else positive_at("tau", g["tau"], b.k) for g, b in zip(groups, batches)]
+        shares: list[Tensor] = []
+
+        def coefficient(norm: Tensor, tau: Any) -> Tensor:
+            tau = self._followed(tau, norm) if isinstance(tau, dict) else tau
+            shares.append((norm > tau).double().mean())
+            return clip_coefficient(norm, tau)
+
+        self._scaled_update(batches, coefficient, taus)
+        if shares:
+            self._note(share=torch.stack([s.to(shares[0].device) for s in shares]).mean())
+
+    @torch._disable_dynamo
+    def _followed(self, group: dict[str, Any], norm: Tensor) -> Tensor:
+        """The running quantile before this step's norm, which enters it afterwards."""
+        window = group.get("tau_norms")
+        if window is None or window.shape[:-1] != norm.shape:
+            window = new_window(norm.device, *norm.shape)
+        window = group["tau_norms"] = window.to(norm.device)
+        threshold = running_quantile(window, QUANTILE)
+        push_(window, norm)
+        return threshold

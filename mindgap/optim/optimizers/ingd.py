@@ -124,7 +124,7 @@ class INGD(RuleOptimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        check_lr("delta", delta)
+        check_lr("delta", delta, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
         if inner is None:
@@ -132,6 +132,7 @@ class INGD(RuleOptimizer):
         whole("inner", inner, least=1)
         whole("seed", seed)
         settings = {"lr": delta, "epsilon": epsilon, "lipschitz": lipschitz, "inner": inner, "seed": seed}
+        settings["momentum"] = 0.0  # OneCycleLR and CyclicLR look for it; nothing here reads it
         found = {"outcome": "new", "norm": math.inf, "calls": 0, "inner_steps": 0, "draws": 0}
         super().__init__(
             params,
@@ -140,8 +141,6 @@ class INGD(RuleOptimizer):
             foreach=foreach,
             fused=fused,
             nonfinite=nonfinite,
-            project=None,
-            track=False,
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -177,7 +176,7 @@ class INGD(RuleOptimizer):
         if closure is None:
             if all(float(group["lr"]) == 0.0 for group in self.param_groups):
                 # torch.distributed.checkpoint makes states exist by a step of length 0 without a closure.
-                self._allocate(self._begin())
+                self._allocate(self._begin() or [])
                 return None
             fail("closure", "must be given (INGD needs values of f; GradScaler.step takes none)", None)
         if head["outcome"] == "certified":

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from mindgap.base.check import between, non_negative, one_of
-from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer, check_common
-from mindgap.optim.scaled import scaled_update
+from mindgap.base.check import non_negative, one_of
+from mindgap.optim.optimizer import Batch, Options
+from mindgap.optim.scaled import ORDERS, ScaledOptimizer
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.normalize import normalize_coefficient
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class NormalizedSGD(RuleOptimizer):
+
+class NormalizedSGD(ScaledOptimizer):
     """Normalised gradient descent, with or without momentum.
 
     Symbols: η_n ``lr``, β of (3.6) ``damping``; the momentum's weight is ``beta``.
 
-    The update::
+    The update (``normalize="gradient"``), in which a huge gradient counts no more than any other::
+
+        m_k ← beta·m_{k−1} + (1−beta)·g_k/(‖g_k‖ + damping)
+        x_k ← Π(x_{k−1} − η_n·m_k)
+
+    With ``normalize="momentum"``::
 
         m_k ← beta·m_{k−1} + (1−beta)·g_k
         x_k ← Π(x_{k−1} − η_n/(‖m_k‖ + damping)·m_k)
 
     Args:
         params: parameters, or groups of them with their own ``lr``, ``beta``, ``damping``, ``weight_decay``.
-        lr: length of a step (for damping 0), a number or a 0-dim tensor.
-        beta: momentum in [0, 1).
+        lr: length of a step (for damping 0 and beta 0), a number or a tensor with one element.
+        beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
         damping: added to the norm, zero or positive.
+        normalize: what is normalised, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w.
         scope: norm over ``"all"`` parameters, over each ``"group"``, or over each ``"tensor"``.
-        project: projection onto a set after each step, such as ``Ball`` or ``Box``.
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
-        maximize: ascend.
-        foreach: False for the plain loop over tensors.
-        fused: one pass over memory; None picks it where it can be used.
+        options: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
         RuleError: names the argument, the rule and the value.
@@ -50,10 +54,10 @@ class NormalizedSGD(RuleOptimizer):
         tensor([2.4000, 3.2000])
 
     Source:
-        thesis, (3.6).
+        thesis, (3.6), which has no momentum: ``beta=0``.
 
     Differs from the paper:
-        Momentum is an addition; ``beta=0`` is (3.6). At a zero gradient with damping 0 nothing moves.
+        Momentum is an addition. At a zero gradient with damping 0 nothing moves.
     """
 
     def __init__(
@@ -63,36 +67,21 @@ class NormalizedSGD(RuleOptimizer):
         *,
         beta: float = 0.0,
         damping: float = 0.0,
+        normalize: str = "gradient",
         weight_decay: float = 0.0,
         scope: str = "all",
-        project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._scope = one_of("scope", scope, SCOPES)
-        super().__init__(
-            params,
-            {"lr": lr, "beta": beta, "damping": damping, "weight_decay": weight_decay},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-            project=project,
-            track=False,
-        )
+        settings = {"lr": lr, "damping": damping, "weight_decay": weight_decay}
+        one_of("normalize", normalize, ORDERS)
+        super().__init__(params, settings, beta=beta, order=normalize, scope=scope, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_common(group)
-        between("beta", group["beta"], 0, 1, ends="[)")
+        super()._check_group(group)
         non_negative("damping", group["damping"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        numbers = {"beta": group["beta"], "kind": "normalize", "level": group["damping"], "order": "momentum"}
-        states = ("momentum",) if group["beta"] else ()
-        return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope)
+        return self._scaled_record(group, "normalize", group["damping"])
 
     def _update(self, batches: list[Batch]) -> None:
-        dampings = [batch.group["damping"] for batch in batches]
-        scaled_update(self, batches, normalize_coefficient, dampings, scope=self._scope, on_gradient=False)
+        self._scaled_update(batches, normalize_coefficient, [batch.group["damping"] for batch in batches])

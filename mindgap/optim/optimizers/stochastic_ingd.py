@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.tensors import blocks, robust_norm, widen
-from mindgap.optim.optimizer import Batch, RuleOptimizer, check_common
+from mindgap.optim.norms import scoped_norms
+from mindgap.optim.optimizer import Batch, RuleOptimizer, check_clip, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import interpolated_coefficient
@@ -29,7 +30,7 @@ class StochasticINGD(RuleOptimizer):
 
     The model's parameters stand at y while gradients are taken and at x for evaluation: call ``eval()`` before
     evaluating or saving the model and ``train()`` before going on, beside the model's own. x lives in the state. One
-    number is drawn a step, from (``seed``, k), so that all processes of a distributed run draw the same.
+    number is drawn per step, from (``seed``, k), so that all processes of a distributed run draw the same.
 
     Args:
         params: parameters, or groups of them with their own ``beta``, ``p``, ``q``, ``weight_decay``, ``lr``.
@@ -38,11 +39,10 @@ class StochasticINGD(RuleOptimizer):
         q: added to it, zero or positive; p and q are not both zero.
         lr: factor on every step, for schedulers; 1 is the algorithm.
         weight_decay: w, coupled: w·y is added to the gradient (the thesis' experiment has 5e-4).
+        clip: threshold of the gradient's norm before it enters m: ``"auto"`` (the 0.9 quantile of the last 128 norms),
+            a number, or None, as the thesis has it.
         seed: of the draws.
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``; see ``RuleOptimizer``.
-        maximize: ascend.
-        foreach: False for the plain loop over tensors.
-        fused: one pass over memory; None picks it where it can be used.
+        nonfinite, spike_guard, maximize, foreach, fused: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
         RuleError: names the argument, the rule and the value; ``step`` raises it between ``eval()`` and ``train()``.
@@ -73,14 +73,17 @@ class StochasticINGD(RuleOptimizer):
         *,
         lr: float | Tensor = 1.0,
         weight_decay: float = 0.0,
+        clip: float | str | None = "auto",
         seed: int = 0,
         nonfinite: str = "propagate",
+        spike_guard: str | None = None,
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
         whole("seed", seed)
-        settings = {"lr": lr, "beta": beta, "p": p, "q": q, "weight_decay": weight_decay}
+        self._norm_clip = check_clip(clip)
+        settings = {"lr": lr, "momentum": beta, "p": p, "q": q, "weight_decay": weight_decay}
         super().__init__(
             params,
             {**settings, "seed": seed, "training": True},
@@ -88,13 +91,12 @@ class StochasticINGD(RuleOptimizer):
             foreach=foreach,
             fused=fused,
             nonfinite=nonfinite,
-            project=None,
-            track=False,
+            spike_guard=spike_guard,
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
-        between("beta", group["beta"], 0, 1, ends="[)")
+        between("beta", group["momentum"], 0, 1, ends="[)")
         non_negative("p", group["p"])
         non_negative("q", group["q"])
         if group["p"] == 0 and group["q"] == 0:
@@ -123,7 +125,9 @@ class StochasticINGD(RuleOptimizer):
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if not group["training"]:
             return FusedRecord(refusal="the parameters stand at x for evaluation")
-        numbers = {**{name: group[name] for name in ("beta", "p", "q", "seed")}, "k": group["k"] + 1}
+        if self._norm_clip is not None or self._spike_guard:
+            return FusedRecord(refusal="clip and spike_guard have no kernel")
+        numbers = {"beta": group["momentum"], **{name: group[name] for name in ("p", "q", "seed")}, "k": group["k"] + 1}
         # The first gradient of a parameter starts its states, outside the kernels.
         return FusedRecord.of("interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",))
 
@@ -132,11 +136,11 @@ class StochasticINGD(RuleOptimizer):
             if not batch.group["training"]:
                 fail("step", "must come after train(): the parameters stand at x for evaluation", "eval()")
             self._average(batch)
-        own = [robust_norm(self._raw_states(batch, "m"), wide=True) for batch in batches]
-        norm = own[0] if len(own) == 1 else robust_norm([n.to(own[0].device) for n in own])
+        raws = [t for batch in batches for t in self._raw_states(batch, "m")]
+        norm = scoped_norms([raws], "all", self._everyone)[2]
         terms = []
-        for batch, length in zip(batches, own):
-            group, lr = batch.group, batch.group["lr"]
+        for batch in batches:
+            group, lr = batch.group, batch.lr
             eta = interpolated_coefficient(norm, group["p"], group["q"])
             eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
             u = self._drawn(batch) if torch.compiler.is_compiling() else unit_draw(group["seed"], batch.k)
@@ -146,8 +150,13 @@ class StochasticINGD(RuleOptimizer):
                 part = u if isinstance(u, float) else u.to(m[0].device, m[0].dtype)
                 torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(step, part)))
                 torch._foreach_sub_(x, step)
-            terms.append((eta, length))
-        self._note(direction=norm, update=terms)
+            if len(batches) > 1:
+                terms.append((eta, robust_norm(self._raw_states(batch, "m"), wide=True)))
+            else:
+                terms.append((eta, norm))
+        if self._norm_clip is None:
+            self._note(direction=norm)
+        self._note(update=terms)
 
     @staticmethod
     @torch._disable_dynamo
@@ -157,20 +166,14 @@ class StochasticINGD(RuleOptimizer):
 
     def _average(self, batch: Batch) -> None:
         """Alg. 3, l. 7, and l. 2 for a parameter's first gradient."""
-        decay, old, new = batch.group["weight_decay"], [], []
-        for i, owner in enumerate(batch.owners):
-            state = self.state[owner]
-            if "x" not in state:
-                self._state(owner, "x").copy_(owner)
-                new.append(i)
-            else:
-                old.append(i)
-            self._state(owner, "m")
-        memory = self._states(batch, "m")
-        for places, beta in ((old, batch.group["beta"]), (new, 0.0)):
+        decay, beta = batch.group["weight_decay"], batch.group["momentum"]
+        for old, places in self._started(batch, "x"):
+            for i in () if old else places:
+                self._state(batch.owners[i], "x").copy_(batch.owners[i])
+            memory = self._states(batch, "m")
             lists = ([values[i] for i in places] for values in (memory, batch.grads, batch.params))
             for m, g, y in blocks(*lists, single=batch.single):
+                g = batch.scaled(g)
                 if decay:
-                    wide = torch._foreach_add([widen(t) for t in g], [widen(t) for t in y], alpha=batch.sign * decay)
-                    g = list(wide)
-                average_(m, g, beta, batch.sign)
+                    g = list(torch._foreach_add(g, [widen(t) for t in y], alpha=batch.sign * decay))
+                average_(m, g, beta if old else 0.0, batch.sign)

@@ -197,7 +197,7 @@ RULES = {
     **{
         f"adaptive_{order}_{form}": Rule(adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last})
         for order, (up, down) in _POWERS.items()
-        for form, last in {"algorithm": whole, "normalized": divided}.items()
+        for form, last in {"algorithm": whole, "first_moment": divided}.items()
     },
 }
 FORMULAS = (same, squared, rooted, blend, held, clipped, moved, whole, divided)

@@ -312,7 +312,7 @@ def adaptive(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
         constants = {"G": _type(job.plan.grad_dtype), "MODE": mode, "LR_AT": read}
         lists = ("param", "grad", "momentum", "moment")
         numbers = (lr, float(job["decay"]), *weights, alpha, 1.0 / alpha, eps)
-        normalized = job["form"] == "normalized"
+        normalized = job["form"] == "first_moment"
         _launch(job, "adaptive", lists, flag, (lr_at,), numbers, NORMALIZED=normalized, **constants)
     return {}
 

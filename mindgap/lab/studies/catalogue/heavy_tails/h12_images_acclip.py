@@ -80,7 +80,9 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[to
         return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr)
-    return ACClip(parameters, lr=lr, weight_decay=0.0, form=settings["optimizer"])
+    form = "first_moment" if settings["optimizer"] == "normalized" else "algorithm"
+    paper = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
+    return ACClip(parameters, lr=lr, form=form, **paper)
 
 
 def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:

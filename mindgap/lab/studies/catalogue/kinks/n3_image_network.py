@@ -47,7 +47,7 @@ def optimizer_of(name: str, parameters: Any, factor: float, seed: int) -> Any:
         return torch.optim.SGD(parameters, lr=0.1 * factor, momentum=0.9, weight_decay=5e-4)
     if name == "adam":
         return torch.optim.Adam(parameters, lr=1e-3 * factor, betas=(0.9, 0.999), eps=1e-3, weight_decay=1e-6)
-    return StochasticINGD(parameters, beta=0.9, p=1.0, q=10.0, lr=factor, weight_decay=5e-4, seed=seed)
+    return StochasticINGD(parameters, beta=0.9, p=1.0, q=10.0, lr=factor, weight_decay=5e-4, clip=None, seed=seed)
 
 
 def loop(trial: Trial) -> Iterator[Row]:

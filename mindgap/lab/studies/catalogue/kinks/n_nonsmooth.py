@@ -186,7 +186,7 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
         "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
         "GClip": lambda p: GClip(p, lr=0.05, tau=0.3),
         "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.1, lipschitz=1.0, inner=50),
-        "StochasticINGD": lambda p: StochasticINGD(p),
+        "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
         "Adam": lambda p: torch.optim.Adam(p, lr=0.02),
         "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),
     }

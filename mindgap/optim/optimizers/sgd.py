@@ -1,0 +1,108 @@
+"""SGD that clips the gradient's norm itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, non_negative, number, one_of
+from mindgap.base.tensors import blocks, widen
+from mindgap.optim.optimizer import Batch, Options, RuleOptimizer, check_clip, check_common
+from mindgap.rules.descend import descend_
+from mindgap.rules.fused.plan import FusedRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class SGD(RuleOptimizer):
+    """``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.SGD`` in one optimizer, with the same numbers.
+
+    Symbols: η ``lr``, μ ``momentum``, d ``dampening``, w ``weight_decay``, c ``clip``.
+
+    The update (m_1 = ĝ_1 + w·x_0 for each parameter)::
+
+        ĝ_k ← min{c/(‖g_k‖ + 10⁻⁶), 1}·g_k                    the norm over all parameters
+        m_k ← μ·m_{k−1} + (1−d)·(ĝ_k + w·x_{k−1})
+        x_k ← x_{k−1} − η·m_k                                  with nesterov: − η·(ĝ_k + w·x_{k−1} + μ·m_k)
+
+    States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can load this one's.
+    Unlike the pair, the step leaves ``p.grad`` as it was.
+
+    Args:
+        params: parameters, or groups of them with their own settings.
+        lr: step size, a number or a tensor with one element.
+        momentum: μ, zero or positive. The sum has the weight 1/(1−μ), not 1 as in GClip: at μ = 0.9 a step with lr 0.1
+            here has the length of one with lr 1 there.
+        dampening: d.
+        weight_decay: w, coupled, outside the clipping.
+        nesterov: needs momentum without dampening.
+        clip: c: a number, ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), or None.
+        options: see ``mindgap.optim.optimizer.Options``.
+
+    Raises:
+        RuleError: names the argument, the rule and the value.
+
+    Example:
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> optimizer = SGD([x], lr=0.1, momentum=0.9, clip=1.0)
+        >>> (x.square().sum() / 2).backward()
+        >>> optimizer.step()
+        >>> x.detach()
+        tensor([2.9400, 3.9200])
+
+    Source:
+        torch's SGD; clipping as in torch.
+    """
+
+    _reports_norm = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        clip: float | str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._norm_clip = check_clip(clip)
+        self._joint = clip is not None
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**settings, "nesterov": nesterov}, **options)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_common(group)
+        non_negative("momentum", group["momentum"])
+        number("dampening", group["dampening"])
+        if one_of("nesterov", group["nesterov"], (False, True)) and (not group["momentum"] or group["dampening"]):
+            fail("nesterov", "needs momentum and no dampening", group["nesterov"])
+
+    def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        return FusedRecord(refusal="SGD has no kernel yet")
+
+    def _update(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            group, mu = batch.group, batch.group["momentum"]
+            rows = self._started(batch, "momentum_buffer") if mu else [(True, list(range(len(batch.owners))))]
+            memory = self._states(batch, "momentum_buffer") if mu else batch.grads
+            for old, places in rows:
+                lists = ([values[i] for i in places] for values in (batch.params, batch.grads, memory))
+                for p, g, m in blocks(*lists, single=batch.single):
+                    # Copies: the updates are overwritten, the gradients must not be.
+                    updates = torch._foreach_mul(batch.scaled(g), batch.sign)
+                    if group["weight_decay"]:
+                        torch._foreach_add_(updates, [widen(t) for t in p], alpha=group["weight_decay"])
+                    if mu:
+                        torch._foreach_mul_(m, mu)
+                        torch._foreach_add_(m, updates, alpha=1.0 - group["dampening"] if old else 1.0)
+                        if group["nesterov"]:
+                            torch._foreach_add_(updates, m, alpha=mu)
+                        else:
+                            updates = torch._foreach_mul(m, 1.0)
+                    descend_(p, updates, batch.lr)

@@ -1,0 +1,157 @@
+"""What an optimizer tells about its steps, and how it counts without waiting for a device."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mindgap.optim.norms import WINDOW
+
+
+@dataclass(frozen=True)
+class Spike:
+    """A gradient whose norm was far outside the running distribution.
+
+    Attributes:
+        step: number of the step, from 1.
+        norm: the gradient's norm.
+        low: 0.1 quantile of the norms before it.
+        high: the norm above which a gradient counts as a spike.
+    """
+
+    step: int
+    norm: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an optimizer did since it was built or its report was last reset.
+
+    Attributes:
+        steps: calls of ``step`` that found a gradient.
+        skipped: steps left out because a gradient was not finite, or was a spike.
+        clipped: share of the steps at which a norm was clipped; with ``scope="tensor"`` share of the tensors, for CClip
+            share of the coordinates. None where the rule does not clip, or would have to count in another pass.
+        direction_norm: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's
+            order was asked for), at the last step.
+        median_norm: median of these norms over the last 128 steps.
+        norm_quantiles: their quantiles at 0.1, 0.5, 0.9 and 1 (the largest), by probability.
+        update_norm: norm of the last change of the parameters, without weight decay and projection; None where it
+            would need another pass over memory and ``track`` is off.
+        clipped_coordinates: share of the coordinates that ACClip clipped; with ``track=True`` only.
+        spikes: what ``spike_guard`` found, the last 64.
+
+    For parameters spread over several processes (DTensor, ZeRO) norms that a rule takes are those of the whole vector;
+    what ``track`` adds is counted over this process's part.
+    """
+
+    steps: int
+    skipped: int
+    clipped: float | None
+    direction_norm: float | None
+    update_norm: float | None
+    median_norm: float | None = None
+    norm_quantiles: dict[float, float] = field(default_factory=dict)
+    clipped_coordinates: float | None = None
+    spikes: tuple[Spike, ...] = ()
+
+
+class Tally:
+    """Counts of one optimizer. Values on a device are kept as tensors and read only for a report."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.skipped = 0
+        # In mappings: torch.compile can follow their entries.
+        self.sums: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        self.norms: deque[Any] = deque(maxlen=WINDOW)
+        self.spikes: deque[Any] = deque(maxlen=64)
+        #: Tensors that kernels count in by themselves.
+        self.device_counts: list[Tensor] = []
+        self.device_skips: Tensor | None = None
+        #: The last norms where a kernel keeps them, oldest first, zeros for none.
+        self.device_norms: Tensor | None = None
+
+    def clear(self) -> None:
+        """Count from zero again; kernels go on counting in the same memory."""
+        for tensor in (*self.device_counts, self.device_skips, self.device_norms):
+            if tensor is not None:
+                tensor.zero_()
+        self.__init__()  # type: ignore[misc]
+
+    def note(
+        self,
+        *,
+        share: Any = None,
+        coordinates: Any = None,
+        tallies: Sequence[Tensor] = (),
+        norms: Tensor | None = None,
+        **last: Any,
+    ) -> None:
+        """Add the shares of this step that were clipped and remember the last norms.
+
+        Args:
+            share: share of this step that was clipped, a number or 0-dim tensor.
+            coordinates: share of its coordinates.
+            tallies: tensors that count the shares in device memory by themselves.
+            norms: a tensor in which a kernel keeps the last norms.
+            last: ``direction`` and ``update`` of this step.
+        """
+        for tally in tallies:
+            if not any(tally is known for known in self.device_counts):
+                self.device_counts.append(tally)
+        for name, value in (("share", share), ("coordinates", coordinates)):
+            if value is not None:
+                self.sums[name] = self.sums[name] + value if name in self.sums else value
+        if norms is not None:
+            self.device_norms = norms
+        elif isinstance(last.get("direction"), (float, Tensor)):
+            self.norms.append(last["direction"])
+        self.last.update(last)
+
+    def report(self) -> Report:
+        """Read everything; waits for the device."""
+        skipped = self.skipped + (0 if self.device_skips is None else int(self.device_skips))
+        done = max(self.steps - skipped, 1)
+        counted = [float(self.sums["share"])] if "share" in self.sums else []
+        counted += [sum(map(float, self.device_counts)) / len(self.device_counts)] if self.device_counts else []
+        last = {name: _as_float(value) for name, value in self.last.items()}
+        norms = np.array([float(n) for n in self.norms])
+        if self.device_norms is not None:
+            kept = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
+            norms = np.concatenate([norms, kept[kept > 0]])[-WINDOW:]
+        norms = norms[np.isfinite(norms)]
+        levels = (0.1, 0.5, 0.9, 1.0)
+        quantiles = dict(zip(levels, (float(v) for v in np.quantile(norms, levels)))) if norms.size else {}
+        return Report(
+            self.steps,
+            skipped,
+            sum(counted) / done if counted else None,
+            last.get("direction"),
+            last.get("update"),
+            quantiles.get(0.5),
+            quantiles,
+            float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
+            tuple(self.spikes),
+        )
+
+
+def _as_float(value: Any) -> float:
+    """A norm that was kept as a tensor, or as products (factor, norm) over groups."""
+    if isinstance(value, (Tensor, float)):
+        return float(value)
+    on_host = [(np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64)) for s, n in value]
+    return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
+
+
+def _host(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
