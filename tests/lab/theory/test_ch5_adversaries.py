@@ -32,7 +32,7 @@ OPTIMIZERS = {
     "NormalizedSGD": lambda p: NormalizedSGD(p, lr=0.02),
     "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.5, lipschitz=3.0, inner=20),
     "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
-    "ACClip": lambda p: ACClip(p, lr=0.01, form="algorithm", eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None),
+    "ACClip": lambda p: ACClip(p, lr=0.01, form="algorithm", eps=1e-5, bias_correction=False, clip=None),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AMSGrad": lambda p: torch.optim.Adam(p, lr=0.3, amsgrad=True),
     "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),

@@ -122,7 +122,7 @@ def test_the_optimizer_itself_stays_below_theorem_4_4_2() -> None:
 OPTIMIZERS = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=3.0, momentum=0.9),
     "Adam": lambda p: torch.optim.Adam(p, lr=10.0),
-    "ACClip": lambda p: ACClip(p, lr=10.0, eps=1e-5, weight_decay=0.0, form="algorithm", bias_correction=False, clip=None),
+    "ACClip": lambda p: ACClip(p, lr=10.0, weight_decay=0.0, form="algorithm", bias_correction=False, clip=None),
     "CClip": lambda p: CClip(p, lr=3.0, tau=1.0),
     "GClip": lambda p: GClip(p, lr=3.0, tau=5.0, scope="tensor"),
 }
