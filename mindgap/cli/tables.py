@@ -29,7 +29,7 @@ def methods() -> None:
 
 def theory() -> None:
     """The papers' theorems: what each states, what was checked and how it came out."""
-    from mindgap.lab.theory.table import THEOREMS
+    from mindgap.lab.theory.theorem import THEOREMS
 
     rows = [(t.place, t.statement, t.formula, t.checked_by, t.outcome) for t in THEOREMS]
     table(("place", "statement", "formula", "checked by", "outcome"), rows)

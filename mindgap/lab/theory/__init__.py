@@ -1,51 +1,54 @@
 """The papers' theorems as running code.
 
-For each theorem: its assumptions as a record of constants, the step sizes as a function of them, the bound as a
-function, the hard instance where there is one, and its place. One package a chapter, one file a theorem::
+Each theorem has its assumptions as a record of constants, its step sizes and its bound as functions of them, its hard
+instance where there is one, and its place. One package per chapter, one file per theorem::
 
     theory/chapter3/thm_3_4_1.py        theory/chapter4/lemma_4_7_9.py
 
-``THEOREMS`` lists them all and needs neither torch nor numpy. An optimizer never reads this package.
+``THEOREMS`` lists them all and needs neither torch nor numpy. No optimizer reads this package.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mindgap.base.lazy import lazy_names
-from mindgap.lab.theory import chapter2, chapter3, chapter4, chapter5, chapter6
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mindgap.lab.theory.assumptions import BoundedNoise as BoundedNoise
-    from mindgap.lab.theory.assumptions import CoordinateMoment as CoordinateMoment
-    from mindgap.lab.theory.assumptions import HeavyTail as HeavyTail
-    from mindgap.lab.theory.assumptions import RelaxedSmooth as RelaxedSmooth
-    from mindgap.lab.theory.assumptions import StronglyConvexMoment as StronglyConvexMoment
+    from mindgap.lab.theory.assumptions import *  # noqa: F403
     from mindgap.lab.theory.chapter2 import *  # noqa: F403
     from mindgap.lab.theory.chapter3 import *  # noqa: F403
     from mindgap.lab.theory.chapter4 import *  # noqa: F403
     from mindgap.lab.theory.chapter5 import *  # noqa: F403
     from mindgap.lab.theory.chapter6 import *  # noqa: F403
-    from mindgap.lab.theory.noise import Bounded as Bounded
-    from mindgap.lab.theory.noise import Gaussian as Gaussian
-    from mindgap.lab.theory.noise import NoiseLaw as NoiseLaw
-    from mindgap.lab.theory.noise import Stable as Stable
-    from mindgap.lab.theory.noise import Student as Student
-    from mindgap.lab.theory.noise import SymmetricPareto as SymmetricPareto
-    from mindgap.lab.theory.noise import TwoPoint as TwoPoint
-    from mindgap.lab.theory.table import THEOREMS as THEOREMS
+    from mindgap.lab.theory.chapter6.network import Network as Network
+    from mindgap.lab.theory.noise import *  # noqa: F403
+    from mindgap.lab.theory.theorem import THEOREMS as THEOREMS
     from mindgap.lab.theory.theorem import Theorem as Theorem
 
-_WHERE = {
-    "THEOREMS": "table",
-    "Theorem": "theorem",
-    **dict.fromkeys(("RelaxedSmooth", "BoundedNoise", "HeavyTail", "StronglyConvexMoment", "CoordinateMoment"),
-                    "assumptions"),
-    **dict.fromkeys(("NoiseLaw", "Gaussian", "Student", "SymmetricPareto", "Stable", "TwoPoint", "Bounded"), "noise"),
-    # A chapter's package resolves its own names, so that chapters can grow apart.
-    **{name: c.__name__.rpartition(".")[2] for c in (chapter2, chapter3, chapter4, chapter5, chapter6)
-       for name in c.NAMES},
+_NAMES = {
+    "theorem": ("THEOREMS", "Theorem"),
+    "assumptions": ("RelaxedSmooth", "BoundedNoise", "HeavyTail", "StronglyConvexMoment", "CoordinateMoment"),
+    "chapter6.network": ("Network",),
+    "noise": ("NoiseLaw", "Gaussian", "Student", "SymmetricPareto", "Stable", "TwoPoint", "Bounded"),
 }
+_CHAPTERS = ("chapter2", "chapter3", "chapter4", "chapter5", "chapter6")
 
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
-__all__ = __dir__()
+
+def __getattr__(name: str) -> Any:
+    for part in (*_NAMES, *_CHAPTERS):
+        if name in _public(part):
+            return getattr(import_module(f"{__name__}.{part}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _public(part: str) -> tuple[str, ...]:
+    """Names of a part that belong to the package; a chapter offers what its ``__init__`` imports."""
+    if part in _NAMES:
+        return _NAMES[part]
+    here = f"{__name__}.{part}."
+    return tuple(n for n, v in vars(import_module(here[:-1])).items()
+                 if n.isupper() or getattr(v, "__module__", "").startswith(here))
+
+
+def __dir__() -> list[str]:
+    return sorted(name for part in (*_NAMES, *_CHAPTERS) for name in _public(part))

@@ -1,8 +1,9 @@
-"""One row of the table of theorems: what is stated, where it is implemented, what was checked, how it came out."""
+"""The table of theorems: what is stated, where it is implemented, what was checked, how it came out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from mindgap.base.check import fail
 from mindgap.base.source import Source
@@ -66,3 +67,20 @@ class Theorem:
 
         module, _, name = self.bounds.rpartition(".")
         return getattr(import_module(module), name)
+
+
+def _read(text: str) -> tuple[Theorem, ...]:
+    """The blocks of ``theorems.txt``."""
+    rows = []
+    for block in text.split("\n\n")[1:]:
+        row = dict(line.split(": ", 1) for line in block.strip().splitlines())
+        paper, _, place = row.pop("source").partition(": ")
+        checks = "; ".join(c if c.startswith("study") else "tests/lab/theory/" + c
+                           for c in row.pop("checked by").split("; "))
+        rows.append(Theorem(**{"assumptions": "", **row, "bounds": f"mindgap.lab.theory.{row['bounds']}"},
+                            checked_by=checks, source=Source(paper, place)))
+    return tuple(rows)
+
+
+#: In the thesis' order; a statement of the first version (acclip) stands with the chapter that it became.
+THEOREMS: tuple[Theorem, ...] = _read(Path(__file__).with_name("theorems.txt").read_text(encoding="utf-8"))

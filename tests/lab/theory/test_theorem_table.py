@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -35,9 +36,16 @@ def test_every_named_statement_is_listed() -> None:
 
 @pytest.mark.parametrize("row", THEOREMS, ids=lambda row: row.place)
 def test_rows_point_at_code_and_tests_that_exist(row: Theorem) -> None:
-    assert callable(row.load()) or row.load() is not None
+    found = row.load()
+    assert callable(found)
+    module = sys.modules[found.__module__]
+    assert row.bounds == f"{module.__name__}.{found.__name__}"
+    # The code says itself which statement it is.
+    number = re.search(r"[\d.-]*\d", row.place)[0]
+    assert number in f"{found.__doc__} {module.__doc__}"
     if row.assumptions:
-        assert hasattr(mindgap.lab.theory, row.assumptions)
+        constants = getattr(mindgap.lab.theory, row.assumptions)
+        assert dataclasses.is_dataclass(constants)
     for part in re.findall(r"tests/\S+::\w+", row.checked_by):
         file, _, name = part.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")

@@ -64,7 +64,7 @@ def error_terms(
         >>> all(left <= right for left, right in zip(t.left, t.right))
         True
 
-    Source: thesis, Lemmas 3.7.2-3.7.4.
+    Source: thesis, Lemmas 3.7.2, 3.7.3 and 3.7.4.
     """
     if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(weights.sum(), 1):
         fail("weights", "must be probabilities that make the noise unbiased", weights)

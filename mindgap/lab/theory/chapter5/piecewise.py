@@ -43,7 +43,7 @@ class PiecewiseLinear:
         >>> f.value(-2.5), f.subdifferential(0.0), f.distance(0.5, delta=0.5), f.distance(0.5, delta=0.25)
         (Fraction(5, 2), (Fraction(-1, 1), Fraction(1, 1)), Fraction(0, 1), Fraction(1, 1))
 
-    Source: thesis, Definitions 5.2.2 and 5.3.1.
+    Source: thesis, Definitions 5.2.2 and 5.3.1, Lemma 5.3.2.
     """
 
     breaks: tuple[Fraction, ...]
