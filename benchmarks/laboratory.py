@@ -19,8 +19,8 @@ from mindgap.base.source import Source
 from mindgap.lab.report import write_page
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import Plan, plan, run_all
-from mindgap.lab.studies.spec import AXES, Figure, Scale, Study
-from mindgap.record.schema import End, Header, Row, Run, Verdict, to_json
+from mindgap.lab.studies.spec import AXES, Figure, Parts, Scale, Study
+from mindgap.record.schema import End, Header, Row, Run, to_json
 from mindgap.record.store import STUDY_FILE, RunWriter, run_file
 
 STEP = 0.001
@@ -36,8 +36,10 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {"step": step, "loss": value, "gradient_norm": value * 2, "oracle_calls": 3 * step}
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    return Verdict("holds", f"{len(runs)} runs")
+def judge(runs: Sequence[Run]) -> Parts:
+    parts = Parts()
+    parts.add("all are there", True, words=f"{len(runs)} runs")
+    return parts
 
 
 STUDY = Study(

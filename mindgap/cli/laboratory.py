@@ -29,7 +29,7 @@ StudyName = Annotated[str, typer.Argument(help="Name of a study ('mindgap list' 
 def show(
     name: StudyName, runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")
 ) -> None:
-    """Print everything a study is: claim, source, scales, methods, settings, figures, and what it has cost."""
+    """Print everything a study is: claim, pass rule and its history, scales, methods, settings, figures, cost."""
     from mindgap.lab.studies.tune import chosen
 
     study = find(name)
@@ -41,8 +41,11 @@ def show(
         ("source", str(study.source)),
         ("scales", ", ".join(f"{s} ({study.scales[s].seeds} seeds a method)" for s in SCALES if s in study.scales)),
         ("figures", "; ".join(f.title for f in study.figures)),
-        ("pass rule", " ".join((study.judge.__doc__ or "").replace("*", "").split())),
+        ("pass rule", study.rule),
     ]
+    facts += [("history of the rule", line) for line in study.history]
+    facts += [("differs from the paper", study.differs)] if study.differs else []
+    facts += [(f"model at scale {scale}", study.model(scale)) for scale in study.scales if study.model(scale)]
     if study.tunable:
         space = ", ".join(f"{n} in [{low:g}, {high:g}]" for n, (low, high) in study.tunable.items())
         facts.append(("tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"))
@@ -121,6 +124,9 @@ def tune(
     scale: ScaleName = "quick",
     trials: Annotated[int, typer.Option(help="Trials of every method; no method can get more.")] = 20,
     seeds: Annotated[int, typer.Option(help="Tuning seeds each trial is averaged over.")] = 1,
+    grid: Annotated[
+        bool, typer.Option("--grid", help="Try every point of the study's grid on its tuning seeds instead.")
+    ] = False,
     jobs: Annotated[int, typer.Option(help="Methods searched at the same time.")] = 1,
     out: Records = Path("runs"),
 ) -> None:
@@ -133,7 +139,7 @@ def tune(
         bar = progress(f"tuning {study.name}", trials * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
             found = search(
-                study, scale, out, trials=trials, seeds=seeds, overrides=overrides, jobs=jobs,
+                study, scale, out, trials=trials, seeds=seeds, grid=grid, overrides=overrides, jobs=jobs,
                 on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"),
             )  # fmt: skip
         rows = [

@@ -10,7 +10,7 @@ import typer
 
 from mindgap.base.check import fail, non_negative, one_of
 from mindgap.cli.show import say, table
-from mindgap.lab.studies.catalogue import catalogue, find
+from mindgap.lab.studies.catalogue import broken, catalogue, find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.record.schema import End, Header, Verdict
 
@@ -38,6 +38,8 @@ def list_studies() -> None:
     """List every study: its name, claim, scales and what the paper states."""
     rows = [(s.name, s.claim, ", ".join(s.scales), s.statement) for s in catalogue().values()]
     table(("study", "claim", "scales", "the paper states"), rows)
+    for module, error in broken().items():
+        print(f"{module} cannot be loaded: {error}", file=sys.stderr)
 
 
 Names = Annotated[list[str], typer.Argument(help="Studies to run ('all' for every one), and key=value overrides.")]

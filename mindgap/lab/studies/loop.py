@@ -29,7 +29,7 @@ class Trial:
 
     Example:
         >>> trial = Trial("sgd", 0, {"lr": 0.1})
-        >>> trial["lr"], float(trial.numpy("noise").random()) == float(Trial("other", 0, {}).numpy("noise").random())
+        >>> trial["lr"], trial.numpy_generator("noise").random() == Trial("b", 0, {}).numpy_generator("noise").random()
         (0.1, True)
     """
 
@@ -46,11 +46,11 @@ class Trial:
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
 
-    def torch(self, name: str) -> torch.Generator:
+    def torch_generator(self, name: str) -> torch.Generator:
         """A torch generator for the stream of that name."""
         return torch_stream(self.seed, name)
 
-    def numpy(self, name: str) -> np.random.Generator:
+    def numpy_generator(self, name: str) -> np.random.Generator:
         """A numpy generator for the stream of that name."""
         return numpy_stream(self.seed, name)
 

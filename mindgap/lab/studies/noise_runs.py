@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.verdict import last
+from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.theory.noise import Stable
-from mindgap.record.schema import Row, Run
 
 #: Answers of *nearly all* seeds: four of five.
 NEARLY_ALL = 0.8
@@ -47,7 +45,7 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
 def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
     """Norms of the trial's ``minibatches`` vectors of 100 independent numbers, ``"gaussian"`` or symmetric stable of
     index 1.5 (acclip, Fig. 2 b and e)."""
-    rng, shape = trial.numpy("control"), (trial["minibatches"], 100)
+    rng, shape = trial.numpy_generator("control"), (trial["minibatches"], 100)
     if law == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
     return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
@@ -84,8 +82,3 @@ def of_nearly_all(answers: Sequence[float]) -> float:
         return 0.5
     shares = {answer: float(np.mean([a == answer for a in answers])) for answer in (1.0, 0.0)}
     return next((answer for answer, share in shares.items() if share >= NEARLY_ALL), 0.5)
-
-
-def median_of(runs: Sequence[Run], column: str) -> float:
-    """The median over the runs of the last value of a column."""
-    return float(np.median([last(run, column) for run in runs]))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.bilevel_runs import TITLES, measured, method_of
-from mindgap.lab.studies.loop import Trial
-from mindgap.record.schema import Row
+from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mindgap.bilevel.method import State
     from mindgap.lab.tasks.data import Table
     from mindgap.lab.tasks.problems import HyperRepresentation
 
@@ -31,16 +29,9 @@ def task_of(trial: Trial) -> HyperRepresentation:
     """The tasks of a trial: splits, tasks and the encoder's start depend on the seed, not on the method."""
     from mindgap.lab.tasks.problems import hyper_representation
 
-    return hyper_representation(
-        *tables_of(trial["data"], trial.seed),
-        tasks=tuple(trial["tasks"]),
-        ways=trial["ways"],
-        shots=trial["shots"],
-        hidden=trial["hidden"],
-        features=trial["features"],
-        decay=trial["decay"],
-        seed=trial.seed,
-    )
+    return hyper_representation(*tables_of(trial["data"], trial.seed), tasks=tuple(trial["tasks"]), ways=trial["ways"],
+                                shots=trial["shots"], hidden=trial["hidden"], features=trial["features"],
+                                decay=trial["decay"], seed=trial.seed)
 
 
 def tables_of(source: str, seed: int) -> list[list[Table]]:
@@ -100,16 +91,7 @@ def representation_method(trial: Trial, **chosen: Any) -> Any:
     return method_of({**settings, "convexity": 2 * settings["decay"] / number})
 
 
-def rows_of(
-    trial: Trial,
-    task: HyperRepresentation,
-    method: Any,
-    *,
-    budget: int,
-    readings: int,
-    least: int = 1,
-    spent: Callable[[State], int] | None = None,
-) -> Iterator[Row]:
+def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) -> Iterator[Row]:
     """Run a method on the tasks and read counters, accuracies and the validation tasks' loss at equal distances.
 
     *Training accuracy*: the method's own heads on the query sets of the training tasks. *Test accuracy* and the
@@ -118,19 +100,13 @@ def rows_of(
 
     def measure(x: Tensor, y: Tensor) -> Row:
         loss, accuracy = task.adapted(x, "validation")
-        return {
-            "test_accuracy": task.adapted(x, "test")[1],
-            "train_accuracy": task.accuracy(x, y),
-            "validation_loss": loss,
-            "validation_accuracy": accuracy,
-        }
+        return {"test_accuracy": task.adapted(x, "test")[1], "train_accuracy": task.accuracy(x, y),
+                "validation_loss": loss, "validation_accuracy": accuracy}
 
     lost: Row = dict.fromkeys(("test_accuracy", "train_accuracy", "validation_accuracy"), 1 / task.ways)
     lost["validation_loss"] = float("inf")
     problem = task.problem(trial["batch_size"])
-    yield from measured(
-        trial, problem, method, measure, lost, budget=budget, readings=readings, least=least, spent=spent
-    )
+    yield from measured(trial, problem, method, measure, lost, **how)
 
 
 def own_steps(source: str) -> dict[str, dict[str, float]]:
@@ -144,33 +120,13 @@ def own_steps(source: str) -> dict[str, dict[str, float]]:
 
 
 #: seconds on digits, minutes on texts; a study adds the data
-QUICK: dict[str, Any] = {
-    "tasks": [40, 20, 40],
-    "ways": 5,
-    "shots": 5,
-    "hidden": 16,
-    "features": 4,
-    "decay": 1e-2,
-    "batch_size": 5,
-    "oracle_calls": 500,
-    "least_steps": 20,
-    "readings": 8,
-    "inner": 5,
-    "terms": 5,
-}
+QUICK: dict[str, Any] = {"tasks": [40, 20, 40], "ways": 5, "shots": 5, "hidden": 16, "features": 4, "decay": 1e-2,
+                         "batch_size": 5, "oracle_calls": 500, "least_steps": 20, "readings": 8, "inner": 5,
+                         "terms": 5}
 #: 500 tasks of 20 + 20 examples, 2 of the labels each, and 20 epochs (of the methods that take one step below), as
 #: published; 1000 examples an oracle call (published: 400), so that an epoch has 10 steps (published: 25)
-CPU: dict[str, Any] = {
-    **QUICK,
-    "tasks": [500, 100, 100],
-    "ways": 2,
-    "shots": 10,
-    "hidden": 32,
-    "decay": 1e-1,
-    "batch_size": 2,
-    "oracle_calls": 1000,
-    "readings": 10,
-}
+CPU: dict[str, Any] = {**QUICK, "tasks": [500, 100, 100], "ways": 2, "shots": 10, "hidden": 32, "decay": 1e-1,
+                       "batch_size": 2, "oracle_calls": 1000, "readings": 10}
 
 #: data -> method -> (lr_x, lr_y), from the grid search of ``b1-hyper-representation`` (digits, snli) and of
 #: ``b2-hyper-representation`` (turned digits, reviews). Ends of the grid occur: an earlier one, with lr_y from 0.3 to 3
@@ -180,42 +136,14 @@ CPU: dict[str, Any] = {
 #: seed and gave SLIP lr_y = 2 on SNLI, with which its own heads never came to rest (the loss is that of new heads);
 #: after a run of the studies all methods were searched again with two, as at scale quick.
 TUNED: dict[str, dict[str, tuple[float, float]]] = {
-    "digits": {
-        "StocBio": (10.0, 0.2),
-        "TTSA": (2.0, 2.0),
-        "F²SA": (10.0, 0.2),
-        "SABA": (0.5, 2.0),
-        "MA-SOBA": (0.5, 2.0),
-        "BO-REP": (0.1, 2.0),
-        "SLIP": (0.1, 2.0),
-    },
-    "turned digits": {
-        "StocBio": (0.5, 2.0),
-        "TTSA": (10.0, 0.6),
-        "F²SA": (0.02, 0.2),
-        "SABA": (2.0, 0.2),
-        "MA-SOBA": (2.0, 2.0),
-        "BO-REP": (0.1, 0.6),
-        "SLIP": (0.1, 0.6),
-    },
-    "snli": {
-        "StocBio": (2.0, 0.2),
-        "TTSA": (10.0, 0.2),
-        "F²SA": (0.1, 0.2),
-        "SABA": (0.5, 0.6),
-        "MA-SOBA": (2.0, 0.2),
-        "BO-REP": (0.1, 0.2),
-        "SLIP": (0.1, 0.2),
-    },
-    "reviews": {
-        "StocBio": (2.0, 0.6),
-        "TTSA": (10.0, 0.2),
-        "F²SA": (0.02, 0.2),
-        "SABA": (2.0, 0.6),
-        "MA-SOBA": (0.1, 0.6),
-        "BO-REP": (0.02, 0.2),
-        "SLIP": (0.02, 0.2),
-    },
+    "digits": {"StocBio": (10.0, 0.2), "TTSA": (2.0, 2.0), "F²SA": (10.0, 0.2), "SABA": (0.5, 2.0),
+               "MA-SOBA": (0.5, 2.0), "BO-REP": (0.1, 2.0), "SLIP": (0.1, 2.0)},
+    "turned digits": {"StocBio": (0.5, 2.0), "TTSA": (10.0, 0.6), "F²SA": (0.02, 0.2), "SABA": (2.0, 0.2),
+                      "MA-SOBA": (2.0, 2.0), "BO-REP": (0.1, 0.6), "SLIP": (0.1, 0.6)},
+    "snli": {"StocBio": (2.0, 0.2), "TTSA": (10.0, 0.2), "F²SA": (0.1, 0.2), "SABA": (0.5, 0.6), "MA-SOBA": (2.0, 0.2),
+             "BO-REP": (0.1, 0.2), "SLIP": (0.1, 0.2)},
+    "reviews": {"StocBio": (2.0, 0.6), "TTSA": (10.0, 0.2), "F²SA": (0.02, 0.2), "SABA": (2.0, 0.6),
+                "MA-SOBA": (0.1, 0.6), "BO-REP": (0.02, 0.2), "SLIP": (0.02, 0.2)},
 }
 
 KEYS: Mapping[str, Mapping[str, Any]] = {method: {"key": TITLES[method]} for method in METHODS}

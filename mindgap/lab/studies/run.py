@@ -7,7 +7,6 @@ import platform
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -217,9 +216,7 @@ def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
     if len(runs) < planned:
         return Verdict("inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            return study.judge(runs)
+        return study.verdict(runs)
     except Exception as error:
         return Verdict("error", f"the pass rule raised {_described(error)}")
 

@@ -1,23 +1,27 @@
-"""What a study is: one claim, its settings per scale, its visible loop, its figures, its pass rule.
+"""What a study is: data (claim, scales, methods, figures, pass rule and its history) and two functions.
 
-A study is data plus two functions. ``loop(trial)`` runs one method with one seed and yields rows; ``judge(runs)``
-turns the records of all runs into a verdict. Catalogue modules import without torch: a loop imports what it needs.
+``loop(trial)`` runs one method with one seed and yields rows. ``judge(runs)`` answers the parts of the pass rule from
+the records of all runs. Catalogue modules import without torch: a loop imports what it needs.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindgap.base.check import fail, one_of
 from mindgap.base.source import Source
-from mindgap.record.forms import Figure as Figure
-from mindgap.record.forms import StudyDescription
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.verdict import Parts
+from mindgap.record.forms import Figure, StudyDescription
 from mindgap.record.schema import Row, Run, Verdict
 
-if TYPE_CHECKING:
-    from mindgap.lab.studies.loop import Trial
+__all__ = [
+    "AXES", "SCALES", "Figure", "Parts", "Row", "Run", "Scale", "Source", "Study", "Trial", "Verdict",
+    "typed_like",
+]  # fmt: skip
 
 #: From seconds on two cores to the sizes of the papers.
 SCALES = ("quick", "cpu", "gpu", "paper")
@@ -62,10 +66,17 @@ class Study:
         scales: scale name -> :class:`Scale`.
         methods: label -> settings of that method, laid over the scale's. All methods get the same seeds and budget.
         loop: ``loop(trial)`` yields rows.
-        judge: ``judge(runs)`` gives the verdict; it sees finished runs only.
+        judge: ``judge(runs)`` answers the parts of the pass rule; it sees finished runs only.
+        rule: the pass rule as text.
+        history: what was decided when, and what was changed after a run, in order.
+        differs: how the study differs from the paper.
+        models: scale -> model and data that the study runs on; empty where a statement is not about a model.
+        paper_model: the model and data of the paper.
         figures: what the page draws.
         tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
         tune_on: the column whose last value a search makes small; validation data, never a test column.
+        grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike.
+        tuning_seeds: seeds that a grid search is averaged over.
     """
 
     name: str
@@ -76,10 +87,17 @@ class Study:
     scales: Mapping[str, Scale]
     methods: Mapping[str, Mapping[str, Any]]
     loop: Callable[[Trial], Iterator[Row]]
-    judge: Callable[[Sequence[Run]], Verdict]
+    judge: Callable[[Sequence[Run]], Parts]
+    rule: str = ""
+    history: tuple[str, ...] = ()
+    differs: str = ""
+    models: Mapping[str, str] = field(default_factory=dict)
+    paper_model: str = ""
     figures: tuple[Figure, ...] = ()
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tune_on: str = ""
+    grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    tuning_seeds: tuple[int, ...] = (1000, 1001)
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():
@@ -110,19 +128,34 @@ class Study:
         """What a method has for itself at a scale."""
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
+    def model(self, scale: str) -> str:
+        """What a verdict at this scale is about; a model other than the paper's at a small scale is called a toy.
+
+        Example:
+            >>> from mindgap.lab.studies.catalogue import find
+            >>> find("n3-image-network").model("quick")
+            'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
+        """
+        here = self.models.get(scale, "")
+        if not here or here == self.paper_model:
+            return here
+        here += f", in place of {self.paper_model}" if self.paper_model else ""
+        return f"toy ({here})" if scale in ("quick", "cpu") else here
+
+    def verdict(self, runs: Sequence[Run]) -> Verdict:
+        """Apply the pass rule to the runs of one scale; an exception of the rule is passed on."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return self.judge(runs).build(self.model(runs[0].header.scale))
+
     def describe(self, scale: str) -> StudyDescription:
         """What the page needs to draw the study again from its records alone."""
         return StudyDescription(
-            name=self.name,
-            scale=scale,
-            claim=self.claim,
-            title=self.title,
-            statement=self.statement,
-            source=str(self.source),
-            methods=tuple(self.methods),
-            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures),
-            axes=AXES,
-        )
+            name=self.name, scale=scale, claim=self.claim, title=self.title, statement=self.statement,
+            source=str(self.source), rule=self.rule, history=self.history, differs=self.differs,
+            model=self.model(scale), paper_model=self.paper_model, methods=tuple(self.methods),
+            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures), axes=AXES,
+        )  # fmt: skip
 
 
 def _x_label(figure: Figure) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Trial
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Two quarters whose means differ by at most this share of the first have the same level.
 SETTLED = 0.1
+
+#: Shares of a gradient norm at the start: gone to zero, still there; and of training data that are right: over-fitted.
+ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
 
 
 @dataclass
@@ -123,9 +126,9 @@ def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = No
     from mindgap.lab.tasks.problems.training import cifar_network, digits_network
 
     one_of("images", settings["images"], ("digits", "cifar10"))
-    held = {name: settings[name] for name in ("train", "validation") if name in settings}
+    parts = {name: settings[name] for name in ("train", "validation") if name in settings}
     build = digits_network if settings["images"] == "digits" else cifar_network
-    return build(width=settings["width"], seed=seed, start=start, **held)
+    return build(width=settings["width"], seed=seed, start=start, **parts)
 
 
 def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:

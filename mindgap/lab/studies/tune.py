@@ -1,24 +1,27 @@
-"""Search each method's settings with the same number of trials, in the same space, on validation data only.
+"""One search for settings: it serves ``mindgap tune``, the optimizer studies and the bilevel studies.
 
-Optuna's storage is a file beside the records; what is chosen goes into ``tuning.json``, which ``mindgap run`` reads and
-the report shows. Fairness is not left to care: one number of trials holds for all methods, the choice is made among
-the first so many of each, seeds are the same for all methods and are not those of the runs that are reported.
+:func:`search` tries settings one after the other. Where they come from is a separate choice: a list, a grid
+(:func:`grid_points`), random draws (:func:`random_points`), or Optuna's sampler in :func:`tune`. A loss that diverges
+counts as infinite. Any other exception of a trial is an error and ends the search.
+
+Every method gets the same number of trials in the same space, on seeds that no reported run has. ``mindgap tune``
+writes what it chose into ``tuning.json``, which ``mindgap run`` reads and the report shows.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.rng import stream_seed
-from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.processes import Lost, in_processes
-from mindgap.lab.studies.spec import Study
+from mindgap.lab.studies.spec import Study, Trial
 from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, read_form, write_form
 from mindgap.record.schema import content_hash
 from mindgap.record.store import TUNING_FILE
@@ -28,7 +31,82 @@ JOURNAL_FILE = "tuning.journal"
 #: Tuning runs have seeds from here on; the runs that are reported count from 0.
 FIRST_SEED = 10_000
 
+#: What a trial may raise when its numbers grow without bound.
+DIVERGENCE = (OverflowError, FloatingPointError)
+
+Settings = dict[str, Any]
 OnTrial = Callable[[str, int, float], None]
+
+
+def search(
+    ask: Callable[[Sequence[TunedTrial]], Settings | None],
+    evaluate: Callable[[Settings], float],
+    before: Sequence[TunedTrial] = (),
+    seconds: Callable[[], float] = lambda: 0.0,
+) -> Iterator[TunedTrial]:
+    """Try what ``ask`` proposes until it proposes nothing.
+
+    Args:
+        ask: what was tried so far -> the next settings, or None.
+        evaluate: settings -> a score; one that is not finite counts as infinite.
+        before: what was tried before an interruption; it is not handed out again.
+        seconds: a stopwatch that runs while settings are evaluated.
+
+    Example:
+        >>> tried = list(search(listed([{"lr": 1.0}, {"lr": 3.0}]), lambda s: (s["lr"] - 2.5) ** 2))
+        >>> best(tried).settings
+        {'lr': 3.0}
+    """
+    made = list(before)
+    while (settings := ask(made)) is not None:
+        start = seconds()
+        try:
+            score = float(evaluate(settings))
+        except DIVERGENCE:
+            score = math.inf
+        made.append(TunedTrial(settings, score if math.isfinite(score) else math.inf, seconds() - start))
+        yield made[-1]
+
+
+def listed(points: Sequence[Settings]) -> Callable[[Sequence[TunedTrial]], Settings | None]:
+    """Propose the given settings in their order."""
+    return lambda made: points[len(made)] if len(made) < len(points) else None
+
+
+def best(tried: Sequence[TunedTrial]) -> TunedTrial:
+    """The one with the smallest score, the first of equals."""
+    return min(tried, key=lambda one: one.value)
+
+
+def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
+    """Every point of a grid.
+
+    Example:
+        >>> grid_points({"lr_x": (1.0, 10.0), "lr_y": (0.1,)})
+        [{'lr_x': 1.0, 'lr_y': 0.1}, {'lr_x': 10.0, 'lr_y': 0.1}]
+    """
+    return [dict(zip(grid, values)) for values in product(*grid.values())]
+
+
+def random_points(trial: Trial, space: Mapping[str, tuple[float, float]], number: int) -> list[Settings]:
+    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers where both ends are.
+
+    Each setting has a stream of its own name, so that methods which share a setting try the same values of it.
+
+    Example:
+        >>> one = random_points(Trial("a", 0, {}), {"lr": (0.1, 10.0)}, 2)
+        >>> two = random_points(Trial("b", 0, {}), {"period": (1, 5), "lr": (0.1, 10.0)}, 2)
+        >>> [s["lr"] for s in one] == [s["lr"] for s in two], all(1 <= s["period"] <= 5 for s in two)
+        (True, True)
+    """
+    columns = {}
+    for name, (low, high) in space.items():
+        stream = trial.numpy_generator(f"search {name}")
+        if isinstance(low, int) and isinstance(high, int):
+            columns[name] = stream.integers(low, high + 1, size=number).tolist()
+        else:
+            columns[name] = (low * (high / low) ** stream.random(number)).tolist()
+    return [{name: values[i] for name, values in columns.items()} for i in range(number)]
 
 
 def tune(
@@ -38,14 +116,15 @@ def tune(
     *,
     trials: int = 20,
     seeds: int = 1,
+    grid: bool = False,
     overrides: Mapping[str, Any] | None = None,
     jobs: int = 1,
     on_trial: OnTrial = lambda method, number, value: None,
 ) -> Tuning:
-    """Search ``study.tunable`` for every method and write what was chosen.
+    """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    A search that was interrupted goes on where it stopped; asking for fewer trials than were made before considers
-    the first so many only.
+    A search that was interrupted goes on where it stopped (a grid begins again); asking for fewer trials than were
+    made before considers the first so many only.
 
     Args:
         study: a study with :attr:`~mindgap.lab.studies.spec.Study.tunable` and ``tune_on``.
@@ -53,6 +132,7 @@ def tune(
         out: the folder of records.
         trials: trials of every method: there is no way to give one method more than another.
         seeds: tuning seeds that each trial is averaged over.
+        grid: try every point of ``study.grid`` instead, on ``study.tuning_seeds``.
         overrides: setting -> value for all methods alike (a smaller budget, say).
         jobs: methods searched at the same time.
         on_trial: called after each trial with method, number and value; with several ``jobs``, after each method.
@@ -67,109 +147,127 @@ def tune(
     whole("seeds", seeds, least=1)
     whole("jobs", jobs, least=1)
     one_of("scale", scale, study.scales)
-    if not study.tunable or not study.tune_on:
-        fail("study", "must say what may be tuned (tunable) and on which column (tune_on)", study.name)
-    _optuna()
+    if not (study.grid if grid else study.tunable) or not study.tune_on:
+        which = "grid" if grid else "tunable"
+        fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
+    if not grid:
+        _optuna()
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = [(study, scale, method, folder, trials, seeds, dict(overrides or {})) for method in study.methods]
+    on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
+    trials = len(grid_points(study.grid)) if grid else trials
+    arguments = [
+        (study, scale, method, folder, trials, on_seeds, grid, dict(overrides or {})) for method in study.methods
+    ]
     if jobs == 1:
-        found = [_search(*a, on_trial=on_trial) for a in arguments]
+        made = [_search(*a, on_trial=on_trial) for a in arguments]
     else:
         ended: dict[int, list[TunedTrial]] = {}
-        for place, made in in_processes([partial(_search, *a) for a in arguments], jobs):
-            if isinstance(made, Lost):
-                raise RuntimeError(f"{list(study.methods)[place]}: {made.reason}")
-            ended[place] = made
-            for number, trial in enumerate(made, 1):
-                on_trial(list(study.methods)[place], number, trial.value)
-        found = [ended[place] for place in range(len(arguments))]
+        for place, tried in in_processes([partial(_search, *a) for a in arguments], jobs):
+            if isinstance(tried, Lost):
+                raise RuntimeError(f"{list(study.methods)[place]}: {tried.reason}")
+            ended[place] = tried
+            for number, one in enumerate(tried, 1):
+                on_trial(list(study.methods)[place], number, one.value)
+        made = [ended[place] for place in range(len(arguments))]
+    space = study.grid if grid else study.tunable
     tuning = Tuning(
         study=study.name,
         scale=scale,
         metric=study.tune_on,
-        space={name: list(ends) for name, ends in study.tunable.items()},
+        space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
-        seeds=tuple(FIRST_SEED + k for k in range(seeds)),
-        methods={method: _summary(made[:trials]) for method, made in zip(study.methods, found)},
+        seeds=on_seeds,
+        methods={method: _summary(tried) for method, tried in zip(study.methods, made)},
     )
     write_form(folder / TUNING_FILE, tuning)
     return tuning
 
 
-def chosen(out: Path, study: Study, scale: str) -> dict[str, dict[str, Any]]:
+def chosen(out: Path, study: Study, scale: str) -> dict[str, Settings]:
     """Method -> the settings a search has chosen; empty where there was none."""
     path = out / study.name / scale / TUNING_FILE
     if not path.exists():
         return {}
-    return {method: dict(found.chosen) for method, found in read_form(Tuning, path).methods.items()}
+    return {method: dict(made.chosen) for method, made in read_form(Tuning, path).methods.items()}
 
 
 def _search(
-    study: Study,
-    scale: str,
-    method: str,
-    folder: Path,
-    trials: int,
-    seeds: int,
-    overrides: dict[str, Any],
-    on_trial: OnTrial = lambda method, number, value: None,
-) -> list[TunedTrial]:
+    study: Study, scale: str, method: str, folder: Path, trials: int, seeds: Sequence[int], grid: bool,
+    overrides: Settings, on_trial: OnTrial = lambda method, number, value: None,
+) -> list[TunedTrial]:  # fmt: skip
     """The first ``trials`` trials of one method, made now or before."""
+    settings, clock = study.settings(scale, method, overrides), [0.0]
+
+    def evaluate(guess: Settings) -> float:
+        score, seconds = validation_score(study, method, {**settings, **guess}, seeds)
+        clock[0] += seconds
+        return score
+
+    if grid:
+        ask, before = listed(grid_points(study.grid)), []
+        keep = None
+    else:
+        ask, keep, before = _sampler(study, method, settings, folder, trials, len(seeds))
+    made = list(before)
+    for tried in search(ask, evaluate, before, lambda: clock[0]):
+        made.append(tried)
+        if keep:
+            keep(tried)
+        on_trial(method, len(made), tried.value)
+    return made[:trials]
+
+
+def _sampler(study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: int) -> Any:
+    """Optuna's proposals, what keeps a trial in its journal, and the trials kept before."""
     optuna = _optuna()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         journal = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL_FILE))
         storage = optuna.storages.JournalStorage(journal)
-    settings = study.settings(scale, method, overrides)
     # Trials of another space, budget or number of seeds are another search.
     identity = content_hash([settings, {k: list(v) for k, v in study.tunable.items()}, study.tune_on, seeds])
-    search = optuna.create_study(study_name=f"{method}/{identity}", storage=storage, load_if_exists=True)
-    while True:
-        made = _completed(search, optuna)
+    optimize = optuna.create_study(study_name=f"{method}/{identity}", storage=storage, load_if_exists=True)
+    asked: list[Any] = []
+
+    def ask(made: Sequence[TunedTrial]) -> Settings | None:
         if len(made) >= trials:
-            return made[:trials]
+            return None
         # Seeded by how many trials are done: the search is the same for every method and after an interruption.
-        search.sampler = optuna.samplers.TPESampler(seed=stream_seed(0, f"tune-{len(made)}") % 2**32)
-        trial = search.ask()
-        guess = {n: trial.suggest_float(n, low, high, log=True) for n, (low, high) in study.tunable.items()}
-        value, seconds = _evaluate(study, method, {**settings, **guess}, seeds)
-        trial.set_user_attr("seconds", seconds)
-        search.tell(trial, value)
-        on_trial(method, len(made) + 1, value)
+        optimize.sampler = optuna.samplers.TPESampler(seed=stream_seed(0, f"tune-{len(made)}") % 2**32)
+        asked.append(optimize.ask())
+        return {n: asked[-1].suggest_float(n, low, high, log=True) for n, (low, high) in study.tunable.items()}
+
+    def keep(tried: TunedTrial) -> None:
+        asked[-1].set_user_attr("seconds", tried.seconds)
+        optimize.tell(asked[-1], tried.value)
+
+    # A trial that was killed does not count.
+    done = optimize.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    ordered = sorted(done, key=lambda t: t.number)
+    return ask, keep, [TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0)) for t in ordered]
 
 
-def _completed(search: Any, optuna: Any) -> list[TunedTrial]:
-    """Completed trials in the order in which they were made; a trial that was killed does not count."""
-    done = search.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    return [
-        TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0))
-        for t in sorted(done, key=lambda t: t.number)
-    ]
+def validation_score(study: Study, method: str, settings: Settings, seeds: Sequence[int]) -> tuple[float, float]:
+    """Mean over the seeds of the last value of the validation column, and the seconds it took.
 
-
-def _evaluate(study: Study, method: str, settings: dict[str, Any], seeds: int) -> tuple[float, float]:
-    """Mean over the tuning seeds of the last value of the validation column; what fails or diverges is infinitely bad.
-
-    Nothing but that column is looked at: test data cannot leak into a choice.
+    A run that ends with ``diverged`` counts as infinite. Nothing but that column is looked at: test data cannot leak
+    into a choice.
     """
     values, seconds = [], 0.0
-    for k in range(seeds):
-        trial = Trial(method, FIRST_SEED + k, settings)
-        last = math.inf
-        try:
-            for row in study.loop(trial):
-                last = float(row.get(study.tune_on, last))
-        except Exception:  # settings that break the method are settings that do not work
-            last = math.inf
-        values.append(last if math.isfinite(last) else math.inf)
+    for seed in seeds:
+        trial = Trial(method, seed, settings)
+        value, diverged = math.inf, False
+        for row in study.loop(trial):
+            value, diverged = float(row.get(study.tune_on, value)), bool(row.get("diverged", False))
+        values.append(value if math.isfinite(value) and not diverged else math.inf)
         seconds += trial.seconds
     return sum(values) / len(values), seconds
 
 
-def _summary(made: list[TunedTrial]) -> MethodTuning:
-    best = min(made, key=lambda trial: trial.value)
-    return MethodTuning(best.settings, best.value, sum(trial.seconds for trial in made), tuple(made))
+def _summary(made: Sequence[TunedTrial]) -> MethodTuning:
+    first = best(made)
+    return MethodTuning(first.settings, first.value, sum(trial.seconds for trial in made), tuple(made))
 
 
 def _optuna() -> Any:

@@ -1,4 +1,4 @@
-"""What the studies share that compare optimizers: each is tuned alike, then its best candidate is run anew."""
+"""What the studies share that compare optimizers: each is tuned alike, then its best candidate is run again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.spec import Row, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
-from mindgap.record.schema import Row
+from mindgap.lab.studies.tune import best, listed, search
+from mindgap.record.forms import TunedTrial
 
 if TYPE_CHECKING:
     import torch
+
+#: A share of the loss that is no saving; how the studies call ACClip with its step divided by the moment.
+NEGLIGIBLE, OTHER = 0.005, "ACClip over its moment"
 
 #: A loss that is not finite, or larger, is recorded as so many times the first.
 WORST = 100.0
@@ -26,7 +30,7 @@ Start = Callable[[float, str], tuple[Training, Callable[[], Row]]]
 def tuned_run(
     trial: Trial, start: Start, *, on: str = "loss", score: Callable[[Sequence[float]], float] | None = None
 ) -> Iterator[Row]:
-    """Train with every candidate, then anew with the best one: rows of the candidates, then those of the run.
+    """Train with every candidate, then again with the best one: rows of the candidates, then those of the run.
 
     Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have random numbers of
     their own, so that the run reported has seen nothing of what chose its candidate; all candidates share theirs.
@@ -45,18 +49,24 @@ def tuned_run(
         ``factor`` where there are factors; then ``step``, ``lr`` (the chosen candidate), ``score`` (of the readings up
         to here) and the columns read.
     """
-    before, factors = trial.restored, trial.settings.get("factors", [])
+    restored, factors = trial.restored, trial.settings.get("factors", [])
     candidates = [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
-    scores: list[float] = list(before.get("scores", []))
-    for number, candidate in enumerate(candidates):
-        if number >= len(scores):
-            *_, end = _train(trial, start, candidate, "tuning", on, score or _last, {}, {})
-            scores.append(end["score"])
-            trial.save({"scores": list(scores)})
-            row = {"candidate": candidate, "candidate_score": scores[-1], "candidate_loss": end[on]}
-            yield {**row, "factor": factors[number]} if factors else row
-    chosen = candidates[int(np.argmin(scores))]
-    yield from _train(trial, start, chosen, "run", on, score or _last, {"scores": scores}, before)
+    ends: list[Row] = []
+
+    def evaluate(settings: Mapping[str, Any]) -> float:
+        *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {})
+        ends.append(end)
+        return float(end["score"])
+
+    points = [{"lr": candidate} for candidate in candidates]
+    tried = [TunedTrial(point, done) for point, done in zip(points, restored.get("scores", []))]
+    for one in search(listed(points), evaluate, tried):
+        tried.append(one)
+        trial.save({"scores": [t.value for t in tried]})
+        row = {"candidate": one.settings["lr"], "candidate_score": one.value, "candidate_loss": ends[-1][on]}
+        yield {**row, "factor": factors[len(tried) - 1]} if factors else row
+    scores = [t.value for t in tried]
+    yield from _train(trial, start, best(tried).settings["lr"], "run", on, score or _last, {"scores": scores}, restored)
 
 
 def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float) -> torch.optim.Optimizer:

@@ -1,16 +1,139 @@
-"""Statistics for pass rules: quantiles and medians of means, because means lie under heavy tails."""
+"""From named parts to a verdict, and the statistics that pass rules use.
+
+Every ``judge`` fills a :class:`Parts` with what its rule asks, one named part per question. :meth:`Parts.build` is the
+only place that turns parts into *holds*, *does not hold* or *inconclusive*.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, whole
-from mindgap.record.schema import Run
+from mindgap.base.check import fail, one_of, whole
+from mindgap.record.schema import Run, Verdict
+
+#: One number per seed, draw or place.
+Values = Sequence[float] | np.ndarray
+
+#: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives.
+READINGS = ("", "as printed", "as corrected")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One question of a pass rule and its answer, ``"yes"``, ``"no"`` or ``"open"``, with the numbers in words."""
+
+    name: str
+    answer: str
+    words: str = ""
+    reading: str = ""
+
+
+@dataclass
+class Parts:
+    """What a pass rule asks, part by part.
+
+    The statement holds when every part is answered with yes and does not hold when one is answered with no. It is
+    inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a control failed, a run did not settle).
+
+    Attributes:
+        asked: the parts so far.
+        sentences: what the verdict prints.
+        numbers: what the verdict keeps.
+        usable: False makes every reading inconclusive.
+
+    Example:
+        >>> parts = Parts()
+        >>> parts.ratio("grows", [2.0, 2.1, 2.05], [1.0, 1.0, 1.0], 1.0)
+        >>> parts.verdict, parts.measured
+        ('holds', 'grows: yes (ratio 2.05 [1.93, 2.18])')
+        >>> parts.add("as fast as printed", False, words="0.5", reading="as printed")
+        >>> parts.build().as_printed, parts.build().as_corrected, parts.verdict
+        ('does not hold', 'holds', 'holds')
+    """
+
+    asked: list[Part] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    usable: bool = True
+
+    def add(
+        self,
+        name: str,
+        holds: bool,
+        refuted: bool | None = None,
+        words: str = "",
+        numbers: Mapping[str, Any] | None = None,
+        reading: str = "",
+    ) -> None:
+        """Answer one part: yes if ``holds``, no if ``refuted`` (by default: if it does not hold), open otherwise."""
+        refuted = not holds if refuted is None else refuted
+        answer = "no" if refuted else "yes" if holds else "open"
+        self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
+        shown = f"{reading}, {name}" if reading else name
+        self.note(f"{shown}: {answer}" + (f" ({words})" if words else ""), numbers)
+
+    def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:
+        """Print and keep something that is not judged."""
+        self.sentences += [sentence] if sentence else []
+        self.numbers.update(numbers or {})
+
+    def decide_nothing(self, reason: str) -> None:
+        """Make the verdict inconclusive whatever the parts say."""
+        self.usable = False
+        self.note(reason)
+
+    def ratio(self, name: str, over: Values, under: Values, least: float) -> None:
+        """A part: the first lies above ``least`` times the second, by a 95 % interval for the log of their ratio."""
+        log = log_ratio(over, under)
+        ratios = {name: as_ratios(log)}
+        self.add(name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios)
+
+    def below(self, name: str, ours: Values, rivals: Values, negligible: float, parts: int) -> None:
+        """A part: the first are smaller, the 95 % interval for the log of the ratio lies below 0.
+
+        Refuted where less than the share ``negligible`` is saved, by an interval that errs in one of 20 studies of so
+        many ``parts``.
+        """
+        log, wide = log_ratio(ours, rivals), log_ratio(ours, rivals, miss=0.05 / parts)
+        none = wide.low > math.log1p(-negligible)
+        self.add(name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)})
+
+    def factor_two(self, name: str, ratios: Sequence[float], words: str, reading: str = "") -> None:
+        """A part: a ratio lies in [1/2, 2] in every draw (rounding allowed for)."""
+        low, high = min(ratios), max(ratios)
+        self.add(name, low >= 0.5 * (1 - 1e-9) and high <= 2 * (1 + 1e-9), reading=reading,
+                 words=f"{words} lies in [{low:.4f}, {high:.4f}] over {len(ratios)} random draws",
+                 numbers={name: {"low": low, "high": high, "draws": len(ratios)}})  # fmt: skip
+
+    def reading(self, which: str) -> str:
+        """The verdict on one reading of the statement."""
+        answers = [part.answer for part in self.asked if part.reading in ("", which)]
+        if not self.usable or not answers:
+            return "inconclusive"
+        return "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the statement as corrected; most statements have one reading only."""
+        return self.reading("as corrected")
+
+    @property
+    def measured(self) -> str:
+        """All parts and notes in words."""
+        return "; ".join(self.sentences)
+
+    def build(self, model: str = "") -> Verdict:
+        """The verdict as it is written; ``model`` says on what it was measured."""
+        return Verdict(
+            self.verdict, (f"{model}: " if model else "") + self.measured, self.numbers,
+            parts={part.name: part.answer for part in self.asked},
+            as_printed=self.reading("as printed"), as_corrected=self.reading("as corrected"), model=model,
+        )  # fmt: skip
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -19,6 +142,11 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run.header.method, []).append(run)
     return groups
+
+
+def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all runs of each method."""
+    return {name: [row for run in group for row in run.rows] for name, group in by_method(runs).items()}
 
 
 def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -44,9 +172,29 @@ def last(run: Run, name: str) -> float:
     return float(column[-1])
 
 
-def finals(runs: Iterable[Run], column: str) -> dict[str, list[float]]:
+def finals(runs: Iterable[Run], column: str) -> dict[str, np.ndarray]:
     """Method -> the last values of a column, in the order of the seeds that every method has."""
-    return {name: [last(run, column) for run in group] for name, group in by_seed(runs).items()}
+    return {name: np.array([last(run, column) for run in group]) for name, group in by_seed(runs).items()}
+
+
+def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
+    """Column -> the median over the runs of its last value."""
+    return {column: float(np.median([last(run, column) for run in runs])) for column in columns}
+
+
+def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
+    """The median of the steps that the runs chose among their candidates, and how often that was the first or last."""
+    ends = 0
+    for run in group:
+        tried = run.column("candidate") or run.header.settings.get("candidates", [])
+        ends += len(tried) > 1 and last(run, "lr") in (min(tried), max(tried))
+    return float(np.median([last(run, "lr") for run in group])), ends
+
+
+def step_words(group: Sequence[Run]) -> str:
+    """The step chosen, and how often it stood at an end of its list."""
+    step, ends = chosen_steps(group)
+    return f"step {step:.3g}" + (f", {ends} of {len(group)} at an end of the list" if ends else "")
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
@@ -59,11 +207,11 @@ def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
     whole("blocks", blocks, least=1)
     array = np.asarray(values, dtype=float)
     if len(array) < blocks:
-        fail("values", f"must hold at least {blocks} numbers, one a block", len(array))
+        fail("values", f"must hold at least {blocks} numbers, one per block", len(array))
     return float(np.median([block.mean() for block in np.array_split(array, blocks)]))
 
 
-def slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> tuple[float, float]:
+def slope(x: Values, y: Values) -> tuple[float, float]:
     """Least-squares slope of y against x, and its standard error.
 
     Example:
@@ -81,21 +229,36 @@ def slope(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> t
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the interval it is known to lie in."""
+    """A mean and the interval it is known to lie in.
+
+    Example:
+        >>> Interval(0.5, 0.25, 0.75).words(100)
+        '+50.00 [+25.00, +75.00]'
+    """
 
     mean: float
     low: float
     high: float
 
+    @property
+    def triple(self) -> list[float]:
+        """Mean, low and high as a list, for a verdict's numbers."""
+        return [self.mean, self.low, self.high]
 
-def mean_interval(values: Sequence[float] | np.ndarray, *, miss: float = 0.05) -> Interval:
+    def words(self, unit: float = 1.0, digits: str = "+.2f") -> str:
+        """Mean and interval in words, times ``unit``."""
+        mean, low, high = (format(unit * value, digits) for value in self.triple)
+        return f"{mean} [{low}, {high}]"
+
+
+def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     """Student's interval for the mean of independent values, missed with probability ``miss``; one value: unbounded.
 
     A rule that asks several questions at once divides ``miss`` by their number, so that it errs that often in all.
 
     Example:
-        >>> found = mean_interval([1.0, 2.0, 3.0])
-        >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
+        >>> interval = mean_interval([1.0, 2.0, 3.0])
+        >>> round(interval.mean, 3), round(interval.low, 3), round(interval.high, 3)
         (2.0, -0.484, 4.484)
     """
     from scipy.stats import t as student
@@ -107,12 +270,12 @@ def mean_interval(values: Sequence[float] | np.ndarray, *, miss: float = 0.05) -
     return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
 
 
-def error_interval(values: Sequence[float] | np.ndarray, *, errors: float = 2.0) -> Interval:
+def error_interval(values: Values, *, errors: float = 2.0) -> Interval:
     """The mean of independent values, give or take so many standard errors; one value: unbounded.
 
     Example:
-        >>> found = error_interval([1.0, 2.0, 3.0])
-        >>> round(found.low, 3), round(found.high, 3)
+        >>> interval = error_interval([1.0, 2.0, 3.0])
+        >>> round(interval.low, 3), round(interval.high, 3)
         (0.845, 3.155)
     """
     array = np.asarray(values, dtype=float)
@@ -120,8 +283,13 @@ def error_interval(values: Sequence[float] | np.ndarray, *, errors: float = 2.0)
     return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
 
 
+def spread(values: Values) -> float:
+    """Standard deviation between seeds; 0 where there is one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 @dataclass(frozen=True)
-class Comparison:
+class Standing:
     """How one method stands against each of the others.
 
     Args:
@@ -142,23 +310,47 @@ class Comparison:
         """Methods that the one is clearly below."""
         return [name for name, lead in self.leads.items() if lead.high < 0]
 
+    @property
+    def words(self) -> str:
+        """Example: ``beats 9, ties with 6, loses to none of 15``."""
+        ties = len(self.leads) - len(self.ahead) - len(self.behind)
+        loses = f"{len(self.behind)} ({', '.join(self.behind)})" if self.behind else "none"
+        return f"beats {len(self.ahead)}, ties with {ties}, loses to {loses} of {len(self.leads)}"
+
 
 def against_all(
-    values: Mapping[str, np.ndarray],
-    one: str,
-    interval: Callable[[np.ndarray], Interval] = mean_interval,
-) -> Comparison:
+    values: Mapping[str, np.ndarray], one: str, interval: Callable[[np.ndarray], Interval] = mean_interval
+) -> Standing:
     """Compare one method with every other, seed by seed.
 
     Args:
-        values: method -> one number a seed, higher is better, the same seeds in the same order.
+        values: method -> one number per seed, higher is better, the same seeds in the same order.
         one: the method that is said to be ahead.
         interval: of the mean of the differences.
 
     Example:
-        >>> found = against_all({"a": np.array([3.0, 4.0]), "b": np.array([1.0, 2.1]), "c": np.array([3.1, 3.9])}, "a")
-        >>> found.ahead, found.behind, found.order
+        >>> a, b, c = np.array([3.0, 4.0]), np.array([1.0, 2.1]), np.array([3.1, 3.9])
+        >>> standing = against_all({"a": a, "b": b, "c": c}, "a")
+        >>> standing.ahead, standing.behind, standing.order
         (['b'], [], ['a', 'c', 'b'])
+        >>> standing.words
+        'beats 1, ties with 1, loses to none of 2'
     """
     leads = {name: interval(values[one] - other) for name, other in values.items() if name != one}
-    return Comparison(leads, sorted(values, key=lambda name: -values[name].mean()))
+    return Standing(leads, sorted(values, key=lambda name: -values[name].mean()))
+
+
+def log_ratio(over: Values, under: Values, *, miss: float = 0.05) -> Interval:
+    """Interval for the mean log of the ratio of paired positive values."""
+    return mean_interval(np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12)), miss=miss)
+
+
+def as_ratios(log: Interval) -> dict[str, float]:
+    """The interval of a log as one of ratios, kept finite."""
+    values = (math.exp(min(max(v, -700.0), 700.0)) for v in log.triple)
+    return dict(zip(("ratio", "low", "high"), values))
+
+
+def ratio_words(log: Interval) -> str:
+    """The interval of a log, as ratios in words."""
+    return "ratio {ratio:.3g} [{low:.3g}, {high:.3g}]".format(**as_ratios(log))

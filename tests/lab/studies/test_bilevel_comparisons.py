@@ -9,11 +9,12 @@ import pytest
 from references.made_up_runs import made_up
 
 from mindgap.bilevel import METHODS
-from mindgap.lab.studies.bilevel_runs import GRIDS, TITLES, TUNING_SEEDS, grid_search, method_of, states
+from mindgap.lab.studies.bilevel_runs import TITLES, method_of, states, tuned_methods
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import simulate
 from mindgap.lab.studies.spec import Scale
+from mindgap.lab.studies.tune import tune
 
 SETTINGS = {"lr_x": 0.01, "lr_y": 0.1, "inner": 3, "terms": 5, "convexity": 0.1}
 
@@ -27,9 +28,13 @@ def test_all_sixteen_are_compared(name):
     assert set(study.scales) == {"quick", "cpu", "gpu", "paper"}
 
 
-@pytest.mark.parametrize("name", GRIDS)
+SEARCHED = ("b0-unbounded-smoothness", "b1-hyper-representation", "b2-hyper-representation", "b3-hyper-cleaning",
+            "b4-hyper-cleaning")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEARCHED)
 def test_steps_come_from_one_grid_and_from_other_seeds(name):
-    study, grid = find(name), GRIDS[name]
+    study, grid = find(name), find(name).grid
     for scale in study.scales.values():
         for method, everywhere in study.methods.items():
             settings = {**everywhere, **scale.methods.get(method, {})}
@@ -37,7 +42,7 @@ def test_steps_come_from_one_grid_and_from_other_seeds(name):
             for step, values in grid.items():
                 assert settings[step] in values, (method, step)
         assert scale.seeds >= 5
-        assert not set(TUNING_SEEDS[name]) & set(range(scale.seeds))
+        assert not set(study.tuning_seeds) & set(range(scale.seeds))
 
 
 def test_methods_are_set_up_alike():
@@ -50,7 +55,20 @@ def test_methods_are_set_up_alike():
     assert made["slip"].warm_start == 3
 
 
-def test_grid_search_tries_the_same_points_for_all_and_takes_the_best():
+def test_a_method_without_tuned_steps_is_left_out_and_breaks_no_study(monkeypatch):
+    """A row added to METHODS must not break the studies that compare all methods."""
+    from importlib import reload
+
+    from mindgap.lab.studies import bilevel_runs
+    from mindgap.lab.studies.catalogue.bilevel import b0_unbounded_smoothness, b3_hyper_cleaning
+
+    monkeypatch.setitem(bilevel_runs.TITLES, "A new one", "soba")
+    for module in (b0_unbounded_smoothness, b3_hyper_cleaning):
+        assert "A new one" not in reload(module).STUDIES[0].methods
+    assert tuned_methods({"A new one": (1.0, 2.0)}) == {"A new one": {"key": "soba", "lr_x": 1.0, "lr_y": 2.0}}
+
+
+def test_a_grid_search_tries_the_same_points_for_all_and_takes_the_best(tmp_path):
     calls = []
 
     def loop(trial):
@@ -59,37 +77,17 @@ def test_grid_search_tries_the_same_points_for_all_and_takes_the_best():
         yield {"loss": abs(trial["lr_x"] - 10) + trial["lr_y"] + 0.1 * (trial.seed == 7), "diverged": bad}
 
     study = replace(
-        find("b10-tracking"),
-        loop=loop,
-        methods={"a": {}, "b": {}},
-        scales={"quick": Scale({"lr_x": 0.0, "lr_y": 0.0})},
-    )
-    grid = {"lr_x": (1.0, 3.16, 10.0), "lr_y": (0.1, 0.3)}
-    found = {m: grid_search(study, "quick", m, grid, "loss", seeds=(7, 8)) for m in ("a", "b")}
-    for method, tried in found.items():
-        assert len(tried) == 6
-        assert tried[0][0] == {"lr_x": 10.0, "lr_y": 0.1}
-        assert tried[0][1] == pytest.approx(0.15)  # the mean over both seeds
+        find("b10-tracking"), loop=loop, methods={"a": {}, "b": {}},
+        scales={"quick": Scale({"lr_x": 0.0, "lr_y": 0.0})}, tune_on="loss",
+        grid={"lr_x": (1.0, 3.16, 10.0), "lr_y": (0.1, 0.3)}, tuning_seeds=(7, 8),
+    )  # fmt: skip
+    found = tune(study, "quick", tmp_path, grid=True).methods
+    for method, made in found.items():
+        assert len(made.trials) == 6
+        assert made.chosen == {"lr_x": 10.0, "lr_y": 0.1}
+        assert made.value == pytest.approx(0.15)  # the mean over both seeds
         assert sum(c[0] == method for c in calls) == 12
-    assert found["a"][-1][1] == float("inf")  # a run that diverged is never chosen
-
-
-def test_the_search_can_be_run_again_from_the_command_line(monkeypatch, capsys):
-    import json
-
-    from mindgap.lab.studies import bilevel_runs, catalogue
-
-    def loop(trial):
-        yield {"loss": abs(trial["lr_x"] - 0.01) + trial["lr_y"] + trial["shift"]}
-
-    settings = {"lr_x": 0.0, "lr_y": 0.0, "shift": 0.0}
-    stub = replace(find("b10-tracking"), loop=loop, methods={"a": {}, "b": {}}, scales={"quick": Scale(settings)})
-    monkeypatch.setattr(catalogue, "find", lambda name: stub)
-    bilevel_runs.main(["b0-unbounded-smoothness", "quick", "loss", "shift=2.5"])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["method"] for line in lines] == ["a", "b"]
-    assert all(line["lr_x"] == 0.01 and line["lr_y"] == 0.1 and line["trials"] == 30 for line in lines)
-    assert lines[0]["loss"] == pytest.approx(2.6)
+    assert found["a"].trials[0].value == float("inf")  # a run that diverged is never chosen
 
 
 # ---------------------------------------------------------------------------------------------------- runs

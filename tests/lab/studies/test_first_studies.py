@@ -47,16 +47,16 @@ def test_e8_fails_for_a_window_of_the_full_period() -> None:
 def test_s5_holds_and_fails_for_a_wrong_threshold() -> None:
     result = verdict("s5-clipping-is-normalising", draws=200, seeds=1)
     assert result.verdict == "holds"
-    assert 0.5 <= result.numbers["low"] < 0.55
+    assert 0.5 <= result.numbers["h_n within a factor 2 of h_c"]["low"] < 0.55
     assert verdict("s5-clipping-is-normalising", draws=200, seeds=1, gamma_factor=5.0).verdict == "does not hold"
 
 
 def test_h10_fails_as_printed_and_holds_with_half_the_step() -> None:
     printed = verdict("h10-rmsprop-is-clipping", draws=200, seeds=1)
-    assert printed.verdict == "does not hold"
+    assert (printed.build().as_printed, printed.verdict) == ("does not hold", "holds")
     assert 0.25 <= printed.numbers["as printed"]["low"] < 0.4
     assert printed.numbers["as printed"]["high"] <= 0.5 * (1 + 1e-9)
-    assert verdict("h10-rmsprop-is-clipping", draws=200, seeds=1, eta_factor=1.0).verdict == "holds"
+    assert verdict("h10-rmsprop-is-clipping", draws=200, seeds=1, eta_factor=2.0).verdict == "does not hold"
 
 
 def test_h7_holds() -> None:

@@ -26,20 +26,20 @@ from mindgap.lab.report import write_page
 from mindgap.lab.report.compare import Difference, compare, difference
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import plan, run_all
-from mindgap.lab.studies.spec import Scale, Study
+from mindgap.lab.studies.spec import Parts, Scale, Study
 from mindgap.lab.studies.tune import FIRST_SEED, JOURNAL_FILE, chosen, tune
 from mindgap.record.forms import Tuning, read_form
-from mindgap.record.schema import End, Row, Run, Verdict
+from mindgap.record.schema import End, Row, Run
 from mindgap.record.store import RunWriter, read_run
 
 SEEN: list[tuple[str, int, float]] = []
 
 
 def bowl(trial: Trial) -> Iterator[Row]:
-    """(log10 lr - best)² at the end: each method has its own best step; ``broken`` raises."""
+    """(log10 lr - best)² at the end: each method has its own best step; ``broken`` diverges or raises."""
     SEEN.append((trial.method, trial.seed, trial["lr"]))
     if trial["broken"]:
-        raise ArithmeticError("no step works")
+        raise OverflowError("no step works") if trial["broken"] is True else ValueError("a fault of the trial")
     for step in range(2):
         yield {
             "step": step,
@@ -48,8 +48,10 @@ def bowl(trial: Trial) -> Iterator[Row]:
         }
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    return Verdict("holds", f"{len(runs)} runs")
+def judge(runs: Sequence[Run]) -> Parts:
+    parts = Parts()
+    parts.add("all are there", True, words=f"{len(runs)} runs")
+    return parts
 
 
 STUDY = Study(
@@ -95,6 +97,23 @@ def test_no_method_can_get_more_trials_than_another(tmp_path: Path) -> None:
     found = tune(broken, "quick", tmp_path / "broken", trials=3)
     assert {m: sum(1 for seen, _, _ in SEEN if seen == m) for m in broken.methods} == {"slow": 3, "fast": 3}
     assert found.methods["slow"].value == math.inf
+
+
+def test_only_divergence_counts_as_an_infinite_loss(tmp_path: Path) -> None:
+    faulty = replace(STUDY, methods={"slow": {"best": 0.0, "broken": "fault"}})
+    with pytest.raises(ValueError, match="a fault of the trial"):
+        tune(faulty, "quick", tmp_path, trials=1)
+
+
+def test_a_grid_is_tried_point_by_point_for_every_method(tmp_path: Path) -> None:
+    study = replace(STUDY, grid={"lr": (0.01, 1.0)}, tuning_seeds=(7, 8))
+    SEEN.clear()
+    found = tune(study, "quick", tmp_path, grid=True)
+    points = [("slow", 0.01), ("slow", 1.0), ("fast", 0.01), ("fast", 1.0)]
+    assert [(m, seed, lr) for m, lr in points for seed in (7, 8)] == SEEN
+    assert {m: f.chosen["lr"] for m, f in found.methods.items()} == {"slow": 0.01, "fast": 1.0}
+    with pytest.raises(RuleError, match=r"study must say what may be tuned \(grid\)"):
+        tune(STUDY, "quick", tmp_path, grid=True)
 
 
 def test_the_first_guesses_are_the_same_for_every_method(tmp_path: Path) -> None:

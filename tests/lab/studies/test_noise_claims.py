@@ -49,7 +49,7 @@ def test_a_control_that_drifts_decides_nothing():
                         "convolutional network": [moments("keeps")] * 3})  # fmt: skip
     found = find(H2).judge(runs)
     assert found.verdict == "inconclusive"
-    assert found.measured.startswith("two samples of one moment are told apart in 1 runs")
+    assert "two samples of one moment are told apart in 1 runs" in found.measured
 
 
 @pytest.mark.parametrize("method", ["transformer", "convolutional network"])

@@ -44,7 +44,7 @@ def test_verdict_follows_the_numbers(name):
     beaten = {**ahead, "SABA": high + 0.03 + 0.001 * np.array([0, 1, 0, -1, 0])}
     behind = judge(_runs(name, beaten))
     assert behind.verdict == "does not hold"
-    assert "clearly behind 1 (SABA) of 6" in behind.measured
+    assert "loses to 1 (SABA) of 6" in behind.measured
     assert judge(_runs(name, ahead, beaten)).verdict == "does not hold"  # in training alone
     level = {**ahead, "SABA": high + np.array([0.01, -0.01, 0.0, 0.02, -0.02])}
     assert judge(_runs(name, level)).verdict == "inconclusive"
@@ -85,8 +85,6 @@ def test_a_lost_run_knows_what_chance_knows():
 
 
 def test_steps_are_the_scales_own_and_of_the_common_grid():
-    from mindgap.lab.studies.bilevel_runs import GRIDS
-
     for name, sources in zip(STUDIES, (("digits", "snli"), ("turned digits", "reviews"))):
         study = find(name)
         for scale, source in zip(("quick", "cpu"), sources):
@@ -94,7 +92,7 @@ def test_steps_are_the_scales_own_and_of_the_common_grid():
                 settings = study.settings(scale, method)
                 assert (settings["lr_x"], settings["lr_y"]) == TUNED[source][method]
                 assert settings["data"] == source
-                assert all(settings[setting] in GRIDS[name][setting] for setting in ("lr_x", "lr_y"))
+                assert all(settings[setting] in find(name).grid[setting] for setting in ("lr_x", "lr_y"))
 
 
 def test_a_heads_step_is_on_its_own_tasks_loss():

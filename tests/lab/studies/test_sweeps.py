@@ -18,16 +18,16 @@ from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
-from mindgap.lab.studies.spec import Scale, Study
+from mindgap.lab.studies.spec import Parts, Scale, Study
 from mindgap.lab.studies.sweep import Sweep
 from mindgap.record.migrate import STEPS, migrate, migrate_file
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run, Verdict
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run
 from mindgap.record.store import RunWriter, read_run, run_file, schema_of
 
 
 def walk(trial: Trial) -> Iterator[Row]:
     """A random walk that can fail, die or be cut short at a step, and that offers checkpoints."""
-    rng = trial.numpy("noise")
+    rng = trial.numpy_generator("noise")
     place = 0.0
     if trial.restored:
         rng.bit_generator.state = trial.restored["rng"]
@@ -60,8 +60,10 @@ def _perhaps_die(trial: Trial, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    return Verdict("holds", f"{len(runs)} runs")
+def judge(runs: Sequence[Run]) -> Parts:
+    parts = Parts()
+    parts.add("all are there", True, words=f"{len(runs)} runs")
+    return parts
 
 
 SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False, "wait": 0.0}

@@ -10,9 +10,9 @@ import torch
 from references.made_up_runs import made_up
 
 from mindgap.lab.studies.catalogue import find
-from mindgap.lab.studies.findings import Findings
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.tuned_runs import optimizer_of
+from mindgap.lab.studies.verdict import Parts
 
 H3, H4 = "h3-language-model", "h4-masked-language-model"
 
@@ -61,9 +61,9 @@ def test_a_choice_at_an_end_of_its_list_is_printed():
 
 def test_a_saving_too_small_to_matter_is_refuted_and_one_not_certain_is_open():
     for spread, state in ((1e-4, "no"), (0.05, "open")):
-        found = Findings()
-        found.below("a", [1 - 0.001 + spread, 1 - 0.001 - spread, 1 - 0.001], [1.0, 1.0, 1.0], 0.005, 4)
-        assert found.words[0].startswith(f"a: {state}")
+        parts = Parts()
+        parts.below("a", [1 - 0.001 + spread, 1 - 0.001 - spread, 1 - 0.001], [1.0, 1.0, 1.0], 0.005, 4)
+        assert parts.sentences[0].startswith(f"a: {state}")
 
 
 SMALL = {"steps": 3, "every": 1, "batch": 4, "validation": 8, "words": 30, "width": 8, "layers": 1}

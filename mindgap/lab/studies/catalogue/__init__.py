@@ -1,68 +1,63 @@
-"""One file a claim or a family of claims; :func:`catalogue` finds them all, in the order of the papers.
+"""One file per claim or family of claims, found by their file names; :func:`find` imports the one that it needs.
 
-Every module below defines ``STUDIES``, a tuple of :class:`~mindgap.lab.studies.spec.Study`, and imports without torch.
+Every module of a group folder defines ``STUDIES``, a tuple of :class:`~mindgap.lab.studies.spec.Study`, and imports
+without torch. A study's name stands in quotes in its file. A module that cannot be imported is left out of
+:func:`catalogue` and named by :func:`broken`.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.spec import Study
 
-MODULES = (
-    "bilevel.b0_unbounded_smoothness",
-    "bilevel.b1_hyper_representation",
-    "bilevel.b3_hyper_cleaning",
-    "bilevel.b5_running_time",
-    "bilevel.b6_epochs",
-    "bilevel.b7_one_step",
-    "bilevel.b9_tuning_cost",
-    "bilevel.b10_tracking",
-    "textbook.t_textbook",
-    "textbook.t4_variance_reduction",
-    "smoothness.s1_smoothness_along_training",
-    "smoothness.s3_clipping_speeds_up",
-    "smoothness.s4_relaxed_smoothness",
-    "smoothness.s5_clipping_is_normalising",
-    "smoothness.s6_smoothness_of_models",
-    "heavy_tails.h1_gradient_noise",
-    "heavy_tails.h2_noise_drifts",
-    "heavy_tails.h3_language_model",
-    "heavy_tails.h4_masked_language_model",
-    "heavy_tails.h5_question_answering",
-    "heavy_tails.h6_attention_noise",
-    "heavy_tails.h7_infinite_variance",
-    "heavy_tails.h8_exponents",
-    "heavy_tails.h8_clipping_bounds",
-    "heavy_tails.h8_nonconvex_bounds",
-    "heavy_tails.h9_lower_bounds",
-    "heavy_tails.h10_rmsprop_is_clipping",
-    "heavy_tails.h12_images_acclip",
-    "heavy_tails.h13_clipped_moments",
-    "kinks.n_nonsmooth",
-    "kinks.n3_image_network",
-    "kinks.n5_certificate",
-    "never_at_rest.e0_training_statistics",
-    "never_at_rest.e1_never_at_rest",
-    "never_at_rest.e3_over_fitted",
-    "never_at_rest.e4_settling",
-    "never_at_rest.e5_cycle",
-    "never_at_rest.e6_raw_losses",
-    "never_at_rest.e_averages",
-    "never_at_rest.e8_windows",
-    "never_at_rest.e11_balance",
-)
+#: Letters of the claims, in the order of the papers.
+ORDER = "BTSHNE"
 
 
 @cache
-def catalogue() -> dict[str, Study]:
-    """Name -> study, for every study there is."""
-    studies = [study for name in MODULES for study in import_module(f"{__name__}.{name}").STUDIES]
-    return {study.name: study for study in studies}
+def modules() -> dict[str, str]:
+    """Module -> its text, for every file of the group folders."""
+    files = sorted(Path(__file__).parent.glob("*/[!_]*.py"))
+    return {f"{__name__}.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8") for path in files}
 
 
 def find(name: str) -> Study:
     """The study of that name; an unknown name is answered with the nearest known one."""
+    for module, text in modules().items():
+        if f'"{name}"' in text:
+            for study in import_module(module).STUDIES:
+                if study.name == name:
+                    return study
     return catalogue()[one_of("study", name, list(catalogue()))]
+
+
+def catalogue() -> dict[str, Study]:
+    """Name -> study, for every study that can be loaded, in the order of the papers."""
+    return _load()[0]
+
+
+def broken() -> dict[str, str]:
+    """File of the catalogue -> why it cannot be loaded."""
+    return _load()[1]
+
+
+@cache
+def _load() -> tuple[dict[str, Study], dict[str, str]]:
+    studies: list[Study] = []
+    errors = {}
+    for module in modules():
+        try:
+            studies += import_module(module).STUDIES
+        except Exception as error:  # a broken study breaks itself only
+            errors[module.removeprefix(f"{__name__}.")] = f"{type(error).__name__}: {error}"
+    return {study.name: study for study in sorted(studies, key=_place)}, errors
+
+
+def _place(study: Study) -> tuple[int, int, str]:
+    letter, number = re.fullmatch(r"([A-Z])(\d+)", study.claim).groups()  # type: ignore[union-attr]
+    return ORDER.index(letter), int(number), study.name

@@ -1,30 +1,19 @@
-"""B0: sixteen methods on an upper level of unbounded smoothness, at equal oracle calls and equally tuned.
+"""B0: all methods on an upper level of unbounded smoothness, at equal oracle calls and equally tuned.
 
 Table 1 of the SLIP rebuttal lists the assumption under which each method is analysed: only BO-REP and SLIP allow an
 upper level whose smoothness grows with its gradient. The problem (:mod:`mindgap.lab.tasks.problems.unbounded`) is such:
-f grows like cosh(κ x), and the start is far out.
-
-Steps were chosen by :func:`mindgap.lab.studies.bilevel_runs.grid_search`: the same grid (``GRIDS`` there), the same two
-tuning seeds and the final ‖∇Φ‖ for all; ``python -m mindgap.lab.studies.bilevel_runs b0-unbounded-smoothness quick
-gradient_norm`` finds them again.
+f grows like cosh(κ x), and the start is far out. ``mindgap tune b0-unbounded-smoothness --grid`` finds the steps again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.bilevel_runs import TITLES, counters, method_of, states
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.bilevel_runs import counters, method_of, states, tuned_methods
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
-
-#: ends of the grid, the same for every method
-TUNABLE = {"lr_x": (1e-7, 1.0), "lr_y": (0.1, 0.3)}
 
 #: the two methods that are analysed without an upper bound on the smoothness
 RELAXED = ("BO-REP", "SLIP")
@@ -36,17 +25,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     from mindgap.lab.tasks.problems import unbounded_problem
 
-    task = unbounded_problem(
-        growth=trial["growth"],
-        rate=trial["rate"],
-        distance=trial["distance"],
-        lower=trial["lower"],
-        upper=trial["upper"],
-        dim_y=trial["dim_y"],
-        dim_x=trial["dim_x"],
-        seed=trial.seed,
-        device=trial["device"],
-    )
+    task = unbounded_problem(growth=trial["growth"], rate=trial["rate"], distance=trial["distance"],
+                             lower=trial["lower"], upper=trial["upper"], dim_y=trial["dim_y"], dim_x=trial["dim_x"],
+                             seed=trial.seed, device=trial["device"])
     problem = task.problem(trial["batch_size"])
     method = method_of({**trial.settings, "convexity": 0.1})
     budget, readings = trial["oracle_calls"], trial["readings"]
@@ -56,73 +37,36 @@ def loop(trial: Trial) -> Iterator[Row]:
         yield {**counters(state), "gradient_norm": norm if finite else float("inf"), "diverged": not finite}
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """Both relaxed methods end below every smooth-case method.
-
-    *holds* if in at least nine tenths of the seeds each of BO-REP and SLIP ends below all fourteen others; *does not
-    hold* if the median of one of them is not below the best median of the others; *inconclusive* in between.
-    """
+def judge(runs: Sequence[Run]) -> Parts:
+    """Final ‖∇Φ‖ of BO-REP and SLIP against the least of all other methods, seed by seed."""
     end = {name: np.array([run.rows[-1]["gradient_norm"] for run in group]) for name, group in by_method(runs).items()}
-    medians = {name: float(np.median(values)) for name, values in end.items()}
+    middle = {name: float(np.median(values)) for name, values in end.items()}
     others = [name for name in end if name not in RELAXED]
-    best = min(others, key=lambda name: medians[name])
+    best = min(others, key=lambda name: middle[name])
     floor = np.min([end[name] for name in others], axis=0)
     wins = {name: float(np.mean(end[name] < floor)) for name in RELAXED}
-    if all(share >= 0.9 for share in wins.values()):
-        verdict = "holds"
-    elif any(medians[name] >= medians[best] for name in RELAXED):
-        verdict = "does not hold"
-    else:
-        verdict = "inconclusive"
     start = float(np.median([run.rows[0]["gradient_norm"] for run in runs]))
-    measured = (
-        f"median final ‖∇Φ‖ from {start:.2g}: SLIP {medians['SLIP']:.2g}, BO-REP {medians['BO-REP']:.2g}, best other "
-        f"{best} {medians[best]:.2g}; below all others in {wins['SLIP']:.0%} and {wins['BO-REP']:.0%} of the seeds"
-    )
-    return Verdict(verdict, measured, {"median_gradient_norm": medians, "wins": wins})
+    parts = Parts()
+    parts.note(f"median ‖∇Φ‖ from {start:.2g}; best other: {best} {middle[best]:.2g}",
+               {"median_gradient_norm": middle, "wins": wins})
+    for name in RELAXED:
+        parts.add(f"{name} ends below all others", wins[name] >= 0.9, wins[name] < 0.9 and middle[name] >= middle[best],
+                  f"at {middle[name]:.2g}, below them in {wins[name]:.0%} of the seeds")
+    return parts
 
 
 #: (lr_x, lr_y) by method, from the grid search at scale quick
-TUNED: dict[str, tuple[float, float]] = {
-    "BSA": (1e-05, 0.3),
-    "StocBio": (1e-05, 0.3),
-    "AmIGO": (1e-05, 0.3),
-    "ALSET": (1e-05, 0.3),
-    "TTSA": (1e-05, 0.3),
-    "F²SA": (0.00316, 0.1),
-    "SOBA": (1e-05, 0.3),
-    "SABA": (1e-05, 0.3),
-    "MA-SOBA": (1e-05, 0.3),
-    "BO-REP": (0.1, 0.3),
-    "SLIP": (0.1, 0.1),
-    "VRBO": (1e-05, 0.3),
-    "MRBO": (1e-05, 0.3),
-    "SUSTAIN": (1e-05, 0.3),
-    "SVRB": (1e-05, 0.3),
-    "SRBA": (1e-05, 0.3),
-}
+TUNED: dict[str, tuple[float, float]] = {"BSA": (1e-05, 0.3), "StocBio": (1e-05, 0.3), "AmIGO": (1e-05, 0.3),
+                                         "ALSET": (1e-05, 0.3), "TTSA": (1e-05, 0.3), "F²SA": (0.00316, 0.1),
+                                         "SOBA": (1e-05, 0.3), "SABA": (1e-05, 0.3), "MA-SOBA": (1e-05, 0.3),
+                                         "BO-REP": (0.1, 0.3), "SLIP": (0.1, 0.1), "VRBO": (1e-05, 0.3),
+                                         "MRBO": (1e-05, 0.3), "SUSTAIN": (1e-05, 0.3), "SVRB": (1e-05, 0.3),
+                                         "SRBA": (1e-05, 0.3)}
 
 
-def _methods() -> dict[str, dict[str, Any]]:
-    return {title: {"key": key, "lr_x": TUNED[title][0], "lr_y": TUNED[title][1]} for title, key in TITLES.items()}
-
-
-_QUICK = {
-    "growth": "exponential",
-    "rate": 3.0,
-    "distance": 5.0,
-    "lower": 512,
-    "upper": 256,
-    "dim_y": 10,
-    "dim_x": 5,
-    "batch_size": 32,
-    "oracle_calls": 1000,
-    "least_steps": 5,
-    "readings": 10,
-    "inner": 3,
-    "terms": 5,
-    "device": "cpu",
-}
+_QUICK = {"growth": "exponential", "rate": 3.0, "distance": 5.0, "lower": 512, "upper": 256, "dim_y": 10, "dim_x": 5,
+          "batch_size": 32, "oracle_calls": 1000, "least_steps": 5, "readings": 10, "inner": 3, "terms": 5,
+          "device": "cpu"}
 _CPU = {**_QUICK, "lower": 4096, "upper": 1024, "dim_y": 50, "dim_x": 20, "oracle_calls": 20_000, "readings": 40}
 _GPU = {**_CPU, "lower": 32_768, "upper": 8192, "dim_y": 500, "dim_x": 100, "batch_size": 256, "device": "cuda"}
 
@@ -134,27 +78,20 @@ STUDIES = (
         statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP converge at steps "
         "at which methods made for a bounded smoothness diverge, and these crawl at the steps they survive.",
         source=Source("slip-rebuttal-a", "Table 1"),
-        scales={
-            "quick": Scale(_QUICK, seeds=10),
-            "cpu": Scale(_CPU, seeds=10),
-            "gpu": Scale(_GPU, seeds=10),
-            "paper": Scale({**_GPU, "oracle_calls": 1_000_000, "readings": 100}, seeds=10),
-        },
-        methods=_methods(),
+        scales={"quick": Scale(_QUICK, seeds=10), "cpu": Scale(_CPU, seeds=10), "gpu": Scale(_GPU, seeds=10),
+                "paper": Scale({**_GPU, "oracle_calls": 1_000_000, "readings": 100}, seeds=10)},
+        methods=tuned_methods(TUNED),
         loop=loop,
         judge=judge,
+        rule="In at least nine tenths of the seeds each of BO-REP and SLIP ends below all other methods; refuted "
+        "where the median of one of them is not below the best median of the others.",
         figures=(
-            Figure(
-                "Gradient of the hyper-objective",
-                "gradient_norm",
-                "‖∇Φ(x)‖",
-                x="oracle_calls",
-                log_y=True,
-                caption="All methods from the same start, with the best steps of the same grid. A line that ends early "
-                "has left the finite numbers.",
-            ),
+            Figure("Gradient of the hyper-objective", "gradient_norm", "‖∇Φ(x)‖", x="oracle_calls", log_y=True,
+                   caption="All methods from the same start, with the best steps of the same grid. A line that ends "
+                   "early has left the finite numbers."),
         ),
-        tunable=TUNABLE,
+        tunable={"lr_x": (1e-7, 1.0), "lr_y": (0.1, 0.3)},
+        grid={"lr_x": [float(f"{10 ** (k / 2):.3g}") for k in range(-14, 1)], "lr_y": (0.1, 0.3)},
         tune_on="gradient_norm",
     ),
 )

@@ -1,6 +1,6 @@
 """B10: SGD on a drifting lower problem tracks y*(x_t); with x frozen it is plain SGD (SLIP rebuttal, A4/A5).
 
-SLIP moves x by exactly η an iteration, so that the lower problem drifts at a constant speed. For the quadratic with
+SLIP moves x by exactly η per iteration, so that the lower problem drifts at a constant speed. For the quadratic with
 mean Hessian Ā and y*(x) = -Ā⁻¹(ā + C̄'x), and x moving along a unit vector u, the mean of y_t - y*(x_t) settles at the
 lag e = (η/α) Ā⁻² C̄'u: proportional to the drift, inversely to the step. Noise adds what is seen with x frozen.
 The upper level here is linear in x, so that x moves on for ever; the samples of the lower level differ in their linear
@@ -13,11 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -28,17 +25,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.tasks.problems import quadratic_problem
 
     drift, rate, warm = trial["drift"], trial["lr_y"], trial["warm_start"]
-    quadratic = quadratic_problem(
-        lower=trial["lower"],
-        upper=trial["upper"],
-        dim_y=trial["dim_y"],
-        dim_x=trial["dim_x"],
-        convexity=trial["convexity"],
-        seed=trial.seed,
-    )
-    slopes = torch.randn(trial["dim_x"], generator=trial.torch("slope"), dtype=torch.float64)
+    quadratic = quadratic_problem(lower=trial["lower"], upper=trial["upper"], dim_y=trial["dim_y"],
+                                  dim_x=trial["dim_x"], convexity=trial["convexity"], seed=trial.seed)
+    slopes = torch.randn(trial["dim_x"], generator=trial.torch_generator("slope"), dtype=torch.float64)
     slopes = slopes / slopes.norm() + 0.1 * torch.randn(
-        trial["upper"], trial["dim_x"], generator=trial.torch("slopes"), dtype=torch.float64
+        trial["upper"], trial["dim_x"], generator=trial.torch_generator("slopes"), dtype=torch.float64
     )
     A, C = quadratic.lower.A, quadratic.lower.C
 
@@ -46,14 +37,8 @@ def loop(trial: Trial) -> Iterator[Row]:
         return 0.5 * (y @ A @ y) + x @ C @ y + (linear @ y).mean()
 
     lower_data = Batches(quadratic.lower_samples[0][:, 2], trial["batch_size"], shuffle=False)
-    problem = BilevelProblem(
-        lambda x, y, batch: (batch @ x).mean(),
-        lower,
-        quadratic.x0,
-        quadratic.y0,
-        Batches(slopes, trial["batch_size"], shuffle=False),
-        lower_data,
-    )
+    problem = BilevelProblem(lambda x, y, batch: (batch @ x).mean(), lower, quadratic.x0, quadratic.y0,
+                             Batches(slopes, trial["batch_size"], shuffle=False), lower_data)
     method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm)
     direction = -slopes.mean(0) / slopes.mean(0).norm()
     lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
@@ -78,69 +63,50 @@ def loop(trial: Trial) -> Iterator[Row]:
         # The checkpoint stands between the row and the iteration: a restored trial begins with the latter.
         if step % trial["every"] == 0 and not (trial.restored and step == trial.restored["step"]):
             trial.save(lambda: {"step": step, "plain": plain, "state": pack_state(state)})  # noqa: B023
-            yield {
-                "step": step,
-                "error": float((state.y - quadratic.y_star(state.x)).norm()),
-                "lag": lag,
-                "moved": float((state.x - quadratic.x0).norm()),
-                "sgd_gap": float((state.y - plain).norm() / (1 + plain.norm())),
-            }
+            yield {"step": step, "error": float((state.y - quadratic.y_star(state.x)).norm()), "lag": lag,
+                   "moved": float((state.x - quadratic.x0).norm()),
+                   "sgd_gap": float((state.y - plain).norm() / (1 + plain.norm()))}
         with trial.timed():
             state = method.step(state)
         plain = sgd(plain, warm + step)
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """Frozen: no difference to plain SGD. Drifting: the error settles, at √(lag² + floor²) with the floor seen frozen.
-
-    *holds* if the frozen runs differ from plain SGD by at most 1e-12, every drifting run's error over the last half is
-    within a factor 1.25 of the prediction, and no error still grows (last quarter against the one before: 1.25).
-    """
-    gap, floors, ratios, growth = 0.0, {}, {}, {}
+def judge(runs: Sequence[Run]) -> Parts:
+    """x frozen: the distance to plain SGD. x moving: the error over √(lag² + floor²), with the floor seen frozen."""
+    gap, floors, ratios, growth, parts = 0.0, {}, {}, {}, Parts()
     groups = by_method(runs)
-    tails = {name: [_tail(run, 2) for run in group] for name, group in groups.items()}
+    tails = {name: [_last_half(run) for run in group] for name, group in groups.items()}
+    error = {name: float(np.sqrt(np.mean([np.mean(np.square(t)) for t in tails[name]]))) for name in groups}
     for name, group in groups.items():
         settings = group[0].header.settings
         if settings["drift"] == 0:
             gap = max(gap, max(max(run.column("sgd_gap")) for run in group))
-            floors[settings["lr_y"]] = float(np.sqrt(np.mean([np.mean(np.square(t)) for t in tails[name]])))
+            floors[settings["lr_y"]] = error[name]
     for name, group in groups.items():
         settings = group[0].header.settings
-        error = float(np.sqrt(np.mean([np.mean(np.square(t)) for t in tails[name]])))
         lag = float(np.sqrt(np.mean([run.rows[-1]["lag"] ** 2 for run in group])))
         growth[name] = float(
             np.median([np.mean(t[len(t) // 2 :]) / max(np.mean(t[: len(t) // 2]), 1e-300) for t in tails[name]])
         )
         if settings["drift"] > 0:
-            ratios[name] = error / float(np.hypot(lag, floors[settings["lr_y"]]))
-    tracks = all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values())
-    settles = all(g < 1.25 for g in growth.values())
-    verdict = "holds" if gap <= 1e-12 and tracks and settles else "does not hold"
-    measured = (
-        f"x frozen: SLIP's y differs from plain SGD by {gap:.1e}; x moving: the tracking error is "
-        f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} times √(lag² + floor²) over {len(ratios)} pairs of "
-        f"drift and step, and changes over the last quarters by at most a factor {max(growth.values()):.2f}"
-    )
-    numbers = {"sgd_gap": gap, "ratio": ratios, "growth": growth, "floor": {str(k): v for k, v in floors.items()}}
-    return Verdict(verdict, measured, numbers)
+            ratios[name] = error[name] / float(np.hypot(lag, floors[settings["lr_y"]]))
+    parts.add("x frozen, y is plain SGD's", gap <= 1e-12, words=f"differs by {gap:.1e}", numbers={"sgd_gap": gap})
+    parts.add("x moving, the error is as predicted", all(1 / 1.25 < ratio < 1.25 for ratio in ratios.values()),
+              words=f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} times √(lag² + floor²) over "
+              f"{len(ratios)} pairs of drift and step", numbers={"ratio": ratios})
+    parts.add("no error still grows", all(g < 1.25 for g in growth.values()),
+              words=f"over the last quarters by at most a factor {max(growth.values()):.2f}",
+              numbers={"growth": growth, "floor": {str(k): v for k, v in floors.items()}})
+    return parts
 
 
-def _tail(run: Run, share: int) -> np.ndarray:
+def _last_half(run: Run) -> np.ndarray:
     column = np.asarray(run.column("error"), dtype=float)
-    return column[len(column) - len(column) // share :]
+    return column[len(column) - len(column) // 2 :]
 
 
-_QUICK = {
-    "lower": 1024,
-    "upper": 64,
-    "dim_y": 10,
-    "dim_x": 5,
-    "convexity": 0.2,
-    "batch_size": 64,
-    "warm_start": 3,
-    "steps": 300,
-    "every": 3,
-}
+_QUICK = {"lower": 1024, "upper": 64, "dim_y": 10, "dim_x": 5, "convexity": 0.2, "batch_size": 64, "warm_start": 3,
+          "steps": 300, "every": 3}
 _CPU = {**_QUICK, "lower": 32_768, "dim_y": 100, "dim_x": 10, "convexity": 0.1, "steps": 20_000, "every": 50}
 
 STUDIES = (
@@ -148,8 +114,8 @@ STUDIES = (
         name="b10-tracking",
         claim="B10",
         title="SGD tracks a drifting lower problem",
-        statement="One SGD step on y an iteration keeps y_t near y*(x_t) while x drifts at the speed of the normalised "
-        "step, after a warm start of three steps; with x frozen it is plain SGD.",
+        statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed of the "
+        "normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
         source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
         scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=10)},
         methods={
@@ -159,21 +125,15 @@ STUDIES = (
         },
         loop=loop,
         judge=judge,
+        rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's error over the last half "
+        "is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that factor between the last "
+        "two quarters.",
         figures=(
-            Figure(
-                "How far y is behind y*(x)",
-                "error",
-                "‖y_t - y*(x_t)‖",
-                log_y=True,
-                caption="The error settles at a level that grows with the drift and, where the drift dominates, falls "
-                "with the step; where noise dominates it is the other way round.",
-            ),
-            Figure(
-                "Distance to plain SGD at the first x",
-                "sgd_gap",
-                "relative distance",
-                caption="Zero where x is frozen.",
-            ),
+            Figure("How far y is behind y*(x)", "error", "‖y_t - y*(x_t)‖", log_y=True,
+                   caption="The error settles at a level that grows with the drift and, where the drift dominates, "
+                   "falls with the step; where noise dominates it is the other way round."),
+            Figure("Distance to plain SGD at the first x", "sgd_gap", "relative distance",
+                   caption="Zero where x is frozen."),
         ),
     ),
 )

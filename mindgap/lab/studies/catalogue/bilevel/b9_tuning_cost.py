@@ -1,13 +1,9 @@
 """B9: SLIP has fewer settings to tune than BO-REP, and what tuning costs (SLIP rebuttal, A6 to g3Q2).
 
-Stated is that BO-REP's radius R, period I and number N of inner steps have no counterpart in SLIP, "which saves
-significant tuning efforts". The first half is read from the two classes. The second is measured: both methods get a
-random search of equally many settings over all that there is to choose, each run to the same budget of oracle calls.
-With m of K settings within 10 % of the search's own best validation loss, a search in random order needs on average
-(K + 1)/(m + 1) settings until the first of them: that number is the cost of tuning. It depends on the ranges searched
-(``SPACE``), which were settled beforehand: two decades about the steps that the tuned studies of hyper-cleaning take,
-whole numbers from the least possible up to a few times the published ones, and for R, for which no source has a value,
-two decades about 1. Beside them BO-REP with R, I and N as published, so that one sees what these three cost.
+How many settings there are is read from the two classes. What tuning costs is measured: both methods get a random
+search of equally many settings over all that there is to choose, each run to the same budget of oracle calls. With m of
+K settings within 10 % of the search's own best validation loss, a search in random order needs on average (K + 1)/(m +
+1) settings until the first of them: that number is the cost of tuning. Beside them BO-REP with R, I and N as published.
 """
 
 from __future__ import annotations
@@ -18,27 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
 from mindgap.bilevel.registry import METHODS
-from mindgap.lab.studies.bilevel_runs import end_of, random_settings
+from mindgap.lab.studies.bilevel_runs import end_of
 from mindgap.lab.studies.cleaning_runs import CPU, QUICK, rows_of, task_of
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, by_seed, mean_interval
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.tune import listed, random_points, search
+from mindgap.lab.studies.verdict import as_ratios, by_method, by_seed, mean_interval, ratio_words
+from mindgap.record.forms import TunedTrial
 
 #: ends of the search; 1 - beta takes the place of beta, so that it can be drawn on a log scale
-SPACE: dict[str, tuple[float, float]] = {
-    "lr_x": (1.0, 100.0),
-    "lr_y": (0.1, 10.0),
-    "lr_z": (0.1, 10.0),
-    "beta": (0.01, 1.0),
-    "warm_start": (0, 10),
-    "period": (1, 5),
-    "inner": (1, 10),
-    "radius": (0.1, 10.0),
-    "refine": (0, 3),
-}
+SPACE: dict[str, tuple[float, float]] = {"lr_x": (1.0, 100.0), "lr_y": (0.1, 10.0), "lr_z": (0.1, 10.0),
+                                         "beta": (0.01, 1.0), "warm_start": (0, 10), "period": (1, 5),
+                                         "inner": (1, 10), "radius": (0.1, 10.0), "refine": (0, 3)}
 
 #: What BO-REP has and SLIP has not: R, I, N.
 FALLEN = ("radius", "period", "inner")
@@ -58,25 +45,21 @@ def numbers_of(key: str) -> list[str]:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Try settings one after the other; a row for each."""
+    """Try settings one after the other; one row per setting."""
     task, numbers = task_of(trial), numbers_of(trial["key"])
-    best = trial.restored.get("best", math.inf)
-    drawn = random_settings(trial, {name: SPACE[name] for name in trial["searched"]}, trial["tried"])
-    for number, settings in enumerate(drawn):
-        if number < trial.restored.get("cell", 0):
-            continue
-        settings["beta"] = 1 - settings["beta"]
-        loss = end_of(trial, rows_of, task, METHODS[trial["key"]](**settings), trial.seed)["validation_loss"]
-        best = min(best, loss)
-        trial.save({"cell": number + 1, "best": best})
-        yield {
-            "step": number + 1,
-            "validation_loss": loss,
-            "best_loss": best,
-            "searched": len(settings),
-            "numbers": ", ".join(numbers),
-            **settings,
-        }
+    lowest = trial.restored.get("best", math.inf)
+    space = {name: SPACE[name] for name in trial["searched"]}
+    points = [{**point, "beta": 1 - point["beta"]} for point in random_points(trial, space, trial["tried"])]
+
+    def evaluate(settings: dict[str, Any]) -> float:
+        return float(end_of(trial, rows_of, task, METHODS[trial["key"]](**settings), trial.seed)["validation_loss"])
+
+    before = [TunedTrial(point, math.inf) for point in points[: trial.restored.get("cell", 0)]]
+    for number, tried in enumerate(search(listed(points), evaluate, before), len(before) + 1):
+        lowest = min(lowest, tried.value)
+        trial.save({"cell": number, "best": lowest})
+        yield {"step": number, "validation_loss": tried.value, "best_loss": lowest, "searched": len(tried.settings),
+               "numbers": ", ".join(numbers), **tried.settings}  # fmt: skip
 
 
 def needed(losses: Sequence[float], aim: float) -> float:
@@ -89,49 +72,35 @@ def needed(losses: Sequence[float], aim: float) -> float:
     return (len(losses) + 1) / (sum(loss <= aim for loss in losses) + 1)
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """Fewer settings, and cheaper to tune: BO-REP's cost over SLIP's is above 1.
-
-    The ratio's geometric mean over paired repetitions gets an interval that misses with probability 5 %. *holds* if
-    SLIP's class takes fewer numbers, R, I and N are among those that fall away, and the interval lies above 1; *does
-    not hold* if the count is otherwise or the interval lies below 1; *inconclusive* otherwise.
-    """
-    groups = by_seed(runs)
+def judge(runs: Sequence[Run]) -> Parts:
+    """The numbers that each class takes, and BO-REP's cost of tuning over SLIP's."""
+    parts, groups = Parts(), by_seed(runs)
     margin = 1 + float(runs[0].header.settings["margin"])
     first = {method: group[0].rows[0] for method, group in by_method(runs).items()}
     names = {method: set(first[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")}
-    searched = {method: row["searched"] for method, row in first.items()}
-    fewer = len(names["SLIP"]) < len(names["BO-REP"]) and set(FALLEN) <= names["BO-REP"] - names["SLIP"]
     losses = {method: [run.column("validation_loss") for run in group] for method, group in groups.items()}
-    best = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
+    least = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
     cost = {
-        method: np.array([needed(row, margin * aim) for row, aim in zip(rows, best[method])])
+        method: np.array([needed(row, margin * aim) for row, aim in zip(rows, least[method])])
         for method, rows in losses.items()
     }
-    common = np.minimum(best["SLIP"], best["BO-REP"])
+    common = np.minimum(least["SLIP"], least["BO-REP"])
     far = {m: float(np.mean([needed(row, margin * aim) for row, aim in zip(losses[m], common)])) for m in losses}
-    ratio = mean_interval(np.log(cost["BO-REP"] / cost["SLIP"]))
-    verdict = "does not hold" if not fewer or ratio.high < 0 else "holds" if ratio.low > 0 else "inconclusive"
+    log = mean_interval(np.log(cost["BO-REP"] / cost["SLIP"]))
     costs = {method: mean_interval(values) for method, values in cost.items()}
-    told = "; ".join(
-        f"{method} ({searched[method]} searched): {i.mean:.2f} [{i.low:.2f}, {i.high:.2f}], best loss "
-        f"{best[method].mean():.3f}"
-        for method, i in costs.items()
-    )
-    measured = (
-        f"numbers in the class: SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}; settings tried until within "
-        f"{margin - 1:.0%} of the own best: {told}; BO-REP over SLIP {math.exp(ratio.mean):.2f} "
-        f"[{math.exp(ratio.low):.2f}, {math.exp(ratio.high):.2f}]"
-    )
-    numbers: dict[str, Any] = {
-        "numbers_in_class": {method: sorted(found) for method, found in names.items()},
-        "searched": searched,
-        "settings_needed": {method: [i.mean, i.low, i.high] for method, i in costs.items()},
-        "settings_needed_for_best_of_both": far,
-        "best_loss": {method: float(values.mean()) for method, values in best.items()},
-        "ratio": [math.exp(v) for v in (ratio.mean, ratio.low, ratio.high)],
-    }
-    return Verdict(verdict, measured, numbers)
+    parts.add("SLIP takes fewer numbers, without R, I and N",
+              len(names["SLIP"]) < len(names["BO-REP"]) and set(FALLEN) <= names["BO-REP"] - names["SLIP"],
+              words=f"SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}",
+              numbers={"numbers_in_class": {method: sorted(known) for method, known in names.items()},
+                       "searched": {method: row["searched"] for method, row in first.items()}})
+    parts.add("SLIP is cheaper to tune", log.low > 0, log.high < 0, f"BO-REP's cost over SLIP's: {ratio_words(log)}; "
+              + "; ".join(f"{method} {i.words(digits='.2f')}, best loss {least[method].mean():.3f}"
+                          for method, i in costs.items()),
+              {"settings_needed": {method: i.triple for method, i in costs.items()},
+               "settings_needed_for_best_of_both": far,
+               "best_loss": {method: float(values.mean()) for method, values in least.items()},
+               "ratio": list(as_ratios(log).values())})
+    return parts
 
 
 _SLIP, _BO_REP = (list(METHODS[key].choices) for key in ("slip", "borep"))
@@ -145,40 +114,31 @@ STUDIES = (
         statement="R, I and N of BO-REP have no counterpart in SLIP, which saves tuning (here: settings that a random "
         "search needs until it is within 10 % of its own best validation loss, hyper-cleaning of digits, p = 0.4).",
         source=Source("slip-rebuttal-a", "A6 to g3Q2"),
-        scales={
-            "quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 300, "tried": 24}, seeds=10),
-            "cpu": Scale({**CPU, **_SEARCH, "oracle_calls": 1000, "tried": 48}, seeds=10),
-        },
+        scales={"quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 300, "tried": 24}, seeds=10),
+                "cpu": Scale({**CPU, **_SEARCH, "oracle_calls": 1000, "tried": 48}, seeds=10)},
         methods={
             "SLIP": {"key": "slip", "searched": _SLIP},
             "BO-REP": {"key": "borep", "searched": _BO_REP},
-            "BO-REP, R, I, N as published": {
-                "key": "borep",
-                "searched": [name for name in _BO_REP if name not in FALLEN],
-            },
+            "BO-REP, R, I, N as published": {"key": "borep",
+                                             "searched": [name for name in _BO_REP if name not in FALLEN]},
         },
         loop=loop,
         judge=judge,
+        rule="SLIP's class takes fewer numbers, R, I and N are among those that fall away, and the geometric mean "
+        "over paired repetitions of BO-REP's cost over SLIP's lies above 1 (95 % interval). Refuted where the count "
+        "is otherwise or the interval lies below 1.",
+        history=(
+            "The ranges searched were settled beforehand: two decades about the steps of the tuned studies, whole "
+            "numbers from the least possible up to a few times the published ones, and for R, for which no source has "
+            "a value, two decades about 1.",
+        ),
+        models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
+        paper_model="",
         figures=(
-            Figure(
-                "Best validation loss so far",
-                "best_loss",
-                "validation loss",
-                x="step",
-                x_label="settings tried",
-                log_y=True,
-                caption="A random search; what the methods have in common they try at the same values.",
-            ),
-            Figure(
-                "Validation loss of every setting",
-                "validation_loss",
-                "validation loss",
-                x="lr_x",
-                x_label="step on x",
-                kind="points",
-                log_x=True,
-                log_y=True,
-            ),
+            Figure("Best validation loss so far", "best_loss", "validation loss", x="step", x_label="settings tried",
+                   log_y=True, caption="A random search; what the methods have in common they try at the same values."),
+            Figure("Validation loss of every setting", "validation_loss", "validation loss", x="lr_x",
+                   x_label="step on x", kind="points", log_x=True, log_y=True),
         ),
     ),
 )

@@ -1,20 +1,7 @@
 """H5: fine-tuning a pre-trained encoder to find answers in passages: ACClip's exact match and F1 are above Adam's.
 
-What is judged was settled before the first run, from Table 4.3. An encoder is pre-trained as in H4, by Adam, once for
-every seed; both optimizers fine-tune that same encoder. As in H3 every trial tunes its optimizer first, with the same
-factors around a step of its own (placed by trial runs with other random numbers) and the full budget for each, by F1 on
-validation questions, from an encoder and an order of samples that the run reported does not see. Judged are exact match
-and F1 on test questions at the end, over five seeds, as in the table.
-
-Both must be higher with ACClip, by 95 % intervals over paired seeds; refuted where the gain in one of them is certainly
-below 0.2 points, the smallest of the table (intervals that err in one of 20 studies of two parts). Where neither
-optimizer finds twice as many answers as one who always points at the most frequent place of the training questions,
-nothing has been learnt: the study is inconclusive. As in H3 ACClip is Algorithm 1 as printed, and its form with the
-step over the moment is printed beside it and does not decide.
-
-*Differs from the paper.* One size of a small encoder for three of BERT, pre-trained for some hundred steps and by Adam
-alone; questions made from English prose, at scale ``cpu`` those of SQuAD's dev file, split in three by its order, for
-SQuAD v1.1; words, not pieces of words; answers compared by their place.
+An encoder is pre-trained as in H4, by Adam, once per seed; both optimizers fine-tune that same encoder. As in H3 every
+trial tunes its optimizer first, by F1 on validation questions, from another encoder and order of samples.
 """
 
 from __future__ import annotations
@@ -25,15 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.catalogue.heavy_tails.h3_language_model import OTHER, chosen
-from mindgap.lab.studies.findings import Findings
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.training_runs import Training, step_factor
-from mindgap.lab.studies.tuned_runs import optimizer_of, tuned_run
-from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.tuned_runs import OTHER, optimizer_of, tuned_run
+from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval, spread, step_words
 
 #: A gain below this is none.
 SMALLEST = 0.002
@@ -75,7 +57,7 @@ def loop(trial: Trial) -> Iterator[Row]:
                 row["by_place"] = exact_and_f1(frequent, answers)[0]
             return row
 
-        return Training(problem, optimizer, trial.torch(f"h5 {phase} order"), {}), read
+        return Training(problem, optimizer, trial.torch_generator(f"h5 {phase} order"), {}), read
 
     yield from tuned_run(trial, start, on="validation_miss")
 
@@ -101,28 +83,24 @@ def pre_trained(
     return problem.objective.model.state_dict()
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """Holds when exact match and F1 are higher with ACClip, does not hold when a gain is certainly below 0.2 points;
-    inconclusive in between and where nothing was learnt."""
-    found = Findings()
-    scores = {key: finals(runs, f"test_{key}") for key in SCORES}
+def judge(runs: Sequence[Run]) -> Parts:
+    """Gains of ACClip over Adam in exact match and F1 on test questions, over paired seeds."""
+    parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():
-        spread = min(1, len(group) - 1)
-        table = {key: [float(np.mean(scores[key][name])), float(np.std(scores[key][name], ddof=spread))]
-                 for key in SCORES}
+        table = {key: [float(np.mean(scores[key][name])), spread(scores[key][name])] for key in SCORES}
         said = ", ".join(f"{title} {100 * table[key][0]:.2f} ± {100 * table[key][1]:.2f}"
                          for key, title in SCORES.items())
-        found.say(f"{name} ({chosen(group)}): {said}", name, {**table, "step": chosen(group)})
+        parts.note(f"{name} ({step_words(group)}): {said}", {name: {**table, "step": step_words(group)}})
     guess = float(np.mean([last(run, "by_place") for run in runs]))
     if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * guess:
-        found.usable = False
-        found.say(f"nothing learnt: the most frequent place is right in {guess:.1%}")
+        parts.decide_nothing(f"nothing learnt: the most frequent place is right in {guess:.1%}")
     for key, title in SCORES.items():
-        gains = np.array(scores[key]["ACClip"]) - np.array(scores[key]["Adam"])
+        gains = scores[key]["ACClip"] - scores[key]["Adam"]
         near, wide = mean_interval(gains), mean_interval(gains, miss=0.05 / len(SCORES))
-        found.add(f"ACClip's {title} above Adam's", near.low > 0 and wide.high >= SMALLEST, wide.high < SMALLEST,
-                  f"{100 * near.mean:+.2f} points [{100 * near.low:+.2f}, {100 * near.high:+.2f}]", vars(near))
-    return found.verdict()
+        part = f"ACClip's {title} above Adam's"
+        parts.add(part, near.low > 0 and wide.high >= SMALLEST, wide.high < SMALLEST, f"{near.words(100)} points",
+                  {part: vars(near)})
+    return parts
 
 
 _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 500,
@@ -141,13 +119,23 @@ STUDIES = (
             "cpu": Scale({**_QUICK, "source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60,
                           "held_out": 800, "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=5),
         },
-        methods={
-            "Adam": {"optimizer": "adam", "middle": 0.003},
-            "ACClip": {"optimizer": "acclip", "middle": 0.3},
-            OTHER: {"optimizer": "acclip, normalized", "middle": 0.003},
-        },
+        methods={"Adam": {"optimizer": "adam", "middle": 0.003}, "ACClip": {"optimizer": "acclip", "middle": 0.3},
+                 OTHER: {"optimizer": "acclip, normalized", "middle": 0.003}},
         loop=loop,
         judge=judge,
+        rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals over paired seeds; "
+        "refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals that err in one of "
+        "20 studies of two parts). Where neither optimizer finds twice as many answers as the most frequent place, "
+        "nothing is decided.",
+        history=(
+            "Settled before the first run, from Table 4.3.",
+        ),
+        differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of "
+        "words; answers compared by their place. ACClip is Algorithm 1 as printed; its form over the moment does not "
+        "decide.",
+        models={"quick": "one-layer encoder on questions made from prose",
+                "cpu": "two-layer encoder on SQuAD's dev file, split in three"},
+        paper_model="BERT of three sizes on SQuAD v1.1",
         figures=(
             Figure("Exact match on test questions", "test_exact", "share of answers found exactly",
                    caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),

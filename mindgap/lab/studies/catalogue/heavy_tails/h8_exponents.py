@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
 
 
 def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
@@ -49,7 +45,7 @@ def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> d
 
     problem = RareJump(np.array(alpha), np.array(jump))
     p, a, b = float(problem.probability), float(problem.slope), float(problem.optimum)
-    rng = trial.numpy(f"jumps {alpha} {k}")
+    rng = trial.numpy_generator(f"jumps {alpha} {k}")
     out = weighted_average_runs(
         lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
         np.zeros((trial["replicas"], 1)), lambda j: trial["step_factor"] * 4 / (j + 1), lambda j: float(j) ** power,
@@ -59,20 +55,18 @@ def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> d
     return {"sampled": float(error.mean()), "sampled_se": float(error.std() / np.sqrt(len(error)))}
 
 
-def judge_strongly_convex(runs: Sequence[Run]) -> Verdict:
-    """The proved threshold's exponent is within 0.03 of -2(α-1)/α at every α, and runs agree with the recursion."""
-    groups = by_method(runs)
-    found = {name: _exponents(group, "k") for name, group in groups.items()}
-    proved = found["τ = G k^(1/α), as proved"]
-    off = {alpha: abs(b + 2 * (alpha - 1) / alpha) for alpha, (b, _) in proved.items()}
-    apart = _disagreement(groups["τ = G k^(1/α), as proved"])
-    holds = all(d <= 0.03 + 2 * proved[a][1] for a, d in off.items()) and apart <= 5
-    text = ", ".join(f"α={a:g}: {b:.3f}±{2 * e:.3f} (stated {-2 * (a - 1) / a:.3f})" for a, (b, e) in proved.items())
-    printed = found.get("τ = G k^(α-1), as printed", {})
-    text += "; as printed " + ", ".join(f"{b:.3f}" for b, _ in printed.values()) if printed else ""
-    text += f"; sampled runs within {apart:.1f} standard errors of the recursion"
-    numbers: dict[str, Any] = {name: {f"alpha={a:g}": [b, e] for a, (b, e) in f.items()} for name, f in found.items()}
-    return Verdict("holds" if holds else "does not hold", text, numbers)
+def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
+    """Each threshold's exponents are within 0.03 of -2(α-1)/α at every α, and runs agree with the recursion."""
+    parts, groups = Parts(), by_method(runs)
+    for name, group in groups.items():
+        fits = _exponents(group, "k")
+        words = ", ".join(f"α={a:g}: {b:.3f}±{2 * e:.3f} (stated {-2 * (a - 1) / a:.3f})" for a, (b, e) in fits.items())
+        parts.add(name, all(abs(b + 2 * (a - 1) / a) <= 0.03 + 2 * e for a, (b, e) in fits.items()), words=words,
+                  numbers={name: {f"alpha={a:g}": [b, e] for a, (b, e) in fits.items()}},
+                  reading="as printed" if name == PRINTED else "as corrected")
+    apart = _disagreement(groups[PROVED])
+    parts.add("sampled runs agree with the recursion", apart <= 5, words=f"within {apart:.1f} standard errors")
+    return parts
 
 
 def _exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
@@ -117,25 +111,25 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
                "bound": bound, "ratio": float(error[worst]) / bound}
 
 
-def judge_nonconvex(runs: Sequence[Run]) -> Verdict:
+def judge_nonconvex(runs: Sequence[Run]) -> Parts:
     """Exponents within 0.01 of -2(α-1)/(3α-2) for ‖∇f‖² (half of it for ‖∇f‖), and no value above its bound."""
-    numbers: dict[str, Any] = {}
-    holds, texts = True, []
+    parts = Parts()
     for name, group in by_method(runs).items():
-        found = _exponents(group, "K")
+        fits = _exponents(group, "K")
         ratio = max(r for run in group for r in run.column("ratio"))
-        holds &= ratio <= 1 and all(abs(b + 2 * (a - 1) / (3 * a - 2)) <= 0.01 + 2 * e for a, (b, e) in found.items())
-        numbers[name] = {**{f"alpha={a:g}": [b / 2, e / 2] for a, (b, e) in found.items()}, "largest_ratio": ratio}
-        exponents = ", ".join(f"{b / 2:.3f}" for b, _ in found.values())
-        texts.append(f"{name}: ‖∇f‖ falls with exponents {exponents}, at most {ratio:.2g} of the bound")
-        stated = ", ".join(f"{-(a - 1) / (3 * a - 2):.3f}" for a in found)
-    return Verdict("holds" if holds else "does not hold", f"{'; '.join(texts)} (stated {stated})", numbers)
+        stated = {a: -(a - 1) / (3 * a - 2) for a in fits}
+        words = ", ".join(f"{b / 2:.3f} (stated {stated[a]:.3f})" for a, (b, _) in fits.items())
+        parts.add(f"{name}: exponents of ‖∇f‖ as stated", words=words,
+                  holds=all(abs(b - 2 * stated[a]) <= 0.01 + 2 * e for a, (b, e) in fits.items()))
+        numbers = {**{f"alpha={a:g}": [b / 2, e / 2] for a, (b, e) in fits.items()}, "largest_ratio": ratio}
+        parts.add(f"{name}: below the bound", ratio <= 1, words=f"at most {ratio:.2g} of it", numbers={name: numbers})
+    return parts
 
 
-_SC = {
-    "alphas": [1.2, 1.5, 1.8, 2.0], "first": 100, "last": 10_000, "horizons": 9, "jumps": 50, "largest_jump": 3000.0,
-    "replicas": 2000, "sample_until": 400, "step_factor": 1.0,
-}  # fmt: skip
+PROVED, PRINTED = "τ = G k^(1/α), as proved", "τ = G k^(α-1), as printed"
+
+_SC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 100, "last": 10_000, "horizons": 9, "jumps": 50,
+       "largest_jump": 3000.0, "replicas": 2000, "sample_until": 400, "step_factor": 1.0}  # fmt: skip
 _NC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 1e9, "last": 1e12, "horizons": 9, "jumps": 60, "step_factor": 1.0}
 
 STUDIES = (
@@ -151,12 +145,12 @@ STUDIES = (
             "cpu": Scale({**_SC, "last": 300_000, "horizons": 13, "jumps": 80, "largest_jump": 30_000.0,
                           "replicas": 20_000, "sample_until": 2000}),
         },
-        methods={
-            "τ = G k^(1/α), as proved": {"threshold": "proved"},
-            "τ = G k^(α-1), as printed": {"threshold": "printed", "replicas": 0},
-        },
+        methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
         loop=loop_strongly_convex,
         judge=judge_strongly_convex,
+        rule="The exponent on the worst rare jump is within 0.03 and two standard errors of -2(α-1)/α at every α: as "
+        "corrected with the threshold G k^(1/α) of the proof, as printed with G k^(α-1). Sampled runs agree with the "
+        "exact recursion within five standard errors.",
         figures=(
             Figure("Error on the worst rare jump", "error", "E f(x̄_k) - f*", x="k", x_label="k", log_x=True, log_y=True,
                    facet="alpha", caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
@@ -174,6 +168,8 @@ STUDIES = (
         methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}},
         loop=loop_nonconvex,
         judge=judge_nonconvex,
+        rule="The exponent of the mean square gradient is within 0.01 and two standard errors of -2(α-1)/(3α-2) at "
+        "every α, and no value exceeds its bound.",
         figures=(
             Figure("Mean square gradient on the worst rare jump", "error", "(1/K) Σ E‖∇f(x_k)‖²", x="K", x_label="K",
                    log_x=True, log_y=True, facet="alpha", caption="Solved exactly, so the horizon can be as long as "

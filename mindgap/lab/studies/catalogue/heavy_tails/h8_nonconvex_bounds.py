@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.catalogue.heavy_tails.h8_clipping_bounds import judge_bounds, noise_law
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.clipping_runs import below_bounds, noise_law
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 
 #: max |f'| of one coordinate, at x = 1/√3.
 STEEPEST = 9 / (16 * math.sqrt(3))
@@ -30,7 +27,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     tau = np.repeat(np.array([c["tau"] for c in cells]), runs)[:, None]
     x = np.full((len(cells) * runs, d), trial["start"])
     total = np.zeros(len(x))
-    rngs = [trial.numpy(f"{c['law']} {c['alpha']}") for c in cells]
+    rngs = [trial.numpy_generator(f"{c['law']} {c['alpha']}") for c in cells]
     with trial.timed():
         for first in range(0, K, trial["block"]):
             length = min(trial["block"], K - first)
@@ -79,9 +76,9 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
             "bound": trial["bound_factor"] * bound}
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
+def judge(runs: Sequence[Run]) -> Parts:
     """No mean (over seeds and replicas) exceeds its bound by more than four standard errors."""
-    return judge_bounds(runs, ("law", "alpha"))
+    return below_bounds(runs, ("law", "alpha"))
 
 
 _SETTINGS = {
@@ -97,17 +94,13 @@ STUDIES = (
         statement="With their constant steps and thresholds GClip (Theorem 4.4.1 as proved, Theorem 2 of acclip with "
         "its L) and CClip (Theorem 5) keep the mean of E‖∇f(x_k)‖² below the stated bounds.",
         source=Source("thesis", "Theorem 4.4.1; acclip, Theorems 2 and 5"),
-        scales={
-            "quick": Scale(_SETTINGS),
-            "cpu": Scale({**_SETTINGS, "horizon": 30_000, "dimension": 5}, seeds=2),
-        },
-        methods={
-            "GClip, Theorem 4.4.1": {"theorem": "4.4.1"},
-            "GClip, Theorem 2": {"theorem": "2"},
-            "CClip, Theorem 5": {"theorem": "5"},
-        },
+        scales={"quick": Scale(_SETTINGS), "cpu": Scale({**_SETTINGS, "horizon": 30_000, "dimension": 5}, seeds=2)},
+        methods={"GClip, Theorem 4.4.1": {"theorem": "4.4.1"}, "GClip, Theorem 2": {"theorem": "2"},
+                 "CClip, Theorem 5": {"theorem": "5"}},
         loop=loop,
         judge=judge,
+        rule="No mean (over seeds and replicas) exceeds its bound by more than four standard errors, for any law and "
+        "α.",
         figures=(
             Figure("Mean square gradient over its bound", "ratio", "mean / bound", x="alpha", x_label="α",
                    kind="points", log_y=True, hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),

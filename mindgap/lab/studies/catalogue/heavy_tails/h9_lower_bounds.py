@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import rows_by_method, slope
 
 
 def loop_quadratics(trial: Trial) -> Iterator[Row]:
@@ -37,7 +34,7 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     from mindgap.lab import theory
 
     f = theory.BernoulliQuadratic(alpha, epsilon, nu)
-    rng = trial.numpy(f"coins {alpha} {k} {nu}")
+    rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
     threshold = (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
     out = theory.weighted_average_runs(
         lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
@@ -46,18 +43,16 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     return np.asarray(f.value(out[0, :, 0]))
 
 
-def judge_quadratics(runs: Sequence[Run]) -> Verdict:
+def judge_quadratics(runs: Sequence[Run]) -> Parts:
     """No method's mean error lies four standard errors below the bound, nor below the exact Bayes risk."""
-    groups = by_method(runs)
-    bayes = {(r["alpha"], r["k"]): r["error"] for run in groups["Bayes rule"] for r in run.rows}
-    below, numbers = 0, {}
-    for name, group in groups.items():
-        rows = [row for run in group for row in run.rows]
+    parts, table = Parts(), rows_by_method(runs)
+    bayes = {(r["alpha"], r["k"]): r["error"] for r in table["Bayes rule"]}
+    for name, rows in table.items():
         under = [r for r in rows if r["error"] + 4 * r["se"] < max(r["bound"], 0.999 * bayes[r["alpha"], r["k"]])]
-        below += len(under)
-        numbers[name] = {"below": len(under), "smallest_ratio": min(r["ratio"] for r in rows)}
-    text = ", ".join(f"{n}: smallest error/bound {v['smallest_ratio']:.3g}" for n, v in numbers.items())
-    return Verdict("does not hold" if below else "holds", f"{text}; {below} values below", numbers)
+        least = min(r["ratio"] for r in rows)
+        parts.add(f"{name} stays above", not under, words=f"smallest error/bound {least:.3g}, {len(under)} below",
+                  numbers={name: {"below": len(under), "smallest_ratio": least}})
+    return parts
 
 
 def loop_chain(trial: Trial) -> Iterator[Row]:
@@ -66,7 +61,7 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
 
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
         hard = theory.HardChain(alpha, 1.0, trial["delta"], _moment(alpha, trial), epsilon)
-        rng = trial.numpy(f"chain {alpha} {epsilon}")
+        rng = trial.numpy_generator(f"chain {alpha} {epsilon}")
         steps = int(min(hard.steps * trial["stretch"], trial["limit"]))
         x, least = np.zeros((trial["replicas"], hard.dimension)), math.inf
         with trial.timed():
@@ -99,34 +94,28 @@ def _rule(name: str, g: np.ndarray, hard: Any) -> np.ndarray:
     return np.sign(g) * hard.scale
 
 
-def judge_chain(runs: Sequence[Run]) -> Verdict:
+def judge_chain(runs: Sequence[Run]) -> Parts:
     """E‖∇f‖ stays above ε for all stated steps, and their number grows like ε^(-(3α-2)/(α-1))."""
-    numbers: dict[str, Any] = {}
-    holds = True
-    for name, group in by_method(runs).items():
-        rows = [row for run in group for row in run.rows]
+    parts, table = Parts(), rows_by_method(runs)
+    for name, rows in table.items():
         least = min(row["ratio"] for row in rows)
-        numbers[name] = {"least_ratio": least, "finished": max(row["finished"] for row in rows)}
-        holds &= least >= 1
+        parts.add(f"{name} stays above ε", least >= 1, words=f"least E‖∇f‖/ε {least:.2f}",
+                  numbers={name: {"least_ratio": least, "finished": max(row["finished"] for row in rows)}})
     powers = {}
     for alpha in sorted({row["alpha"] for row in rows}):
         mine = [row for row in rows if row["alpha"] == alpha]
-        b, _ = slope(np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine]))
-        powers[alpha] = -b
-        holds &= abs(-b / ((3 * alpha - 2) / (alpha - 1)) - 1) < 0.15  # ⌊·⌋ and d - 1 bend the line at small d
-    text = ", ".join(f"{n}: least E‖∇f‖/ε {v['least_ratio']:.2f}" for n, v in numbers.items())
-    text += "; steps grow like " + ", ".join(
-        f"ε^-{p:.2f} (α={a:g}, stated {(3 * a - 2) / (a - 1):.2f})" for a, p in powers.items()
-    )
-    numbers["powers"] = {f"alpha={a:g}": p for a, p in powers.items()}
-    return Verdict("holds" if holds else "does not hold", text, numbers)
+        power = powers[alpha] = -slope(np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine]))[0]
+        stated = (3 * alpha - 2) / (alpha - 1)
+        # ⌊·⌋ and d - 1 bend the line at small d
+        parts.add(f"α={alpha:g}: steps grow as stated", abs(power / stated - 1) < 0.15,
+                  words=f"ε^-{power:.2f}, stated {stated:.2f}")
+    parts.note("", {"powers": {f"alpha={a:g}": p for a, p in powers.items()}})
+    return parts
 
 
 _QUAD = {"alphas": [1.2, 1.5, 1.8, 2.0], "horizons": [1, 10, 100, 300], "replicas": 1000, "bound_factor": 1.0}
-_CHAIN = {
-    "alphas": [1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125], "delta": 7296.0, "replicas": 50, "step": 3.0,
-    "stretch": 1.0, "limit": 20_000,
-}  # fmt: skip
+_CHAIN = {"alphas": [1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125], "delta": 7296.0, "replicas": 50, "step": 3.0,
+          "stretch": 1.0, "limit": 20_000}  # fmt: skip
 
 STUDIES = (
     Study(
@@ -136,13 +125,13 @@ STUDIES = (
         statement="Every method that sees k stochastic gradients has an expected error of at least "
         "2^(-14) k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
         source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
-        scales={
-            "quick": Scale(_QUAD),
-            "cpu": Scale({**_QUAD, "horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=2),
-        },
+        scales={"quick": Scale(_QUAD),
+                "cpu": Scale({**_QUAD, "horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=2)},
         methods={"Bayes rule": {"rule": "bayes"}, "GClip": {"rule": "gclip"}, "averaged SGD": {"rule": "sgd"}},
         loop=loop_quadratics,
         judge=judge_quadratics,
+        rule="No method's mean error lies four standard errors below the bound, nor below the exact Bayes risk, at "
+        "any α and k.",
         figures=(
             Figure("Error over the lower bound", "ratio", "error / bound", x="k", x_label="k", log_x=True, log_y=True,
                    facet="alpha", hlines={"bound": 1.0}, caption="The Bayes rule is exact: nothing can lie below it."),
@@ -155,13 +144,13 @@ STUDIES = (
         statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
         "ε^(-(3α-2)/(α-1)).",
         source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
-        scales={
-            "quick": Scale(_CHAIN),
-            "cpu": Scale({**_CHAIN, "epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
-        },
+        scales={"quick": Scale(_CHAIN),
+                "cpu": Scale({**_CHAIN, "epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100})},
         methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
         loop=loop_chain,
         judge=judge_chain,
+        rule="E‖∇f(x_k)‖ stays above ε for all stated steps and methods, and the number of steps grows with an "
+        "exponent within 15 % of (3α-2)/(α-1).",
         figures=(
             Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
                    x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
 
 #: Fewer points than these to which a statement applies decide nothing.
 ENOUGH = 5
@@ -131,7 +128,7 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Random points: the certificate against the exact distance, and both parts of Proposition 5.3.1."""
-    rng, samples = trial.numpy("instances"), trial["samples"]
+    rng, samples = trial.numpy_generator("instances"), trial["samples"]
     make, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
     curves, rows = [], []
     for number in range(trial["instances"]):
@@ -151,27 +148,23 @@ def loop(trial: Trial) -> Iterator[Row]:
     yield {name: int(sum(bool(row[name]) for row in rows)) for name in rows[0]}
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """No bound lies below the exact distance, the gradient at a point is never shorter than the distance, and on the
-    smooth functions (ε/(3L), ε/3)-stationary points have gradients up to ε.
-
-    How many of the points with a distance up to ε/2 the sampled gradients certify for ε is told, not judged: the
-    thesis states no number of gradients for a given point.
-    """
-    parts, numbers, sound, enough = [], {}, True, True
+def judge(runs: Sequence[Run]) -> Parts:
+    """How many bounds and how many points break a statement; how many points are certified is not judged."""
+    parts = Parts()
     for name, group in by_method(runs).items():
-        last = [run.rows[-1] for run in group]
-        count = {key: sum(row[key] for row in last) for key in last[0]}
-        smooth = name.startswith("smooth")
-        sound &= not count["below"] and not count["first_fails"] and not (smooth and count["second_fails"])
-        enough &= not smooth or count["close"] >= ENOUGH
-        numbers[name] = count
-        text = f"{name}: {count['below']} bounds too low, {count['shown']} of {count['near']} points certified for ε"
-        text += f", (ε/(3L), ε/3) at {count['close']}, ‖∇f‖ > ε at {count['second_fails']} of them"
-        text += "" if smooth else " (they are not smooth)"
-        parts.append(text)
-    verdict = "does not hold" if not sound else "holds" if enough else "inconclusive"
-    return Verdict(verdict, "; ".join(parts), numbers)
+        ends = [run.rows[-1] for run in group]
+        count = {key: sum(row[key] for row in ends) for key in ends[0]}
+        parts.add(f"{name}: no bound below the exact distance", not count["below"], words=f"{count['below']} too low",
+                  numbers={name: count})
+        parts.add(f"{name}: no gradient shorter than the distance", not count["first_fails"])
+        longer = f"{count['close']} points passed the stronger test; at {count['second_fails']} of them ‖∇f‖ > ε"
+        if name.startswith("smooth"):
+            parts.add(f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary", not count["second_fails"]
+                      and count["close"] >= ENOUGH, count["second_fails"] > 0, longer)
+        else:
+            parts.note(f"{name}: {longer}, which kinks allow")
+        parts.note(f"{count['shown']} of {count['near']} near points certified for ε")
+    return parts
 
 
 _QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon": 0.3, "radius_factor": 1.0,
@@ -186,19 +179,17 @@ STUDIES = (
         "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
         source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
         scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale({**_QUICK, "instances": 300, "samples": 128}, seeds=5)},
-        methods={
-            "piecewise linear": {"family": "zigzag"},
-            "largest of 8 affine functions": {"family": "affine"},
-            "smooth quadratics": {"family": "quadratic"},
-        },
+        methods={"piecewise linear": {"family": "zigzag"}, "largest of 8 affine functions": {"family": "affine"},
+                 "smooth quadratics": {"family": "quadratic"}},
         loop=loop,
         judge=judge,
+        rule="No bound lies below the exact distance, the gradient at a point is never shorter than the distance, and "
+        "on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all have gradients up to "
+        "ε. How many points the sampled gradients certify is not judged: the thesis states no number of gradients.",
         figures=(
-            Figure(
-                "How fast the certificate closes in on d(0, ∂f(x + δB))", "excess", "bound less exact distance, mean",
-                x_label="gradients near the point", log_x=True,
-                caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1.",
-            ),
+            Figure("How fast the certificate closes in on d(0, ∂f(x + δB))", "excess",
+                   "bound less exact distance, mean", x_label="gradients near the point", log_x=True,
+                   caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1."),
         ),
     ),
 )  # fmt: skip

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import last, rows_by_method
 
 
 def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
@@ -35,7 +32,7 @@ def ingd_loop(trial: Trial) -> Iterator[Row]:
         for share in trial["epsilon_over_L"]:
             for delta in trial["delta"]:
                 if trial["function"] == "zigzag":
-                    f = zigzag(trial.numpy("teeth"), L)
+                    f = zigzag(trial.numpy_generator("teeth"), L)
                     c = NonsmoothTarget(L, float(f.value(-0.5) - f.infimum), delta, share * L, trial["gamma"])
                     row = _run_ingd(trial, c, [-0.5], _oracle(f))
                     row["distance"] = float(f.distance(row.pop("x")[0], delta))
@@ -89,22 +86,21 @@ def _run_ingd(trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], t
             "x": x.detach().numpy()}
 
 
-def judge_ingd(runs: Sequence[Run]) -> Verdict:
+def judge_ingd(runs: Sequence[Run]) -> Parts:
     """At most a share γ of the runs needs more calls than stated; certificates are true; smooth: one inner step."""
-    rows = {method: [row for run in group for row in run.rows] for method, group in by_method(runs).items()}
+    parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
-    everything = [row for found in rows.values() for row in found]
-    late = np.mean([not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in everything])
-    share = max(row["oracle_calls"] / row["bound_printed"] for row in everything)
-    untrue = sum(row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in everything)
-    inner = max(row["longest_search"] for row in rows["smooth"])
-    holds = late <= gamma and untrue == 0 and inner == 1
-    measured = (
-        f"{len(everything)} runs: {late:.0%} over the stated calls (allowed {gamma:.0%}), the costliest at {share:.1%} "
-        f"of them; {untrue} untrue certificates; on smooth functions at most {inner} inner step(s) a search"
-    )
-    numbers = {"late": float(late), "largest_share": share, "untrue": untrue, "smooth_inner_steps": inner}
-    return Verdict("holds" if holds else "does not hold", measured, numbers)
+    rows = [row for group in table.values() for row in group]
+    late = float(np.mean([not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]))
+    share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
+    untrue = sum(row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows)
+    inner = max(row["longest_search"] for row in table["smooth"])
+    parts.add("within the stated calls", late <= gamma, numbers={"late": late, "largest_share": share},
+              words=f"{late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the costliest at {share:.1%}")
+    parts.add("certificates are true", untrue == 0, words=f"{untrue} untrue", numbers={"untrue": untrue})
+    parts.add("one inner step on smooth functions", inner == 1, words=f"at most {inner} per search",
+              numbers={"smooth_inner_steps": inner})
+    return parts
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
@@ -112,7 +108,7 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter5.thm_5_5_1 import StochasticTarget, mean_direction_bound, stochastic_rule
 
     c = StochasticTarget(trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"])
-    rule, rng, runs = stochastic_rule(c), trial.numpy("run"), trial["runs"]
+    rule, rng, runs = stochastic_rule(c), trial.numpy_generator("run"), trial["runs"]
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
     drawn = rng.integers(1, rule.T + 1, size=runs)
     output_at = np.array([rule.output_index(int(i)) for i in drawn])
@@ -160,20 +156,20 @@ def _state(step: int, rng: np.random.Generator, total: float, **arrays: np.ndarr
     return {"step": step, "total": float(total), "rng": rng.bit_generator.state, **saved}
 
 
-def judge_stochastic(runs: Sequence[Run]) -> Verdict:
+def judge_stochastic(runs: Sequence[Run]) -> Parts:
     """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are stationary."""
-    direction = float(np.mean([run.column("mean_direction")[-1] for run in runs]))
-    bound = runs[0].column("bound")[0]
-    distance = float(np.mean([run.column("mean_distance")[0] for run in runs]))
-    stationary = float(np.mean([run.column("stationary")[0] for run in runs]))
-    limit = runs[0].column("distance_bound")[0]
-    holds = direction <= bound and distance <= limit and stationary >= 2 / 3
-    measured = (
-        f"mean ‖m_t‖ is {direction:.3g} (bound {bound:.3g}); mean distance at the outputs {distance:.3g} "
-        f"(bound {limit:.3g}); {stationary:.0%} of the outputs are (δ, ε)-stationary (2/3 stated)"
+    parts = Parts()
+    direction, distance, stationary = (
+        float(np.mean([last(run, c) for run in runs])) for c in ("mean_direction", "mean_distance", "stationary")
     )
-    numbers = {"mean_direction": direction, "bound": bound, "mean_distance": distance, "stationary": stationary}
-    return Verdict("holds" if holds else "does not hold", measured, numbers)
+    bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
+    parts.add("mean ‖m_t‖ below its bound", direction <= bound, words=f"{direction:.3g}, bound {bound:.3g}",
+              numbers={"mean_direction": direction, "bound": bound})
+    parts.add("mean distance at the outputs below its bound", distance <= limit,
+              words=f"{distance:.3g}, bound {limit:.3g}", numbers={"mean_distance": distance})
+    parts.add("two thirds of the outputs are (δ, ε)-stationary", stationary >= 2 / 3, words=f"{stationary:.0%}",
+              numbers={"stationary": stationary})
+    return parts
 
 
 def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
@@ -244,10 +240,8 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
     for Delta in trial["Delta"]:
         for calls in trial["calls"]:
             delta = Delta / (8 * calls)
-            games: dict[str, Any] = {
-                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
-                "5.5.2": GradientAdversary(Delta, delta, 0.4),
-            }
+            games: dict[str, Any] = {"5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
+                                     "5.5.2": GradientAdversary(Delta, delta, 0.4)}
             if not trial["resist"]:
                 games = {"5.3.1": _Honest(True, calls, 1e-9), "5.5.2": _Honest(False, calls, delta)}
             for theorem, game in games.items():
@@ -258,19 +252,18 @@ def adversary_loop(trial: Trial) -> Iterator[Row]:
                        "in_class": defeat.in_class}
 
 
-def judge_adversary(runs: Sequence[Run]) -> Verdict:
+def judge_adversary(runs: Sequence[Run]) -> Parts:
     """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with every answer."""
-    rows = [row for run in runs for row in run.rows]
-    honest = all(row["consistent"] and row["in_class"] for row in rows)
+    parts, table = Parts(), rows_by_method(runs)
+    rows = [row for group in table.values() for row in group]
     closest = min(row["best_distance"] for row in rows)
-    winners = sorted({run.header.method for run in runs for row in run.rows if row["best_distance"] < 1})
-    holds = honest and closest == 1.0
-    measured = (
-        f"{len(by_method(runs))} optimizers, {len(rows)} games: the smallest distance from stationarity at a query or "
-        f"output is {closest:g} (L = 1); the functions shown {'all' if honest else 'DO NOT all'} agree with the answers"
-        + (f"; not defeated: {', '.join(winners)}" if winners else "")
-    )
-    return Verdict("holds" if holds else "does not hold", measured, {"closest": closest, "games": len(rows)})
+    winners = sorted(name for name, group in table.items() if min(row["best_distance"] for row in group) < 1)
+    parts.add("no optimizer comes near a stationary point", closest == 1.0,
+              words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {closest:g} (L = 1)"
+              + (f"; not defeated: {', '.join(winners)}" if winners else ""),
+              numbers={"closest": closest, "games": len(rows)})
+    parts.add("the functions shown agree with the answers", all(row["consistent"] and row["in_class"] for row in rows))
+    return parts
 
 
 _GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
@@ -292,6 +285,8 @@ STUDIES = (
         methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}},
         loop=ingd_loop,
         judge=judge_ingd,
+        rule="At most a share γ of the runs needs more calls than stated, every certificate is true, and on smooth "
+        "functions every search takes one inner step.",
         figures=(
             Figure("Calls against the stated bound", "share", "oracle calls / stated number", x="bound_printed",
                    x_label="stated number of calls", kind="points", log_x=True, log_y=True, hlines={"stated": 1.0},
@@ -305,13 +300,13 @@ STUDIES = (
         statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is "
         "(δ, ε)-stationary with probability at least 2/3.",
         source=Source("thesis", "Theorem 5.5.1"),
-        scales={
-            "quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
-            "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4),
-        },
+        scales={"quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
+                "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4)},
         methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}},
         loop=stochastic_loop,
         judge=judge_stochastic,
+        rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most ε/3, and at "
+        "least two thirds of the outputs are (δ, ε)-stationary.",
         figures=(
             Figure("Mean of ‖m_t‖ up to step t", "mean_direction", "(1/t) Σ ‖m_s‖", log_x=True, log_y=True,
                    caption="At the last step it must be at most ε/4."),
@@ -324,13 +319,13 @@ STUDIES = (
         statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
         "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
         source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
-        scales={
-            "quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
-            "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True}),
-        },
+        scales={"quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
+                "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True})},
         methods={name: {"optimizer": name} for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")},
         loop=adversary_loop,
         judge=judge_adversary,
+        rule="Every query and output of every optimizer stays at distance L = 1 from stationarity, and the functions "
+        "shown agree with every answer and lie in the class.",
         figures=(
             Figure("Distance from stationarity after all calls", "best_distance", "d(0, ∂f(x + δB)) at the best point",
                    x="method", kind="points", facet="theorem", hlines={"L": 1.0},

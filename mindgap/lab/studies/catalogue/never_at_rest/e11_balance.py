@@ -7,12 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.training_runs import Training, has_settled
 from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
 
 #: The sides of an equation agree when their ratio lies within this factor of 1.
 FACTOR = 2.0
@@ -27,9 +24,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     small = trial["source"] == "digits"
     problem = digits_network(width=trial["width"], seed=trial.seed) if small else prose_transformer(seed=trial.seed)
-    lr, batch, reader = trial["lr"], trial["batch"], trial.torch("readings")
+    lr, batch, reader = trial["lr"], trial["batch"], trial.torch_generator("readings")
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
-    run = Training(problem, optimizer, trial.torch("order"), {"reader": reader})
+    run = Training(problem, optimizer, trial.torch_generator("order"), {"reader": reader})
     for step in range(run.restore(trial.restored) + 1, trial["steps"] + 1):
         run.step(trial)
         if step % trial["every"] == 0:
@@ -43,32 +40,28 @@ def loop(trial: Trial) -> Iterator[Row]:
                    "sharpness": found.sharpness, "mended_ratio": balance.left / (lr * found.sharpness * moment / 2)}
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """Of the runs whose loss has settled: the ratio of both sides is within a factor 2 of 1 in the median of the last
-    half of readings, for every network and step, and the sharpness there falls as the step grows. Inconclusive where
-    a network has fewer than two settled steps."""
-    parts, numbers, holds, enough = [], {}, True, True
-    networks: dict[str, list[tuple[float, float, float, float, float]]] = {}
-    for name, group in by_method(runs).items():
-        late = [run.rows[len(run.rows) // 2 :] for run in group]
-        medians = {key: float(np.median([r[key] for rows in late for r in rows]))
-                   for key in ("ratio", "mended_ratio", "edge", "sharpness")}
+def judge(runs: Sequence[Run]) -> Parts:
+    """Of the settled runs: both sides of (6.10) in the median of the last half, and the sharpness against the step."""
+    parts, groups = Parts(), by_method(runs)
+    networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
+    for name, group in groups.items():
+        late = [row for run in group for row in run.rows[len(run.rows) // 2 :]]
+        middle = {key: float(np.median([r[key] for r in late]))
+                  for key in ("ratio", "mended_ratio", "edge", "sharpness")}
         settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
-        numbers[name] = {**medians, "settled": settled}
+        parts.note("", {name: {**middle, "settled": settled}})
         if settled:
-            lr = late[0][0]["lr"]
-            networks.setdefault(name.split(",")[0], []).append((lr, *medians.values()))
-    for name in dict.fromkeys(method.split(",")[0] for method in by_method(runs)):
-        found = sorted(networks.get(name, []))
-        enough &= len(found) >= 2
-        falls = all(a[4] > b[4] for a, b in pairwise(found))
-        holds &= falls and all(1 / FACTOR <= ratio <= FACTOR for _, ratio, *_ in found)
-        texts = [f"step {lr:g}: Grad²/(ηΣ𝓛G) {ratio:.2g}, Grad²/(η𝓛G²/2) {mended:.2g}, η𝓛/2 {edge:.2g}"
-                 for lr, ratio, mended, edge, _ in found]
-        parts.append(f"{name}: {'; '.join(texts) or 'no step settled'}; sharpness "
-                     f"{'falls' if falls else 'does not fall'} with the step")
-    verdict = "inconclusive" if not enough else "holds" if holds else "does not hold"
-    return Verdict(verdict, ". ".join(parts), numbers)
+            networks[name.split(",")[0]].append({"lr": late[0]["lr"], **middle})
+    for name, steps in networks.items():
+        steps.sort(key=lambda step: step["lr"])
+        if len(steps) < 2:
+            parts.decide_nothing(f"{name}: fewer than two steps settled")
+        words = "; ".join(f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) {s['mended_ratio']:.2g}, "
+                          f"η𝓛/2 {s['edge']:.2g}" for s in steps)
+        parts.add(f"{name}: both sides agree", all(1 / FACTOR <= s["ratio"] <= FACTOR for s in steps), words=words)
+        parts.add(f"{name}: the sharpness falls as the step grows",
+                  all(a["sharpness"] > b["sharpness"] for a, b in pairwise(steps)))
+    return parts
 
 
 _STEPS = (0.03, 0.1, 0.3)
@@ -82,10 +75,8 @@ STUDIES = (
         statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
         "moment of the minibatch gradient; the sharpness falls as the step grows.",
         source=Source("thesis", "(6.10), 6.5.2"),
-        scales={
-            "quick": Scale(_QUICK, seeds=1),
-            "cpu": Scale({**_QUICK, "steps": 20000, "every": 1000, "m": 1024}, seeds=3),
-        },
+        scales={"quick": Scale(_QUICK, seeds=1),
+                "cpu": Scale({**_QUICK, "steps": 20000, "every": 1000, "m": 1024}, seeds=3)},
         methods={
             f"{name}, step {lr:g}": {"source": source, "lr": lr}
             for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
@@ -93,6 +84,12 @@ STUDIES = (
         },
         loop=loop,
         judge=judge,
+        rule="Of the runs whose loss has settled: the ratio of both sides is within a factor 2 of 1 in the median of "
+        "the last half of the readings, for every network and step, and the sharpness falls as the step grows. Fewer "
+        "than two settled steps of a network decide nothing.",
+        models={"quick": "three convolutions, width 2, on digits, and one-layer transformer on prose",
+                "cpu": "three convolutions, width 2, on digits, and one-layer transformer on prose"},
+        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
         figures=(
             Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},
                    caption="(6.10) replaces an inner product by its upper bound: below 1 the bound is not reached."),

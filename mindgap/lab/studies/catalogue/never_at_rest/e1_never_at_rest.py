@@ -1,36 +1,8 @@
 """E1, E2: where a network cannot over-fit its data the loss settles and the gradient norm does not go to zero.
 
-What is judged was settled before the first run, from the text on Fig. 6-1 to 6-4. At every reading loss, gradient norm
-and noise of (6.2) are estimated on m fresh samples (``training_statistics``); the square of the norm without its bias,
-which may come out negative, is averaged over a quarter of the readings before its root is taken. *Late* is the last
-quarter of a run.
-
-* The loss settles: late, it is within a tenth of the quarter before (E11's rule); for the schedule that drops, within
-  every period of constant step, as the thesis says. Where some run has not settled the study is inconclusive, and so it
-  is where an image network knows 99.9 % of its samples (E3's rule for over-fitting).
-* The gradient norm does not go to zero: late, it is a tenth of its value at the start or more, for every seed; refuted
-  at a hundredth or less in the median (both E3's). The thesis says "not significantly smaller than at the start"; the
-  share is printed.
-* The noise grows, in the run with a schedule: late above the start, with a 95 % interval over the seeds.
-* It is no matter of time. E1: a tenth of the step, trained 10/3 as long as the others; its late norm is no lower than
-  where the others end (the quarter before). E2: late, no lower than in the second quarter, for all runs: the thesis
-  says "even not decreasing over the training". *No lower*: the interval lies above 0.9; below 0.9 refutes it.
-* A smaller step gives a larger late gradient norm: for neighbouring constant steps, with a 95 % interval.
-
-Two earlier runs of E1 at scale ``quick`` were inconclusive. In the first the network had hardly begun to learn and the
-norm at the start was lost in its noise; in the second no method's loss had settled, and the seeds of so narrow a
-network differed by more than what was asked. So the convolutions start by He's rule, as a ResNet's do; a fifth of the
-labels drawn is random, so that the loss has a floor to settle on; width, shift and step are others (chosen by the loss
-alone, in trial runs with other random numbers); the reading at the start has eight times the samples; and whether a
-loss has settled is asked of its mean over the seeds, as E11 does. Nothing else of the rule was changed, and no random
-numbers are used again. E2 was run twice at scale ``quick`` on the same random numbers, first with the start on m
-samples: *does not hold* both times.
-
-*Differs from the paper.* E1: three convolutions on shifted digits, at scale ``cpu`` on CIFAR-10 shifted and flipped,
-for ResNet101 on ImageNet; the constant steps are the schedule's first and a tenth of it, not a hundredth. The run with
-a tenth is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. E2: a small transformer without memory on
-English prose, at scale ``cpu`` on WikiText-2, for Transformer-XL on WikiText-103; Adam and the ratios of the steps are
-the thesis'.
+At every reading loss, gradient norm and noise of (6.2) are estimated on m fresh samples (``training_statistics``). The
+square of the norm without its bias may come out negative: it is averaged over a quarter of the readings before its
+root is taken. *Late* is the last quarter of a run.
 """
 
 from __future__ import annotations
@@ -41,14 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.catalogue.never_at_rest.e3_over_fitted import FITTED, STAYS, ZERO
-from mindgap.lab.studies.findings import Findings
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.training_runs import Training, has_settled, step_factor
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, step_factor
 from mindgap.lab.studies.verdict import by_method, by_seed
-from mindgap.record.schema import Row, Run, Verdict
 
 #: A norm at this share of another or more is no lower.
 NO_LOWER = 0.9
@@ -77,8 +44,8 @@ def loop(trial: Trial) -> Iterator[Row]:
         problem = language_model(trial["source"], words=trial["words"], width=trial["width"], layers=trial["layers"],
                                  length=trial["length"], seed=seed)
         optimizer = torch.optim.Adam(problem.objective.parameters, lr=lr)
-    reader = trial.torch("never at rest, floor, readings")
-    run = Training(problem, optimizer, trial.torch("never at rest, floor, order"), {"reader": reader})
+    reader = trial.torch_generator("never at rest, floor, readings")
+    run = Training(problem, optimizer, trial.torch_generator("never at rest, floor, order"), {"reader": reader})
     done = run.restore(trial.restored)
     for step in range(done, steps + 1):
         # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
@@ -106,58 +73,58 @@ def loop(trial: Trial) -> Iterator[Row]:
 def level(run: Run, column: str, start: float, end: float) -> float:
     """The mean of a column over that share of a run's readings, the one at the start left out; of squares, its root."""
     values = run.column(column)[1:]
-    first = min(round(start * len(values)), len(values) - 1)  # of a run of few readings the last
+    first = min(round(start * len(values)), len(values) - 1)  # the last reading, where there are few
     mean = float(np.mean(values[first : max(round(end * len(values)), first + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
 
-def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Findings:
-    """The parts that E1 and E2 share: settled, norms that stay, noise that grows."""
-    found = Findings()
+def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Parts:
+    """The parts that E1 and E2 share: losses that settle, norms that stay, noise that grows."""
+    parts = Parts()
     for name, group in by_method(runs).items():
-        count = periods.get(name, 1)
         mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
-        settled = all(has_settled(period) for period in np.array_split(mean_loss, count))
+        settled = all(has_settled(period) for period in np.array_split(mean_loss, periods.get(name, 1)))
         if not settled:
-            found.words.append(f"{name}: the loss has not settled")
+            parts.decide_nothing(f"{name}: the loss has not settled")
         accuracy = max((level(run, "accuracy", 0.75, 1.0) for run in group if run.column("accuracy")), default=0.0)
         if accuracy >= FITTED:
-            found.words.append(f"{name}: the network over-fits")
-        found.usable &= settled and accuracy < FITTED
+            parts.decide_nothing(f"{name}: the network over-fits")
         shares = [level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
                   for run in group]
-        loss = float(np.median([level(run, "loss", 0.75, 1.0) for run in group]))
-        norm = float(np.median([level(run, "gradient_square", 0.75, 1.0) for run in group]))
-        found.add(f"{name}: the gradient norm stays", min(shares) >= STAYS, float(np.median(shares)) <= ZERO,
+        loss, norm = (float(np.median([level(run, column, 0.75, 1.0) for run in group]))
+                      for column in ("loss", "gradient_square"))
+        part = f"{name}: the gradient norm stays"
+        numbers = {"loss": loss, "norm": norm, "shares": shares, "settled": settled, "accuracy": accuracy}
+        parts.add(part, min(shares) >= STAYS, float(np.median(shares)) <= ZERO,
                   f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the start",
-                  {"loss": loss, "norm": norm, "shares": shares, "settled": settled, "accuracy": accuracy})
-        noises = [[run.column("noise")[0] for run in group], [level(run, "noise", 0.75, 1.0) for run in group]]
+                  {part: numbers})
         if name == schedule:
-            found.ratio(f"{name}: noise grows", noises[1], noises[0], 1.0)
-    return found
+            noises = [[run.column("noise")[0] for run in group], [level(run, "noise", 0.75, 1.0) for run in group]]
+            parts.ratio(f"{name}: noise grows", noises[1], noises[0], 1.0)
+    return parts
 
 
-def judge_images(runs: Sequence[Run]) -> Verdict:
-    """Every part of the module's list for E1; does not hold when one is refuted, inconclusive where one is open."""
-    found, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
+def judge_images(runs: Sequence[Run]) -> Parts:
+    """E1: the common parts, a norm that longer training does not lower, and a larger norm at a smaller step."""
+    parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
     end = 0.3  # where the other runs end
     late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
     before = [level(run, "gradient_square", 0.75 * end, end) for run in groups[LONG]]
-    found.ratio("longer training does not lower the norm", late[LONG], before, NO_LOWER)
-    found.ratio("a smaller step gives a larger norm", late[LONG], late[FULL], 1.0)
-    return found.verdict()
+    parts.ratio("longer training does not lower the norm", late[LONG], before, NO_LOWER)
+    parts.ratio("a smaller step gives a larger norm", late[LONG], late[FULL], 1.0)
+    return parts
 
 
-def judge_language(runs: Sequence[Run]) -> Verdict:
-    """Every part of the module's list for E2; does not hold when one is refuted, inconclusive where one is open."""
-    found, groups = common(runs, COSINE, {}), by_seed(runs)
+def judge_language(runs: Sequence[Run]) -> Parts:
+    """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
+    parts, groups = common(runs, COSINE, {}), by_seed(runs)
     late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
     for name, group in groups.items():
         before = [level(run, "gradient_square", 0.25, 0.5) for run in group]
-        found.ratio(f"{name}: the norm does not decrease", late[name], before, NO_LOWER)
+        parts.ratio(f"{name}: the norm does not decrease", late[name], before, NO_LOWER)
     for small, large in pairwise(CONSTANT):
-        found.ratio(f"{small}: a larger norm than {large}", late[small], late[large], 1.0)
-    return found.verdict()
+        parts.ratio(f"{small}: a larger norm than {large}", late[small], late[large], 1.0)
+    return parts
 
 
 def _figures(caption: str) -> tuple[Figure, ...]:
@@ -169,6 +136,13 @@ def _figures(caption: str) -> tuple[Figure, ...]:
         Figure("Sharpness", "sharpness", "‖∇²L_S(θ)‖", log_y=True),
     )  # fmt: skip
 
+
+_RULE = (
+    "Late, the mean loss is within a tenth of the quarter before (with drops: in every period of constant step) and no "
+    "image network knows 99.9 % of its samples, else nothing is decided. The late gradient norm is a tenth of that at "
+    "the start or more, for every seed (refuted: a hundredth or less in the median). The noise of the scheduled run "
+    "grows. No lower means that the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
+)
 
 _IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 1200, "every": 100,
            "sharp_every": 6, "batch": 32, "m": 512, "part": 128, "lr": 0.05, "factor": 1.0, "stretch": 1.0,
@@ -191,13 +165,24 @@ STUDIES = (
             "cpu": Scale({**_IMAGES, "source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0,
                           "steps": 6000, "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=3),
         },
-        methods={
-            DROPS: {"schedule": "drops"},
-            FULL: {},
-            LONG: {"factor": 0.1, "stretch": 10 / 3},
-        },
+        methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}},
         loop=loop,
         judge=judge_images,
+        rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
+        "and larger than that of the full step.",
+        history=(
+            "Settled before the first run, from the text on Fig. 6-1 to 6-3.",
+            "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was inconclusive: no "
+            "loss had settled, and seeds of so narrow a network differed too much.",
+            "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the labels random "
+            "(the loss gets a floor), width, shift, step, eight times the samples at the start, and settling asked of "
+            "the mean over seeds. The rest of the rule stayed; no random numbers are used again.",
+        ),
+        differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The run with a tenth "
+        "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's.",
+        models={"quick": "three convolutions, width 4, on shifted digits",
+                "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped"},
+        paper_model="ResNet101 on ImageNet",
         figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
     ),
     Study(
@@ -212,12 +197,20 @@ STUDIES = (
             "cpu": Scale({**_WORDS, "source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
                           "steps": 3000, "every": 250, "sharp_every": 12, "lr": 0.003}, seeds=4),
         },
-        methods={
-            COSINE: {"schedule": "cosine"},
-            **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))},
-        },
+        methods={COSINE: {"schedule": "cosine"},
+                 **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
         loop=loop,
         judge=judge_language,
+        rule=_RULE + "The late norm is no lower than in the second quarter, for all runs, and larger at each smaller "
+        "constant step.",
+        history=(
+            "Settled before the first run, from the text on Fig. 6-4.",
+            "Run twice at scale quick on the same random numbers, first with m samples at the start: does not hold "
+            "both times.",
+        ),
+        differs="A transformer without memory; Adam and the ratios of the steps are the thesis'.",
+        models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2"},
+        paper_model="Transformer-XL on WikiText-103",
         figures=_figures("Adam on a cosine schedule, and with three constant steps."),
     ),
 )  # fmt: skip

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import rows_by_method
 
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 #: Deviations up to this share count as none: single readings are no better (the sharpness has a tolerance of 0.1 %).
@@ -26,7 +23,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.statistics import training_statistics
 
     problem = (digits_network if trial["source"] == "digits" else prose_transformer)(seed=trial.seed)
-    order, n = trial.torch("order"), trial["samples"]
+    order, n = trial.torch_generator("order"), trial["samples"]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=0.05, momentum=0.9)
     for _ in range(trial["steps"]):
         with trial.timed():
@@ -50,25 +47,22 @@ def _part(batch: Any, where: Any) -> Any:
     return tuple(t[where] for t in batch) if isinstance(batch, tuple) else batch[where]
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """For each quantity the root mean squared deviation from the value on all N samples is at N/2 at most half of
-    what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not too small on average on
-    that part, by more than 1 % and two standard errors."""
-    parts, numbers, holds = [], {}, True
-    for name, group in by_method(runs).items():
-        rows = [row for run in group for row in run.rows]
+def judge(runs: Sequence[Run]) -> Parts:
+    """For each quantity: its deviation from the value on all N samples, on few samples and on half of them."""
+    parts = Parts()
+    for name, rows in rows_by_method(runs).items():
         sizes = sorted({row["samples"] for row in rows})
-        texts = []
         for quantity in QUANTITIES:
             off = {m: np.array([r[f"{quantity}_off"] for r in rows if r["samples"] == m]) for m in sizes}
             few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
             bias, doubt = float(np.mean(off[sizes[0]])), 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
-            holds &= half <= max(few / 2, NONE)
-            holds &= quantity not in ("gradient_norm", "sharpness") or bias >= -NONE - doubt
-            numbers[f"{name}, {quantity}"] = {"few": few, "half": half, "bias": bias}
-            texts.append(f"{quantity.replace('_', ' ')} {few:.0%} off (mean {bias:+.0%}) to {half:.0%}")
-        parts.append(f"{name}, from {sizes[0]} to {sizes[-2]} of {sizes[-1]} samples: {', '.join(texts)}")
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+            part = f"{name}, {quantity}"
+            parts.add(f"{part} settles", half <= max(few / 2, NONE),
+                      words=f"{few:.0%} off on {sizes[0]}, {half:.0%} on {sizes[-2]} of {sizes[-1]} samples",
+                      numbers={part: {"few": few, "half": half, "bias": bias}})
+            if quantity in ("gradient_norm", "sharpness"):
+                parts.add(f"{part} is not too small", bias >= -NONE - doubt, words=f"mean {bias:+.0%}")
+    return parts
 
 
 _QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 2, "source": "digits"}
@@ -81,13 +75,17 @@ STUDIES = (
         statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
         "four estimates converge as m grows to N.",
         source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
-        scales={
-            "quick": Scale(_QUICK, seeds=2),
-            "cpu": Scale({**_QUICK, "steps": 1000, "samples": 8192, "parts": 128, "orders": 5}, seeds=5),
-        },
+        scales={"quick": Scale(_QUICK, seeds=2),
+                "cpu": Scale({**_QUICK, "steps": 1000, "samples": 8192, "parts": 128, "orders": 5}, seeds=5)},
         methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
         loop=loop,
         judge=judge,
+        rule="For each quantity the root mean squared deviation from the value on all N samples is at N/2 at most "
+        "half of what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not too "
+        "small on average on that part, by more than 1 % and two standard errors.",
+        models={"quick": "three convolutions on digits, one-layer transformer on prose",
+                "cpu": "three convolutions on digits, one-layer transformer on prose"},
+        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
         figures=tuple(
             Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
                    x_label="samples m", kind="points", log_x=True, hlines={"all samples": 0.0})

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def change_loop(trial: Trial) -> Iterator[Row]:
@@ -30,7 +27,7 @@ def change_loop(trial: Trial) -> Iterator[Row]:
 
 def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     """φ(θ_t) and E[φ(F(θ_t)) | θ_t], shape (runs, steps)."""
-    rng, runs, steps, M = trial.numpy("trajectory"), trial["runs"], trial["steps"], trial["M"]
+    rng, runs, steps, M = trial.numpy_generator("trajectory"), trial["runs"], trial["steps"], trial["M"]
     if trial["map"] == "uniform":  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
         values = rng.choice([-M, M], size=(runs, steps))
         expected = np.zeros_like(values)
@@ -47,18 +44,19 @@ def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     return values + climb, expected + climb + trial["drift"]
 
 
-def judge_change(runs: Sequence[Run]) -> Verdict:
+def judge_change(runs: Sequence[Run]) -> Parts:
     """Over the bound in at most a share δ of the trajectories at every n; falls like n^-1/2, for the uniform map."""
-    holds, parts, numbers = True, [], {}
+    parts = Parts()
     for method, group in by_method(runs).items():
         over = float(max(np.mean([run.column("over") for run in group], axis=0)))
         rms = np.mean([run.column("rms") for run in group], axis=0)
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
         tight = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
-        holds = holds and over <= group[0].header.settings["delta"] and tight
-        numbers[method] = {"power": power, "error": error, "over": over}
-        parts.append(f"{method}: n^{power:.3f}±{error:.3f}, over the bound in at most {over:.1%} of the runs")
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+        parts.add(f"{method}: falls like n^-1/2", tight, words=f"n^{power:.3f}±{error:.3f}")
+        parts.add(f"{method}: below the bound", over <= group[0].header.settings["delta"],
+                  words=f"over it in at most {over:.1%} of the runs",
+                  numbers={method: {"power": power, "error": error, "over": over}})
+    return parts
 
 
 def _digits(limit: int) -> tuple[Any, Any]:
@@ -85,7 +83,7 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     for cell, (gamma, share) in enumerate(itertools.product(trial["gamma"], trial["step_shares"])):
         if cell < before.get("cell", 0):
             continue
-        g = trial.torch(f"training {gamma}")
+        g = trial.torch_generator(f"training {gamma}")
         net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal)
         layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
         radius = 1.0 if normal else trial["radius_factor"] * deep.radius
@@ -115,17 +113,16 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
                        "loss": float(losses.mean())}
 
 
-def judge_compact(runs: Sequence[Run]) -> Verdict:
+def judge_compact(runs: Sequence[Run]) -> Parts:
     """The weights (or the scale a_L) never leave the set, and the loss never exceeds its bound."""
-    holds, parts, numbers = True, [], {}
-    for method, group in by_method(runs).items():
-        size = max(max(run.column("size")) for run in group)
-        loss = max(max(run.column("loss_share")) for run in group)
+    parts = Parts()
+    for method, rows in rows_by_method(runs).items():
+        size, loss = (max(row[column] for row in rows) for column in ("size", "loss_share"))
         # one update may round the last bit up
-        holds = holds and bool(size <= 1 + 1e-9 and loss <= 1)
-        numbers[method] = {"size": size, "loss_share": loss}
-        parts.append(f"{method}: at most {size:.4f} of the set's radius, loss at most {loss:.3f} of its bound")
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+        parts.add(f"{method}: stays in the set", bool(size <= 1 + 1e-9), words=f"at most {size:.4f} of its radius",
+                  numbers={method: {"size": size, "loss_share": loss}})
+        parts.add(f"{method}: loss below its bound", bool(loss <= 1), words=f"at most {loss:.3f} of it")
+    return parts
 
 
 def small_step_loop(trial: Trial) -> Iterator[Row]:
@@ -135,7 +132,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter6.network import Network
 
     x, y = _digits(trial["samples"])
-    g, chains, gamma, eta = trial.torch("chains"), trial["chains"], trial["gamma"], trial["eta"]
+    g, chains, gamma, eta = trial.torch_generator("chains"), trial["chains"], trial["gamma"], trial["eta"]
     net = Network((64, trial["width"], 10), "tanh")
     theta = net.start(chains, 1.0, g)
 
@@ -172,7 +169,7 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
                "full_error": float(step_change.std() / chains**0.5)}
 
 
-def judge_small_step(runs: Sequence[Run]) -> Verdict:
+def judge_small_step(runs: Sequence[Run]) -> Parts:
     """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes it; E‖∇f‖² is not 0."""
     table: dict[float, list[Row]] = {}
     for run in runs:
@@ -181,21 +178,19 @@ def judge_small_step(runs: Sequence[Run]) -> Verdict:
     mean = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
     error = {c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows)) for c, rows in table.items()}
     square = float(np.mean([row["grad_square"] for rows in table.values() for row in rows]))
-    eta = runs[0].header.settings["eta"]
-    small, best = min(mean), min(mean.values())
+    small, parts = min(mean), Parts()
     full = float(np.mean([run.rows[0]["full_step"] for run in runs]))
     wobble = float(np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs))
     # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
-    steady = abs(full) <= 4 * wobble + 0.1 * eta * square
-    lowers = all(mean[c] < -3 * error[c] for c in mean if c <= 0.2)
-    measured = (
-        f"E‖∇f‖² = {square:.3g}; a step of {small:g}η changes the loss by {mean[small]:.2e}±{error[small]:.0e}, the "
-        f"best of the grid by {best:.2e}, a full step by {full:.1e}±{wobble:.0e}"
-    )
-    numbers = {"grad_square": square, "change": {f"{c:g}": v for c, v in mean.items()}}
-    if not steady:
-        return Verdict("inconclusive", f"the chains are not at their invariant law: {measured}", numbers)
-    return Verdict("holds" if lowers and square > 1e-6 else "does not hold", measured, numbers)
+    if abs(full) > 4 * wobble + 0.1 * runs[0].header.settings["eta"] * square:
+        parts.decide_nothing(f"the chains are not at their invariant law: a full step changes the loss by {full:.1e}")
+    parts.add("a small step lowers the loss", all(mean[c] < -3 * error[c] for c in mean if c <= 0.2),
+              words=f"{small:g}η: by {mean[small]:.2e}±{error[small]:.0e}, the best of the grid by "
+              f"{min(mean.values()):.2e}, a full step by {full:.1e}±{wobble:.0e}",
+              numbers={"change": {f"{c:g}": v for c, v in mean.items()}})
+    parts.add("the law is not carried by stationary points", square > 1e-6, words=f"E‖∇f‖² = {square:.3g}",
+              numbers={"grad_square": square})
+    return parts
 
 
 _CHANGE = {"M": 1.0, "delta": 0.05, "drift": 0.0, "eta": 0.5}
@@ -211,13 +206,13 @@ STUDIES = (
         title="The averaged one-step change falls like 1/√n",
         statement="With probability 1 - δ the time-averaged one-step change of a bounded function is of order 1/√n.",
         source=Source("thesis", "Theorem 6.4.1"),
-        scales={
-            "quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
-            "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20),
-        },
+        scales={"quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
+                "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20)},
         methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}},
         loop=change_loop,
         judge=judge_change,
+        rule="At every n at most a share δ of the trajectories lies over the bound; the root mean square falls like "
+        "n^-1/2 (within 0.05) for the uniform map and at least like n^-0.45 for SGD.",
         figures=(
             Figure("Root mean square of the averaged one-step change", "rms", "|E_{μ_n}[φ - φ∘F]|", log_x=True,
                    log_y=True, caption="Slope -1/2 for the uniform map: the rate is tight."),
@@ -231,17 +226,14 @@ STUDIES = (
         statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch normalisation), the "
         "scale within 2√m/γ (with it), and the loss below its bound.",
         source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
-        scales={
-            "quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
-            "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]}),
-        },
-        methods={
-            "3 layers": {"layers": 3, "batch_norm": False},
-            "5 layers": {"layers": 5, "batch_norm": False},
-            "batch normalisation": {"layers": 2, "batch_norm": True},
-        },
+        scales={"quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
+                "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]})},
+        methods={"3 layers": {"layers": 3, "batch_norm": False}, "5 layers": {"layers": 5, "batch_norm": False},
+                 "batch normalisation": {"layers": 2, "batch_norm": True}},
         loop=compact_loop,
         judge=judge_compact,
+        rule="In no run do the weights (with batch normalisation: the scale) leave the set or does the loss exceed "
+        "its bound.",
         figures=(
             Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
                    facet="panel", hlines={"radius": 1.0},
@@ -256,13 +248,13 @@ STUDIES = (
         statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
         "lowers it, unless the law is carried by stationary points.",
         source=Source("thesis", "Theorem 6.5.1"),
-        scales={
-            "quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
-            "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5),
-        },
+        scales={"quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
+                "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5)},
         methods={"network on digits": {}},
         loop=small_step_loop,
         judge=judge_small_step,
+        rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, and E‖∇f‖² is "
+        "above 1e-6. Chains that are not at their invariant law decide nothing.",
         figures=(
             Figure("Change of the expected loss after one step of cη", "change", "E f(θ - cηg) - E f(θ)", x="c",
                    x_label="c", log_x=True, hlines={"no change": 0.0},

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
@@ -32,7 +29,7 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         owner = np.repeat(np.arange(len(cells)), replicas)
         step = _stack([cell["step"] for cell in cells], owner)
         bounds = np.array([cell["bound"] for cell in cells])
-        rng = trial.numpy(f"noise {family}")
+        rng = trial.numpy_generator(f"noise {family}")
         radius = np.array([cell["tau"] for cell in cells])[owner]
         gradient = _gradient(family, cells, owner)
 
@@ -48,11 +45,9 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
             mine = hits[owner == i]
             count = float(np.median(mine)) if stochastic else float(mine.max())
             # A run that was stopped before its bound says nothing against the theorem.
-            yield {
-                "family": family, "count": count, "bound": cell["bound"], "ratio": count / cell["bound"],
-                "cut_short": bool(count > limit and limit < cell["bound"]),
-                **{k: cell[k] for k in ("L0", "L1", "M", "tau")},
-            }  # fmt: skip
+            yield {"family": family, "count": count, "bound": cell["bound"], "ratio": count / cell["bound"],
+                   "cut_short": bool(count > limit and limit < cell["bound"]),
+                   **{k: cell[k] for k in ("L0", "L1", "M", "tau")}}  # fmt: skip
 
 
 def _noisy(trial: Trial) -> tuple[bool, float]:
@@ -67,7 +62,7 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
 
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
-    rng = trial.numpy(f"starts {family}")
+    rng = trial.numpy_generator(f"starts {family}")
     growths, steepest, radii = (
         (trial["L1_noisy"], trial["M_noisy"], trial["tau"]) if stochastic else (trial["L1"], trial["M"], [0.0])
     )
@@ -150,18 +145,17 @@ def _gradient(family: str, cells: list[dict[str, Any]], owner: np.ndarray) -> Ca
     return lambda x, who: np.stack([cells[owner[w]]["f"].gradient(row) for w, row in zip(who, x)])
 
 
-def judge_counts(runs: Sequence[Run]) -> Verdict:
+def judge_counts(runs: Sequence[Run]) -> Parts:
     """No count above its bound, for any method, family and grid point."""
-    numbers: dict[str, Any] = {}
-    for name, group in by_method(runs).items():
-        ratios = np.array([ratio for run in group for ratio in run.column("ratio")])
-        cut = np.array([flag for run in group for flag in run.column("cut_short")])
-        numbers[name] = {"largest": float(ratios.max()), "cells": len(ratios),
-                         "above": int((ratios > 1)[~cut].sum()), "cut_short": int(cut.sum())}
-    above, cut_short, cells = (sum(n[key] for n in numbers.values()) for key in ("above", "cut_short", "cells"))
-    measured = "largest count/bound: " + ", ".join(f"{name} {n['largest']:.2g}" for name, n in numbers.items())
-    measured += f"; {above} of {cells} cells above, {cut_short} cut short"
-    return Verdict("does not hold" if above else "inconclusive" if cut_short else "holds", measured, numbers)
+    parts = Parts()
+    for name, rows in rows_by_method(runs).items():
+        ratios, cut = (np.array([row[column] for row in rows]) for column in ("ratio", "cut_short"))
+        above = int((ratios > 1)[~cut].sum())
+        parts.add(f"{name} stays below its bound", not above and not cut.any(), above > 0,
+                  f"largest count/bound {ratios.max():.2g}, {above} of {len(ratios)} above, {cut.sum()} cut short",
+                  {name: {"largest": float(ratios.max()), "cells": len(ratios), "above": above,
+                          "cut_short": int(cut.sum())}})
+    return parts
 
 
 def loop_ratio(trial: Trial) -> Iterator[Row]:
@@ -196,9 +190,9 @@ def _of_x(gradient: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda x, who: gradient(x)
 
 
-def judge_ratio(runs: Sequence[Run]) -> Verdict:
+def judge_ratio(runs: Sequence[Run]) -> Parts:
     """GD/clipped grows like M·L1/(log M + 1): slope near one in logarithms, and each count on its side of its bound."""
-    groups = by_method(runs)
+    parts, groups = Parts(), by_method(runs)
     fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
     counts, others = np.array(fixed.column("count")), np.array(clipped.column("count"))
     M, product = np.array(fixed.column("M")), np.array(fixed.column("product"))
@@ -206,24 +200,19 @@ def judge_ratio(runs: Sequence[Run]) -> Verdict:
     above = int((others > np.array(clipped.column("upper_bound"))).sum())
     ratio = counts / others
     b, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
-    holds = not below and not above and abs(b - 1) <= 0.15 + 2 * error
-    measured = (
-        f"the ratio of counts grows from {ratio[0]:.3g} (M L1 = {product[0]:g}) to {ratio[-1]:.3g} (M L1 = "
-        f"{product[-1]:g}), like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}; {below} counts of GD below the lower "
-        f"bound, {above} of clipped GD above the upper bound"
-    )
-    return Verdict("holds" if holds else "does not hold", measured, {"slope": b, "slope_error": error})
+    parts.add("the ratio of counts grows as stated", abs(b - 1) <= 0.15 + 2 * error,
+              words=f"like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} (M L1 = {product[0]:g}) to "
+              f"{ratio[-1]:.3g} (M L1 = {product[-1]:g})", numbers={"slope": b, "slope_error": error})
+    parts.add("GD stays above the lower bound", not below, words=f"{below} counts below")
+    parts.add("clipped GD stays below the upper bound", not above, words=f"{above} counts above")
+    return parts
 
 
-_GRID = {
-    "L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "M_noisy": [5.0, 20.0],
-    "tau": [0.1, 0.3],
-    "epsilon": 0.3, "epsilon_noisy": 0.5, "replicas": 20, "limit": 20_000, "teeth": 1000, "bound_factor": 1.0,
-}  # fmt: skip
-_RATIO = {
-    "L1": 1.0, "epsilon": 0.1, "delta": 2.0, "M": [10.0, 30.0, 100.0, 300.0, 1000.0], "patience": 3.0,
-    "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0],
-}  # fmt: skip
+_GRID = {"L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "M_noisy": [5.0, 20.0],
+         "tau": [0.1, 0.3], "epsilon": 0.3, "epsilon_noisy": 0.5, "replicas": 20, "limit": 20_000, "teeth": 1000,
+         "bound_factor": 1.0}  # fmt: skip
+_RATIO = {"L1": 1.0, "epsilon": 0.1, "delta": 2.0, "M": [10.0, 30.0, 100.0, 300.0, 1000.0], "patience": 3.0,
+          "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0]}  # fmt: skip
 
 STUDIES = (
     Study(
@@ -235,27 +224,21 @@ STUDIES = (
         source=Source("thesis", "3.4, 3.7"),
         scales={
             "quick": Scale(_GRID),
-            "cpu": Scale({
-                **_GRID, "L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
-                "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0], "epsilon_noisy": 0.4,
-                "limit": 500_000, "teeth": 20_000,
-            }),
+            "cpu": Scale({**_GRID, "L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0],
+                          "epsilon": 0.1, "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0],
+                          "epsilon_noisy": 0.4, "limit": 500_000, "teeth": 20_000}),
         },
-        methods={
-            "clipped GD (3.4.1)": {"theorem": "3.4.1"},
-            "GD (3.4.3)": {"theorem": "3.4.3"},
-            "clipped SGD (3.4.4)": {"theorem": "3.4.4"},
-            "SGD (3.4.5)": {"theorem": "3.4.5"},
-        },
+        methods={"clipped GD (3.4.1)": {"theorem": "3.4.1"}, "GD (3.4.3)": {"theorem": "3.4.3"},
+                 "clipped SGD (3.4.4)": {"theorem": "3.4.4"}, "SGD (3.4.5)": {"theorem": "3.4.5"}},
         loop=loop_counts,
         judge=judge_counts,
+        rule="No count exceeds its bound, for any method, family of functions and grid point. A run that was stopped "
+        "before its bound decides nothing.",
         figures=(
-            Figure(
-                "Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound", x="bound",
-                x_label="bound", kind="points", log_x=True, log_y=True, facet="family", hlines={"bound": 1.0},
-                caption="A point above 1 would refute a theorem. On the toothed slope the bounds of the exact methods "
-                "are within a factor two or so of the count.",
-            ),
+            Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
+                   x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
+                   hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
+                   "bounds of the exact methods are within a factor two or so of the count."),
         ),
     ),
     Study(
@@ -265,19 +248,17 @@ STUDIES = (
         statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more iterations, while "
         "clipped GD does not depend on M.",
         source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
-        scales={
-            "quick": Scale(_RATIO),
-            "cpu": Scale({**_RATIO, "M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}),
-        },
+        scales={"quick": Scale(_RATIO),
+                "cpu": Scale({**_RATIO, "M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0})},
         methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}},
         loop=loop_ratio,
         judge=judge_ratio,
+        rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard errors in "
+        "logarithms), no count of GD lies below the lower bound and none of clipped GD above the upper bound.",
         figures=(
-            Figure(
-                "Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
-                x_label="M·L1", log_x=True, log_y=True,
-                caption="The step that still converges on the exponential function crawls on the slow one.",
-            ),
+            Figure("Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
+                   x_label="M·L1", log_x=True, log_y=True, caption="The step that still converges on the exponential "
+                   "function crawls on the slow one."),
         ),
     ),
 )

@@ -10,18 +10,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def loop_polynomials(trial: Trial) -> Iterator[Row]:
     """For growing radius R: the largest |f''| and the largest |f''| - L1|f'| on [-R, R], against the exact L0."""
     from mindgap.lab.theory import Polynomial, polynomial_l0
 
-    rng = trial.numpy("coefficients")
+    rng = trial.numpy_generator("coefficients")
     for number in range(trial["polynomials"]):
         f = Polynomial(tuple(rng.normal(size=trial["degree"] + 1)))
         L0 = polynomial_l0(f, trial["L1"])
@@ -34,31 +31,30 @@ def loop_polynomials(trial: Trial) -> Iterator[Row]:
                    "relaxed": float(rest.max()), "L0": trial["l0_factor"] * L0}
 
 
-def judge_polynomials(runs: Sequence[Run]) -> Verdict:
+def judge_polynomials(runs: Sequence[Run]) -> Parts:
     """|f''| grows like R^(d-2) and |f''| - L1|f'| never exceeds L0."""
-    numbers, holds = {}, True
+    parts = Parts()
     for name, group in by_method(runs).items():
         degree = group[0].header.settings["degree"]
         rows = [row for run in group for row in run.rows]
         over = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
         far = sorted({row["radius"] for row in rows})[-2:]
-        growth = [
+        growth = float(np.median([
             slope(np.log(far), np.log([row["smoothness"] for row in run.rows if row["radius"] in far][i : i + 2]))[0]
             for run in group
             for i in range(0, 2 * run.header.settings["polynomials"], 2)
-        ]
-        numbers[name] = {"over": over, "growth": float(np.median(growth))}
-        holds &= over == 0 and abs(numbers[name]["growth"] - (degree - 2)) < 0.1
-    measured = "; ".join(f"{n}: |f''| grows like R^{v['growth']:.2f}, {v['over']} times above L0 + L1|f'|"
-                         for n, v in numbers.items())
-    return Verdict("holds" if holds else "does not hold", measured, numbers)
+        ]))  # fmt: skip
+        parts.add(f"{name}: |f''| is not bounded", abs(growth - (degree - 2)) < 0.1, words=f"grows like R^{growth:.2f}",
+                  numbers={name: {"over": over, "growth": growth}})
+        parts.add(f"{name}: |f''| <= L0 + L1|f'|", over == 0, words=f"{over} times above")
+    return parts
 
 
 def loop_networks(trial: Trial) -> Iterator[Row]:
     """Gradient and Hessian norms over random weights of varying size, or along the valley of zero loss."""
     from mindgap.lab.theory import DeepLinear
 
-    rng = trial.numpy("network")
+    rng = trial.numpy_generator("network")
     if trial["valley"]:
         net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
         points = [net.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
@@ -73,23 +69,22 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
         yield {"step": number, "gradient": max(norm, 1e-16), "curvature": curvature, "size": float(np.linalg.norm(w))}
 
 
-def judge_networks(runs: Sequence[Run]) -> Verdict:
-    """Holds only if curvature is bounded where the gradient vanishes; the rank correlation is reported beside it."""
+def judge_networks(runs: Sequence[Run]) -> Parts:
+    """Curvature bounded where the gradient vanishes, and the rank correlation over random weights."""
     from scipy.stats import spearmanr
 
-    groups = by_method(runs)
-    random = [row for run in groups["random weights"] for row in run.rows]
+    parts, table = Parts(), rows_by_method(runs)
+    random, valley = table["random weights"], table["valley of zero loss"]
     rank = float(spearmanr([r["gradient"] for r in random], [r["curvature"] for r in random]).statistic)
-    valley = [row for run in groups["valley of zero loss"] for row in run.rows]
     flat = max(row["gradient"] for row in valley)
     growth, _ = slope(np.log([r["size"] for r in valley[-6:]]), np.log([r["curvature"] for r in valley[-6:]]))
-    bounded = growth < 0.1
-    measured = (
-        f"rank correlation of gradient and Hessian norm {rank:.2f} over random weights; on the valley the gradient "
-        f"stays below {flat:.1g} while the curvature grows like |w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}"
-    )
-    numbers = {"rank_correlation": rank, "valley_growth": growth, "valley_gradient": flat}
-    return Verdict("holds" if bounded and rank > 0.5 else "does not hold", measured, numbers)
+    parts.add("gradient and Hessian norm are correlated", rank > 0.5, words=f"rank correlation {rank:.2f}",
+              numbers={"rank_correlation": rank})
+    parts.add("the curvature is bounded where the gradient vanishes", growth < 0.1,
+              words=f"on the valley of zero loss the gradient stays below {flat:.1g} while the curvature grows like "
+              f"|w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}",
+              numbers={"valley_growth": growth, "valley_gradient": flat})
+    return parts
 
 
 _POLY = {"L1": 1.0, "radii": [1.0, 10.0, 100.0, 1e3, 1e4], "points": 4001, "polynomials": 5, "l0_factor": 1.0}
@@ -107,6 +102,7 @@ STUDIES = (
         methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
         loop=loop_polynomials,
         judge=judge_polynomials,
+        rule="|f''| grows like R^(d-2) (within 0.1) and |f''| - L1|f'| never exceeds L0.",
         figures=(
             Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
                    log_y=True, caption="An L-smooth function would level off; |f''| - L1|f'| stays below a constant."),
@@ -123,6 +119,8 @@ STUDIES = (
         methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},
         loop=loop_networks,
         judge=judge_networks,
+        rule="The rank correlation of gradient and Hessian norm over random weights is above 0.5, and the curvature "
+        "does not grow along the valley of zero loss.",
         figures=(
             Figure("Curvature against gradient norm", "curvature", "‖∇²f‖", x="gradient", x_label="‖∇f‖", kind="points",
                    log_x=True, log_y=True, caption="Over random weights the two grow together; on the valley of zero "

@@ -1,17 +1,10 @@
 """T4: variance reduction against SGD on a small deep network, at equal gradient evaluations.
 
-What is judged was settled before the runs, from what the thesis says of Fig. 2-2: variance reduction "fails to
-accelerate". SVRG takes the full gradient at a snapshot once an epoch and corrects every minibatch gradient by it: an
-epoch costs three passes over the data where SGD's costs one. Both rules get the same candidates (eight steps, each
-constant and with two drops by ten) and choose by the final training loss of runs with a start and a data order of
-their own; what is judged is another run with the choice. Each seed does all of this anew.
-
-The measure is the gap to the least possible value: zero for the network's cross-entropy, the minimum for the control,
-a softmax regression with so much weight decay that its conditioning is far below the number of samples. There theory
-promises SVRG a gain, so that the comparison can come out either way.
-
-*Differs from the figure.* It shows large networks on CIFAR-10 and ImageNet, and test errors; here it is a network of
-three layers on digits, judged by its training loss, the test error beside it.
+SVRG takes the full gradient at a snapshot once per epoch and corrects every minibatch gradient by it: an epoch costs
+three passes over the data where SGD's costs one. Both rules get the same candidates (eight steps, each constant and
+with two drops by ten) and choose by the final training loss of runs with a start and a data order of their own. The
+measure is the gap to the least possible value. The control is a softmax regression with so much weight decay that
+theory promises SVRG a gain.
 """
 
 from __future__ import annotations
@@ -22,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_method, last, mean_interval
-from mindgap.record.schema import Row, Run, Verdict
 
 #: A gap that is lower by less than this factor is no gain.
 MARGIN = 1.1
@@ -69,7 +59,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.theory.chapter6.network import Network
 
     data, n, gamma = digits(), trial["train"], trial["decay"]
-    order = torch.randperm(len(data.labels), generator=trial.torch("t4 split"))
+    order = torch.randperm(len(data.labels), generator=trial.torch_generator("t4 split"))
     x = torch.from_numpy(data.features)[order]
     x, y = x / x.norm(dim=1, keepdim=True), torch.from_numpy(data.labels)[order]
     net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu")
@@ -92,7 +82,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     for phase in ("choosing", "judged")[before.get("phase", 0) :]:
         choosing = phase == "choosing"
         tried = candidates if choosing else [candidates[chosen]]
-        generator = trial.torch(f"t4 {phase}")
+        generator = trial.torch_generator(f"t4 {phase}")
         start = net.start(1, trial["radius"], generator)
         theta = [t.expand(len(tried), -1, -1).clone() for t in start]
         first = 0
@@ -123,7 +113,7 @@ def _minimum(net: Any, gradient: Any, trial: Trial) -> list[Any]:
 
     pick, gamma = torch.arange(trial["train"]), trial["decay"]
     q = (gamma / (0.5 + gamma)) ** 0.5
-    theta = ahead = [t.zero_() for t in net.start(1, 1.0, trial.torch("t4 minimum"))]
+    theta = ahead = [t.zero_() for t in net.start(1, 1.0, trial.torch_generator("t4 minimum"))]
     for _ in range(math.ceil(40 / q)):  # (1 - q)^(40/q) is below 1e-17
         moved = [a - g / (0.5 + gamma) for a, g in zip(ahead, gradient(ahead, pick))]
         ahead = [m + (1 - q) / (1 + q) * (m - t) for m, t in zip(moved, theta)]
@@ -131,33 +121,24 @@ def _minimum(net: Any, gradient: Any, trial: Trial) -> list[Any]:
     return theta
 
 
-def judge(runs: Sequence[Run]) -> Verdict:
-    """The gain is the logarithm of SGD's final gap over SVRG's, in the mean over paired seeds with an interval whose
-    ends err with probability 5 % each. Holds when the network's gain is below a factor 1.1 (upper end) although the
-    control's is above 1 (lower end); does not hold when the network's is above 1 and may exceed 1.1; inconclusive
-    in between, and whenever the control shows no gain."""
-    groups, texts = by_method(runs), {}
-    numbers: dict[str, Any] = {}
+def judge(runs: Sequence[Run]) -> Parts:
+    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds: of network and control."""
+    parts, groups = Parts(), by_method(runs)
+    gains = {}
     for problem in ("network", "convex"):
         ends = {rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]] for rule in ("SGD", "SVRG")}
-        gain = mean_interval(np.log(ends["SGD"]) - np.log(ends["SVRG"]), miss=MISS)
+        gain = gains[problem] = mean_interval(np.log(ends["SGD"]) - np.log(ends["SVRG"]), miss=MISS)
         errors = {r: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {r}"]])) for r in ends}
-        median = {rule: float(np.median(values)) for rule, values in ends.items()}
-        numbers[problem] = {"log_gain": vars(gain), "gap": median, "test_error": errors}
-        texts[problem] = (
+        middle = {rule: float(np.median(values)) for rule, values in ends.items()}
+        parts.note(
             f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to {_factor(gain.high)}; "
-            f"medians {median['SGD']:.2g} and {median['SVRG']:.2g}; test errors {errors['SGD']:.1%} and "
-            f"{errors['SVRG']:.1%})"
-        )
-    network = numbers["network"]["log_gain"]
-    if numbers["convex"]["log_gain"]["low"] <= 0:
-        verdict = "inconclusive"
-        texts["convex"] += ", where SVRG ought to gain"
-    elif network["high"] < math.log(MARGIN):
-        verdict = "holds"
-    else:
-        verdict = "does not hold" if network["low"] > 0 else "inconclusive"
-    return Verdict(verdict, "; ".join(texts.values()), numbers)
+            f"medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test errors {errors['SGD']:.1%} and "
+            f"{errors['SVRG']:.1%})", {problem: {"log_gain": vars(gain), "gap": middle, "test_error": errors}})
+    if gains["convex"].low <= 0:
+        parts.decide_nothing("SVRG gains nothing on the convex control, where it ought to")
+    network, none = gains["network"], gains["network"].high < math.log(MARGIN)
+    parts.add("no gain on the network", none, network.low > 0 and not none)
+    return parts
 
 
 def _factor(logarithm: float) -> str:
@@ -176,18 +157,21 @@ STUDIES = (
         statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a convex problem "
         "of the same data it does.",
         source=Source("thesis", "2.2, Fig. 2-2"),
-        scales={
-            "quick": Scale(_QUICK, seeds=4),
-            "cpu": Scale({**_QUICK, "passes": 150, "width": 64, "layers": 4, "batch": 10}, seeds=10),
-        },
-        methods={
-            "network, SGD": {"rule": "sgd"},
-            "network, SVRG": {"rule": "svrg"},
-            "convex, SGD": {"rule": "sgd", **_CONVEX},
-            "convex, SVRG": {"rule": "svrg", **_CONVEX},
-        },
+        scales={"quick": Scale(_QUICK, seeds=4),
+                "cpu": Scale({**_QUICK, "passes": 150, "width": 64, "layers": 4, "batch": 10}, seeds=10)},
+        methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"},
+                 "convex, SGD": {"rule": "sgd", **_CONVEX}, "convex, SVRG": {"rule": "svrg", **_CONVEX}},
         loop=loop,
         judge=judge,
+        rule="The upper end of a 90 % interval for the network's gain over paired seeds lies below a factor 1.1; "
+        "refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a gain decides "
+        "nothing.",
+        history=(
+            "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails to accelerate.",
+        ),
+        differs="Judged by the training loss; the test error stands beside it.",
+        models={"quick": "three layers, width 32, on digits", "cpu": "four layers, width 64, on digits"},
+        paper_model="large networks on CIFAR-10 and ImageNet",
         figures=(
             Figure("Training loss above its least value", "gap", "F - min F", x="passes", facet="problem", log_y=True,
                    x_label="gradient evaluations / samples",

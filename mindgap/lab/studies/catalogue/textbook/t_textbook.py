@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mindgap.base.source import Source
-from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.spec import Figure, Scale, Study
-from mindgap.lab.studies.verdict import by_method, slope
-from mindgap.record.schema import Row, Run, Verdict
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def rates_loop(trial: Trial) -> Iterator[Row]:
@@ -49,7 +46,7 @@ def _random_quadratics(trial: Trial) -> float:
     from mindgap.lab.theory.chapter2.quadratics import SmoothConvex, amplitudes, parameters
     from mindgap.lab.theory.chapter2.table_2_1 import gd_gap_printed, nesterov_gap
 
-    name, rng = trial["method"], trial.numpy("quadratics")
+    name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
         return 0.0  # no bound is stated for it
     worst = 0.0
@@ -72,28 +69,24 @@ def _random_quadratics(trial: Trial) -> float:
 EXPONENTS = {"Q": (1.0, 0.5), "1/ε": (1.0, 0.5), "L": (1.0, 0.5)}
 
 
-def judge_rates(runs: Sequence[Run]) -> Verdict:
+def judge_rates(runs: Sequence[Run]) -> Parts:
     """Every count is within its bound, the exponents are Table 2.1's (√L for Nesterov), random runs stay below."""
-    holds, parts, numbers = True, [], {}
+    parts = Parts()
     for method, group in by_method(runs).items():
-        found = {}
-        for part, pair in EXPONENTS.items():
-            rows = [row for row in group[0].rows if row["part"] == part]
-            if not rows:
-                continue
-            counts = [row["iterations"] for row in rows]
-            if not all(math.isfinite(n) for n in counts):
-                holds, found[part] = False, math.inf
-                continue
-            found[part] = slope(np.log([row["at"] for row in rows]), np.log(counts))[0]
-            holds = holds and abs(found[part] - pair[method != "GD"]) < 0.12
-            holds = holds and (method == "heavy-ball" or all(row["iterations"] <= row["bound"] for row in rows))
+        powers, within = {}, True
+        for part in EXPONENTS:
+            if rows := [row for row in group[0].rows if row["part"] == part]:
+                counts = [row["iterations"] for row in rows]
+                finite = all(math.isfinite(n) for n in counts)
+                powers[part] = slope(np.log([row["at"] for row in rows]), np.log(counts))[0] if finite else math.inf
+                within &= method == "heavy-ball" or all(row["iterations"] <= row["bound"] for row in rows)
         ratio = max(row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random")
-        holds = holds and ratio <= 1
-        numbers[method] = {"exponents": found, "random_over_bound": ratio}
-        powers = ", ".join(f"{part}^{power:.2f}" for part, power in found.items())
-        parts.append(f"{method}: {powers}" + (f", random runs at {ratio:.2f} of the bound" if ratio else ""))
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+        parts.add(f"{method}: exponents as in Table 2.1",
+                  all(abs(power - EXPONENTS[part][method != "GD"]) < 0.12 for part, power in powers.items()),
+                  words=", ".join(f"{part}^{power:.2f}" for part, power in powers.items()))
+        parts.add(f"{method}: below its bounds", within and ratio <= 1, words=f"random runs at {ratio:.2f} of them",
+                  numbers={method: {"exponents": powers, "random_over_bound": ratio}})
+    return parts
 
 
 def worst_case_loop(trial: Trial) -> Iterator[Row]:
@@ -117,28 +110,27 @@ def worst_case_loop(trial: Trial) -> Iterator[Row]:
         yield {"pep_steps": n, "pep_gap": gap, "analytic_gap": exact[name](c, n)}
 
 
-def judge_worst_case(runs: Sequence[Run]) -> Verdict:
+def judge_worst_case(runs: Sequence[Run]) -> Parts:
     """GD agrees with its analytic rate to 1e-4; Nesterov is certified everywhere; heavy-ball not beyond 17.9."""
-    missing = [row["reason"] for run in runs for row in run.rows if "reason" in row]
-    if missing:
-        return Verdict("inconclusive", missing[0])
-    rows = {method: [row for run in group for row in run.rows] for method, group in by_method(runs).items()}
-    rate = {m: {row["Q"]: row for row in found if "Q" in row} for m, found in rows.items()}
+    parts, table = Parts(), rows_by_method(runs)
+    if missing := [row["reason"] for rows in table.values() for row in rows if "reason" in row]:
+        parts.decide_nothing(missing[0])
+        return parts
+    rate = {m: {row["Q"]: row for row in rows if "Q" in row} for m, rows in table.items()}
     error = max(abs(row["rate"] - row["proved"]) for row in rate["GD"].values())
-    gaps = [abs(row["pep_gap"] - row["analytic_gap"]) for found in rows.values() for row in found if "pep_gap" in row]
+    gap = max(abs(row["pep_gap"] - row["analytic_gap"]) for rows in table.values() for row in rows if "pep_gap" in row)
     between = all(r["on_quadratics"] < r["rate"] < r["proved"] for r in rate["Nesterov"].values())
     lost = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] >= 1]
-    kept = [Q for Q, row in rate["heavy-ball"].items() if row["rate"] < 1]
-    worse = bool(lost) and max(kept, default=0) < 17.95 <= min(lost) + 0.1
-    holds = error < 1e-4 and max(gaps) < 1e-4 and between and worse
-    numbers = {"gd_error": error, "pep_error": max(gaps), "nesterov_between": between,
-               "heavy_ball_certified_to": max(kept, default=0.0), "heavy_ball_lost_from": min(lost, default=math.inf)}
-    measured = (
-        f"GD is off its analytic rate by {error:.1e}, finite worst cases by {max(gaps):.1e}; Nesterov lies between its "
-        f"rate on quadratics and Theorem 2.1.3{'' if between else ' NOT everywhere'}; heavy-ball is certified up to "
-        f"Q = {max(kept, default=0):g} and not from Q = {min(lost, default=math.inf):g} on"
-    )
-    return Verdict("holds" if holds else "does not hold", measured, numbers)
+    kept = max((Q for Q, row in rate["heavy-ball"].items() if row["rate"] < 1), default=0.0)
+    parts.add("GD has its analytic rate", error < 1e-4, words=f"off by {error:.1e}", numbers={"gd_error": error})
+    parts.add("finite worst cases are the closed forms", gap < 1e-4, words=f"off by {gap:.1e}",
+              numbers={"pep_error": gap})
+    parts.add("Nesterov lies between its rate on quadratics and Theorem 2.1.3", between,
+              numbers={"nesterov_between": between})
+    parts.add("heavy-ball is certified up to Q near 18 only", bool(lost) and kept < 17.95 <= min(lost) + 0.1,
+              words=f"up to {kept:g}, not from {min(lost, default=math.inf):g} on",
+              numbers={"heavy_ball_certified_to": kept, "heavy_ball_lost_from": min(lost, default=math.inf)})
+    return parts
 
 
 def regret_loop(trial: Trial) -> Iterator[Row]:
@@ -155,20 +147,19 @@ def regret_loop(trial: Trial) -> Iterator[Row]:
         yield {"step": step, "regret": regret, "point": point, "floor": problem.adam_floor()}
 
 
-def judge_regret(runs: Sequence[Run]) -> Verdict:
+def judge_regret(runs: Sequence[Run]) -> Parts:
     """Adam's regret is never below its floor (a tenth allowed for); AMSGrad's falls, to below half of it."""
-    holds, parts, numbers = True, [], {}
+    parts = Parts()
     for run in runs:
         regret, floor = run.column("regret"), run.rows[0]["floor"]
-        late = regret[len(regret) // 2 :]
-        power = slope(np.log(run.column("step")[len(regret) // 2 :]), np.log(np.maximum(late, 1e-12)))[0]
-        stays = min(regret) >= 0.9 * floor
-        falls = regret[-1] < floor / 2 and power < -0.3
-        holds = holds and (stays if run.header.settings["rule"] == "adam" else falls)
-        numbers[run.header.method] = {"regret": regret[-1], "floor": floor, "power": power}
-        parts.append(f"{run.header.method}: R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), "
-                     f"like T^{power:.2f}")
-    return Verdict("holds" if holds else "does not hold", "; ".join(parts), numbers)
+        half = len(regret) // 2
+        power = slope(np.log(run.column("step")[half:]), np.log(np.maximum(regret[half:], 1e-12)))[0]
+        adam, method = run.header.settings["rule"] == "adam", run.header.method
+        holds = min(regret) >= 0.9 * floor if adam else regret[-1] < floor / 2 and power < -0.3
+        parts.add(f"{method}: the regret {'stays' if adam else 'falls'}", holds, numbers={
+            method: {"regret": regret[-1], "floor": floor, "power": power}
+        }, words=f"R_T/T = {regret[-1]:.3g} ({regret[-1] / floor:.2f} of the floor), like T^{power:.2f}")  # fmt: skip
+    return parts
 
 
 _THEOREM = {"C": 3.0, "s": 1.0, "period": 3, "alpha": 0.5, "beta1": 0.0, "beta2": 0.0}
@@ -192,6 +183,8 @@ STUDIES = (
         methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
         loop=rates_loop,
         judge=judge_rates,
+        rule="Every count is within its bound, the exponents are within 0.12 of Table 2.1's (√L for Nesterov), and "
+        "random quadratics stay below the bounds.",
         figures=(
             Figure("Steps to accuracy ε on the worst quadratic", "iterations", "iterations", x="at",
                    x_label="Q, 1/ε or L", facet="part", log_x=True, log_y=True,
@@ -213,6 +206,9 @@ STUDIES = (
         methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
         loop=worst_case_loop,
         judge=judge_worst_case,
+        rule="GD agrees with its analytic rate and finite worst cases with their closed forms to 1e-4, Nesterov lies "
+        "between its rate on quadratics and Theorem 2.1.3 for every Q, and heavy-ball is certified below Q = 17.95 "
+        "and not above.",
         figures=(
             Figure("Certified rate", "rate", "ρ", x="Q", x_label="condition number Q", log_x=True,
                    hlines={"no rate": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
@@ -229,14 +225,13 @@ STUDIES = (
         "does.",
         source=Source("thesis", "Fig. 2-3"),
         scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
-        methods={
-            "Adam": {"rule": "adam", **_THEOREM},
-            "AMSGrad": {"rule": "amsgrad", **_THEOREM},
-            "Adam, as in the figure": {"rule": "adam", **_FIGURE},
-            "AMSGrad, as in the figure": {"rule": "amsgrad", **_FIGURE},
-        },
+        methods={"Adam": {"rule": "adam", **_THEOREM}, "AMSGrad": {"rule": "amsgrad", **_THEOREM},
+                 "Adam, as in the figure": {"rule": "adam", **_FIGURE},
+                 "AMSGrad, as in the figure": {"rule": "amsgrad", **_FIGURE}},
         loop=regret_loop,
         judge=judge_regret,
+        rule="Adam's average regret is never below nine tenths of its floor; AMSGrad's falls to below half of the "
+        "floor, faster than T^-0.3.",
         figures=(
             Figure("Average regret", "regret", "R_t / t", log_x=True, log_y=True,
                    caption="Adam levels off at its floor; AMSGrad falls like 1/√t."),

@@ -1,0 +1,61 @@
+"""What the studies of clipping share: noise laws with a finite α-moment, means against bounds, draws that resume."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
+from mindgap.lab.studies.verdict import by_method
+
+
+def noise_law(name: str, alpha: float, horizon: int) -> Any:
+    """A law whose α-moment is finite, with a tail as heavy as that allows (or none).
+
+    The rare jump is made for the longest horizon: about one of them in a run, of the size of the last threshold.
+    """
+    from mindgap.lab import theory
+
+    return {"gaussian": lambda: theory.Gaussian(scale=0.5),
+            "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),
+            "pareto": lambda: theory.SymmetricPareto(index=alpha + 0.1, scale=0.2),
+            "stable": lambda: theory.Stable(index=min(2.0, alpha + 0.05), scale=0.2),
+            "rare jump": lambda: theory.TwoPoint(probability=1 / horizon, scale=8 * horizon ** (1 / alpha))}[name]()
+
+
+def below_bounds(runs: Sequence[Run], cell: Sequence[str]) -> Parts:
+    """One part per method: no mean error exceeds its bound by more than four standard errors.
+
+    Args:
+        runs: of all methods and seeds, with the columns ``error``, ``se``, ``bound``, ``ratio``.
+        cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
+    """
+    parts = Parts()
+    for name, group in by_method(runs).items():
+        cells: dict[tuple[Any, ...], list[Row]] = {}
+        for run in group:
+            for row in run.rows:
+                cells.setdefault(tuple(row[column] for column in cell), []).append(row)
+        over = 0
+        for rows in cells.values():
+            mean = float(np.mean([row["error"] for row in rows]))
+            se = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
+            over += mean - 4 * se > rows[0]["bound"]
+        largest = max(row["ratio"] for run in group for row in run.rows)
+        parts.add(f"{name} stays below", over == 0,
+                  words=f"{over} of {len(cells)} cells above, largest value/bound {largest:.2g}",
+                  numbers={name: {"cells": len(cells), "above": over, "largest_ratio": largest}})  # fmt: skip
+    return parts
+
+
+def resumed_draws(trial: Trial) -> Iterator[tuple[int, np.random.Generator]]:
+    """Number and generator of each of the trial's ``draws``, with a checkpoint offered for each."""
+    rng = trial.numpy_generator("parameters")
+    if trial.restored:
+        rng.bit_generator.state = trial.restored["rng"]
+    for draw in range(trial.restored.get("draw", 0), trial["draws"]):
+        trial.save(lambda: {"draw": draw + 1, "rng": rng.bit_generator.state})  # noqa: B023
+        yield draw, rng
