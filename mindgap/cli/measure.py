@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from mindgap.cli.show import progress, say, table
 
 
 def measure(
-    target: Annotated[str, typer.Argument(help="module:function; the function returns (objective, batches).")],
+    target: Annotated[str, typer.Argument(help="module:function, run as your own code; it returns (objective, batches[, optimizer]).")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
     ] = Path("survey.html"),
@@ -24,6 +25,8 @@ def measure(
     """Measure noise, tails, smoothness, curvature and stationarity once, and write the page."""
     from mindgap.lab.report.survey import write_survey_page
 
+    if out.suffix == ".json":
+        fail("--out", "must not end in .json: that file takes the numbers of the page", str(out))
     problem = load_target(target)
     from mindgap.measure import survey
     from mindgap.measure.overview import PARTS
@@ -40,17 +43,27 @@ def measure(
 
 
 def load_target(target: str) -> tuple[Any, ...]:
-    """Call ``module:function`` (the current folder counts) and check what it returns."""
+    """Call ``module:function`` and check what it returns.
+
+    The working folder stays importable, because the function and its data loaders may import their neighbours late.
+    An error inside the user's code keeps its own traceback.
+    """
     module, _, name = target.partition(":")
     if not module or not name:
         fail("TARGET", "must have the form module:function", target)
-    sys.path.insert(0, str(Path.cwd()))
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    # A name that an import inside the user's module cannot find is the user's error, not a wrong TARGET.
     try:
-        function = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        fail("TARGET", f"must name a function that can be imported ({error})", target)
-    finally:
-        sys.path.pop(0)
+        found = find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        found = False
+    if not found:
+        fail("TARGET", "must name a module that can be imported", target)
+    loaded = import_module(module)
+    function = getattr(loaded, name, None)
+    if not callable(function):
+        fail("TARGET", f"must name a function of {module}", target)
     problem = function()
     from mindgap.base.objective import Objective
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,13 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def mindgap(*words: str) -> subprocess.CompletedProcess[str]:
+def mindgap(*words: str, folder: Path = EXAMPLES) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mindgap", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES, timeout=300, check=False)
+    # As the installed script: the working folder is not on the path by itself.
+    root = {"PYTHONPATH": str(EXAMPLES.parent), "PYTHONSAFEPATH": "1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, timeout=300, check=False, env={**os.environ, **root}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +48,10 @@ def test_advice_names_every_assumption_that_was_measured(survey: tuple[Path, str
 
 BAD = [
     (["measure", "measure_digits"], "TARGET must have the form module:function"),
-    (["measure", "no_such_module:problem"], "TARGET must name a function that can be imported"),
+    (["measure", "no_such_module:problem"], "TARGET must name a module that can be imported"),
     (["measure", "measure_digits:load_digits"], "TARGET must return (objective, batches)"),
+    (["measure", "measure_digits:nothing"], "TARGET must name a function of measure_digits"),
+    (["measure", "measure_digits:problem", "-o", "x.json"], "--out must not end in .json"),
     (["advise", "nowhere.json"], "nowhere.json cannot be read"),
     (["advise", "measure_digits.py"], "measure_digits.py cannot be read"),
 ]
@@ -56,3 +63,39 @@ def test_bad_input_is_one_line(words: list[str], message: str) -> None:
     assert done.returncode == (4 if words[0] == "advise" else 2), done.stderr
     (line,) = done.stderr.splitlines()
     assert message in line
+
+
+LATE = """
+def problem():
+    import late_neighbour
+
+    return late_neighbour.problem()
+"""
+
+NEIGHBOUR = """
+import torch
+
+from mindgap.base.objective import Objective
+
+
+def problem():
+    data = torch.randn(4, 8, 3, generator=torch.Generator().manual_seed(0))
+    return Objective(torch.nn.Linear(3, 1), lambda model, batch: model(batch).square().mean()), list(data)
+"""
+
+
+def test_the_working_folder_stays_importable(tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text(LATE)
+    (tmp_path / "late_neighbour.py").write_text(NEIGHBOUR)
+    done = mindgap("measure", "early:problem", "-o", "out.html", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("text", ["import nothing_at_all", "def problem():\n    raise AttributeError('my own fault')"])
+def test_an_error_in_the_users_code_shows_the_users_traceback(tmp_path: Path, text: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    done = mindgap("measure", "broken:problem", folder=tmp_path)
+    assert done.returncode not in (0, 2)
+    assert "Traceback" in done.stderr
+    assert 'broken.py", line' in done.stderr
