@@ -15,7 +15,9 @@ from mindgap.cli.show import progress, say, table
 
 
 def measure(
-    target: Annotated[str, typer.Argument(help="module:function, run as your own code; it returns (objective, batches[, optimizer]).")],
+    target: Annotated[
+        str, typer.Argument(help="module:function, run as your own code; it returns (objective, batches[, optimizer]).")
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
     ] = Path("survey.html"),

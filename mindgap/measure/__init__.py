@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
     from mindgap.measure.probes.statistics import equilibrium as equilibrium
     from mindgap.measure.probes.statistics import training_statistics as training_statistics
+    from mindgap.measure.probes.tails import InfiniteVariance as InfiniteVariance
     from mindgap.measure.probes.tails import TailIndex as TailIndex
+    from mindgap.measure.probes.tails import infinite_variance as infinite_variance
     from mindgap.measure.probes.tails import tail_index as tail_index
     from mindgap.measure.probes.tails import tail_table as tail_table
     from mindgap.measure.probes.variance import VarianceGrowth as VarianceGrowth
@@ -86,6 +88,8 @@ _WHERE = {
     "shape_distance": "probes.shape",
     "TailIndex": "probes.tails",
     "tail_index": "probes.tails",
+    "InfiniteVariance": "probes.tails",
+    "infinite_variance": "probes.tails",
     "tail_table": "probes.tails",
     "VarianceGrowth": "probes.variance",
     "variance_growth": "probes.variance",

@@ -74,13 +74,14 @@ def lanczos(
     """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
 
     A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost copies of an
-    eigenvalue appear), T = V'AV, theta and s its eigenpairs, r = beta |s_k| the residual of the Ritz pair.
-    Iteration ends when the error bound min(r, r^2/gap) of the top end is below tol |theta| and the bottom end is
-    either as accurate or certainly smaller in magnitude.
+    eigenvalue appear), T = V'AV, theta and s its eigenpairs, r the residual of the Ritz pair. Iteration ends when the
+    error bound min(r, r^2/gap) of the top end is below tol |theta| and the bottom end is either as accurate or
+    certainly smaller in magnitude. One random start in a hundred has so little of the top eigenvector that the next
+    one converges first; several starts, iterated together, exclude that.
 
     Args:
         product: v -> A v for flat vectors.
-        start: any non-zero vector; the previous eigenvector makes a warm start.
+        start: a non-zero vector, or several as rows; the previous eigenvector makes a warm start.
         tol: relative error of the largest eigenvalue that is good enough.
         max_products: upper bound on the products spent.
         basis: vectors kept at most; when full, the basis is compressed to a few Ritz vectors at both ends
@@ -101,53 +102,61 @@ def lanczos(
     positive("tol", tol)
     whole("max_products", max_products, least=1)
     whole("basis", basis, least=4)
-    size = start.numel()
-    norm = float(torch.linalg.vector_norm(start))
-    if not (norm > 0 and math.isfinite(norm)):
-        fail("start", "must be a finite, non-zero vector", norm)
+    if not isinstance(start, Tensor) or start.dim() not in (1, 2) or start.numel() == 0:
+        fail("start", "must be a vector, or vectors as rows", start)
+    waiting = list(start.reshape(-1, start.shape[-1]))
+    size = start.shape[-1]
+    for row in waiting:
+        norm = float(torch.linalg.vector_norm(row))
+        if not (norm > 0 and math.isfinite(norm)):
+            fail("start", "must be a finite, non-zero vector", norm)
     cap = min(basis, size)
     vectors = start.new_empty((min(8, cap), size))
     projected = np.zeros((cap, cap))
     rounding = torch.finfo(start.dtype).eps
-    vectors[0] = start / norm
+    fresh = len(waiting)  # starts that no product has seen yet
     count = spent = 0
-    met_before = False
+    times_met = 0
+    # What A V has outside the basis: the waiting vectors times these weights, one row per vector.
+    outside = np.zeros((fresh, cap))
     while True:
-        image = product(vectors[count])
-        spent += 1
+        vector, fresh = waiting.pop(0), max(0, fresh - 1)
+        outside = outside[1:]
+        length = float(torch.linalg.vector_norm(vector))
+        vectors[count] = vector / length
         used = vectors[: count + 1]
-        overlap = used @ image
-        image = image - overlap @ used
-        again = used @ image
-        image -= again @ used
-        column = (overlap + again).double().cpu().numpy()
+        image, column = _orthogonal(product(vectors[count]), used)
+        spent += 1
         if not np.isfinite(column).all():
             # Loss and gradient may be finite where the second derivative is not (a norm at zero).
             raise NonFiniteError(f"Hessian product must be finite, got {column[~np.isfinite(column)][0]}")
         projected[: count + 1, count] = projected[count, : count + 1] = column
+        outside = np.vstack([outside, np.eye(1, cap, count)])
+        waiting = [_orthogonal(w, used)[0] for w in waiting] + [image]
         count += 1
-        left = float(torch.linalg.vector_norm(image))
         theta, s = np.linalg.eigh(projected[:count, :count])
-        residual = left * np.abs(s[-1])
         reach = max(abs(theta[0]), abs(theta[-1]))
-        # Nothing is left when the Krylov space is invariant; the bound below it is rounding of the products.
-        closed = count == size or left <= 8 * rounding * max(reach, 1e-300)
+        # A vector of which nothing is left outside the basis adds nothing; the bound below it is rounding.
+        alive = [float(torch.linalg.vector_norm(w)) > 8 * rounding * max(reach, 1e-300) for w in waiting]
+        fresh -= sum(not a for a in alive[:fresh])
+        waiting, outside = [w for w, a in zip(waiting, alive) if a], outside[np.array(alive)]
+        closed = count == size or not waiting
+        if fresh and not closed and count < cap and spent < max_products:
+            continue
+        residual = _residuals(waiting, outside[:, :count] @ s) if waiting else np.zeros(count)
         error_top = _error(theta, residual, -1, known_gap)
         error_bottom = _error(theta, residual, 0, None)
         top_done = error_top <= tol * abs(theta[-1])
         bottom_done = error_bottom <= tol * abs(theta[0])
         bottom_idle = not both and abs(theta[0]) + residual[0] < abs(theta[-1])
-        # A start almost orthogonal to the top eigenvector first settles on the next one: unless the gap is known
-        # from before, the test has to hold twice running.
-        met = top_done and (bottom_done or bottom_idle)
-        done = closed or (met and (met_before or known_gap is not None))
-        met_before = met
+        # Unless the gap is known from before, the test has to hold three times running.
+        times_met = times_met + 1 if top_done and (bottom_done or bottom_idle) else 0
+        done = closed or times_met >= (3 if known_gap is None else 1)
         if done or spent >= max_products:
             used = vectors[:count]
             if known_gap is not None and count == 3:
                 error_top = min(3 * error_top, float(residual[-1]))
-            weights = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used)
-            ends = weights @ used
+            ends = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used) @ used
             return Spectrum(
                 Edge(float(theta[-1]), 0.0 if closed else float(residual[-1]), 0.0 if closed else error_top, ends[0]),
                 Edge(float(theta[0]), 0.0 if closed else float(residual[0]), 0.0 if closed else error_bottom, ends[1]),
@@ -157,16 +166,34 @@ def lanczos(
                 tuple(float(t) for t in theta),
             )
         if count == cap:
-            # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next column fills its border.
+            # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns fill its border.
             kept = [*range(max(1, cap // 6)), *range(count - max(2, cap // 3), count)]
             weights = torch.from_numpy(s[:, kept].T.copy()).to(vectors)
             vectors[: len(kept)] = weights @ vectors[:count]
             projected[:] = 0.0
             projected[range(len(kept)), range(len(kept))] = theta[kept]
+            turned = outside[:, :count] @ s[:, kept]
+            outside = np.zeros((len(waiting), cap))
+            outside[:, : len(kept)] = turned
             count = len(kept)
         if count == len(vectors):
             vectors = torch.cat([vectors, vectors.new_empty((min(len(vectors), cap - count), size))])
-        vectors[count] = image / left
+
+
+def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
+    """The part of a vector outside an orthonormal basis, and its coordinates inside."""
+    inside = basis @ vector
+    rest = vector - inside @ basis
+    more = basis @ rest
+    rest -= more @ basis
+    return rest, (inside + more).double().cpu().numpy()
+
+
+def _residuals(waiting: list[Tensor], weights: np.ndarray) -> np.ndarray:
+    """Norms of the columns of (waiting vectors) times weights, from the vectors' inner products."""
+    stacked = torch.stack(waiting)
+    gram = (stacked @ stacked.T).double().cpu().numpy()
+    return np.sqrt(np.maximum(np.einsum("ij,ik,kj->j", weights, gram, weights), 0.0))
 
 
 def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float | None) -> float:

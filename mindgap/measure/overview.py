@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream
+from mindgap.measure.distributions import stable_draws
 from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
 from mindgap.measure.probes.curvature import Sharpness, describe_sharpness, sharpness
 from mindgap.measure.probes.noise import NoiseSample, noise_sample
@@ -234,7 +234,7 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     gaussian = np.sqrt(rng.chisquare(dimension, draws) / dimension * np.mean(norms**2))
     index = float(np.clip(alpha, 1.05, 1.95)) if math.isfinite(alpha) else 1.5
     width = max(1, min(32, round(dimension)))
-    stable = np.sqrt(np.square(stats.levy_stable.rvs(index, 0, size=(draws, width), random_state=rng)).sum(axis=1))
+    stable = np.sqrt(np.square(stable_draws(index, (draws, width), rng)).sum(axis=1))
     stable *= np.median(norms) / np.median(stable)
     top = 1.2 * max(float(norms.max()), float(np.quantile(gaussian, 0.999)))
     edges = np.linspace(0.0, top, 41) if top > 0 else np.linspace(0.0, 1.0, 41)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindgap.base.check import between, fail, whole
 from mindgap.base.rng import numpy_stream
+from mindgap.measure.distributions import average_ranks
 
 #: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is concluded.
 LEAST_SPAN = 3.0
@@ -61,7 +62,7 @@ def fit_relaxed_smoothness(
 ) -> RelaxedSmoothness:
     """Fit L <= L0 + L1 ||g|| to readings along a run, and say whether L grows with ||g||.
 
-    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0 (a linear programme). Slope and rank
+    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0. Slope and rank
     correlation come with it. Readings along a run depend on each other, so the bootstrap draws blocks of neighbours.
 
     Args:
@@ -140,15 +141,14 @@ def _conclude(
 
 
 def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> tuple[float, float]:
-    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g), by its dual: n bounded variables, two constraints."""
-    from scipy.optimize import linprog
-
-    gs, ys = float(np.median(g)), float(np.median(y))
-    design = np.vstack([np.ones_like(g), g / gs])
-    # max a'y over -(1 - cover) <= a <= cover with design a <= 0; the line is the dual of the two constraints.
-    found = linprog(-(y / ys), A_ub=design, b_ub=np.zeros(2), bounds=(-(1 - cover), cover), method="highs")
-    L0, L1 = -found.ineqlin.marginals
-    return max(0.0, float(L0)) * ys, max(0.0, float(L1)) * ys / gs
+    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g): the search below, then the line through its two points."""
+    L0, L1 = (float(v[0]) for v in _envelopes(g[None], y[None], cover))
+    on = np.argsort(np.abs(y - L0 - L1 * g))[:2]
+    if L0 > 0 and L1 > 0 and g[on[0]] != g[on[1]]:
+        slope = float((y[on[1]] - y[on[0]]) / (g[on[1]] - g[on[0]]))
+        if abs(slope - L1) <= 1e-6 * L1:
+            return float(y[on[0]] - slope * g[on[0]]), slope
+    return L0, L1
 
 
 def _envelopes(
@@ -180,10 +180,8 @@ def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    from scipy.stats import rankdata
-
     # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last bits.
-    a, b = rankdata(_rounded(g)), rankdata(_rounded(y))
+    a, b = average_ranks(_rounded(g)), average_ranks(_rounded(y))
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size > 0 else 0.0

@@ -12,7 +12,7 @@ from scipy import stats
 from mindgap.base.check import RuleError
 from mindgap.measure import tail_estimators as estimators
 from mindgap.measure.probes.noise import NoiseSample
-from mindgap.measure.probes.tails import tail_index, tail_table
+from mindgap.measure.probes.tails import infinite_variance, tail_index, tail_table
 from mindgap.measure.probes.variance import variance_growth
 
 N, REPETITIONS = 2000, 400
@@ -43,7 +43,8 @@ def test_ninety_percent_intervals_cover_a_known_index_in_85_to_95_percent(method
     options = {"bootstrap": 30, "null": 20} if method == "block-sum" else {"null": 20}
     found = [tail_index(x, method, **options) for x in samples]
     covered = np.mean([t.interval[0] <= index <= t.interval[1] for t in found])
-    assert 0.85 <= covered <= 0.95
+    # An interval reaches down to 1.8 wherever a tail of that index cannot be excluded.
+    assert 0.85 <= covered <= (1.0 if index == 1.8 else 0.95)
 
 
 def test_plain_hill_does_not_cover_where_the_bias_reduced_one_does():
@@ -286,3 +287,31 @@ def test_variance_growth_numbers():
     assert growth.running[-1] == pytest.approx(growth.median[-1], rel=1e-9)
     assert growth.largest_share == pytest.approx(np.max(x**2) / np.sum(x**2))
     assert np.isfinite(variance_growth(np.abs(trap("gaussian")[:300]) * 1e160).exponent)
+
+
+@pytest.mark.parametrize("index", [1.2, 1.5])
+@pytest.mark.parametrize("size", [40, 100, 500])
+def test_no_confident_no_on_infinite_variance(index: float, size: int) -> None:
+    """Hill's spread vanishes with its estimate: 9 to 14 % of these samples were called "not heavier, index inf"."""
+    rngs = [np.random.default_rng(seed) for seed in range(150)]
+    samples = [rng.pareto(index, size) + 1 for rng in rngs] + [rng.standard_t(index, size) for rng in rngs]
+    assert sum(tail_index(x, "hill", null=20).heavier is False for x in samples) <= 3
+    assert sum(tail_index(x, "moment", bootstrap=20, null=20).heavier is False for x in samples) <= 3
+
+
+def test_the_sample_of_the_report() -> None:
+    found = tail_index(np.random.default_rng(172).pareto(1.2, 500) + 1)
+    assert found.heavier is None
+    assert found.interval[0] <= 1.8
+
+
+def test_infinite_variance_is_found_and_not_imagined() -> None:
+    rng = np.random.default_rng(0)
+    found = {nu: [infinite_variance(rng.standard_t(nu, 512)).infinite for _ in range(100)] for nu in (1.3, 1.5, 3.0)}
+    assert found[1.3].count(True) >= 90
+    assert found[1.5].count(True) >= 70
+    assert found[3.0].count(True) <= 5
+    assert found[1.5].count(False) <= 1
+    gaussian = [infinite_variance(rng.standard_normal(512)).infinite for _ in range(100)]
+    assert gaussian.count(True) == 0
+    assert gaussian.count(False) >= 30

@@ -182,9 +182,10 @@ def _search(
     if before is None or before.ends.top.vector.numel() != size:
         # Drawn on the CPU so that one seed gives one start on every device. Every tensor gets the same length: the
         # leading eigenvectors have much of theirs in small tensors, and a start that has too saves a product or two.
-        draw = torch.randn(size, generator=torch_stream(seed, "lanczos"), dtype=torch.float64)
-        draw = torch.cat([part / part.norm() for part in draw.split(hessian.lengths) if part.numel()])
-        ends = lanczos(product, draw.to(like), tol=tol, max_products=limit, both=both)
+        draws = torch.randn(2, size, generator=torch_stream(seed, "lanczos"), dtype=torch.float64)
+        lengths = [n for n in hessian.lengths if n]
+        draws = torch.cat([part / part.norm(dim=1, keepdim=True) for part in draws.split(lengths, dim=1)], dim=1)
+        ends = lanczos(product, draws.to(like), tol=tol, max_products=limit, both=both)
         return _Search.of(ends)
     old = before.ends
     vector = old.top.vector.to(like)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from mindgap.base.check import between, fail, whole
+from mindgap.measure.distributions import student_quantile
 
 Array = NDArray[np.float64]
 
@@ -151,7 +151,7 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     without = np.sqrt(np.maximum(total - squares, 1e-300) / 15)
     left = np.array([_root_fit(lengths, without[:, j])[0] for j in range(16)])
     error = math.sqrt(15 / 16 * float(np.sum((left - left.mean()) ** 2)))
-    reach = float(stats.t.ppf(0.5 + level / 2, 15)) * error
+    reach = student_quantile(0.5 + level / 2, 15) * error
     return OneStepChange(sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient)
 
 
@@ -203,7 +203,7 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     change = float(late.mean() - early.mean())
     # What is left after exact cancellation (a cycle) is rounding, not drift.
     error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(x).max())
-    reach = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    reach = student_quantile(0.5 + level / 2, freedom) * error
     interval = (change - reach, change + reach)
     return Drift(float(early.mean()), float(late.mean()), change, interval, not interval[0] <= 0 <= interval[1])
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from mindgap.base.check import between, fail, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
+from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import accumulation_dtype, gradient_passes
 from mindgap.measure.probe import Moment, Probe
 
@@ -86,7 +86,7 @@ class NoiseSample:
         rest = m * m * mean2 - 2 * m * along + own
         without = (rest - (own.sum() - own)) / ((m - 1) * (m - 2))
         error = math.sqrt((m - 1) / m * float(np.sum((without - without.mean()) ** 2)))
-        reach = float(stats.t.ppf(0.5 + level / 2, m - 1)) * error
+        reach = student_quantile(0.5 + level / 2, m - 1) * error
         return (self.squared_mean - reach, self.squared_mean + reach)
 
 

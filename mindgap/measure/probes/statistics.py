@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from torch import Tensor
 
 from mindgap.base.check import RuleError, between, fail, one_of, positive, whole
 from mindgap.base.objective import Objective
+from mindgap.measure.distributions import normal_quantile, student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes, samples_in
 from mindgap.measure.per_sample import per_sample_norms
 from mindgap.measure.probe import Moment, Probe
@@ -146,9 +146,9 @@ def training_statistics(
                            math.nan if curvature is None else curvature.norm))  # fmt: skip
     last = rows[-1]
     variance, error = _spread(squares, last.gradient_norm, size, per)
-    z = float(stats.norm.ppf(0.5 + level / 2))
+    z = normal_quantile(0.5 + level / 2)
     low, high = overall.squared_mean_interval(level)
-    reach = float(stats.t.ppf(0.5 + level / 2, len(kept) - 1)) * float(np.std(losses, ddof=1)) / math.sqrt(len(kept))
+    reach = student_quantile(0.5 + level / 2, len(kept) - 1) * float(np.std(losses, ddof=1)) / math.sqrt(len(kept))
     moment = variance + last.gradient_norm**2
     return TrainingStatistics(
         samples=m, loss=last.loss, loss_interval=(last.loss - reach, last.loss + reach),
