@@ -1,8 +1,8 @@
 """Argument checks that follow from the annotations, for every public function of a module at once.
 
-A module ends with ``check_arguments(__name__)``. Each public function and class of it then refuses an argument that its
-annotation excludes, before its own code runs: a text for a ``float``, a number for a ``Callable``, NaN.
-Ranges (``positive``, ``between``) stay in the functions.
+A module ends with ``check_arguments(__name__)``, or its package with ``check_package(__name__)``. Each public function
+and class then refuses an argument that its annotation excludes, before its own code runs: a text for a ``float``, a
+number for a ``Callable``, NaN. Ranges (``positive``, ``between``) stay in the functions.
 """
 
 from __future__ import annotations
@@ -196,15 +196,31 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(function)(own)
 
 
-def check_arguments(module: str) -> None:
-    """Check the arguments of every public function and class that a module defines; call it at the module's end."""
-    space = vars(sys.modules[module])
+def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
+    """Check the arguments of every public function and class that a module defines; call it at the module's end.
+
+    Returns:
+        the module's public functions by name, as they are now.
+    """
+    space, functions = vars(sys.modules[module]), {}
     for name, thing in list(space.items()):
         if name.startswith("_") or getattr(thing, "__module__", None) != module:
             continue
         if inspect.isfunction(thing):
-            space[name] = checked(thing)
+            space[name] = functions[name] = checked(thing)
         elif inspect.isclass(thing) and not issubclass(thing, BaseException):
             for key, method in list(vars(thing).items()):
                 if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
                     setattr(thing, key, checked(method))
+    return functions
+
+
+def check_package(package: str) -> None:
+    """The same for all modules that a package's ``__init__`` has imported; call it at the end of ``__init__``.
+
+    Modules that import functions from each other keep the unchecked ones, which cost nothing.
+    """
+    space = vars(sys.modules[package])
+    for module in [name for name in sys.modules if name.startswith(package + ".")]:
+        functions = check_arguments(module)
+        space.update({name: functions[name] for name in functions if name in space})

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mindgap.base.checked import check_arguments
+
 
 class CapturedGradient:
     """Loss and gradient of a model on batches of one shape; on CUDA as one graph launch, elsewhere eagerly.
@@ -150,3 +152,6 @@ def cifar_on(device: Any) -> dict[str, tuple[Tensor, Tensor]]:
         "validation": (ready["train"][45_000:], labels[45_000:]),
         "test": (ready["test"], torch.tensor(test.labels, device=device)),
     }
+
+
+check_arguments(__name__)

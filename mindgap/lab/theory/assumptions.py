@@ -39,9 +39,6 @@ class RelaxedSmooth:
         delta: f(x0) - f*, positive.
         M: bound of the gradient norm on the sublevel set, or None where a theorem does not need it.
 
-    Raises:
-        RuleError: when a constant is outside its range.
-
     Example:
         >>> RelaxedSmooth(L0=1.0, L1=2.0, delta=3.0).L1
         2.0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from references.printed import printed_gradient
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.theory import (
@@ -20,7 +21,6 @@ from mindgap.lab.theory import (
     gradient_growth_bound,
     polynomial_l0,
 )
-from mindgap.lab.theory.chapter3.network_3_2_3 import printed_gradient
 
 POINTS = 10_000
 

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from references.printed import printed_sgd_bound, printed_step
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.theory import (
@@ -32,8 +33,6 @@ from mindgap.lab.theory import (
     sgd_bound,
     sgd_step,
 )
-from mindgap.lab.theory.chapter3.thm_3_4_4 import printed_step
-from mindgap.lab.theory.chapter3.thm_3_4_5 import printed_sgd_bound
 from mindgap.lab.theory.descent import first_hits, row_norm
 
 

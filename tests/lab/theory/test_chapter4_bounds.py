@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from references.printed import one_step_terms, printed_parameters, printed_threshold
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.theory import (
@@ -34,8 +35,7 @@ from mindgap.lab.theory import (
     weighted_average_runs,
 )
 from mindgap.lab.theory.chapter4.clipping import clip_global
-from mindgap.lab.theory.chapter4.thm_4_4_1 import printed_bound, printed_parameters
-from mindgap.lab.theory.chapter4.thm_4_4_2 import one_step_terms, printed_threshold
+from mindgap.lab.theory.chapter4.thm_4_4_1 import printed_bound
 
 ALPHAS = np.array([1.2, 1.5, 1.8, 2.0])[:, None]
 

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mindgap.base.checked import check_arguments
+
 State = list[tuple[Tensor, Tensor]]
 
 
@@ -76,3 +78,6 @@ class AWDLSTM(nn.Module):
             kept.append((last[0].detach(), last[1].detach()))
             h = locked_dropout(h, after if k == len(self.layers) - 1 else between, self.training)
         return F.linear(h, self.words.weight, self.bias), kept
+
+
+check_arguments(__name__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mindgap.base.checked import check_arguments
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch normalisation and a shortcut.
@@ -89,3 +91,6 @@ def ResNet18(classes: int = 10) -> ResNet:
         11173962
     """
     return ResNet(2, (64, 128, 256, 512), classes, projection=True)
+
+
+check_arguments(__name__)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mindgap.base.checked import check_arguments
+
 
 class RelativeAttention(nn.Module):
     """Multi-head attention with relative positions (Dai et al. 2019, section 3.3) over a memory and the segment."""
@@ -104,3 +106,6 @@ class TransformerXL(nn.Module):
             h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
             h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
         return F.linear(h, self.words.weight, self.bias), kept
+
+
+check_arguments(__name__)

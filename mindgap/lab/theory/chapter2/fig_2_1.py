@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import one_of, positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter2.quadratics import METHODS, SmoothConvex, parameters
 
 
@@ -184,6 +183,3 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
             y = x
     problem.set_performance_metric(f(y) - f(best) if measure == "gap" else (y - best) ** 2)
     return float(problem.solve(verbose=0, wrapper="cvxpy", solver="CLARABEL"))
-
-
-check_arguments(__name__)

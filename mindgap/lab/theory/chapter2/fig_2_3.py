@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindgap.base.check import between, fail, one_of, positive, whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,3 @@ def online_regret(problem: RareLargeLoss, method: str, alpha: float, betas: tupl
         x -= alpha * m / math.sqrt(t * peak)
         x = 1.0 if x > 1 else -1.0 if x < -1 else x
     return regrets, points
-
-
-check_arguments(__name__)

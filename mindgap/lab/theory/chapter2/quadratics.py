@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import fail, non_negative, one_of, positive, whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,6 @@ class SmoothConvex:
         L: smoothness, positive.
         mu: strong convexity, zero or positive, at most L.
         D: distance of the start from a minimiser, positive.
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> SmoothConvex(L=1.0, mu=2.0)
@@ -165,6 +161,3 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
         if k > most:
             fail("epsilon", f"must be reachable in {most} steps", epsilon)
     raise AssertionError("amplitudes never ends")
-
-
-check_arguments(__name__)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from mindgap.base.check import positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter2.quadratics import SmoothConvex
 
 
@@ -142,6 +141,3 @@ class Chain:
     def lower_bound(self, k: int) -> float:
         """q^(2k) ‖x_0 - x*‖² for x_0 = 0: no method in the span is closer after k steps."""
         return self.q ** (2 * whole("k", k)) * self.q**2 / (1 - self.q**2)
-
-
-check_arguments(__name__)

@@ -1,5 +1,6 @@
 """Chapter 3: relaxed smoothness and gradient clipping."""
 
+from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter3.hard_3_7_2 import ExponentialQuadratic, HyperbolicCosine, SlowFunction
 from mindgap.lab.theory.chapter3.lemma_3_2_1 import Polynomial, polynomial_l0
 from mindgap.lab.theory.chapter3.lemmas_3_7 import ErrorTerms, error_terms, gradient_growth_bound
@@ -16,3 +17,5 @@ from mindgap.lab.theory.chapter3.thm_3_4_4 import (
 )
 from mindgap.lab.theory.chapter3.thm_3_4_5 import sgd_bound, sgd_step
 from mindgap.lab.theory.chapter3.toothed_slope import ToothedSlope
+
+check_package(__name__)

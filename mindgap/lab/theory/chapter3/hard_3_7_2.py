@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import between, fail, positive
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import Function, namespace
 
@@ -179,6 +178,3 @@ class HyperbolicCosine(Function):
         """(L0, L1, Δ, M) from x0 in one dimension: Δ = (L0/L1²)(cosh(L1 x0) - 1)."""
         delta = (self.L0 / self.L1**2) * (math.hypot(1, M * self.L1 / self.L0) - 1)
         return RelaxedSmooth(L0=self.L0, L1=self.L1, delta=delta, M=M)
-
-
-check_arguments(__name__)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, positive
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.function import Function
 
 
@@ -88,6 +87,3 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
     candidates += [np.roots(first[::-1]), np.roots(second[::-1])]
     points = np.concatenate([c[np.abs(c.imag) < 1e-7 * (1 + np.abs(c))].real for c in candidates])
     return max(0.0, float(np.max(np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points)))))
-
-
-check_arguments(__name__)

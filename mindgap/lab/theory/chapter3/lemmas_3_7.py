@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth
 from mindgap.lab.theory.chapter3.thm_3_4_4 import StochasticClippedStep
 
@@ -85,6 +84,3 @@ def error_terms(
         (5 * a.L0 + 2 * a.L1 * tau) * eta**2 * tau**2 + mean_h * n**2 / 8,
     )
     return ErrorTerms(left, right)
-
-
-check_arguments(__name__)

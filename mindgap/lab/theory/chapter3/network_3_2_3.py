@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, positive
-from mindgap.base.checked import Vectors, check_arguments
+from mindgap.base.checked import Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 
@@ -94,26 +94,3 @@ class DeepLinear(Function):
             fail("net", "must have widths (1, 1, 1) for the valley", self.widths)
         positive("t", t)
         return np.array([t, self.Y[0, 0] / (self.X[0, 0] * t)])
-
-
-def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
-    """∇_{vec(W_i)} as printed: ((W_ℓ⋯W_{i+1}) ⊗ (W_{i-1}⋯W_1 X)ᵀ)ᵀ vec(f(X) - Y), half of the gradient.
-
-    Args:
-        net: the network.
-        layer: i, counted from 1.
-        w: one flat point.
-
-    Example:
-        >>> net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
-        >>> printed_gradient(net, 1, np.array([2.0, 3.0])).tolist()
-        [15.0]
-    """
-    weights, inputs, residual = net._residual(w)
-    above = np.eye(net.widths[-1])
-    for W in reversed(weights[layer:]):
-        above = above @ W
-    return np.kron(above, inputs[layer - 1].T).T @ residual.reshape(-1)
-
-
-check_arguments(__name__)

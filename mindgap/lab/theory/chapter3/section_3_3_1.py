@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from mindgap.base.check import positive
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter3.thm_3_4_1 import ClippedStep
 
 
@@ -34,6 +33,3 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
     """
     positive("eta_n", eta_n)
     return ClippedStep(eta_n / positive("beta", beta), beta)
-
-
-check_arguments(__name__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
@@ -64,6 +63,3 @@ def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """
     accuracy(epsilon)
     return 20 * a.L0 * a.delta / epsilon**2 + 20 * max(1.0, a.L1**2) * a.delta / a.L0
-
-
-check_arguments(__name__)

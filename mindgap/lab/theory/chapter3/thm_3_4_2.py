@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 
 
@@ -67,6 +66,3 @@ def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
     accuracy(epsilon, below=min(a.L0 / 3 * (1 + 1e-12), M / 2))
     longest = 2 * math.asinh(M * a.need_l1() / a.L0) / (a.L1 * M)
     return (a.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
-
-
-check_arguments(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 
 
@@ -31,6 +30,3 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """
     accuracy(epsilon)
     return 4 * (a.need_m() * a.L1 + a.L0) * a.delta / epsilon**2
-
-
-check_arguments(__name__)

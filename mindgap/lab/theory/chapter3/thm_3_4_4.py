@@ -3,7 +3,7 @@
 *Differs from the paper* in two places.
 
 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as its inequality
-   4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. ``printed_step`` keeps the misprint for the test that shows it diverging.
+   4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. As printed it diverges (a test).
 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min ‖∇f‖] <= 2ε where
    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors kept, the bound of
    ``clipped_sgd_bound``: if every ‖∇f(x_k)‖ > ε for k < T, the sum is above T·min{η ε², ε/(32 L1)}/4, and its
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
@@ -62,16 +61,6 @@ def clipped_sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> Sto
     return StochasticClippedStep(eta, a.L1, noise.tau)
 
 
-def printed_step(step: StochasticClippedStep) -> StochasticClippedStep:
-    """The step as printed in the theorem and in (3.11), with its extra η: 1/(16 η L1 (‖g‖ + τ)).
-
-    Example:
-        >>> printed_step(StochasticClippedStep(eta=0.1, L1=1.0, tau=1.0)).L1
-        0.1
-    """
-    return StochasticClippedStep(step.eta, step.eta * step.L1, step.tau)
-
-
 def noisy_delta(a: RelaxedSmooth, noise: BoundedNoise) -> float:
     """Δ = f(x0) - f* + (5 L0 + 2 L1 τ) τ² + 9 τ L0²/L1.
 
@@ -114,6 +103,3 @@ def printed_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> floa
     accuracy(epsilon)
     d = noisy_delta(a, noise)
     return d * max(128 * a.L1 / epsilon, 4 * d / epsilon**4, (80 * a.L0 + 512 * a.L1 * noise.tau) / epsilon**2)
-
-
-check_arguments(__name__)

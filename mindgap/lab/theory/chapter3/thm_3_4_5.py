@@ -2,7 +2,7 @@
 
 *Differs from the paper*: the statement lost a square. The proof ends with P{(1/T) Σ‖∇f‖² > 2A/√T} <= 1/2 where
 A = f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²/2, which asks for T >= 4A²/ε⁴; printed is (... )/ε⁴ without the square.
-A slope longer than the noise is large refutes the printed bound (``printed_sgd_bound``). M must bound the gradient
+A slope longer than the noise is large refutes the printed bound (a test). M must bound the gradient
 everywhere, not only on the sublevel set, because the iteration may climb; the theorem does not list it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 
 
@@ -44,20 +43,3 @@ def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     M = a.need_m()
     c = (5 * a.L0 + 4 * a.need_l1() * M) * (M + noise.tau) ** 2
     return max((2 * a.delta + c) ** 2 / epsilon**4, (a.L1 * (M + noise.tau)) ** 2)
-
-
-def printed_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
-    """The theorem as stated: (f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²)/ε⁴.
-
-    Example:
-        >>> printed_sgd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0)
-        38.0
-
-    Source: thesis, Theorem 3.4.5.
-    """
-    accuracy(epsilon)
-    M = a.need_m()
-    return (a.delta + (5 * a.L0 + 4 * a.need_l1() * M) * (M + noise.tau) ** 2) / epsilon**4
-
-
-check_arguments(__name__)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import RelaxedSmooth
 from mindgap.lab.theory.function import Function, namespace
 
@@ -105,6 +104,3 @@ class ToothedSlope(Function):
         if self.L > L0 * (1 + 1e-9):
             fail("L", f"must be at most L0 = {L0:g}", self.L)
         return RelaxedSmooth(L0=L0, L1=L1, delta=self.delta, M=self.slope)
-
-
-check_arguments(__name__)

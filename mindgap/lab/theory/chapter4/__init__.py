@@ -1,5 +1,6 @@
 """Chapter 4, and the first version of its paper: heavy-tailed gradient noise."""
 
+from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter4.acclip_thm_2 import (
     SmoothMoment,
     coordinate_moment,
@@ -35,3 +36,5 @@ from mindgap.lab.theory.chapter4.thm_4_4_3 import (
 from mindgap.lab.theory.chapter4.thm_4_4_4 import HardChain, nonconvex_lower_bound_steps
 from mindgap.lab.theory.chapter4.thm_4_5_1 import cclip_bound, cclip_step, cclip_threshold
 from mindgap.lab.theory.chapter4.worst_case import RareJump, averaged_error, mean_square_gradient
+
+check_package(__name__)

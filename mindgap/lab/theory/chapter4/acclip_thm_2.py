@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import between, fail, positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter4.thm_4_4_1 import ConstantClip
 
 
@@ -87,6 +86,3 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
         fail("method", "must be 'gclip' or 'cclip'", method)
     a = alpha if method == "gclip" else 2.0
     return sum(b**a for b in B) ** (1 / a)
-
-
-check_arguments(__name__)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindgap.base.check import non_negative
-from mindgap.base.checked import Vectors, check_arguments
+from mindgap.base.checked import Vectors
 from mindgap.lab.theory.noise import NoiseLaw
 
 
@@ -76,6 +76,3 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
         law.expect(lambda x: clipped(x) ** 2, kinks),
         law.expect(lambda x: (clipped(x) - mean) ** 2, kinks),
     )
-
-
-check_arguments(__name__)

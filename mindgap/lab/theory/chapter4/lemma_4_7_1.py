@@ -9,7 +9,6 @@ the proof have B^α τ^(2-α).
 from __future__ import annotations
 
 from mindgap.base.check import between, positive
-from mindgap.base.checked import check_arguments
 
 
 def clipped_second_moment_bound(alpha: float, G: float, tau: float) -> float:
@@ -52,6 +51,3 @@ def printed_coordinate_second_moment(alpha: float, B: float, tau: float) -> floa
     """
     between("alpha", alpha, 1, 2, ends="(]")
     return positive("B", B) ** alpha * positive("tau", tau) ** (2 - 2 * alpha)
-
-
-check_arguments(__name__)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, fail, non_negative, positive
-from mindgap.base.checked import check_arguments
 
 
 def small_gradient_second_moment_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
@@ -61,6 +60,3 @@ def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
     Source: thesis, Lemma 4.7.3.
     """
     return np.linalg.norm(gradient, axis=-1) / 3 - 8 * np.linalg.norm(v - gradient, axis=-1) / 3
-
-
-check_arguments(__name__)

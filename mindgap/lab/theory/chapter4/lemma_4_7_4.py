@@ -13,7 +13,6 @@ import math
 import numpy as np
 
 from mindgap.base.check import between, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import CoordinateMoment
 
 
@@ -74,6 +73,3 @@ def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False
     whole("k", k, least=1)
     rate = (k + 1) ** (2 * (a.alpha - 1) / a.alpha)
     return 16 * norm_moment_upper(a) ** (2 / a.alpha) * (a.dimension if printed else 1) / (a.mu * rate)
-
-
-check_arguments(__name__)

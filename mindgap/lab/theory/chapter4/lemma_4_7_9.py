@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, whole
-from mindgap.base.checked import Vectors, check_arguments
+from mindgap.base.checked import Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 _ROOT = math.sqrt(2 * math.pi * math.e)
@@ -166,6 +166,3 @@ class ChainOracle:
         between("alpha", alpha, 1, 2, ends="(]")
         norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
         return (2.0 if printed else 1.0) * (norm**alpha + 23**alpha * self.probability ** (1 - alpha))
-
-
-check_arguments(__name__)

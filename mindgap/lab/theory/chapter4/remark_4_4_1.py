@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.noise import Stable
 
 
@@ -60,6 +59,3 @@ def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stab
     """
     w = np.abs(sgd_iterate(steps).weights)
     return Stable(law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index)))
-
-
-check_arguments(__name__)

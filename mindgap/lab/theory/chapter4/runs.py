@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 
 from mindgap.base.check import one_of, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter4.clipping import clip_coordinates, clip_global
 
 Array = np.ndarray
@@ -60,6 +59,3 @@ def weighted_average_runs(
         if box is not None:
             x = np.clip(x, *box)
     return np.stack(out)
-
-
-check_arguments(__name__)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import HeavyTail
 
 #: Case 2 needs τ >= 16σ.
@@ -75,20 +74,6 @@ def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
     return 20 * a.delta / (gclip_nonconvex_parameters(a, K).eta * K)
 
 
-def printed_parameters(a: HeavyTail, K: int) -> ConstantClip:
-    """As stated: η = min{1/(4L), 1/(L(12σ)^(α/(α-1))), (f0/(σ²K))^(α/(3α-2))/L^((2α-2)/(3α-2))}, τ = σ(ηL)^(-1/α).
-
-    Example:
-        >>> printed_parameters(HeavyTail(alpha=2.0, sigma=0.01, L=1.0, delta=1.0), K=100).eta
-        0.25
-    """
-    whole("K", K, least=1)
-    al = a.alpha
-    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** ((2 * al - 2) / (3 * al - 2))
-    eta = min(1 / (4 * a.L), 1 / (a.L * (12 * a.sigma) ** (al / (al - 1))), rate)
-    return ConstantClip(eta, a.sigma * (eta * a.L) ** (-1 / al))
-
-
 def printed_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) -> float:
     """The stated bound of (1/K) Σ E min{‖∇f‖, ‖∇f‖²}, with its last term as printed or as proved.
 
@@ -105,6 +90,3 @@ def printed_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) ->
     else:
         last = f0 * a.L**e * (f0 / (K * a.sigma**2)) ** e
     return 20 * max(4 * a.L * f0 / K, a.L * (12 * a.sigma) ** (al / (al - 1)) * f0 / K, last)
-
-
-check_arguments(__name__)

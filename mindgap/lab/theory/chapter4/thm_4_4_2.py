@@ -1,7 +1,7 @@
 """Theorem 4.4.2 (= Theorem 1 of acclip): projected GClip on strongly convex functions, with k-weighted averaging.
 
-*Differs from the papers*. The threshold is printed as τ_k = G k^(α-1); the proofs use τ_k = G k^(1/α)
-(``printed_threshold`` keeps the misprint). (proj-GClip) is printed without its projection. In the proof, dividing by
+*Differs from the papers*. The threshold is printed as τ_k = G k^(α-1); the proofs use τ_k = G k^(1/α).
+(proj-GClip) is printed without its projection. In the proof, dividing by
 K(K+1)/2 gives twice the printed 8G²K⁻¹(K+1)^((2-α)/α), and the last display of 4.7.2 has the exponent (2-α)/α for
 (2-2α)/α. The constant 16 is right nevertheless: the two terms add up to 6 G² k^((2-α)/α)/μ where the text uses 8, and
 the sum to (α/2)(K+1)^(2/α), which is enough for K >= 3; for K <= 2 the averaged point lies in the domain, where
@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import StronglyConvexMoment
 
 
@@ -41,16 +40,6 @@ def gclip_threshold(a: StronglyConvexMoment, k: Any) -> Any:
     return a.G * k ** (1 / a.alpha)
 
 
-def printed_threshold(a: StronglyConvexMoment, k: Any) -> Any:
-    """τ_k = G k^(α-1), as printed in the theorem; a test shows its rate to be slower.
-
-    Example:
-        >>> printed_threshold(StronglyConvexMoment(alpha=2.0, G=3.0, mu=1.0), 4)
-        12.0
-    """
-    return a.G * k ** (a.alpha - 1)
-
-
 def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
     """E f(x̄_k) - f* <= 16 G² / (μ (k+1)^(2(α-1)/α)), x̄_k = Σ j x_{j-1} / Σ j.
 
@@ -66,20 +55,3 @@ def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
     """
     whole("k", k, least=1)
     return 16 * a.G**2 / (a.mu * (k + 1) ** (2 * (a.alpha - 1) / a.alpha))
-
-
-def one_step_terms(a: StronglyConvexMoment, k: Any, tau: Any) -> Any:
-    """k·(4 G^(2α) τ^(2-2α)/μ + η_k G^α τ^(2-α)/2): what the proof bounds by 8 G² k^((2-α)/α)/μ at step k.
-
-    Example:
-        >>> a = StronglyConvexMoment(alpha=2.0, G=1.0, mu=1.0)
-        >>> round(float(one_step_terms(a, 4, gclip_threshold(a, 4))), 9)
-        5.6
-
-    Source: thesis, 4.7.2.
-    """
-    al, G = a.alpha, a.G
-    return k * (4 * G ** (2 * al) * tau ** (2 - 2 * al) / a.mu + gclip_step(a, k) * G**al * tau ** (2 - al) / 2)
-
-
-check_arguments(__name__)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import between, one_of, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.function import Function
 from mindgap.lab.theory.noise import TwoPoint
 
@@ -165,6 +164,3 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     total = first + second
     harmonic = np.where(total > 0, first * second / np.where(total > 0, total, 1.0), 0.0)
     return epsilon**2 / 4 * float(harmonic.sum())
-
-
-check_arguments(__name__)

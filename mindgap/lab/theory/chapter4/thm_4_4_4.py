@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import between, fail, positive
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter4.lemma_4_7_9 import ChainOracle, ZeroChain
 
 
@@ -117,6 +116,3 @@ def nonconvex_lower_bound_steps(alpha: float, L: float, delta: float, G: float, 
     Source: thesis, Theorem 4.4.4.
     """
     return HardChain(alpha, L, delta, G, epsilon).steps
-
-
-check_arguments(__name__)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.assumptions import CoordinateMoment
 
 
@@ -48,6 +47,3 @@ def cclip_bound(a: CoordinateMoment, k: int) -> float:
     """
     whole("k", k, least=1)
     return 16 * a.norm(2) ** 2 / (a.mu * (k + 1) ** (2 * (a.alpha - 1) / a.alpha))
-
-
-check_arguments(__name__)

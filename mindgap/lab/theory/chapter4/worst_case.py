@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import between, fail, whole
-from mindgap.base.checked import check_arguments
 
 Array = np.ndarray
 Values = float | Array
@@ -149,6 +148,3 @@ def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: V
     sum_m = m_fix * K + (m0 - m_fix) * sum_r
     sum_s = s_fix * K + A * sum_r + (s0 - s_fix - A) * sum_t
     return problem.mu**2 * (sum_s - 2 * b * sum_m + b * b * K) / K
-
-
-check_arguments(__name__)

@@ -1,5 +1,6 @@
 """Chapter 5: non-differentiable, non-convex optimization."""
 
+from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter5.piecewise import PiecewiseLinear
 from mindgap.lab.theory.chapter5.prop_5_3_1 import (
     directional_derivative,
@@ -33,3 +34,5 @@ from mindgap.lab.theory.chapter5.thm_5_5_2 import (
     plateau_function,
     separated_pair,
 )
+
+check_package(__name__)

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from mindgap.base.check import fail
-from mindgap.base.checked import check_arguments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,6 +157,3 @@ def exact_points(points: Sequence[Number]) -> list[Fraction]:
         if not math.isfinite(x):
             fail("points", "must be finite", x)
     return sorted({Fraction(x) for x in points})
-
-
-check_arguments(__name__)

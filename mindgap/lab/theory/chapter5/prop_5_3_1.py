@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mindgap.base.check import positive, whole
-from mindgap.base.checked import check_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +86,3 @@ def path_integral(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, no
     points = (x + middle[:, None] * (y - x)).requires_grad_()
     (gradient,) = torch.autograd.grad(function(points).sum(), points)
     return (gradient @ (y - x)).mean()
-
-
-check_arguments(__name__)

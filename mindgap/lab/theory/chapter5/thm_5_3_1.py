@@ -12,7 +12,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mindgap.base.check import between, fail, positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
 
 
@@ -23,9 +22,6 @@ class LipschitzClass:
     Args:
         L: the Lipschitz constant, positive.
         Delta: Δ, positive.
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> LipschitzClass(L=1.0, Delta=-2.0)
@@ -134,9 +130,6 @@ class ValueAdversary:
         start: x_0, asked for before anything else.
         calls: T, how many answers it gives, the start's included.
 
-    Raises:
-        RuleError: for constants outside their range.
-
     Example:
         >>> def gradient_descent(oracle, x):
         ...     while True:
@@ -201,6 +194,3 @@ class ValueAdversary:
         best = min(f.distance(x) for x in [*self.queries, output])
         return Defeat(f, tuple(self.queries), output, float(f.distance(output)), float(best), answered,
                       self.constants.holds(f, self.start))
-
-
-check_arguments(__name__)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import between, fail, non_negative, positive, whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,6 @@ class NonsmoothTarget:
         delta: δ, positive.
         epsilon: ε, positive and below L (every point is L-stationary).
         gamma: γ, in (0, 1); the probability of failure.
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=1.0)
@@ -150,6 +146,3 @@ def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
     *Differs from the paper.* The remark says "always"; on Lx²/2 a larger δ fails the test.
     """
     return 3 * positive("epsilon", epsilon) / (2 * positive("smoothness", smoothness))
-
-
-check_arguments(__name__)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, non_negative, positive, whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,6 @@ class StochasticTarget:
         Delta: Δ >= f(x_1) - inf f, positive.
         delta: δ, positive.
         epsilon: ε, positive and below L (every point is L-stationary).
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> StochasticTarget(L=1.0, sigma=-1.0, Delta=1.0, delta=1.0, epsilon=0.5)
@@ -162,6 +158,3 @@ def three_terms(constants: StochasticTarget, rule: StochasticRule) -> tuple[floa
     """
     G2, keep = constants.G**2, rule.beta
     return 4 * rule.q * constants.Delta / rule.T, 2 * keep * G2 / (rule.T * (1 - keep)), 2 * (1 - keep) * G2 / keep
-
-
-check_arguments(__name__)

@@ -12,7 +12,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 from mindgap.base.check import fail, positive
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
 from mindgap.lab.theory.chapter5.thm_5_3_1 import Defeat, LipschitzClass, OutOfCalls
 
@@ -96,9 +95,6 @@ class GradientAdversary:
         calls: how many answers it gives, the start's included; by default the most that the theorem allows,
             ⌊Δ/(8δ)⌋.
 
-    Raises:
-        RuleError: for constants outside their range, or more calls than Δ/(8δ).
-
     Example:
         >>> def sign_descent(oracle, x):
         ...     while True:
@@ -154,6 +150,3 @@ class GradientAdversary:
         best = min(f.distance(x, self.delta) for x in [*self.queries, output])
         return Defeat(f, tuple(self.queries), output, float(f.distance(output, self.delta)), float(best), answered,
                       self.constants.holds(f, self.start))
-
-
-check_arguments(__name__)

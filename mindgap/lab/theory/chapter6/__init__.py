@@ -1,5 +1,6 @@
 """Chapter 6: training that does not converge to stationary points. ``network`` needs torch and is loaded by itself."""
 
+from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter6.lemma_6_4_2 import Sawtooth, SteepSawtooth
 from mindgap.lab.theory.chapter6.lemma_6_4_5 import (
     CROSS_ENTROPY_LIPSCHITZ,
@@ -19,3 +20,5 @@ from mindgap.lab.theory.chapter6.thm_6_4_3 import (
 from mindgap.lab.theory.chapter6.thm_6_4_6 import DecayedNetwork
 from mindgap.lab.theory.chapter6.thm_6_4_7 import DecayedBatchNorm
 from mindgap.lab.theory.chapter6.thm_6_5_1 import InvariantDistribution, quadratic_invariant
+
+check_package(__name__)

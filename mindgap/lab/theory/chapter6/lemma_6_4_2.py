@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,3 @@ class SteepSawtooth(_Orbit):
         u = -theta * (self.n + 1)
         nearest = min(max(round(u - 0.8), 0), self.n - 1) + 0.8
         return -h if abs(u - nearest) <= self._half else -1.0
-
-
-check_arguments(__name__)

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from mindgap.base.check import non_negative, whole
-from mindgap.base.checked import check_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +58,3 @@ def cross_entropy_peak(spread: float, classes: int) -> float:
     """
     non_negative("spread", spread)
     return math.log1p((whole("classes", classes, least=1) - 1) * math.exp(spread))
-
-
-check_arguments(__name__)

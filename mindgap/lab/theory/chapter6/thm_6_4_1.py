@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mindgap.base.check import between, positive, whole
-from mindgap.base.checked import check_arguments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,9 +19,6 @@ class BoundedValues:
     Args:
         M: bound of |φ(F(θ))|, positive.
         delta: probability with which the bound may fail, in (0, 1).
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> BoundedValues(M=-1.0, delta=0.05)
@@ -81,6 +77,3 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
 
     gap = np.asarray(values, dtype=float) - np.asarray(expected_next, dtype=float)
     return np.abs(gap.cumsum(axis=-1)) / np.arange(1, gap.shape[-1] + 1)
-
-
-check_arguments(__name__)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from mindgap.base.check import whole
-from mindgap.base.checked import check_arguments
 
 
 def block_symbol(k: int) -> int:
@@ -97,6 +96,3 @@ def invariance_defect(step: Callable[[float], float], points: list[float], weigh
     Source: thesis, 6.4.1 (definition of an invariant measure).
     """
     return abs(sum(w * (test(p) - test(step(p))) for p, w in zip(points, weights, strict=True)))
-
-
-check_arguments(__name__)

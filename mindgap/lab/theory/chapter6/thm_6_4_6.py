@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import positive, whole
-from mindgap.base.checked import check_arguments
 from mindgap.lab.theory.chapter6.lemma_6_4_5 import CROSS_ENTROPY_LIPSCHITZ
 
 
@@ -19,9 +18,6 @@ class DecayedNetwork:
         gamma: γ, the weight decay, positive.
         c_sigma: Lipschitz constant of the activations (1 for ReLU and tanh).
         c_ell: Lipschitz constant of the loss (√2 for the cross-entropy, Lemma 6.4.5).
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> DecayedNetwork(layers=3, gamma=2 ** 0.5).radius
@@ -76,6 +72,3 @@ class DecayedNetwork:
     def printed_loss_bound(self, classes: int) -> float:
         """log d + (γ/(c_ℓ c_σ²))^(L/(L-2)), as the last line of 6.7.5 prints it; does not hold."""
         return math.log(whole("classes", classes, least=2)) + self.output_bound(self.radius)
-
-
-check_arguments(__name__)

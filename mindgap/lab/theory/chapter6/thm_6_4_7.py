@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from mindgap.base.check import positive, whole
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -16,9 +15,6 @@ class DecayedBatchNorm:
     Args:
         batch: m, at least 1.
         gamma: γ, the weight decay, positive.
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> layer = DecayedBatchNorm(batch=16, gamma=0.5)
@@ -66,6 +62,3 @@ class DecayedBatchNorm:
     def printed_loss_bound(self, classes: int) -> float:
         """4m/γ + log d, as 6.7.6 has it; holds for b_L = 0 or one shift for all coordinates."""
         return 4 * self.batch / self.gamma + math.log(whole("classes", classes, least=2))
-
-
-check_arguments(__name__)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, non_negative, positive
-from mindgap.base.checked import check_arguments
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,6 @@ class InvariantDistribution:
         grad_square: E‖∇f(θ)‖², positive: the distribution is not carried by stationary points.
         second_moment: E‖g(θ)‖², not below ``grad_square``.
         curvature: a bound of ‖∇²f‖ on all segments [θ, θ - ηg(θ)].
-
-    Raises:
-        RuleError: when a constant is outside its range.
 
     Example:
         >>> InvariantDistribution(eta=0.5, grad_square=0.0, second_moment=1.0, curvature=1.0)
@@ -99,6 +95,3 @@ def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str,
         "corrected": eta * curvature * second_moment / 2,
         "printed": -eta * curvature * sigma**2,
     }
-
-
-check_arguments(__name__)
