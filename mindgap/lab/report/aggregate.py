@@ -1,9 +1,9 @@
-"""From rows to what is drawn: one value a run and place, statistics over seeds, and thinning that keeps extremes."""
+"""From rows to what is drawn: one value per run and place, statistics over seeds, and thinning that keeps extremes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,15 @@ STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
 class Series:
     """What one method shows in one panel: equally long columns, ``x`` among them.
 
-    A series over seeds has the columns of :data:`STATISTICS`; a series of one run has ``y``, and ``seed`` says whose.
+    A series over seeds has the columns of :data:`STATISTICS`, and ``ends`` with the same statistics of the last values
+    of its runs; a series of one run has ``y``, and ``seed`` says whose.
     """
 
     method: str
     facet: str
     columns: dict[str, np.ndarray]
     seed: int | None = None
+    ends: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.columns["x"])
@@ -107,6 +109,7 @@ def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: 
 
     Where the runs were read at the same places (steps, epochs), those are used as they are. Where they were not
     (seconds), each run is interpolated linearly, inside its own range only, at up to ``grid`` of the places read.
+    The statistics stop where the first run ends: beyond, they would be about other seeds.
     A value that is not finite makes the mean there undefined (the line stops); in the quantiles it counts as largest.
 
     Example:
@@ -115,10 +118,14 @@ def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: 
         >>> table["mean"].tolist(), table["n"].tolist()
         ([2.0, 4.0], [2.0, 2.0])
     """
-    cleaned = [_one_value_a_place(x, y) for x, y in readings_of_runs if len(x)]
+    cleaned = [(x, y) for x, y in (_one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
     if not cleaned:
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
-    places = np.unique(np.concatenate([x for x, _ in cleaned]))
+    places, first_end = np.unique(np.concatenate([x for x, _ in cleaned])), min(x[-1] for x, _ in cleaned)
+    places = places[places <= first_end]
+    cleaned = [(x[x <= first_end], y[x <= first_end]) for x, y in cleaned]
+    if not all(len(x) for x, _ in cleaned):
+        return {name: np.empty(0) for name in ("x", *STATISTICS)}
     values = np.full((len(cleaned), len(places)), np.nan)
     if len(places) <= 1.2 * max(len(x) for x, _ in cleaned):
         present = np.zeros(values.shape, dtype=bool)
@@ -135,7 +142,7 @@ def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: 
     return {"x": places, **_statistics(values, present)}
 
 
-def _one_value_a_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Readings in order of place; several at one place are averaged, so that a run has one vote."""
     keep = np.isfinite(x)
     x, y = x[keep], y[keep]
@@ -146,13 +153,33 @@ def _one_value_a_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nda
         return places, np.bincount(which, weights=y, minlength=len(places)) / counts
 
 
+def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    """Statistics over runs of each run's own last value, wherever it ends.
+
+    Returns:
+        The names of :data:`STATISTICS`, and ``first`` and ``last``, the places between which the runs end.
+
+    Example:
+        >>> import numpy as np
+        >>> ends = end_values([(np.array([0., 1.]), np.array([1., 3.])), (np.array([0., 5.]), np.array([3., 5.]))])
+        >>> ends["mean"], ends["n"], ends["first"], ends["last"]
+        (4.0, 2.0, 1.0, 5.0)
+    """
+    cleaned = [(x, y) for x, y in (_one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
+    if not cleaned:
+        return {}
+    places, values = np.array([x[-1] for x, _ in cleaned]), np.array([[y[-1]] for _, y in cleaned])
+    table = _statistics(values, np.ones(values.shape, dtype=bool))
+    return {"first": float(places.min()), "last": float(places.max())} | {k: float(v[0]) for k, v in table.items()}
+
+
 def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
     n = present.sum(0)
     finite = np.isfinite(values) | ~present
     sound = finite.all(0) & (n > 0)
-    held = np.where(present & np.isfinite(values), values, 0.0)
-    mean = np.where(sound, held.sum(0) / np.maximum(n, 1), np.nan)
-    squares = np.where(present & finite, (held - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
+    known = np.where(present & np.isfinite(values), values, 0.0)
+    mean = np.where(sound, known.sum(0) / np.maximum(n, 1), np.nan)
+    squares = np.where(present & finite, (known - np.where(sound, mean, 0.0)) ** 2, 0.0).sum(0)
     sd = np.where(sound, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
     # Missing and undefined values sort to the end; only the first n of a column are looked at.
     ordered = np.sort(np.where(present & ~np.isnan(values), values, np.inf), axis=0)
@@ -170,9 +197,9 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
 
 
 def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
-    """A few rows a bucket that look the same: each bucket along x keeps its ends and its extremes.
+    """A few rows per bucket that look the same: each bucket along x keeps its ends and its extremes.
 
-    Extremes are those of the value, or of mean and median (four or six rows a bucket), so that no peak is lost.
+    Extremes are those of the value, or of mean and median (four or six rows per bucket), so that no peak is lost.
 
     Example:
         >>> import numpy as np
@@ -201,7 +228,7 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
         if edge in series.columns and not np.isnan(series.columns[edge]).all():
             keep.update((int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge]))))
     index = np.array(sorted(keep))
-    return Series(series.method, series.facet, {k: v[index] for k, v in series.columns.items()}, series.seed)
+    return replace(series, columns={k: v[index] for k, v in series.columns.items()})
 
 
 def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
@@ -228,4 +255,4 @@ def thin_points(series: Series, most: int) -> Series:
             if not np.isnan(values).all():
                 keep.update((int(order[part[np.nanargmin(values)]]), int(order[part[np.nanargmax(values)]])))
     index = np.array(sorted(keep))
-    return Series(series.method, series.facet, {k: v[index] for k, v in series.columns.items()}, series.seed)
+    return replace(series, columns={k: v[index] for k, v in series.columns.items()})

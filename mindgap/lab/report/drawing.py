@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mindgap.lab.report.aggregate import Readings, Series, facet_values, over_seeds, thin, thin_points
+from mindgap.lab.report.aggregate import Readings, Series, end_values, facet_values, over_seeds, thin, thin_points
 from mindgap.lab.report.words import headline
 from mindgap.record.forms import Figure, Tuning
 
@@ -107,10 +107,10 @@ class Drawing:
         return self.kind == "lines" and not self.names and len(self.ends()) > len(LIGHT) * len(self.facets)
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> where its curve of medians ends, or the median of its points."""
+        """(method, panel) -> the median of its runs' last values, or of its points."""
         found: dict[tuple[str, str], list[np.ndarray]] = {}
         for s in self.axes[0].series:
-            values = s.columns["y"] if "y" in s.columns else s.columns["q50"]
+            values = s.columns["y"] if "y" in s.columns else np.array([s.ends["q50"]]) if s.ends else s.columns["q50"]
             values = values[np.isfinite(values)]
             if len(values):
                 found.setdefault((s.method, s.facet), []).append(values if "y" in s.columns else values[-1:])
@@ -285,7 +285,8 @@ def _axis(
         return Axis(name, label, tuple(thin_points(s, share) for s in each))
     if kind == "path":
         return Axis(name, label, tuple(thin(s, max(share // 4, 3)) for s in each))
-    table = [Series(m, f, over_seeds([(x, y) for _, x, y in by_place[m, f]])) for m, f in order]
+    bundles = {key: [(x, y) for _, x, y in by_place[key]] for key in order}
+    table = [Series(*key, over_seeds(curves), ends=end_values(curves)) for key, curves in bundles.items()]
     buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
     series = tuple(thin(s, buckets, log_x=log_x) for s in table)
     several = len(each) > len(table)

@@ -169,11 +169,10 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     for s in axis.series:
         if (end := ends.get((s.method, s.facet))) is None or (log and end <= 0):
             continue
-        place = int(np.flatnonzero(np.isfinite(s.columns["q50"]))[-1])
+        last = s.ends or {name: float(s.columns[name][-1]) for name in ("q10", "q90", "n")}
         row: dict[str, Any] = {"m": s.method, "f": s.facet, "v": end, "k": s.method in drawing.accent}
-        many = float(s.columns["n"][place]) >= ENOUGH_SEEDS
-        if many and (s.columns["q10"][place] > 0 or not log):
-            row |= {"lo": float(s.columns["q10"][place]), "hi": float(s.columns["q90"][place])}
+        if last["n"] >= ENOUGH_SEEDS and math.isfinite(last["q90"]) and (last["q10"] > 0 or not log):
+            row |= {"lo": last["q10"], "hi": last["q90"]}
         row["t"] = f"{s.method}\n{figure.y_label}: {number(end)}" + (
             f"  [{number(row['lo'])}, {number(row['hi'])}]" if "lo" in row else ""
         )

@@ -155,7 +155,8 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
         place = {"m": drawing.methods.index(series.method), "f": drawing.facets.index(series.facet)}
         seed = {} if series.seed is None else {"s": series.seed}
-        return {**place, **seed, **{n: short(series.columns[n]) for n in names}}
+        ends = {"ends": dict(zip(series.ends, short(np.array(list(series.ends.values())))))} if series.ends else {}
+        return {**place, **seed, **ends, **{n: short(series.columns[n]) for n in names}}
 
     names = ("x", "mean") if drawing.single and drawing.kind == "lines" else ("x", *STATISTICS)
     if drawing.kind != "lines":

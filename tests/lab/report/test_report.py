@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cases.report_records import NASTY, figure, write_everything, write_study
 
-from mindgap.lab.report.aggregate import Readings, Series, over_seeds, thin, thin_points
+from mindgap.lab.report.aggregate import Readings, Series, end_values, over_seeds, thin, thin_points
 from mindgap.lab.report.drawing import draw
 from mindgap.lab.report.figure import figure_png, figure_svg, picture, view_rows
 from mindgap.lab.report.load import load, load_study
@@ -25,6 +25,7 @@ from mindgap.lab.report.page import draw_all, render, write_page
 from mindgap.lab.report.pieces import logs
 from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, RecordError, Run
+from mindgap.record.store import RunWriter, read_run
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,43 @@ def test_statistics_over_seeds_are_numpys() -> None:
 def test_a_run_that_stopped_early_is_not_counted_beyond_its_end() -> None:
     full, stopped = (np.arange(4.0), np.ones(4)), (np.arange(2.0), np.full(2, 3.0))
     table = over_seeds([full, stopped])
-    assert table["mean"].tolist() == [2, 2, 1, 1]
-    assert table["n"].tolist() == [2, 2, 1, 1]
-    assert table["sd"].tolist() == pytest.approx([2**0.5, 2**0.5, 0, 0])
+    assert table["mean"].tolist() == [2, 2]
+    assert table["n"].tolist() == [2, 2]
+    ends = end_values([full, stopped])
+    assert (ends["mean"], ends["n"], ends["first"], ends["last"]) == (2.0, 2.0, 1.0, 3.0)
+
+
+def test_every_last_value_is_that_of_the_records_where_seeds_end_apart(tmp_path: Path) -> None:
+    """Seeds of one method stop after other numbers of steps and oracle calls; each has one vote in the last values."""
+    folder = write_study(tmp_path / "runs", seeds=5)
+    for path in folder.glob("GClip-*.jsonl"):
+        run = read_run(path)
+        path.unlink()
+        with RunWriter(folder, run.header) as writer:
+            for row in run.rows[: 40 - 7 * run.header.seed]:
+                writer.row(row)
+            writer.end(End("done"))
+    text = write_page(tmp_path / "runs", tmp_path / "page.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="mg-data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    records = [read_run(path) for path in folder.glob("*.jsonl")]
+    compared = 0
+    for shown in data["figures"]:
+        y = {"Loss": "loss", "Norm": "norm"}[shown["title"]]
+        for axis in shown["axes"]:
+            if axis["name"] == "seconds":
+                continue  # made up in no order
+            for series in axis["series"]:
+                runs = [run for run in records if run.header.method == shown["methods"][series["m"]]]
+                last = np.array([run.rows[-1][y] for run in runs])
+                places = [run.rows[-1][axis["name"]] for run in runs if axis["name"] in run.rows[-1]]
+                ends = series["ends"]
+                want = {"mean": last.mean(), "sd": last.std(ddof=1), "n": 5, "first": min(places), "last": max(places),
+                        **{f"q{q}": np.quantile(last, q / 100) for q in (10, 50, 90)}}  # fmt: skip
+                assert ends == pytest.approx(want, rel=1e-5)
+                assert max(series["x"]) <= min(places), "the curve stops where the first seed ends"
+                assert set(series["n"]) == {5}
+                compared += 1
+    assert compared >= 4
 
 
 def test_runs_read_at_different_places_are_interpolated_exactly_where_linear() -> None:

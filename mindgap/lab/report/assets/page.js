@@ -235,15 +235,16 @@
     const body = document.querySelector(`#${CSS.escape(figure.id)} .ends tbody`);
     if (!body) return;
     const axis = figure.axes[st.axis];
-    body.replaceChildren(...axis.series.filter((s) => s.x.length).map((s) => {
+    body.replaceChildren(...axis.series.filter((s) => s.x.length || s.ends).map((s) => {
       const i = s.x.length - 1;
+      const e = s.ends || { n: s.n ? s.n[i] : 1, first: s.x[i], last: s.x[i], ...Object.fromEntries(["mean", "sd", "q10", "q50", "q90"].map((n) => [n, s[n] && s[n][i]])) };
       const row = document.createElement("tr");
       const name = figure.methods[s.m] + (figure.facets[s.f] && figure.facets[s.f] !== figure.methods[s.m] ? `, ${figure.facets[s.f]}` : "");
-      const many = s.n ? s.n[i] : 1;
       const cells = s.y
         ? [s.s === undefined ? "" : String(s.s), show(s.x[i]), show(s.y[i])]
-        : [String(many), show(s.x[i]), many > 1 ? `${show(s.mean[i])} ± ${show(s.sd[i])}` : show(s.mean[i]),
-           many > 1 ? `${show(s.q50[i])} [${show(s.q10[i])}, ${show(s.q90[i])}]` : "–"];
+        : [String(e.n), e.first === e.last ? show(e.last) : `${show(e.first)} to ${show(e.last)}`,
+           e.n > 1 ? `${show(e.mean)} ± ${show(e.sd)}` : show(e.mean),
+           e.n > 1 ? `${show(e.q50)} [${show(e.q10)}, ${show(e.q90)}]` : "–"];
       const th = document.createElement("th");
       th.scope = "row";
       th.textContent = name;
