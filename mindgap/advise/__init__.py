@@ -1,6 +1,30 @@
-"""What to do about your training run: which assumption fails (:func:`diagnose`), and what helps (:func:`prescribe`)."""
+"""From measurements to advice: which assumption fails, what helps, and which optimizer wins on your problem."""
 
-from mindgap.advise.diagnosis import ASSUMPTIONS, Finding, Interval, Readings, diagnose
-from mindgap.advise.prescription import Advice, prescribe
+from __future__ import annotations
 
-__all__ = ["ASSUMPTIONS", "Advice", "Finding", "Interval", "Readings", "diagnose", "prescribe"]
+from typing import TYPE_CHECKING
+
+from mindgap.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from mindgap.advise.candidates import MuonWithAdamW as MuonWithAdamW
+    from mindgap.advise.diagnosis import ASSUMPTIONS as ASSUMPTIONS
+    from mindgap.advise.diagnosis import Finding as Finding
+    from mindgap.advise.diagnosis import Interval as Interval
+    from mindgap.advise.diagnosis import Readings as Readings
+    from mindgap.advise.diagnosis import diagnose as diagnose
+    from mindgap.advise.prescription import Advice as Advice
+    from mindgap.advise.prescription import prescribe as prescribe
+    from mindgap.advise.recommend import Recommendation as Recommendation
+    from mindgap.advise.recommend import recommend as recommend
+
+#: Public name -> module below this package that defines it. Diagnosis and prescription need no torch.
+_WHERE = {
+    **dict.fromkeys(("ASSUMPTIONS", "Finding", "Interval", "Readings", "diagnose"), "diagnosis"),
+    **dict.fromkeys(("Advice", "prescribe"), "prescription"),
+    **dict.fromkeys(("Recommendation", "recommend"), "recommend"),
+    "MuonWithAdamW": "candidates",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+__all__ = __dir__()

@@ -1,0 +1,194 @@
+"""What the race tries: optimizers, and learning rates placed by what was measured.
+
+All learning rates are named by the rate of AdamW that moves the weights as far per step. One number, the typical
+gradient norm, turns that scale into the rates of SGD and of the clipped methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import mindgap.optim
+
+#: Root mean square of AdamW's update over its learning rate, early in training.
+ADAM_RMS = 0.3
+#: Rates of AdamW between which the race begins, a factor of about 3 apart.
+RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+#: Momentum of all methods that have one.
+BETA = 0.9
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What was measured at the start, and what the candidates take from it.
+
+    Attributes:
+        parameters: number of trained weights d.
+        gradient_norm: median norm of a minibatch gradient; NaN: not measured.
+        sharpness: largest Hessian eigenvalue; NaN: not measured.
+    """
+
+    parameters: int
+    gradient_norm: float = math.nan
+    sharpness: float = math.nan
+
+    def sgd_rate(self, rate: float) -> float:
+        """The rate of SGD with momentum that moves the weights as far as AdamW at ``rate``, at most the stable one.
+
+        Example:
+            >>> round(Scale(10_000, gradient_norm=3.0).sgd_rate(1e-3), 6)
+            0.001
+        """
+        if math.isnan(self.gradient_norm):
+            return 10 * rate
+        own = rate * ADAM_RMS * math.sqrt(self.parameters) * (1 - BETA) / self.gradient_norm
+        return own if not self.sharpness > 0 else min(own, 2 * (1 + BETA) / self.sharpness)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One optimizer at one learning rate.
+
+    Attributes:
+        family: name of the optimizer and its options.
+        rate: the equivalent rate of AdamW.
+        lr: its own learning rate.
+    """
+
+    family: str
+    rate: float
+    lr: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.family} lr={self.lr:.2g}"
+
+    @property
+    def code(self) -> str:
+        """The line to paste; ``model`` is the user's."""
+        return FAMILIES[self.family].code.format(lr=f"{self.lr:.2g}")
+
+    def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+        """Build it for a model."""
+        return FAMILIES[self.family].build(model, self.lr)
+
+
+@dataclass(frozen=True)
+class Family:
+    """An optimizer with its options: how to build it, how a user writes it, and how its rate follows AdamW's."""
+
+    build: Callable[[torch.nn.Module, float], torch.optim.Optimizer]
+    code: str
+    like_sgd: bool = False
+    begin: tuple[float, ...] = RATES
+    fits: Callable[[torch.nn.Module], bool] = lambda model: True
+
+
+def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Matrices inside the network: neither embeddings nor the last layer, as Muon's authors ask for."""
+    owners = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.MultiheadAttention))]
+    inside = [p for m in owners[:-1] for p in m.parameters(recurse=False) if p.ndim == 2 and p.requires_grad]
+    return list(dict.fromkeys(inside))
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon for the matrices inside the network and AdamW for everything else, as one optimizer.
+
+    Args:
+        model: whose weights to train.
+        lr: learning rate of both (Muon's is scaled to move the weights as far as AdamW's).
+    """
+
+    def __init__(self, model: torch.nn.Module, lr: float) -> None:
+        matrices = _matrices(model)
+        inside = {id(p) for p in matrices}
+        rest = [p for p in _weights(model) if id(p) not in inside]
+        self._parts: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=lr, weight_decay=0.01),
+        ]
+        super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
+
+    def step(self, closure: Any = None) -> Any:
+        """One step of both."""
+        loss = None if closure is None else closure()
+        for part, group in zip(self._parts, self.param_groups, strict=True):
+            part.param_groups[0]["lr"] = group["lr"]
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of both."""
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from the states of both."""
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+
+
+_PARAMS = "model.parameters()"
+FAMILIES: dict[str, Family] = {
+    "AdamW": Family(
+        lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
+        f"torch.optim.AdamW({_PARAMS}, lr={{lr}})",
+        begin=(1e-3,),
+    ),
+    "AdamW with clipping": Family(
+        lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip="auto", nonfinite="skip"),
+        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")',
+    ),
+    "ACClip": Family(
+        lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
+        f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")',
+        begin=(1e-3, 3e-3),
+    ),
+    "GClip": Family(
+        lambda model, lr: mindgap.optim.GClip(_weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"),
+        f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
+        like_sgd=True,
+        begin=(1e-3, 3e-3, 1e-2),
+    ),
+    "SGD": Family(
+        lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
+        f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
+        like_sgd=True,
+        begin=(1e-3, 3e-3),
+    ),
+    "Muon": Family(
+        MuonWithAdamW,
+        "mindgap.advise.MuonWithAdamW(model, lr={lr})",
+        begin=(1e-3, 3e-3),
+        fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model)),
+    ),
+}
+#: What the user has today, as far as anybody knows.
+BASELINE = Candidate("AdamW", 1e-3, 1e-3)
+
+
+def candidate(family: str, rate: float, scale: Scale) -> Candidate:
+    """One family at the rate that equals AdamW's ``rate``, rounded to two digits."""
+    lr = scale.sgd_rate(rate) if FAMILIES[family].like_sgd else rate
+    return Candidate(family, rate, float(f"{lr:.2g}"))
+
+
+def first_candidates(model: torch.nn.Module, scale: Scale) -> list[Candidate]:
+    """What the first rung tries, the baseline first.
+
+    Example:
+        >>> names = [c.name for c in first_candidates(torch.nn.Linear(3, 1), Scale(4, gradient_norm=1.0))]
+        >>> names[:3], any("Muon" in name for name in names)
+        (['AdamW lr=0.001', 'AdamW with clipping lr=0.0003', 'AdamW with clipping lr=0.001'], False)
+    """
+    return [
+        candidate(name, rate, scale) for name, family in FAMILIES.items() if family.fits(model) for rate in family.begin
+    ]

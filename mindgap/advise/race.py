@@ -1,0 +1,225 @@
+"""Successive halving over optimizers and learning rates: short runs first, survivors continue from where they are.
+
+Every candidate sees the same starts and the same order of batches. Rungs before the end are judged by the better of
+the last weights and their average over the last quarter of the steps: averaging removes most of the noise that the
+final decay of the learning rate removes, and it costs no extra step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mindgap.advise.candidates import BASELINE, FAMILIES, Candidate, Scale, candidate, first_candidates
+from mindgap.advise.training import Factory, Progress, build, train_until
+
+#: Shares of the full length at which the field is judged.
+RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
+#: Candidates that go on from each rung but the last, without the baseline.
+KEEP = (4, 2, 1)
+#: Seeds beside the first, run to the first rung to estimate the noise between seeds.
+EXTRA_SEEDS = 2
+#: Full-length runs that the whole race costs at most.
+COST = 4.0
+#: Factor between neighbouring learning rates.
+FACTOR = 10**0.5
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Spread of log loss between seeds after the common part of each seed is taken out.
+
+    Attributes:
+        deviation: standard deviation of one run.
+        freedom: degrees of freedom behind it.
+    """
+
+    deviation: float
+    freedom: int
+
+    def reach(self) -> float:
+        """Half-width of the 90 % interval for the difference of two runs with the same seed, in log loss."""
+        if self.freedom < 1:
+            return math.inf
+        return _T95[min(self.freedom, len(_T95)) - 1] * math.sqrt(2) * self.deviation
+
+
+#: 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T95 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81, 1.80, 1.78, 1.77, 1.76, 1.75)
+
+
+@dataclass
+class Entry:
+    """A candidate in the race with its runs, one per seed."""
+
+    candidate: Candidate
+    runs: dict[int, Progress]
+
+    def score(self, step: int, seed: int) -> float:
+        return self.runs[seed].scores.get(step, math.inf)
+
+
+class Race:
+    """The race for one problem.
+
+    Args:
+        factory: builds the problem (see :func:`~mindgap.advise.training.build`).
+        total: steps of a full-length run.
+        scale: what was measured; places the learning rates.
+        seed: names starts and orders.
+        folder: where finished pieces are kept, so that an interrupted race continues; None: nowhere.
+        told: called with a sentence and the share of the work that is done.
+
+    Example:
+        >>> batches = list(torch.randn(40, 8, 4))
+        >>> def factory():
+        ...     model = torch.nn.Linear(4, 1)
+        ...     return (model, lambda model, batch: (model(batch) - 1).square().mean()), batches
+        >>> race = Race(factory, total=48, scale=Scale(5, gradient_norm=1.0))
+        >>> race.run()
+        >>> race.cost() <= COST and math.isfinite(race.entries[0].score(48, 0))
+        True
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        total: int,
+        scale: Scale,
+        *,
+        seed: int = 0,
+        folder: Path | None = None,
+        told: Callable[[str, float], Any] | None = None,
+    ) -> None:
+        self.factory, self.total, self.scale, self.seed, self.folder = factory, total, scale, seed, folder
+        self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
+        self.entries = [Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)]
+        self.noise = Noise(math.nan, 0)
+        self.standing: list[list[str]] = []
+        self._told = told or (lambda sentence, share: None)
+
+    def run(self) -> None:
+        """Run all rungs; ``entries``, ``noise`` and ``standing`` hold the result."""
+        first = self.rungs[0]
+        for entry in self.entries:
+            self._advance(entry, self.seed, first)
+        self._extend(first)
+        field = self._ranked(self.entries, first)[: KEEP[0] + 1]
+        self._estimate_noise(field, first)
+        field = sorted(field, key=lambda e: self._mean(e, first))
+        baseline = self.entries[0]
+        for keep, rung in zip(KEEP, self.rungs[1:], strict=True):
+            field = [e for e in field if e is not baseline][:keep]
+            for entry in [baseline, *field]:
+                self._advance(entry, self.seed, rung)
+            field = self._ranked([baseline, *field], rung)
+            self.standing.append([e.candidate.name for e in field])
+
+    def cost(self) -> float:
+        """Full-length runs spent."""
+        return sum(run.steps for entry in self.entries for run in entry.runs.values()) / self.total
+
+    def finalists(self) -> list[Entry]:
+        """The runs that went to full length, best first."""
+        return self._ranked([e for e in self.entries if self.total in e.runs[self.seed].scores], self.total)
+
+    def _ranked(self, entries: list[Entry], step: int) -> list[Entry]:
+        return sorted(entries, key=lambda e: e.score(step, self.seed))
+
+    def _mean(self, entry: Entry, step: int) -> float:
+        values = [math.log(max(entry.score(step, s), 1e-300)) for s in entry.runs]
+        return sum(values) / len(values)
+
+    def _extend(self, step: int) -> None:
+        """Try the next learning rate of a family whose best is its smallest or largest, while it is worth it."""
+        for _ in range(2):
+            best = self._ranked(self.entries, step)[0].score(step, self.seed)
+            added = []
+            for family in FAMILIES:
+                own = sorted((e for e in self.entries if e.candidate.family == family), key=lambda e: e.candidate.rate)
+                if not own or family == BASELINE.family:
+                    continue
+                leader = self._ranked(own, step)[0]
+                if leader.score(step, self.seed) > best + 0.1 * abs(best):
+                    continue
+                rates = [e.candidate.rate for e in own]
+                if leader is own[-1]:
+                    added.append(candidate(family, rates[-1] * FACTOR, self.scale))
+                elif leader is own[0]:
+                    added.append(candidate(family, rates[0] / FACTOR, self.scale))
+            known = {e.candidate.name for e in self.entries}
+            for new in added[:2]:
+                if new.name not in known:
+                    self.entries.append(Entry(new, {}))
+                    self._advance(self.entries[-1], self.seed, step)
+
+    def _estimate_noise(self, field: list[Entry], step: int) -> None:
+        field = [e for e in field if math.isfinite(e.score(step, self.seed))]
+        seeds = [self.seed + 1 + k for k in range(EXTRA_SEEDS)]
+        for entry in field:
+            for seed in seeds:
+                self._advance(entry, seed, step)
+        logs = torch.tensor([[math.log(max(e.score(step, s), 1e-300)) for s in (self.seed, *seeds)] for e in field])
+        logs = logs[logs.isfinite().all(1)].double()
+        n, m = logs.shape if len(logs) else (0, 0)
+        if n >= 2:
+            residual = logs - logs.mean(0, keepdim=True) - logs.mean(1, keepdim=True) + logs.mean()
+            freedom = (n - 1) * (m - 1)
+            self.noise = Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
+
+    def _advance(self, entry: Entry, seed: int, until: int) -> None:
+        run = entry.runs.setdefault(seed, Progress())
+        if run.diverged or run.steps >= until:
+            if run.diverged:
+                run.scores[until] = math.inf
+            return
+        share = min(1.0, self.cost() / COST)
+        self._told(f"{entry.candidate.name}, step {run.steps} to {until}", share)
+        if self._load(entry, seed, until):
+            return
+        train_until(
+            run,
+            self.factory,
+            entry.candidate.optimizer,
+            seed=seed,
+            until=until,
+            total=self.total,
+            clock=time.perf_counter,
+        )
+        self._save(entry, seed, until)
+
+    def _piece(self, entry: Entry, seed: int, until: int) -> Path:
+        assert self.folder is not None
+        key = json.dumps([entry.candidate.name, seed, until, self.total])
+        return self.folder / f"{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.piece"
+
+    def _save(self, entry: Entry, seed: int, until: int) -> None:
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._piece(entry, seed, until)
+        whole = path.with_suffix(".part")
+        torch.save(vars(entry.runs[seed]), whole)
+        whole.replace(path)
+        for earlier in self.rungs:
+            if earlier < until:  # the numbers stay in the later piece; the weights of the earlier one are not needed
+                self._piece(entry, seed, earlier).unlink(missing_ok=True)
+
+    def _load(self, entry: Entry, seed: int, until: int) -> bool:
+        """Take a finished piece, or any later piece of the same run, from the folder."""
+        if self.folder is None:
+            return False
+        for rung in (until, *(r for r in self.rungs if r > until)):
+            path = self._piece(entry, seed, rung)
+            if path.exists():
+                entry.runs[seed] = Progress(**torch.load(path, weights_only=False))
+                return True
+        return False

@@ -1,0 +1,303 @@
+"""A training problem that can be built again and again, and one run of it that can stop and continue.
+
+The user hands over a factory. Every run builds its own model from it, so runs share nothing but the seed: the same
+seed gives the same start and the same order of batches to every candidate.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail
+from mindgap.base.objective import Objective
+from mindgap.base.rng import numpy_stream, stream_seed
+from mindgap.measure.undisturbed import loader_generators, seed_everything, undisturbed
+
+#: Share of a run's steps over which the weights are averaged before a rung is judged.
+AVERAGED = 0.25
+#: Most validation batches read per evaluation.
+MOST_VALIDATION = 32
+
+Factory = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one call of the factory gave.
+
+    Attributes:
+        objective: the model and its loss.
+        train: batches that can be passed over again and again.
+        valid: batches to judge by; None where the factory gave none and ``train`` cannot be split.
+    """
+
+    objective: Objective
+    train: Iterable[Any]
+    valid: Iterable[Any] | None
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Leave the global random states of Python, numpy, torch and CUDA as they were found."""
+    with undisturbed(torch.nn.Module()):
+        yield
+
+
+def build(factory: Factory, seed: int) -> Problem:
+    """Call the factory for one seed and check what it returns.
+
+    Args:
+        factory: ``factory(seed)`` or ``factory()``; returns ``(objective, train)`` or ``(objective, train, valid)``.
+            ``objective`` is an :class:`~mindgap.Objective`, or a pair ``(model, loss)``. The global random states are
+            seeded before the call. Without ``valid`` the last tenth of a list of batches is held out.
+        seed: names the start.
+
+    Raises:
+        RuleError: the factory returns something else, batches that can be read only once, or no batch.
+
+    Example:
+        >>> batches = list(torch.randn(20, 8, 4))
+        >>> def factory():
+        ...     return (torch.nn.Linear(4, 1), lambda model, batch: model(batch).square().mean()), batches
+        >>> problem = build(factory, seed=0)
+        >>> len(problem.train), len(problem.valid)
+        (18, 2)
+    """
+    if not callable(factory):
+        fail("problem", "must be a function that builds (objective, train) or (objective, train, valid)", factory)
+    seed_everything(stream_seed(seed, "start"))
+    made = factory(seed) if _takes_seed(factory) else factory()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        fail("problem", "must return (objective, train) or (objective, train, valid)", type(made).__name__)
+    objective, train = made[0], made[1]
+    if isinstance(objective, tuple) and len(objective) == 2:
+        objective = Objective(*objective)
+    if not isinstance(objective, Objective):
+        fail("problem", "must return an Objective or (model, loss) first", type(objective).__name__)
+    valid = made[2] if len(made) == 3 and not isinstance(made[2], torch.optim.Optimizer) else None
+    for name, batches in (("train", train), ("valid", valid)):
+        if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
+            rule = "must be batches that can be read more than once (a list or a DataLoader)"
+            fail(name, rule, type(batches).__name__)
+    if valid is None and _is_list(train) and len(train) >= 4:
+        held = max(1, len(train) // 10)
+        train, valid = train[: len(train) - held], train[len(train) - held :]
+    if not any(True for _ in islice(iter(train), 1)):
+        fail("train", "must hold at least one batch", train)
+    return Problem(objective, train, valid)
+
+
+def _takes_seed(factory: Factory) -> bool:
+    try:
+        return "seed" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_list(batches: Any) -> bool:
+    return isinstance(batches, (list, tuple, Tensor))
+
+
+def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any]:
+    """The endless stream of training batches of a seed, from batch number ``position`` on.
+
+    A list is shuffled anew per epoch. A loader shuffles itself, after its generators were seeded for the epoch.
+    """
+    epoch, skip = 0, position
+    while True:
+        if _is_list(train):
+            n = len(train)  # type: ignore[arg-type]
+            epoch, skip = epoch + skip // n, skip % n
+            order = numpy_stream(seed, "order", epoch).permutation(n)
+            yield from (train[int(i)] for i in order[skip:])  # type: ignore[index]
+            skip = 0
+        else:
+            state = torch.get_rng_state()
+            seed_everything(stream_seed(seed, "epoch", epoch))
+            for generator in loader_generators(train):
+                generator.manual_seed(stream_seed(seed, "loader", epoch))
+            iterator = iter(train)
+            torch.set_rng_state(state)
+            seen = 0
+            for batch in iterator:
+                seen += 1
+                if seen > skip:
+                    yield batch
+            skip = max(0, skip - seen)
+        epoch += 1
+
+
+@dataclass
+class Progress:
+    """Where one run stands.
+
+    Attributes:
+        steps: steps done.
+        scores: step -> validation loss there (``inf``: diverged), the better of the last weights and their average.
+        curve: pairs (step, mean training loss since the pair before).
+        state: weights and optimizer states to continue from; None before the first step.
+        seconds: time spent in steps and evaluations.
+    """
+
+    steps: int = 0
+    scores: dict[int, float] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    state: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.scores) and math.isinf(self.scores[max(self.scores)])
+
+
+def schedule(step: int, total: int) -> float:
+    """Factor on the learning rate: linear warm-up over 2 % of the steps, flat to half, then linear to zero.
+
+    Example:
+        >>> [round(schedule(step, 100), 2) for step in (0, 1, 2, 49, 75, 99)]
+        [0.5, 1.0, 1.0, 1.0, 0.5, 0.02]
+    """
+    warm = max(1, total // 50)
+    if step < warm:
+        return (step + 1) / warm
+    return min(1.0, 2 * (total - step) / total)
+
+
+def train_until(
+    progress: Progress,
+    factory: Factory,
+    make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
+    *,
+    seed: int,
+    until: int,
+    total: int,
+    clock: Callable[[], float],
+    deadline: float = math.inf,
+) -> None:
+    """Train one run from where it stands to step ``until`` of ``total``, then evaluate it.
+
+    Diverged means: the validation loss is not finite, or the training loss was not finite for 20 steps in a row.
+    Single bad batches do not end a run: an optimizer may survive them.
+    """
+    begun = clock()
+    problem = build(factory, seed)
+    model = problem.objective.model
+    optimizer = make_optimizer(model)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    if progress.state is not None:
+        model.load_state_dict(progress.state["model"])
+        optimizer.load_state_dict(progress.state["optimizer"])
+    model.train()
+    seed_everything(stream_seed(seed, "steps", progress.steps))
+    average_from = progress.steps + int((1 - AVERAGED) * (until - progress.steps))
+    average = _Average(model)
+    losses: list[Tensor] = []
+    report_every = max(1, total // 100)
+    batches = batches_from(problem.train, seed, progress.steps)
+    while progress.steps < until:
+        batch = next(batches)
+        factor = schedule(progress.steps, total)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factor
+        optimizer.zero_grad(set_to_none=True)
+        loss = problem.objective.value(batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        progress.steps += 1
+        if progress.steps > average_from:
+            average.add(model)
+        if len(losses) == report_every or progress.steps == until:
+            values = torch.stack(losses).double()
+            finite = values[values.isfinite()]
+            progress.curve.append((progress.steps, float(finite.mean()) if len(finite) else math.inf))
+            losses = []
+            if not len(finite) and len(values) >= min(20, report_every):
+                progress.scores[until] = math.inf
+                progress.steps, progress.state = until, None
+                progress.seconds += clock() - begun
+                return
+            if clock() > deadline:
+                raise TimeoutError
+    # The state is taken before the averages are tried: evaluation must not change the run.
+    progress.state = {"model": _copied(model.state_dict()), "optimizer": _copied(optimizer.state_dict())}
+    score = evaluate(problem, progress)
+    if until < total:
+        average.swap_in(model)
+        score = min(score, evaluate(problem, progress))
+    progress.scores[until] = score
+    progress.seconds += clock() - begun
+
+
+def evaluate(problem: Problem, progress: Progress) -> float:
+    """Mean validation loss (``inf`` where it is not finite); without validation batches the last training loss."""
+    if problem.valid is None:
+        recent = [loss for _, loss in progress.curve[-max(1, len(progress.curve) // 5) :]]
+        return sum(recent) / len(recent)
+    model = problem.objective.model
+    model.eval()
+    with torch.no_grad():
+        values = [problem.objective.value(batch) for batch in islice(iter(problem.valid), MOST_VALIDATION)]
+    model.train()
+    mean = float(torch.stack(values).double().mean()) if values else math.nan
+    return mean if math.isfinite(mean) else math.inf
+
+
+class _Average:
+    """Running mean of the floating-point weights and buffers of a model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._count = 0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, model: torch.nn.Module) -> None:
+        self._count += 1
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
+                self._sums[name].lerp_(value.to(self._sums[name].dtype), 1 / self._count)
+
+    def swap_in(self, model: torch.nn.Module) -> None:
+        state = model.state_dict()
+        state.update({name: mean.to(state[name].dtype) for name, mean in self._sums.items()})
+        model.load_state_dict(state)
+
+
+def _copied(tree: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, tree)
+
+
+def check_starts(factory: Factory, seed: int) -> list[str]:
+    """Build the problem three times and look at its first losses: notes for the answer, or one clear error.
+
+    Raises:
+        RuleError: the first loss is not finite, or no parameter has a gradient.
+    """
+    first, again, other = (_first_loss(build(factory, s)) for s in (seed, seed, seed + 1))
+    notes = []
+    if not math.isclose(first, again, rel_tol=1e-4, abs_tol=1e-12):
+        notes.append("Two builds with the same seed start at different losses: data or weights ignore the seed.")
+    elif math.isclose(first, other, rel_tol=1e-12):
+        notes.append("Every seed starts at the same weights and data: the intervals cover the order of batches only.")
+    return notes
+
+
+def _first_loss(problem: Problem) -> float:
+    batch: Sequence[Any] | Any = next(iter(problem.train))
+    value, gradient = problem.objective.value_and_grad(batch)
+    if not math.isfinite(float(value)):
+        fail("problem", "must start at a finite loss", float(value))
+    if not gradient or not any(bool(g.any()) for g in gradient):
+        rule = "must have a loss that depends on the parameters (every gradient is zero at the start)"
+        fail("problem", rule, float(value))
+    return float(value)

@@ -1,0 +1,68 @@
+"""``mindgap recommend``: which optimizer and which settings suit a training problem."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mindgap.cli.measure import load_function
+from mindgap.cli.show import say
+
+
+def recommend(
+    target: Annotated[
+        str, typer.Argument(help="module:function that builds (objective, train[, valid]) afresh; it runs your code.")
+    ],
+    minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10.0,
+    steps: Annotated[int | None, typer.Option(help="Steps of your training run; default: what fits.")] = None,
+    seed: Annotated[int, typer.Option(help="Names starts and orders of batches.")] = 0,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("recommendation.html"),
+) -> None:
+    """Measure a training problem, race optimizers on it, and say which one to use.
+
+    Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command continues.
+    """
+    from mindgap.advise.recommend import recommend as answer_for
+    from mindgap.lab.report.recommendation import write_recommendation_page
+
+    folder = out.with_suffix(".race")
+    factory = load_function(target)
+    with _bar() as told:
+        answer = answer_for(factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told)
+    numbers = answer.write(out.with_suffix(".json"))
+    page = write_recommendation_page(numbers, out)
+    for name in ("plan.json", "recommendation.json"):
+        (folder / name).unlink(missing_ok=True)
+    if folder.exists() and not any(folder.iterdir()):
+        folder.rmdir()
+    print(answer.sentence)
+    if answer.code:
+        print(f"\n{answer.code}")
+    for line in (*answer.found, *answer.notes):
+        print(f"- {line}")
+    say(f"the page: {page.resolve().as_uri()}")
+
+
+class _bar:
+    """A bar with the time left on the error stream; nothing where that is no terminal."""
+
+    def __enter__(self):  # type: ignore[no-untyped-def]
+        if not sys.stderr.isatty():
+            return lambda sentence, share: None
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bars = Progress(
+            BarColumn(bar_width=20), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"),
+            console=Console(stderr=True),
+        )  # fmt: skip
+        self._bars.start()
+        task = self._bars.add_task("", total=1.0)
+        return lambda sentence, share: self._bars.update(task, completed=share, description=sentence)
+
+    def __exit__(self, *error: object) -> None:
+        if hasattr(self, "_bars"):
+            self._bars.stop()

@@ -1,0 +1,146 @@
+"""The page of a recommendation: the answer, the code to paste and one figure first; then what led there."""
+
+from __future__ import annotations
+
+import html
+import math
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mindgap.record.schema import RecordError
+from mindgap.record.store import read_json, write_atomically
+
+#: Size of the figure in its own units.
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 300, 62, 12, 14, 44
+
+_STYLE = """
+.answer { font-size: 1.15rem; margin: 14px 0; }
+pre { background: var(--soft); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: .92rem; }
+svg text { fill: var(--text); font-size: 13px; } svg .grid { stroke: var(--grid); } svg path { fill: none; }
+.other { stroke: var(--grey); stroke-width: 1; opacity: .55; } .baseline { stroke: var(--s1); stroke-width: 2.5; }
+.best { stroke: var(--s0); stroke-width: 3; } 
+svg .best-name { fill: var(--s0); } svg .baseline-name { fill: var(--s1); }
+section { margin: 22px 0; } li { margin: 4px 0; }
+"""
+
+
+def write_recommendation_page(answer: Path, out: Path) -> Path:
+    """Draw the page of ``recommendation.json``; the file appears whole or not at all.
+
+    Args:
+        answer: JSON file written by ``Recommendation.write`` or ``mindgap recommend``.
+        out: the HTML file to write.
+
+    Raises:
+        RecordError: the file is not a recommendation.
+    """
+    content = read_json(Path(answer))
+    if not isinstance(content, dict) or content.get("kind") != "recommendation":
+        raise RecordError(f"{answer} must be a recommendation written by 'mindgap recommend'")
+    write_atomically(Path(out), page(content))
+    return Path(out)
+
+
+def page(answer: dict[str, Any]) -> str:
+    """The whole page as text."""
+    style = (resources.files("mindgap.lab.report") / "assets" / "page.css").read_text(encoding="utf-8")
+    gain, low, high = (100 * value for value in answer["gain"])
+    about = answer["about"]
+    runs = "".join(
+        f"<tr><th scope='row'>{_text(t['name'])}</th><td class='number'>{t['seed']}</td>"
+        f"<td class='number'>{t['steps']}</td><td class='number'>{_number(t['loss'])}</td></tr>"
+        for t in answer["tried"]
+    )
+    parts = [
+        f"<p class='answer'>{_text(answer['sentence'])}</p>",
+        f"<pre><code>{_text(answer['code'])}</code></pre>" if answer["code"] else "",
+        f"<p>Gain over AdamW at lr 0.001: {gain:.1f} % (90 % interval {low:.1f} % to {high:.1f} %).</p>"
+        if math.isfinite(low)
+        else "",
+        f"<figure><figcaption>{_text(_caption(answer))}</figcaption>{figure(answer)}</figure>" if runs else "",
+        _list("What the instruments found", answer["found"]),
+        _list("What weakens the answer", answer["notes"]),
+        _list("What was not tried", answer["not_tried"]),
+        "<section><h2>Everything that was tried</h2><div class='scroll' tabindex='0' role='region' "
+        "aria-label='runs'><table><thead><tr><th>setting</th><th>seed</th><th>steps</th><th>validation loss</th></tr>"
+        f"</thead><tbody>{runs}</tbody></table></div></section>"
+        if runs
+        else "",
+    ]
+    spent = f"{about['full_length_runs']:g} full-length runs of {about['steps']} steps, {about['seconds']:g} seconds"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
+        f"<title>mindgap: recommendation</title>\n<style>\n{style}{_STYLE}</style>\n</head>\n<body>\n"
+        "<header><div><h1>Which optimizer, which settings</h1></div></header>\n"
+        f"<main>\n{''.join(parts)}\n</main>\n<footer><p>Drawn by mindgap from {_text(spent)}.</p></footer>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def figure(answer: dict[str, Any]) -> str:
+    """Training loss against step: the recommended run and AdamW at 1e-3 in colour, all other runs in grey."""
+    runs = [t for t in answer["tried"] if t["seed"] == answer["about"]["seed"] and len(t["curve"]) > 1]
+    points = [(s, v) for t in runs for s, v in t["curve"] if math.isfinite(v) and v > 0]
+    if not points:
+        return ""
+    values = sorted(v for _, v in points)
+    low, high = math.log(values[0]), math.log(values[int(0.98 * (len(values) - 1))])
+    high = max(high, low + 1e-6)
+    last = max(s for s, _ in points)
+
+    def place(step: float, value: float) -> tuple[float, float]:
+        share = min(1.0, max(0.0, (math.log(max(value, 1e-300)) - low) / (high - low)))
+        x = _LEFT + step / last * (_WIDTH - _LEFT - _RIGHT)
+        return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    drawn = []
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        value = math.exp(low + share * (high - low))
+        _, y = place(0, value)
+        drawn.append(f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>")
+        drawn.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{value:.2g}</text>")
+        x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        drawn.append(f"<text x='{x:.1f}' y='{_HEIGHT - 24}' text-anchor='middle'>{share * last:.0f}</text>")
+    best, baseline = _best_name(answer), "AdamW lr=0.001"
+    for name, kind in ((None, "other"), (baseline, "baseline"), (best, "best")):
+        for run in runs:
+            if run["name"] == name or (name is None and run["name"] not in (best, baseline)):
+                line = " L".join(f"{x:.1f} {y:.1f}" for x, y in (place(s, v) for s, v in run["curve"]))
+                drawn.append(f"<path class='{kind}' d='M{line}'><title>{_text(run['name'])}</title></path>")
+    names = [(best, "best-name")] if best == baseline else [(best, "best-name"), (baseline, "baseline-name")]
+    for k, (name, kind) in enumerate(names):
+        place_of = f"x='{_WIDTH - 16}' y='{_TOP + 16 + 18 * k}' text-anchor='end'"
+        drawn.append(f"<text class='{kind}' {place_of}>{_text(name)}</text>")
+    drawn.append(f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>")
+    drawn.append(f"<text transform='translate(14 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'>training loss</text>")
+    label = _text(_caption(answer))
+    return (
+        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}' style='width:100%;height:auto'>"
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _best_name(answer: dict[str, Any]) -> str:
+    longest = max(t["steps"] for t in answer["tried"])
+    return str(min((t for t in answer["tried"] if t["steps"] == longest), key=lambda t: t["loss"])["name"])
+
+
+def _caption(answer: dict[str, Any]) -> str:
+    best = _best_name(answer)
+    others = len({t["name"] for t in answer["tried"]} - {best, "AdamW lr=0.001"})
+    return f"Training loss of {best} (blue), AdamW at lr 0.001 (orange) and {others} other settings (grey)."
+
+
+def _list(title: str, lines: list[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<section><h2>{title}</h2><ul>{items}</ul></section>" if items else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "diverged"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value), quote=True)
