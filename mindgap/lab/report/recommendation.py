@@ -19,7 +19,7 @@ _STYLE = """
 pre { background: var(--soft); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: .92rem; }
 svg text { fill: var(--text); font-size: 13px; } svg .grid { stroke: var(--grid); } svg path { fill: none; }
 .other { stroke: var(--grey); stroke-width: 1; opacity: .55; } .baseline { stroke: var(--s1); stroke-width: 2.5; }
-.best { stroke: var(--s0); stroke-width: 3; } 
+.best { stroke: var(--s0); stroke-width: 3; }
 svg .best-name { fill: var(--s0); } svg .baseline-name { fill: var(--s1); }
 section { margin: 22px 0; } li { margin: 4px 0; }
 """
