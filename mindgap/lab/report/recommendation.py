@@ -12,7 +12,7 @@ from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
 
 #: Size of the figure in its own units.
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 300, 62, 12, 14, 44
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 300, 62, 24, 14, 44
 
 _STYLE = """
 .answer { font-size: 1.15rem; margin: 14px 0; }
