@@ -1,4 +1,4 @@
-"""The examples of ``mindgap recommend`` work as written, with a DataLoader, a Lightning module, a Hugging Face model."""
+"""The examples of ``mindgap recommend`` work as written: DataLoader, Lightning module, Hugging Face model."""
 
 from __future__ import annotations
 
