@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -126,9 +126,10 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
             for generator in loader_generators(train):
                 generator.manual_seed(stream_seed(seed, "loader", epoch))
             iterator = iter(train)
+            first = list(islice(iterator, 1))  # a sampler draws its seed at the first batch
             torch.set_rng_state(state)
             seen = 0
-            for batch in iterator:
+            for batch in chain(first, iterator):
                 seen += 1
                 if seen > skip:
                     yield batch

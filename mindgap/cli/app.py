@@ -8,6 +8,7 @@ from mindgap.cli import STATUS
 from mindgap.cli.laboratory import compare, show, tune, watch
 from mindgap.cli.measure import advise, measure
 from mindgap.cli.pages import check, report
+from mindgap.cli.recommend import recommend
 from mindgap.cli.studies import demo, list_studies, run
 from mindgap.cli.tables import methods, optimizers, theory
 
@@ -21,5 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("list")(list_studies)
-for command in (run, demo, show, tune, report, watch, compare, check, measure, advise, optimizers, methods, theory):
+for command in (
+    run, demo, show, tune, report, watch, compare, check, measure, advise, recommend, optimizers, methods, theory,
+):  # fmt: skip
     app.command(command.__name__)(command)

@@ -44,8 +44,8 @@ def measure(
     say(f"the page: {page}; its numbers: {numbers}")
 
 
-def load_target(target: str) -> tuple[Any, ...]:
-    """Call ``module:function`` and check what it returns.
+def load_function(target: str) -> Any:
+    """The function that ``module:function`` names.
 
     The working folder stays importable, because the function and its data loaders may import their neighbours late.
     An error inside the user's code keeps its own traceback.
@@ -66,7 +66,12 @@ def load_target(target: str) -> tuple[Any, ...]:
     function = getattr(loaded, name, None)
     if not callable(function):
         fail("TARGET", f"must name a function of {module}", target)
-    problem = function()
+    return function
+
+
+def load_target(target: str) -> tuple[Any, ...]:
+    """Call ``module:function`` and check what it returns."""
+    problem = load_function(target)()
     from mindgap.base.objective import Objective
 
     if not isinstance(problem, tuple) or len(problem) not in (2, 3) or not isinstance(problem[0], Objective):

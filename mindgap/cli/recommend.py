@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -46,23 +48,16 @@ def recommend(
     say(f"the page: {page.resolve().as_uri()}")
 
 
-class _bar:
+@contextmanager
+def _bar() -> Iterator[Callable[[str, float], object]]:
     """A bar with the time left on the error stream; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda sentence, share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def __enter__(self):  # type: ignore[no-untyped-def]
-        if not sys.stderr.isatty():
-            return lambda sentence, share: None
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bars = Progress(
-            BarColumn(bar_width=20), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"),
-            console=Console(stderr=True),
-        )  # fmt: skip
-        self._bars.start()
-        task = self._bars.add_task("", total=1.0)
-        return lambda sentence, share: self._bars.update(task, completed=share, description=sentence)
-
-    def __exit__(self, *error: object) -> None:
-        if hasattr(self, "_bars"):
-            self._bars.stop()
+    columns = (BarColumn(20), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("", total=1.0)
+        yield lambda sentence, share: bars.update(task, completed=share, description=sentence)

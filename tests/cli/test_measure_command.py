@@ -99,3 +99,18 @@ def test_an_error_in_the_users_code_shows_the_users_traceback(tmp_path: Path, te
     assert done.returncode not in (0, 2)
     assert "Traceback" in done.stderr
     assert 'broken.py", line' in done.stderr
+
+
+def test_recommend_answers_with_a_sentence_code_and_a_page(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def problem(seed):\n"
+        "    loss = lambda m, b: (m(b) - b.sum(1, keepdim=True)).square().mean()\n"
+        "    return (torch.nn.Linear(3, 1), loss), list(torch.randn(40, 8, 3))\n"
+    )
+    command = [sys.executable, "-m", "mindgap", "recommend", "mine:problem", "--minutes", "5", "--steps", "96"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "optimizer = " in done.stdout
+    assert "<svg" in (tmp_path / "recommendation.html").read_text()
+    assert sorted(p.name for p in tmp_path.glob("recommendation*")) == ["recommendation.html", "recommendation.json"]
