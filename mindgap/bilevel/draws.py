@@ -214,12 +214,12 @@ def _cut(taken: Any, cycles: int, need: int, place: int, length: int, each: int,
     return cut(taken)
 
 
-def _width(stream: str, count: Any) -> int:
+def _width(stream: str, count: Count) -> int:
     """How many draws a slot takes."""
     return 1 if count is None or stream == "uniform" else math.prod(count) if isinstance(count, tuple) else count
 
 
-def _shaped(token: Sample, count: Any) -> Sample:
+def _shaped(token: Sample, count: Count) -> Sample:
     """A slot's draws in the shape its plan asks for."""
     if count is None:
         return _squeeze(token)

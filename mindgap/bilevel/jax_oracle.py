@@ -16,7 +16,7 @@ from mindgap.bilevel.estimators import ROWS
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.problem import BilevelProblem, Pack
 from mindgap.bilevel.protocols import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
-from mindgap.bilevel.sample import Batches, Sample, is_full
+from mindgap.bilevel.sample import Batch, Batches, Sample, is_full
 
 try:
     import jax
@@ -196,7 +196,7 @@ class JaxOracle(ProblemOracle):
         gradient = jax.grad(self._loss("lower", token), 0)
         return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
 
-    def operator(self, x: Any, y: Any, token: Sample) -> tuple[Product, Product]:
+    def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv, linearised once."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         _, along = jax.linearize(lambda v: gradients(x, v), y)
@@ -254,7 +254,7 @@ def _arrays(problem: BilevelProblem, level: str) -> Any:
     return jax.tree.map(lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))), data.data)
 
 
-def _merge(arrays: Any) -> Any:
+def _merge(arrays: Batch) -> Any:
     """Batches side by side as one."""
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 

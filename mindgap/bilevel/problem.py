@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail
-from mindgap.bilevel.sample import FULL, Batches, Data, Sample, is_full
+from mindgap.bilevel.sample import FULL, Batch, Batches, Data, Sample, is_full
 
 Loss = Callable[[Any, Any, Any], Tensor]
+#: What a user hands over as x or y.
+Variable = Tensor | Mapping[str, Tensor] | Sequence[Tensor] | nn.Module
 
 
 class Bound:
@@ -66,7 +68,7 @@ class Pack:
         (tensor([1., 1., 1., 1., 0., 0.]), torch.Size([2, 2]))
     """
 
-    def __init__(self, name: str, value: Any) -> None:
+    def __init__(self, name: str, value: Variable) -> None:
         self.name = name
         self.module: nn.Module | None = None
         self.keys: list[str] | None = None
@@ -197,10 +199,10 @@ class BilevelProblem:
         self,
         upper: Loss,
         lower: Loss,
-        x: Any,
-        y: Any,
-        upper_data: Any,
-        lower_data: Any,
+        x: Variable,
+        y: Variable,
+        upper_data: Batch,
+        lower_data: Batch,
         *,
         batch_size: int | tuple[int, int] = 64,
         project_x: Callable[[Any], Any] | None = None,

@@ -68,7 +68,7 @@ def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints
         return ((z ^ (z >> np.uint64(31))) >> np.uint64(33)).astype(np.int64)
 
 
-def _tree(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+def _tree(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
     """Apply a function to each tensor of a batch made of tensors, tuples, lists and dicts."""
     if isinstance(batch, Tensor):
         return function(batch)
@@ -80,7 +80,7 @@ def _tree(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     return batch
 
 
-def _leaves(batch: Any) -> list[Tensor]:
+def _leaves(batch: Batch) -> list[Tensor]:
     found: list[Tensor] = []
     _tree(lambda t: found.append(t) or t, batch)  # type: ignore[func-returns-value]
     return found
@@ -122,7 +122,7 @@ class Batches:
 
     def __init__(
         self,
-        data: Any,
+        data: Batch,
         batch_size: int = 64,
         *,
         order: str = "partition",
@@ -174,7 +174,7 @@ class Batches:
         return 0 if self.order == "partition" else 1
 
     @classmethod
-    def of(cls, data: Any, batch_size: int) -> Batches | Stream:
+    def of(cls, data: Batch, batch_size: int) -> Batches | Stream:
         """What a problem makes of the data it is given: a DataLoader's own settings, or a partition of anything else.
 
         A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does not becomes

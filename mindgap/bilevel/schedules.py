@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mindgap.base.check import fail, non_negative, positive
+
+#: One iteration, or an array of them.
+Times = int | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Power:
         non_negative("exponent", self.exponent)
         positive("shift", self.shift)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Times) -> Any:
         return self.c / (t + self.shift) ** self.exponent
 
 
@@ -52,7 +56,7 @@ class Constant:
     def __post_init__(self) -> None:
         non_negative("c", self.c)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Times) -> Any:
         return self.c
 
 
@@ -69,7 +73,7 @@ class StormWeight:
     c: float
     eta: Callable[[Any], Any]
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Times) -> Any:
         before = np.maximum(np.asarray(t) - 1, 0)
         weight = np.where(np.asarray(t) == 0, 1.0, np.minimum(1.0, self.c * self.eta(before) ** 2))
         return weight if np.ndim(weight) else float(weight)
@@ -90,7 +94,7 @@ class Product:
     def __post_init__(self) -> None:
         positive("c", self.c)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Times) -> Any:
         return self.c * self.schedule(t)
 
 
@@ -113,9 +117,9 @@ class PerStep:
             fail(self.name, f"must return a number at iteration {t} ({error})", self.function)
         return non_negative(f"{self.name}({t})", value)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: Times) -> Any:
         if np.ndim(t) == 0:
-            return self._at(int(t))
+            return self._at(int(np.asarray(t)))
         return np.array([self._at(int(i)) for i in np.ravel(t)]).reshape(np.shape(t))
 
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, Field, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from mindgap.base import check
 from mindgap.base.check import fail
-from mindgap.bilevel.schedules import as_schedule
+from mindgap.bilevel.schedules import Rate, Times, as_schedule
 
 Rule = Callable[[str, Any], Any]
 
@@ -27,7 +27,7 @@ def setting(rule: Rule, default: Any = MISSING, **more: Any) -> Any:
     return field(default=default, metadata={"rule": checked, **more})
 
 
-def _ordinary(name: str, value: Any) -> Any:
+def _ordinary(name: str, value: object) -> object:
     """Refuse finite numbers that arithmetic in float32 turns to infinity."""
     if isinstance(value, (int, float)) and 1e29 < value < math.inf:
         fail(name, "must be below 1e29", value)
@@ -44,9 +44,10 @@ def rate(default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero:
         zero: whether 0 is allowed.
     """
 
-    def rule(name: str, value: Any) -> None:
+    def rule(name: str, value: object) -> None:
         if not (zero and isinstance(value, (int, float)) and value == 0):
-            as_schedule(name, _ordinary(name, value), exponent)(0)
+            _ordinary(name, value)
+            as_schedule(name, cast("Rate", value), exponent)(0)
 
     return setting(rule, default, exponent=exponent, like=like)
 
@@ -66,11 +67,10 @@ def within(low: float, high: float, ends: str, default: Any = MISSING) -> Any:
     return setting(lambda name, value: check.between(name, value, low, high, ends=ends), default)
 
 
-def check_count(name: str, value: Any, *, least: int = 1, most: int = 10**7) -> int:
+def check_count(name: str, value: object, *, least: int = 1, most: int = 10**7) -> int:
     """A whole number between two ends."""
-    if check.whole(name, value, least=least) > most:
-        fail(name, f"must be at most {most}", value)
-    return int(value)
+    number = check.whole(name, value, least=least)
+    return number if number <= most else fail(name, f"must be at most {most}", value)
 
 
 def count(default: Any = MISSING, *, least: int = 1, most: int = 10**7) -> Any:
@@ -83,12 +83,12 @@ def choice(*choices: str) -> Any:
     return setting(lambda name, value: one_of_texts(name, value, choices), choices[0])
 
 
-def one_of_texts(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def one_of_texts(name: str, value: object, choices: tuple[str, ...]) -> str:
     """One of some words; anything that is no text is refused too (an array has no truth value to compare by)."""
     return check.one_of(name, value if isinstance(value, str) else repr(value), choices)
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: object) -> None:
     """True or False, nothing else."""
     if not isinstance(value, bool):
         fail(name, "must be True or False", value)
@@ -106,14 +106,14 @@ def _fields(kind: type[Any]) -> tuple[tuple[Field[Any], ...], tuple[Field[Any], 
     return every, tuple(f for f in every if "exponent" in f.metadata)
 
 
-def check_settings(method: Any) -> None:
+def check_settings(method: object) -> None:
     """Check every field of a method by its own rule."""
     for f in _fields(type(method))[0]:  # type: ignore[arg-type]
         if "rule" in f.metadata:
             f.metadata["rule"](f.name, getattr(method, f.name))
 
 
-def rates_of(method: Any, t: Any) -> dict[str, Any]:
+def rates_of(method: object, t: Times) -> dict[str, Any]:
     """The rates of iteration t (a number, or an array of them), by name."""
     found = {}
     for f in _fields(type(method))[1]:  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from mindgap.bilevel.settings import check_count, count, flag, non_negative, pos
 from mindgap.bilevel.steps import XStep, check_step, descend
 
 
-def _inner(name: str, value: Any) -> None:
+def _inner(name: str, value: object) -> None:
     if isinstance(value, str) and value != "sqrt":
         fail(name, "must be a whole number of at least 1, or 'sqrt'", value)
     elif not isinstance(value, str):
