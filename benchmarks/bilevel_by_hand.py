@@ -54,7 +54,7 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         rate = 1 / jnp.sqrt(t + 1.0)
         return x - STEP_X * rate * (fx - j), y - STEP_Y * rate * g, z - STEP_Y * rate * (h - fy)
 
-    def slip_apart(c, lo, up, k, t):
+    def slip(c, lo, up, k, t):
         x, y, z, m = c
         g = g_y(x, y, lo(0))
         _, h, j = fused(x, y, z, lo(1))
@@ -62,7 +62,7 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         m = BETA * m + (1 - BETA) * (fx - j)
         return x - STEP_X * m / (jnp.sqrt(m @ m) + 1e-10), y - STEP_Y * g, z - STEP_Y * (h - fy), m
 
-    def slip(c, lo, up, k, t):
+    def slip_shared(c, lo, up, k, t):
         x, y, z, m = c
         g, h, j = fused(x, y, z, lo(0))
         fx, fy = f_xy(x, y, up(0))
@@ -239,8 +239,8 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
     # name: (lower batches, upper batches an iteration of the loop, first carry, body, method iterations in one round)
     return {
         "soba": (1, 1, linear, soba, 1),
-        "slip": (1, 1, mean, slip, 1),
-        "slip-apart": (2, 1, mean, slip_apart, 1),
+        "slip-shared": (1, 1, mean, slip_shared, 1),
+        "slip": (2, 1, mean, slip, 1),
         "masoba": (1, 1, mean, masoba, 1),
         "borep": (5, 2, mean, borep, 2),
         "saba": (1, 1, tables, saba, 1),

@@ -65,6 +65,6 @@ def part_ijcnn1(options: Any) -> None:
             field = f"{row['ours'] / (FIELD[name] * rows['soba']['hand'] / 149000):.2f}"
         print(f"| {name} | {row['ours']:,.0f} | {row['hand']:,.0f} | {row['ours'] / row['hand']:.2f} "
               f"| {row['median']:.2f} | {field} | {row['compile']:.1f} |")  # fmt: skip
-    for name in ("slip", "slip-apart"):
+    for name in ("slip", "slip-shared"):
         if name in rows and "soba" in rows:
             print(f"time of {name} / time of SOBA: {rows['soba']['ours'] / rows[name]['ours']:.2f}")

@@ -28,7 +28,7 @@ LEVELS: dict[str, tuple[dict, int, float]] = {
     "sustain": ({"lr_x": 0.5, "lr_y": 0.5, **NEUMANN}, 20000, 2e-2),
     "ttsa": ({"lr_x": 1.0, "lr_y": 0.5, **NEUMANN}, 20000, 2e-2),
     "slip": ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1}, 20000, 2e-2),
-    "slip-apart": ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1, "shared_samples": False}, 20000, 2e-2),
+    "slip-shared": ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1, "samples": "shared"}, 20000, 2e-2),
     "borep": ({"lr_x": 0.003, "lr_y": 0.1, "lr_z": 0.1}, 20000, 2e-2),
     "vrbo": ({"lr_x": 0.1, "lr_y": 0.1, **NEUMANN, "inner": 10, "period": 5}, 600, 2e-2),
     "soba": ({"lr_x": 1.0, "lr_y": 1.0}, 20000, 2e-2),

@@ -19,7 +19,7 @@ import torch
 from bilevel_timing import best
 
 from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle
-from mindgap.bilevel.directions import conjugate_gradients, hypergradient
+from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at, neumann_of
 from mindgap.bilevel.solver import Eager
 
 LOWER, UPPER = Sample(3), Sample(5)
@@ -108,11 +108,19 @@ def compiled_ours(
     at = oracle.from_torch(x), oracle.from_torch(y)
 
     def make(step: float | None) -> Callable[[], Any]:
-        run = jax.jit(lambda arrays, x, y: hypergradient(
-            oracle.with_arrays(arrays), x, y, LOWER, UPPER, products=products, eta=step))  # fmt: skip
+        solve = solver_of(oracle.ops, products, step)
+        run = jax.jit(lambda arrays, x, y: hypergradient_at(
+            oracle.with_arrays(arrays), x, y, LOWER, UPPER, solve))  # fmt: skip
         return lambda: oracle.to_torch(jax.block_until_ready(run(oracle.arrays, *at)))
 
     return {"ours, compiled, Neumann": make(eta), "ours, compiled, CG": make(None)}
+
+
+def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any], Any]:
+    """A Neumann series with a step, or conjugate gradients without one."""
+    if eta is None:
+        return lambda hessian, v: conjugate_gradients(ops, hessian, v, products=products)[0]
+    return lambda hessian, v: neumann_of(hessian, v, products, eta)
 
 
 def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -> None:
@@ -123,7 +131,7 @@ def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -
     at = x.double(), y.double()
     f_x, f_y = exact_oracle.upper(*at, UPPER)
     hessian, mixed = exact_oracle.operator(*at, LOWER)
-    exact = f_x - mixed(conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9))
+    exact = f_x - mixed(conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9)[0])
     eta = 1.0 / largest_eigenvalue(exact_oracle, *at)
     warnings.simplefilter("ignore", FutureWarning)  # TorchOpt warns at every call
     for products in (10, 80):
@@ -135,8 +143,10 @@ def one_table(
 ) -> None:
     oracle = TorchOracle(problem)
     calls: dict[str, Callable[[], Any]] = {
-        "ours, eager, Neumann": lambda: hypergradient(oracle, x, y, LOWER, UPPER, products=products, eta=eta),
-        "ours, eager, CG": lambda: hypergradient(oracle, x, y, LOWER, UPPER, products=products),
+        "ours, eager, Neumann": lambda: hypergradient_at(
+            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, eta)),
+        "ours, eager, CG": lambda: hypergradient_at(
+            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, None)),
         **compiled_ours(problem, losses, x, y, eta, products),
         **betty_peers(problem, x, y, eta, products),
         **torchopt_peers(problem, x, y, eta, products),

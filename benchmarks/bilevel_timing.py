@@ -18,7 +18,7 @@ NEUMANN = {"eta": by_hand.ETA, "terms": by_hand.TERMS}
 SETTINGS: dict[str, dict[str, Any]] = {
     "soba": {"lr_x": X, "lr_y": Y},
     "slip": {"lr_x": X, "lr_y": Y, "lr_z": Y},
-    "slip-apart": {"lr_x": X, "lr_y": Y, "lr_z": Y, "shared_samples": False},
+    "slip-shared": {"lr_x": X, "lr_y": Y, "lr_z": Y, "samples": "shared"},
     "masoba": {"lr_x": X, "lr_y": Y},
     "borep": {"lr_x": X, "lr_y": Y, "lr_z": Y},
     "saba": {"lr_x": X, "lr_y": Y},

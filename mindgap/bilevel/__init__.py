@@ -12,7 +12,14 @@ from mindgap.bilevel.registry import METHODS
 
 if TYPE_CHECKING:
     from mindgap.bilevel.checkpoint import load_state, pack_state, save_state, unpack_state
-    from mindgap.bilevel.exact import exact_hypergradient, hyper_objective, lower_solution
+    from mindgap.bilevel.directions import NegativeCurvature
+    from mindgap.bilevel.exact import (
+        exact_hypergradient,
+        hyper_objective,
+        hypergradient,
+        implicit_solution,
+        lower_solution,
+    )
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
     from mindgap.bilevel.methods.amigo import AmIGO
@@ -39,7 +46,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "checkpoint": "load_state pack_state save_state unpack_state",
-    "exact": "exact_hypergradient hyper_objective lower_solution",
+    "directions": "NegativeCurvature",
+    "exact": "exact_hypergradient hyper_objective hypergradient implicit_solution lower_solution",
     "method": "Method State",
     "oracles": "TorchOracle",
     "problem": "BilevelProblem Bound",

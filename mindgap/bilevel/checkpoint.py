@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from dataclasses import fields, is_dataclass
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, cast
 
 import torch
 
@@ -25,6 +30,40 @@ def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
         data = problem.data(level)
         found[level] = [data.order, data.n, data.batch_size, getattr(data, "seed", 0)]
     return found
+
+
+def method_text(method: Method) -> str:
+    """A method with its settings as text that is the same in every process: functions by their code, not by address.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA
+        >>> method_text(SOBA(lr_x=0.1, lr_y=0.2)) == repr(SOBA(lr_x=0.1, lr_y=0.2))
+        True
+        >>> one, two = (SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.2) for _ in range(2))
+        >>> repr(one) == repr(two), method_text(one) == method_text(two)
+        (False, True)
+    """
+    parts = [f"{f.name}={_value_text(getattr(method, f.name))}" for f in fields(cast("Any", method))]
+    return f"{type(method).__qualname__}({', '.join(parts)})"
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, FunctionType):
+        cells = [_value_text(c.cell_contents) for c in value.__closure__ or ()]
+        inside = repr((_code_text(value.__code__), value.__defaults__, cells))
+        return f"<function {value.__qualname__} {sha256(inside.encode()).hexdigest()[:16]}>"
+    if isinstance(value, partial):
+        arguments = [_value_text(a) for a in (*value.args, *sorted(value.keywords.items()))]
+        return f"<partial {_value_text(value.func)} {arguments}>"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{f.name}={_value_text(getattr(value, f.name))}" for f in fields(value)]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _code_text(code: CodeType) -> str:
+    inner = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
 
 def check_path(name: str, path: str | Path) -> Path:
@@ -53,7 +92,7 @@ def pack_state(state: State) -> dict[str, Any]:
         fail("state", "must be a State", type(state).__name__)
     return {
         "version": _VERSION,
-        "method": repr(state.method),
+        "method": method_text(state.method),
         "problem": repr(_fingerprint(state.oracle)),
         "values": _plain(state.values, state.oracle),
         "t": state.t,
@@ -112,8 +151,8 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         found = content.get("version") if isinstance(content, dict) else type(content).__name__
         fail("checkpoint", f"must have version {_VERSION}", found)
-    if content["method"] != repr(method):
-        fail("checkpoint", f"must belong to {method!r}", content["method"])
+    if content["method"] != method_text(method):
+        fail("checkpoint", f"must belong to {method_text(method)}", content["method"])
     if content["problem"] != repr(_fingerprint(oracle)):
         fail("checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"])
     values = {}

@@ -89,6 +89,12 @@ class CountingOracle(Oracle):
         f_x, f_y = self._count("upper", token, "f_x", "f_y")
         return f_x, f_y
 
+    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
+        return self._count("upper", token, "f_x")[0]
+
+    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
+        return self._count("upper", token, "f_y")[0]
+
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
         self._count("lower", token, "g_y", *("Hz", "Jz") * self.form[2])
         return torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)

@@ -74,9 +74,13 @@ def random_slots(terms: int) -> Slots:
     return {"f": UPPER, "k": ("uniform", terms), "h": ("lower", max(terms - 1, 1)), "j": LOWER}
 
 
+class NegativeCurvature(UserWarning):
+    """Conjugate gradients met a direction p with p'Hp <= 0 and stopped there: H is not positive definite."""
+
+
 def conjugate_gradients(
     ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None
-) -> Array:
+) -> tuple[Array, Array]:
     """H^-1 v by at most ``products`` steps of conjugate gradients from zero.
 
     Args:
@@ -86,59 +90,56 @@ def conjugate_gradients(
         tol: stop when the residual is below ``tol * ||v||`` (this waits for the device at every product); without it
             no step waits for a number.
 
+    Returns:
+        The solution, and whether it stopped at negative curvature (then it is that of the last good step).
+
     Example:
         >>> import torch
         >>> from mindgap.bilevel.ops import TorchOps
         >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2)
-        tensor([0.5000, 0.2500])
+        (tensor([0.5000, 0.2500]), tensor(False))
+        >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([1.0, -0.5]) * v, torch.ones(2), products=9)
+        (tensor([4., 4.]), tensor(True))
     """
     z, r = ops.zeros_like(v), v
     p, rr = r, r @ r
     stop = None if tol is None else tol**2 * float(rr)
+    negative = rr < 0
     for _ in range(products):
-        if stop is not None and float(rr) <= stop:
+        if stop is not None and (float(rr) <= stop or bool(negative)):
             break
         hp = hessian(p)
+        curvature = p @ hp
+        negative = negative | (curvature < 0) | ((curvature <= 0) & (rr > 0))
         # The floor only matters where the residual is zero already: then nothing moves any more.
-        step = rr / ops.maximum(p @ hp, 1e-30)
+        step = ops.where(~negative, rr / ops.maximum(curvature, 1e-30), 0.0)
         z, r = z + step * p, r - step * hp
         rr, before = r @ r, rr
         p = r + (rr / ops.maximum(before, 1e-30)) * p
-    return z
+    return z, negative
 
 
-def hypergradient(
-    oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample, *, products: int, eta: float | None = None
+def hypergradient_at(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    lower: Sample,
+    upper: Sample,
+    solve: Callable[[Product, Array], Array],
 ) -> Array:
-    """``f_x - J z`` with z from a fixed number of Hessian products on one lower sample: no loop waits for a number.
-
-    Args:
-        x, y: the point.
-        lower: sample of H and J.
-        upper: sample of f_x and f_y.
-        products: how many.
-        eta: step of a Neumann series; conjugate gradients if not given.
-
-    Example:
-        >>> import torch
-        >>> from mindgap.bilevel import FULL, BilevelProblem, TorchOracle
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
-        >>> hypergradient(TorchOracle(problem), torch.tensor([3.0]), torch.tensor([3.0]), FULL, FULL, products=1)
-        tensor([4.])
-
-    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2.
-    """
+    """``f_x - J z`` with ``z = solve(v -> Hv, f_y)``, every Hessian product on one lower sample."""
     f_x, f_y = oracle.upper(x, y, upper)
     hessian, mixed = oracle.operator(x, y, lower)
-    if eta is None:
-        return f_x - mixed(conjugate_gradients(oracle.ops, hessian, f_y, products=products))
-    r = total = f_y
+    return f_x - mixed(solve(hessian, f_y))
+
+
+def neumann_of(hessian: Product, v: Array, products: int, eta: float) -> Array:
+    """``eta * sum_{q=0..products} (I - eta H)^q v`` with one Hessian."""
+    r = total = v
     for _ in range(products):
-        r = oracle.ops.move(r, hessian(r), eta)
+        r = r - eta * hessian(r)
         total = total + r
-    return f_x - mixed(eta * total)
+    return eta * total
 
 
 def implicit(oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample) -> Array:
@@ -191,7 +192,7 @@ def penalty(
 
     Source: F2SA (Kwon et al. 2023).
     """
-    f_x, _ = oracle.upper(x, y, upper)
+    f_x = oracle.upper_x(x, y, upper)
     gap = oracle.lower_x(x, y, at_y) - oracle.lower_x(x, w, at_w)
     return f_x + lam * gap
 

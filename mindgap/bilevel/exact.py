@@ -1,19 +1,196 @@
-"""Yardsticks for small problems: y*(x), Phi(x) and grad Phi(x) over all samples, to solver accuracy."""
+"""Hypergradients, and yardsticks for small problems: y*(x), Phi(x) and grad Phi(x) over all samples."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.directions import conjugate_gradients
+from mindgap.bilevel.directions import NegativeCurvature, conjugate_gradients, hypergradient_at, neumann_of
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import FULL
+from mindgap.bilevel.protocols import Product
+from mindgap.bilevel.sample import FULL, Sample
+from mindgap.bilevel.settings import check_count, one_of_texts
+
+#: ``(v -> Hv, v) -> H^-1 v``
+LinearSolver = Callable[[Product, Tensor], Tensor]
+SOLVERS = ("cg", "neumann", "nystrom")
+
+
+def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
+    """x or y as a flat tensor of the problem: a tensor in any of its forms, or an array of another backend."""
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
+    pack = problem.pack_x if name == "x" else problem.pack_y
+    if hasattr(value, "__array__") and not isinstance(value, Tensor):
+        value = torch.as_tensor(np.array(value))  # an array of NumPy or JAX
+    if not isinstance(value, Tensor):
+        fail(name, f"must be a flat tensor or array of {pack.dim} numbers", type(value).__name__)
+    if value.shape != (pack.dim,) or value.dtype != pack.dtype:
+        found = f"{value.dtype} of shape {tuple(value.shape)}"
+        fail(name, f"must be a flat vector of {pack.dim} numbers in {pack.dtype}", found)
+    return value.to(pack.device)
+
+
+def linear_solver(
+    kind: str | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
+) -> LinearSolver:
+    """A solver of H z = v by its name."""
+    if callable(kind):
+        return kind
+    one_of_texts("solver", kind, SOLVERS)
+    if kind == "neumann":
+        step = positive("eta", eta)
+        return lambda hessian, v: neumann_of(hessian, v, products, step)
+    if kind == "nystrom":
+
+        def nystrom(hessian: Product, v: Tensor) -> Tensor:
+            """(C W^-1 C' + damping I)^-1 v by Woodbury, from ``rank`` columns of H that are drawn once."""
+            k = min(rank, v.numel())
+            draw = torch.Generator().manual_seed(0)
+            columns = torch.randperm(v.numel(), generator=draw)[:k].to(v.device)
+            units = torch.zeros(k, v.numel(), dtype=v.dtype, device=v.device)
+            units[torch.arange(k), columns] = 1.0
+            c = torch.stack([hessian(u) for u in units], 1)
+            inside = damping * c[columns] + c.T @ c
+            found: Tensor = (v - c @ torch.linalg.lstsq(inside, (c.T @ v)[:, None]).solution[:, 0]) / damping
+            return found
+
+        return nystrom
+
+    def cg(hessian: Product, v: Tensor) -> Tensor:
+        z, negative = conjugate_gradients(TorchOracle.ops, hessian, v, products=products)
+        if bool(negative):
+            warnings.warn(
+                f"conjugate gradients met negative curvature within {products} products and stopped there: the lower "
+                "level is not strongly convex at this point",
+                NegativeCurvature,
+                stacklevel=4,
+            )
+        return z
+
+    return cg
+
+
+def hypergradient(
+    problem: BilevelProblem,
+    x: Any,
+    y: Any,
+    *,
+    lower: Sample = FULL,
+    upper: Sample = FULL,
+    solver: str | LinearSolver = "cg",
+    products: int = 20,
+    eta: float | None = None,
+    rank: int = 10,
+    damping: float = 1e-2,
+) -> Tensor:
+    """``f_x - J z`` with ``z`` an estimate of H^-1 f_y, at any point (x, y): the gradient of Phi where y = y*(x).
+
+    Args:
+        problem: the two levels.
+        x, y: flat vectors (of torch, NumPy or JAX).
+        lower: sample of H and J; all samples if not given.
+        upper: sample of f_x and f_y; all samples if not given.
+        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); "nystrom" (``rank`` columns of H and ``damping``); or a function
+            ``(v -> Hv, v) -> z``.
+        products: Hessian products of "cg" and "neumann".
+        eta: step of "neumann".
+        rank, damping: of "nystrom".
+
+    Warns:
+        NegativeCurvature: when "cg" meets a direction p with p'Hp <= 0; it stops there.
+
+    Example:
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
+        tensor([4.])
+
+    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2; Nystrom: Hataya,
+    Yamada, AISTATS 2023.
+    """
+    x, y = flat_vector(problem, "x", x), flat_vector(problem, "y", y)
+    check_count("products", products)
+    solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
+                          damping=positive("damping", damping))  # fmt: skip
+    return hypergradient_at(TorchOracle(problem), x, y, lower, upper, solve)
+
+
+def implicit_solution(
+    problem: BilevelProblem,
+    x: Tensor,
+    y: Tensor,
+    *,
+    lower: Sample = FULL,
+    solver: str | LinearSolver = "cg",
+    products: int = 20,
+    eta: float | None = None,
+    rank: int = 10,
+    damping: float = 1e-2,
+) -> Tensor:
+    """y as a function of x that autograd can differentiate: ``loss(x, implicit_solution(problem, x, y)).backward()``.
+
+    The value is ``y`` itself (found by any means: an optimizer of yours, :func:`lower_solution`); the derivative is
+    that of y*(x) by the implicit function theorem, dy*/dx = -H^-1 J', with the inverse by ``solver``.
+
+    Args:
+        problem: the lower level is used; any loss may follow.
+        x: flat vector, with or without ``requires_grad``.
+        y: flat vector near y*(x).
+        lower: sample of H and J; all samples if not given.
+        solver, products, eta, rank, damping: as in :func:`hypergradient`.
+
+    Example:
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> x = torch.tensor([3.0], requires_grad=True)
+        >>> (implicit_solution(problem, x, torch.tensor([3.0])) - 1.0).square().sum().backward()
+        >>> x.grad
+        tensor([4.])
+
+    Source: implicit differentiation of an argmin, as in jaxopt's ``custom_root`` (Blondel et al. 2022).
+    """
+    flat_vector(problem, "x", x)
+    check_count("products", products)
+    solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
+                          damping=positive("damping", damping))  # fmt: skip
+    found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
+        x, flat_vector(problem, "y", y).detach(), problem, lower, solve)
+    return found
+
+
+class _Implicit(torch.autograd.Function):
+    """The identity in y with the derivative of the argmin in x."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver
+    ) -> Tensor:
+        ctx.save_for_backward(x, y)
+        ctx.rest = problem, lower, solve
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        problem, lower, solve = ctx.rest
+        with torch.enable_grad():
+            hessian, mixed = TorchOracle(problem).operator(x.detach(), y, lower)
+            z = solve(hessian, v)
+        return -mixed(z), None, None, None, None
 
 
 def lower_solution(
-    problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None, most: int = 100
+    problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None, most: int = 100
 ) -> Tensor:
     """y*(x) by Newton's method with conjugate gradients and backtracking, over all lower samples.
 
@@ -29,56 +206,44 @@ def lower_solution(
         RuntimeError: when the tolerance is not reached.
 
     Example:
-        >>> import torch
         >>> problem = BilevelProblem(
         ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
         ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
         >>> lower_solution(problem, torch.tensor([3.0]))
         tensor([3.])
     """
-    check_point(problem, x, y)
+    x = flat_vector(problem, "x", x)
+    at = problem.pack_y.start.clone() if y is None else flat_vector(problem, "y", y).detach().clone()
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
-    y = problem.pack_y.start.clone() if y is None else y.detach().clone()
-    gradient = oracle.lower(x, y, FULL)
+    gradient = oracle.lower(x, at, FULL)
     target = tol * max(float(gradient.norm()), 1.0)
     for _ in range(most):
         size = float(gradient.norm())
         if size <= target:
-            return y
-        hessian, _ = oracle.operator(x, y, FULL)
-        step = conjugate_gradients(oracle.ops, hessian, gradient, products=2 * len(y), tol=1e-13)
-        value, slope, length = float(problem.loss("lower", x, y)), float(gradient @ step), 1.0
+            return at
+        hessian, _ = oracle.operator(x, at, FULL)
+        step, _ = conjugate_gradients(oracle.ops, hessian, gradient, products=2 * len(at), tol=1e-13)
+        if not bool(step.any()):  # negative curvature at once: go down the gradient
+            step = gradient
+        value, slope, length = float(problem.loss("lower", x, at)), float(gradient @ step), 1.0
         while length > 1e-10:
-            trial = y - length * step
+            trial = at - length * step
             new = oracle.lower(x, trial, FULL)
             # Near the solution the loss no longer resolves the progress that the gradient still shows.
             if float(problem.loss("lower", x, trial)) <= value - 1e-4 * length * slope or float(new.norm()) < size:
                 break
             length /= 2
-        y, gradient = trial, new
+        at, gradient = trial, new
     if float(gradient.norm()) <= target:
-        return y
+        return at
     raise RuntimeError(
         f"the lower problem was not solved in {most} Newton steps (||g_y|| = {float(gradient.norm()):.3g})"
     )
 
 
-def check_point(problem: BilevelProblem, x: Tensor, y: Tensor | None = None) -> None:
-    """Refuse what is not a problem with flat vectors of its size."""
-    if not isinstance(problem, BilevelProblem):
-        fail("problem", "must be a BilevelProblem", type(problem).__name__)
-    for name, value, pack in (("x", x, problem.pack_x), ("y", y, problem.pack_y)):
-        if value is None and name == "y":
-            continue
-        if not isinstance(value, Tensor):
-            fail(name, f"must be a flat tensor of {pack.dim} numbers", type(value).__name__)
-        if value.shape != (pack.dim,) or value.dtype != pack.dtype:
-            fail(name, f"must be a flat tensor of {pack.dim} numbers in {pack.dtype}", tuple(value.shape))
-
-
-def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None) -> float:
+def hyper_objective(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None) -> float:
     """Phi(x) = f(x, y*(x)) over all samples.
 
     Args:
@@ -87,7 +252,6 @@ def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None,
         tol: as in :func:`lower_solution`.
 
     Example:
-        >>> import torch
         >>> problem = BilevelProblem(
         ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
         ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
@@ -95,21 +259,21 @@ def hyper_objective(problem: BilevelProblem, x: Tensor, y: Tensor | None = None,
         4.0
     """
     y = lower_solution(problem, x, y, tol=tol)
-    return float(problem.loss("upper", x, y))
+    return float(problem.loss("upper", flat_vector(problem, "x", x), y))
 
 
-def exact_hypergradient(
-    problem: BilevelProblem, x: Tensor, y: Tensor | None = None, *, tol: float | None = None
-) -> Tensor:
+def exact_hypergradient(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None) -> Tensor:
     """grad Phi(x) = f_x - J H^-1 f_y at y*(x), over all samples, the inverse by conjugate gradients.
 
     Args:
-        x: flat vector.
+        x: flat vector (of torch, NumPy or JAX, such as ``solution.state.x``).
         y: a guess of y*(x).
         tol: as in :func:`lower_solution`.
 
+    Raises:
+        RuntimeError: when the lower problem is not solved, or its Hessian is not positive definite there.
+
     Example:
-        >>> import torch
         >>> problem = BilevelProblem(
         ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
         ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
@@ -117,7 +281,11 @@ def exact_hypergradient(
         tensor([4.])
     """
     y = lower_solution(problem, x, y, tol=tol)
+    x = flat_vector(problem, "x", x)
     oracle = TorchOracle(problem)
     f_x, f_y = oracle.upper(x, y, FULL)
     hessian, mixed = oracle.operator(x, y, FULL)
-    return f_x - mixed(conjugate_gradients(oracle.ops, hessian, f_y, products=2 * len(y), tol=1e-13))
+    z, negative = conjugate_gradients(oracle.ops, hessian, f_y, products=2 * len(y), tol=1e-13)
+    if bool(negative):
+        raise RuntimeError("the Hessian of the lower level is not positive definite at its solution")
+    return f_x - mixed(z)

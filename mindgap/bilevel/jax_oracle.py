@@ -32,6 +32,7 @@ class JaxOps(Ops):
     eigh: Any = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
     minimum: Any = staticmethod(jnp.minimum)
     maximum: Any = staticmethod(jnp.maximum)
+    where: Any = staticmethod(jnp.where)
     zeros_like: Any = staticmethod(jnp.zeros_like)
 
     def __init__(self, unroll: int = 1) -> None:
@@ -206,6 +207,14 @@ class JaxOracle(ProblemOracle):
         """f_x and f_y."""
         f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
         return f_x, f_y
+
+    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
+        """f_x."""
+        return jax.grad(self._loss("upper", token), 0)(x, y)
+
+    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
+        """f_y."""
+        return jax.grad(self._loss("upper", token), 1)(x, y)
 
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
         """g_y, H and J as matrices."""

@@ -154,6 +154,9 @@ class Method(ABC):
         if not isinstance(problem, BilevelProblem):
             fail("problem", "must be a BilevelProblem", type(problem).__name__)
         name = type(self).__name__
+        if self.second_order and problem.project_y is not None:
+            rule = f"must be None for {name}: where the constraint is active, H^-1 f_y is not the derivative of y*(x)"
+            fail("project_y", f"{rule} (use a method of first derivatives, such as F2SA)", problem.project_y)
         for level in ("upper", "lower"):
             data = problem.data(level)
             if self.fixed_batches and data.order != "partition":

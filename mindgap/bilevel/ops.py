@@ -65,6 +65,11 @@ class TorchOps(Ops):
         return torch.clamp(a, max=b)
 
     @staticmethod
+    def where(condition: Tensor, a: Tensor, b: float) -> Tensor:
+        """``a`` where the condition holds, else the number ``b``."""
+        return torch.where(condition, a, b)
+
+    @staticmethod
     def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
         """Eigenvalues and eigenvectors of a symmetric matrix."""
         values, vectors = torch.linalg.eigh(a)

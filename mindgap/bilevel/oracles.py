@@ -7,6 +7,7 @@ grad Phi = f_x - J z*. One double backward gives g_y, Hz and Jz together.
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,29 @@ def double_backward_kernels() -> Iterator[None]:
 
     with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
         yield
+
+
+@contextlib.contextmanager
+def random_state(device: torch.device, seed: int) -> Iterator[None]:
+    """Torch's, NumPy's and Python's global random numbers from a seed inside, as they were after.
+
+    Example:
+        >>> def draw():
+        ...     with random_state(torch.device("cpu"), 7):
+        ...         return torch.rand(1).item(), np.random.rand(), random.random()
+        >>> draw() == draw()
+        True
+    """
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 class TorchOracle(ProblemOracle):
@@ -132,27 +156,35 @@ class TorchOracle(ProblemOracle):
 
     def lower(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
         """g_y."""
-        pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-
-        def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            ys = pack_y.leaves(y)
-            loss = self.loss("lower", pack_x.view(x), pack_y.assemble(ys), batch, token)
-            return (pack_y.join(sweep((loss,), ys, (times(1.0, loss),))),)
-
-        return self._run("lower", evaluate, token, ("g_y",))[0]
+        return self._first("lower", "y", x, y, token)
 
     def lower_x(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
         """g_x."""
+        return self._first("lower", "x", x, y, token)
+
+    def upper_x(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
+        """f_x."""
+        return self._first("upper", "x", x, y, token)
+
+    def upper_y(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
+        """f_y."""
+        return self._first("upper", "y", x, y, token)
+
+    def _first(self, level: str, of: str, x: Tensor, y: Tensor, token: Sample) -> Tensor:
+        """One first derivative: of a level, in x or y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
+        pack = pack_y if of == "y" else pack_x
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
-            xs = pack_x.leaves(x)
-            loss = self.loss("lower", pack_x.assemble(xs), pack_y.view(y), batch, token)
+            parts = pack.leaves(y if of == "y" else x)
+            at_x = pack_x.view(x) if of == "y" else pack_x.assemble(parts)
+            at_y = pack_y.assemble(parts) if of == "y" else pack_y.view(y)
+            loss = self.loss(level, at_x, at_y, batch, token)
             if not loss.requires_grad:
-                return (torch.zeros_like(x),)
-            return (pack_x.join(sweep((loss,), xs, (times(1.0, loss),))),)
+                return (pack.join([None] * len(parts)),)
+            return (pack.join(sweep((loss,), parts, (times(1.0, loss),))),)
 
-        return self._run("lower", evaluate, token, ("g_x",))[0]
+        return self._run(level, evaluate, token, (("g_" if level == "lower" else "f_") + of,))[0]
 
     def system(self, x: Tensor, y: Tensor, z: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
         """g_y, Hz and Jz from one double backward."""
@@ -315,9 +347,7 @@ class TorchOracle(ProblemOracle):
         function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
             return function(x, y, batch)
-        device = self.problem.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(int(token.seed))
+        with random_state(self.problem.device, int(token.seed)):
             return function(x, y, batch)
 
     def _is_common(self, *tokens: Sample) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail
-from mindgap.bilevel.sample import FULL, Batch, Batches, Data, Sample, is_full
+from mindgap.bilevel.sample import FULL, Batch, Batches, Data, Sample, is_full, row
 
 Loss = Callable[[Any, Any, Any], Tensor]
 #: What a user hands over as x or y.
@@ -26,7 +26,7 @@ class Bound:
     """A module with other parameters put in its place: what a loss gets for a variable that is a module.
 
     Call it as the module; ``parameters()`` and ``[name]`` give the tensors (for a regulariser). The module's buffers
-    are handed over as copies, so that evaluating a loss changes nothing.
+    are handed over as copies, so that evaluating a loss changes nothing (``own_buffers=True`` hands over themselves).
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -34,12 +34,13 @@ class Bound:
         [2.0, 2.0, 2.0]
     """
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], *, own_buffers: bool = False) -> None:
         self._module = module
         self._tensors = dict(tensors)
+        self._own_buffers = own_buffers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        values = {name: b.clone() for name, b in self._module.named_buffers()}
+        values = {} if self._own_buffers else {name: b.clone() for name, b in self._module.named_buffers()}
         values.update(self._tensors)
         return torch.func.functional_call(self._module, values, args, kwargs)
 
@@ -70,6 +71,7 @@ class Pack:
 
     def __init__(self, name: str, value: Variable) -> None:
         self.name = name
+        self.own_buffers = False
         self.module: nn.Module | None = None
         self.keys: list[str] | None = None
         if isinstance(value, nn.Module):
@@ -134,7 +136,7 @@ class Pack:
         if self.kind == "tuple":
             return tuple(parts)
         named = dict(zip(self.keys or [], parts, strict=True))
-        return Bound(self.module, named) if self.module is not None else named
+        return Bound(self.module, named, own_buffers=self.own_buffers) if self.module is not None else named
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
         """One flat vector out of tensors of the variable's shapes; a missing one counts as zeros."""
@@ -266,3 +268,33 @@ class BilevelProblem:
                 parts = [function(self.view_x(x), self.view_y(y), batch) * w for batch, w in data.chunks()]
                 return torch.stack([p.reshape(()) for p in parts]).sum()
             return function(self.view_x(x), self.view_y(y), data.fetch(token)).reshape(())
+
+    def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
+        """Set the running statistics of batch normalisation in the variables' modules, which the losses leave alone.
+
+        The statistics become the mean over at most ``most`` minibatches of the lower level at (x, y), and of the upper
+        level for layers that the lower loss does not call. Modules without such layers are not touched.
+        """
+        packs = (self.pack_x, self.pack_y)
+        modules = [m for pack in packs if pack.module is not None for m in pack.module.modules()]
+        norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+        norms = [m for m in norms if m.training]
+        momenta = [m.momentum for m in norms]
+        for m in norms:
+            m.reset_running_stats()
+            m.momentum = None  # a plain mean over the minibatches
+        try:
+            for pack in packs:
+                pack.own_buffers = True
+            for level in ("lower", "upper"):
+                if all(int(m.num_batches_tracked or 0) for m in norms):
+                    break
+                data = self.data(level)
+                tokens = data.draw(0, level, 0, min(data.batches, most))
+                for i in range(len(tokens.which)):
+                    self.loss(level, x, y, row(tokens, i))
+        finally:
+            for pack in packs:
+                pack.own_buffers = False
+            for m, momentum in zip(norms, momenta, strict=True):
+                m.momentum = momentum

@@ -65,6 +65,10 @@ class Ops(Protocol):
         """The larger of an array and a number."""
 
     @staticmethod
+    def where(condition: Array, a: Array, b: float) -> Array:
+        """``a`` where the condition holds, else the number ``b``."""
+
+    @staticmethod
     def eigh(a: Array) -> tuple[Array, Array]:
         """Eigenvalues and eigenvectors of a symmetric matrix."""
 
@@ -110,6 +114,14 @@ class Oracle(Protocol):
     @abstractmethod
     def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
         """f_x and f_y."""
+
+    @abstractmethod
+    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
+        """f_x alone."""
+
+    @abstractmethod
+    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
+        """f_y alone."""
 
     @abstractmethod
     def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mindgap.base.check import fail, positive, whole
 from mindgap.bilevel.checkpoint import check_path, load_state, save_state
 from mindgap.bilevel.draws import draw_chunk
@@ -48,13 +50,26 @@ class Solution:
 
     @property
     def x(self) -> Any:
-        """The upper variable in the form it was handed over (a module gets its parameters overwritten)."""
-        return self.state.problem.pack_x.write_back(self.state.oracle.to_torch(self.state.x))
+        """The upper variable in the form it was handed over.
+
+        A module gets its parameters overwritten, and the running statistics of its batch normalisation are those of
+        the last point, over at most 200 minibatches.
+        """
+        return self._variable("x")
 
     @property
     def y(self) -> Any:
-        """The lower variable in the form it was handed over (a module gets its parameters overwritten)."""
-        return self.state.problem.pack_y.write_back(self.state.oracle.to_torch(self.state.y))
+        """The lower variable in the form it was handed over; a module as for ``x``."""
+        return self._variable("y")
+
+    def _variable(self, name: str) -> Any:
+        problem, oracle = self.state.problem, self.state.oracle
+        at = {key: oracle.to_torch(self.state.values[key]) for key in ("x", "y")}
+        pack = problem.pack_x if name == "x" else problem.pack_y
+        found = pack.write_back(at[name])
+        if pack.module is not None:
+            problem.refresh_statistics(at["x"], at["y"])
+        return found
 
     def check(self) -> Solution:
         """Itself, or an error when the run went wrong.
@@ -179,7 +194,7 @@ def solve(
     def ended() -> tuple[str, str] | None:
         """How the run ends here, if it does."""
         answers = [listener(state) for listener in listeners] if state.t % every == 0 else []
-        if any(answer is True for answer in answers):
+        if any(map(_is_true, answers)):
             return "stopped", f"a callback asked for it after {state.t} iterations"
         if steps is not None and state.t >= steps:
             return "done", f"{state.t} iterations"
@@ -214,6 +229,14 @@ def solve(
         if progress and time.perf_counter() - told > 1.0:
             told = time.perf_counter()
             print(f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr)
+
+
+def _is_true(answer: object) -> bool:
+    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; any other value goes on."""
+    if isinstance(answer, bool):
+        return answer
+    return str(getattr(answer, "dtype", "")) in ("bool", "torch.bool") and getattr(answer, "size", 0) != 0 and bool(
+        np.all(np.asarray(answer)))  # fmt: skip
 
 
 def _vectors(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,12 +65,15 @@ def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True
 def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
-    cuda = x.device.type == "cuda"
-    before = torch.get_rng_state(), torch.cuda.get_rng_state(x.device) if cuda else None
     batch = problem.data(level).fetch(token)
-    try:
+
+    def evaluate() -> Tensor:
         with torch.enable_grad():
-            loss = oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, token)
+            return oracle.loss(level, problem.view_x(x_), problem.view_y(y_), batch, token)
+
+    before = _random_numbers(x.device)
+    try:
+        loss = evaluate()
     except RuleError:
         raise
     except Exception as error:
@@ -79,13 +84,25 @@ def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample)
         fail(level, "must return a tensor with one element", shape)
     if not bool(torch.isfinite(loss.detach()).all()):
         fail(level, "must be finite at the start", float(loss.detach()))
-    moved = not torch.equal(before[0], torch.get_rng_state())
-    if cuda and before[1] is not None:
-        moved = moved or not torch.equal(before[1], torch.cuda.get_rng_state(x.device))
-        torch.cuda.set_rng_state(before[1], x.device)
-    torch.set_rng_state(before[0])
-    oracle.seeded = oracle.seeded or moved
+    if not oracle.seeded and _random_numbers(x.device) != before:
+        oracle.seeded = True
+        loss = evaluate()  # now from the token's seed
+    with torch.no_grad():
+        again = evaluate()
+    loss_value, again_value = float(loss.detach()), float(again.detach())
+    if abs(loss_value - again_value) > 1e-6 + 1e-3 * abs(again_value):
+        rule = "must give the same value twice on one sample (draw random numbers from torch, np.random or random only)"
+        fail(level, rule, (loss_value, again_value))
     return loss, x_, y_
+
+
+def _random_numbers(device: torch.device) -> list[object]:
+    """Where the global random number generators stand."""
+    of_numpy: Any = np.random.get_state()
+    found: list[object] = [torch.get_rng_state().tolist(), random.getstate(), of_numpy[1].tolist(), of_numpy[2]]
+    if device.type == "cuda":
+        found.append(torch.cuda.get_rng_state(device).tolist())
+    return found
 
 
 def _trial_second(oracle: TorchOracle, x: Tensor, y: Tensor, token: Sample) -> None:

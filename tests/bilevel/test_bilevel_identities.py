@@ -66,10 +66,10 @@ def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), sk
 
 def test_slip_without_momentum_and_norm_is_soba():
     slip = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
-                x_step="plain")  # fmt: skip
+                x_step="plain", samples="shared")  # fmt: skip
     assert_agree(QUADRATIC.problem(16), slip, SOBA(lr_x=0.1, lr_y=0.2), lambda s, n: {"g": s["z"], "f": s["f"], **n})
     apart = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
-                 x_step="plain", shared_samples=False)  # fmt: skip
+                 x_step="plain")  # fmt: skip
     assert_agree(QUADRATIC.problem(16), SOBA(lr_x=0.1, lr_y=0.2), apart,
          lambda s, n: {"y": s["g"], "z": s["g"], "f": s["f"], **n})  # fmt: skip
 
@@ -78,7 +78,7 @@ def test_borep_with_one_step_each_time_is_slip_with_the_y_step_first():
     """From BO-REP's iteration 1 on (its iteration 0 leaves the refined y alone)."""
     settings = {"lr_x": 0.02, "lr_y": 0.1, "lr_z": 0.1, "beta": 0.9, "warm_start": 3}
     borep = BOREP(**settings, period=1, inner=1, refine=0)
-    slip = SLIP(**settings, order="seidel", shared_samples=False)
+    slip = SLIP(**settings, order="seidel")
 
     def translate(s, n):
         return {"y": Sample(s["y"].which[0]), "z": s["z"], "f": s["f"], **n}
@@ -233,7 +233,7 @@ def test_runs_with_dropout_repeat_and_do_not_depend_on_the_global_state():
 def test_slip_with_frozen_x_is_sgd_on_y():
     problem = QUADRATIC.problem(16)
     problem.project_x = lambda x: QUADRATIC.x0
-    slip = SLIP(lr_x=0.5, lr_y=0.1, lr_z=0.1, warm_start=3)
+    slip = SLIP(lr_x=0.5, lr_y=0.1, lr_z=0.1, warm_start=3, samples="shared")
     solution = solve(problem, slip, steps=50, seed=4)
     oracle = TorchOracle(problem)
     y = QUADRATIC.y0.clone()

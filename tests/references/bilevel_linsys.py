@@ -19,8 +19,14 @@ def slip_init(o, x0, y_init, S_warm, *, alpha_init):
     return {"x": x0.copy(), "y": y, "z": np.zeros_like(y), "m": np.zeros_like(x0), "k": 0}
 
 
-def slip(o, s, S, *, alpha, gamma, beta, eta, eps=0.0, normalise=True):
+def slip(o, s, S, *, alpha, gamma, beta, eta, eps=0.0, normalise=True, released=False):
     x, y, z, m = s["x"], s["y"], s["z"], s["m"]
+    if released:  # the loop of the authors' hyper-cleaning code with gradients zeroed
+        y_new = y - alpha * o.g_y(x, y, S["g"])
+        z_new = z - gamma * (o.H(x, y, S["g"]) @ z - o.f_y(x, y_new, S["f"]))
+        m_new = beta * m + (1 - beta) * (o.f_x(x, y_new, S["f"]) - o.J(x, y_new, S["J"]) @ z_new)
+        x_new = x - eta * m_new / (np.linalg.norm(m_new) + eps)
+        return {"x": x_new, "y": y_new, "z": z_new, "m": m_new, "k": s["k"] + 1}
     y_new = y - alpha * o.g_y(x, y, S["g"])
     z_new = z - gamma * (o.H(x, y, S["g'"]) @ z - o.f_y(x, y, S["f"]))
     m_new = beta * m + (1 - beta) * (o.f_x(x, y, S["f"]) - o.J(x, y, S["g'"]) @ z)

@@ -8,7 +8,7 @@ from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import choice, count, flag, positive, rate, setting, within
+from mindgap.bilevel.settings import choice, count, positive, rate, setting, within
 from mindgap.bilevel.steps import XStep, check_step, descend
 
 
@@ -22,8 +22,7 @@ class SLIP(Method):
         y <- y - alpha g_y(x, y; S)                            z <- z - gamma (H(S') z - f_y(S_f))
         m <- beta m + (1 - beta) (f_x(S_f) - J(S') z)          x <- x - eta m / ||m||
 
-    with S' = S, so that one double backward gives g_y, Hz and Jz, and all right sides at the old (x, y, z) (order
-    "jacobi").
+    with S, S' and S_f drawn apart, and all right sides at the old (x, y, z) (order "jacobi").
 
     Args:
         lr_x: length of a step on x. The normalised step never shrinks by itself: x ends in a ball of this radius, so
@@ -34,27 +33,25 @@ class SLIP(Method):
         warm_start: steps on y before the first iteration.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
         x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.steps.TorchStep`.
-        shared_samples: whether S' = S; False draws S' apart, as the analysis has it.
-        order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y, which has then seen S:
-            draw S' apart there.
+        samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double backward gives g_y,
+            Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the value (docs/bilevel.md). "as released"
+            follows the authors' code for hyper-cleaning: g_y and Hz share S at the old y, f_x and f_y are at the new y,
+            and J has a sample of its own, at the new y and with the new z.
+        order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y, which has then seen S.
+            Not with "as released".
 
     Example:
         >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan().period[0].slots
-        {'z': ('lower', None), 'f': ('upper', None)}
-        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, shared_samples=False).plan().period[0].slots
         {'y': ('lower', None), 'z': ('lower', None), 'f': ('upper', None)}
+        >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, samples="shared").plan().period[0].slots
+        {'z': ('lower', None), 'f': ('upper', None)}
 
     Source: Gong, Hao, Liu, ICML 2024 (arXiv 2412.20017), Alg. 1 and 2; T0 = 3, gamma as the linear system's step and a
-    single y step an iteration are stated in the authors' answers. Published settings: hyper-representation lr_y 0.05,
+    single y step per iteration are stated in the authors' answers. Published settings: hyper-representation lr_y 0.05,
     lr_z 0.01, beta 0.9, lr_x 0.1; hyper-cleaning lr_y 0.05, lr_z 0.01, lr_x 0.05.
 
     *Not confirmed from the paper's text*: the time indices of z and m on the right sides, and which of S, S', S_f are
     shared between z and m.
-
-    *Differs from the paper* as we read it, with S' apart from S: here they are one, as in SOBA and MA-SOBA, and as the
-    authors' code has it for y and Hz. All directions stay unbiased given (x, y, z); an iteration is a quarter shorter,
-    and the errors of y and z cancel in part: on the standard quadratic ‖∇Φ‖² ends at half the value
-    (docs/bilevel.md).
 
     *Differs from the authors' code*: that code sums three losses and takes one warm step, lets gradients accumulate
     over inner steps, averages momenta over tasks, and starts z at random; here as in the paper, with z_0 = m_0 = 0.
@@ -67,7 +64,7 @@ class SLIP(Method):
     warm_start: int = count(3, least=0)
     lr_warm: float | None = positive(None)
     x_step: XStep = setting(check_step, "normalised")
-    shared_samples: bool = flag(True)
+    samples: str = choice("apart", "shared", "as released")
     order: str = choice("jacobi", "seidel")
 
     def init(self, oracle: Oracle) -> Values:
@@ -76,8 +73,10 @@ class SLIP(Method):
 
     def plan(self) -> SamplePlan:
         slots: Slots = {"z": LOWER, "f": UPPER}
-        if not self.shared_samples:
+        if self.samples == "apart":
             slots = {"y": LOWER, **slots}
+        elif self.samples == "as released":
+            slots = {**slots, "j": LOWER}
         warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         return SamplePlan((Iteration(slots),), warm=Iteration(warm, "warm", self.warm_start))
 
@@ -89,15 +88,21 @@ class SLIP(Method):
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
-        if self.order == "seidel":
-            d_y = oracle.lower(x, y, s["z" if self.shared_samples else "y"])
-            new = oracle.move_y(y, d_y, s["lr_y"])
-            _, d_z, d_x = oracle.residuals(x, new, z, s["z"], s["f"], gradient=False)
+        own = s["y" if self.samples == "apart" else "z"]
+        if self.samples == "as released":
+            d_y, hz, _ = oracle.system(x, y, z, s["z"])
+            y = oracle.move_y(y, d_y, s["lr_y"])
+            f_x, f_y = oracle.upper(x, y, s["f"])
+            z = ops.move(z, hz - f_y, s["lr_z"])
+            d_x = f_x - oracle.mixed(x, y, z, s["j"])
+        elif self.order == "seidel":
+            y = oracle.move_y(y, oracle.lower(x, y, own), s["lr_y"])
+            _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
+            z = ops.move(z, d_z, s["lr_z"])
         else:
-            d_y, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=self.shared_samples)
-            if not self.shared_samples:
-                d_y = oracle.lower(x, y, s["y"])
-            new = oracle.move_y(y, d_y, s["lr_y"])
+            shared = self.samples == "shared"
+            d_y, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=shared)
+            y = oracle.move_y(y, d_y if shared else oracle.lower(x, y, own), s["lr_y"])
+            z = ops.move(z, d_z, s["lr_z"])
         m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        x = self.move_x(oracle, v, m, s["lr_x"])
-        return {**v, "x": x, "y": new, "z": ops.move(z, d_z, s["lr_z"]), "m": m}
+        return {**v, "x": self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": z, "m": m}

@@ -1,0 +1,262 @@
+"""Hypergradients at any point, through autograd, with four solvers; negative curvature; what a run may not hide."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from cases.bilevel import BY_KEY
+from references.bilevel_small import small_quadratic
+
+from mindgap.base.check import RuleError
+from mindgap.bilevel import (
+    F2SA,
+    METHODS,
+    SOBA,
+    BilevelProblem,
+    Constant,
+    NegativeCurvature,
+    exact_hypergradient,
+    hypergradient,
+    implicit_solution,
+    lower_solution,
+    solve,
+)
+from mindgap.bilevel.directions import conjugate_gradients
+from mindgap.bilevel.ops import TorchOps
+
+QUADRATIC = small_quadratic(seed=2)
+PROBLEM = QUADRATIC.problem(16)
+X = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64)
+Y = QUADRATIC.y_star(X)
+TRUTH = QUADRATIC.hypergradient(X)
+SOLVERS = {
+    "cg": {"products": 12},
+    "neumann": {"products": 600, "eta": 0.7},
+    "nystrom": {"rank": 6, "damping": 1e-9},
+    "own": {},
+}
+
+
+def _settings(name):
+    if name == "own":
+        matrix = torch.linalg.inv(QUADRATIC.lower.A)
+        return {"solver": lambda hessian, v: matrix @ v}
+    return {"solver": name, **SOLVERS[name]}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_hypergradient_is_the_closed_form(name):
+    found = hypergradient(PROBLEM, X, Y, **_settings(name))
+    np.testing.assert_allclose(found, TRUTH, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_backward_through_the_lower_solution_reaches_x(name):
+    """Phi(x) = f(x, y*(x)) by autograd: direct and implicit part together."""
+    x = X.clone().requires_grad_()
+    y = implicit_solution(PROBLEM, x, lower_solution(PROBLEM, X), **_settings(name))
+    up = QUADRATIC.upper
+    loss = 0.5 * y @ up.A @ y + 0.5 * x @ up.B @ x + x @ up.C @ y + up.a @ y + up.b @ x
+    loss.backward()
+    np.testing.assert_allclose(x.grad, TRUTH, rtol=1e-6, atol=1e-7)
+
+
+def test_nystrom_of_low_rank_is_the_woodbury_formula():
+    h = QUADRATIC.lower.A
+    columns = torch.randperm(6, generator=torch.Generator().manual_seed(0))[:3]
+    approximation = h[:, columns] @ torch.linalg.solve(h[columns][:, columns], h[columns])
+    _, f_y = QUADRATIC.problem(16), QUADRATIC.upper.A @ Y + QUADRATIC.upper.C.T @ X + QUADRATIC.upper.a
+    z = torch.linalg.solve(approximation + 0.1 * torch.eye(6, dtype=torch.float64), f_y)
+    f_x = QUADRATIC.upper.B @ X + QUADRATIC.upper.C @ Y + QUADRATIC.upper.b
+    found = hypergradient(PROBLEM, X, Y, solver="nystrom", rank=3, damping=0.1)
+    np.testing.assert_allclose(found, f_x - QUADRATIC.lower.C @ z, rtol=1e-8)
+
+
+def test_a_misspelt_solver_and_a_missing_step_are_refused():
+    with pytest.raises(RuleError, match="solver must be one of 'cg', 'neumann', 'nystrom'"):
+        hypergradient(PROBLEM, X, Y, solver="newton")
+    with pytest.raises(RuleError, match="eta must be a number, got None"):
+        hypergradient(PROBLEM, X, Y, solver="neumann")
+
+
+# Defect 1: negative curvature.
+
+
+def test_conjugate_gradients_stop_at_negative_curvature():
+    """The floor of 1e-30 used to turn it into a step of 1e30, then NaN."""
+    h = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    z, negative = conjugate_gradients(TorchOps(), lambda v: h * v, torch.ones(2, dtype=torch.float64), products=40)
+    assert bool(negative)
+    assert torch.isfinite(z).all()
+    assert float(z.norm()) < 10
+    z, negative = conjugate_gradients(TorchOps(), lambda v: h.abs() * v, torch.ones_like(h), products=40)
+    assert not bool(negative)
+    np.testing.assert_allclose(z, [1.0, 2.0])
+
+
+def test_hypergradient_of_a_network_is_finite_and_says_so():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    data = torch.randn(32, 3), torch.randn(32, 1)
+    problem = BilevelProblem(lambda x, y, b: (y(b[0]) - b[1]).square().mean(),
+                             lambda x, y, b: (x.exp() * (y(b[0]) - b[1]).square()).mean(), torch.zeros(1), net, data,
+                             data, batch_size=8)  # fmt: skip
+    with pytest.warns(NegativeCurvature, match="negative curvature within 40 products"):
+        found = hypergradient(problem, torch.zeros(1), problem.pack_y.start, products=40)
+    assert torch.isfinite(found).all()
+
+
+# Defect 2: constraints on y.
+
+
+def _constrained():
+    """y*(x) = clip(x, -1, 0.5): the constraint is active for x > 0.5, and the best x is 0.5."""
+    data = torch.ones(4, 1, dtype=torch.float64)
+    return BilevelProblem(lambda x, y, b: (y - 2.0).square().sum() + (x - 0.5).square().sum(),
+                          lambda x, y, b: (y - x).square().sum(), torch.ones(1, dtype=torch.float64),
+                          torch.zeros(1, dtype=torch.float64), data, data, batch_size=2,
+                          project_y=lambda y: y.clip(-1.0, 0.5))  # fmt: skip
+
+
+def test_project_y_is_refused_where_it_would_give_the_wrong_point():
+    """SOBA, AmIGO and StocBio went to x = 5 instead of 0.5, without a word."""
+    for key, case in BY_KEY.items():
+        method = case.make()
+        if method.second_order:
+            with pytest.raises(RuleError, match=f"project_y must be None for {type(method).__name__}"):
+                solve(_constrained(), method, steps=1)
+        else:
+            assert key == "f2sa" or not METHODS[key].listed
+    found = solve(_constrained(), F2SA(lr_x=2.0, lr_y=Constant(0.2), lam=20.0, delta=0.0, inner=5), steps=400)
+    assert float(found.x) == pytest.approx(0.5, abs=0.06)
+
+
+# Defect 3: batch normalisation.
+
+
+def test_a_module_with_batch_norm_comes_back_with_its_statistics():
+    torch.manual_seed(0)
+    inputs = 3.0 + 2.0 * torch.randn(256, 4)
+    labels = (inputs[:, 0] > 3.0).float()
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+
+    def loss(x, y, b):
+        return torch.nn.functional.binary_cross_entropy_with_logits(y(b[0]).flatten(), b[1])
+
+    problem = BilevelProblem(lambda x, y, b: loss(x, y, b) + 0.0 * x.sum(),
+                             lambda x, y, b: loss(x, y, b) + 1e-3 * x.exp().sum() * sum(
+                                 p.square().sum() for p in y.parameters()),
+                             torch.zeros(1), net, (inputs, labels), (inputs, labels), batch_size=32)  # fmt: skip
+    solution = solve(problem, SOBA(lr_x=0.01, lr_y=Constant(0.5)), steps=150)
+    found = solution.y.eval()
+    assert found[0].running_mean.mean() == pytest.approx(3.0, abs=0.3)
+    accuracy = float(((found(inputs).flatten() > 0).float() == labels).float().mean())
+    assert accuracy > 0.95
+    assert found[0].momentum == 0.1
+
+
+# Defect 4: checkpoints of schedules that are functions.
+
+SCRIPT = """
+import sys, torch
+sys.path.insert(0, {tests!r})
+from references.bilevel_small import small_quadratic
+from mindgap.bilevel import SOBA, solve
+method = SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.1)
+problem, steps = small_quadratic(seed=4).problem(16), int(sys.argv[2])
+state = solve(problem, method, steps=steps, checkpoint=sys.argv[1], resume=True).state
+print(state.t, float(state.x.norm()))
+"""
+
+
+def test_a_function_schedule_resumes_in_another_process(tmp_path):
+    from pathlib import Path
+
+    file, path = tmp_path / "run.py", str(tmp_path / "state.pt")
+    file.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
+    said = [subprocess.run([sys.executable, str(file), path, steps], capture_output=True, text=True, check=True).stdout
+            for steps in ("5", "9")]  # fmt: skip
+    assert said[0].startswith("5 ")
+    assert said[1].startswith("9 ")
+
+
+def test_another_function_is_another_method(tmp_path):
+    path = tmp_path / "state.pt"
+    solve(PROBLEM, SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.1), steps=3, checkpoint=path)
+    with pytest.raises(RuleError, match="checkpoint must belong to"):
+        solve(PROBLEM, SOBA(lr_x=lambda t: 0.2 / (t + 1), lr_y=0.1), steps=6, checkpoint=path, resume=True)
+
+
+# Defect 5: F2SA's calls.
+
+
+def test_f2sa_counts_what_it_uses():
+    state = solve(PROBLEM, F2SA(lr_x=1.0, lr_y=0.1, inner=10), steps=1).state
+    assert state.calls == {"f_x": 1, "f_y": 10, "g_x": 2, "g_y": 20}
+    assert state.total_calls == 33
+
+
+# Defect 6: states of JAX, early stopping, randomness of NumPy.
+
+
+def test_arrays_of_other_libraries_are_vectors_too():
+    np.testing.assert_allclose(exact_hypergradient(PROBLEM, X.numpy()), TRUTH, rtol=1e-8)
+    np.testing.assert_allclose(hypergradient(PROBLEM, X.numpy(), Y.numpy(), products=12), TRUTH, rtol=1e-8)
+    with pytest.raises(RuleError, match="x must be a flat vector of 3 numbers"):
+        exact_hypergradient(PROBLEM, X[:2])
+
+
+def test_a_state_of_the_compiled_backend_has_a_hypergradient():
+    pytest.importorskip("jax")
+    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.lab.tasks.problems import compiled as losses
+
+    backend = JaxBackend(*losses.quadratic_losses())
+    state = solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.2), steps=5, backend=backend).state
+    assert torch.isfinite(exact_hypergradient(PROBLEM, state.x)).all()
+
+
+@pytest.mark.parametrize("yes", [True, np.True_, np.array(True), torch.tensor(True)], ids=repr)
+def test_any_kind_of_true_stops_a_run(yes):
+    found = solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=9, callbacks=lambda s: yes if s.t == 4 else None)
+    assert found.outcome == "stopped"
+    assert found.state.t == 4
+
+
+@pytest.mark.parametrize("other", [1, 0.5, "yes", np.float64(1.0), np.False_, torch.tensor(1.0)], ids=repr)
+def test_other_answers_go_on(other):
+    assert solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=3, callbacks=lambda s: other).outcome == "done"
+
+
+def _random_problem(draw):
+    data = torch.ones(8, 2, dtype=torch.float64)
+    return BilevelProblem(lambda x, y, b: (y - b[0]).square().sum() + x.square().sum(),
+                          lambda x, y, b: (y - x).square().sum() * (1.0 + 0.5 * draw()), torch.ones(2).double(),
+                          torch.zeros(2).double(), data, data, batch_size=4)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["numpy", "python"])
+def test_random_numbers_of_numpy_and_python_are_replayed(name):
+    """A sample must give the same loss at every point; NumPy's numbers used to be fresh every time."""
+    import random
+
+    draw = np.random.rand if name == "numpy" else random.random
+    problem = _random_problem(draw)
+    method = SOBA(lr_x=0.05, lr_y=0.1)
+    runs = []
+    for seed in (1, 2):
+        np.random.seed(seed)
+        random.seed(seed)
+        runs.append(solve(problem, method, steps=20).state)
+    assert runs[0].oracle.seeded
+    assert torch.equal(runs[0].x, runs[1].x)
+
+
+def test_random_numbers_that_cannot_be_replayed_are_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(RuleError, match="lower must give the same value twice on one sample"):
+        SOBA(lr_x=0.1, lr_y=0.1).start(_random_problem(rng.random))
