@@ -1,0 +1,313 @@
+"""Every optimizer in place of AdamW: six tasks, defaults and the best of five learning rates, three seeds, faults.
+
+    python benchmarks/drop_in.py --tiny --out out                  on the CPU, made-up data, a minute
+    python benchmarks/drop_in.py --out $OUT --minutes 8            one GPU, several processes side by side
+    python benchmarks/drop_in.py --table out --docs docs/optimizers.md
+
+Each run appends one line to a record in ``--out``; a second call makes only the runs that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from drop_in_tasks import TASKS, batch_of, loss_of, prepared
+from torch import nn
+
+from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
+
+Make = Callable[[Any, float, dict[str, Any]], torch.optim.Optimizer]
+#: name -> (default lr, constructor from parameters, lr and further options). The first is what the others must match.
+OPTIMIZERS: dict[str, tuple[float, Make]] = {
+    "torch AdamW": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
+    "torch AdamW, clip_grad_norm_(1)": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
+    "torch AdamW, AutoClip": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
+    "torch AdamW, ZClip": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
+    "torch SGD, momentum 0.9": (0.1, lambda p, lr, o: torch.optim.SGD(p, lr, 0.9)),
+    "AdamW(clip='auto')": (1e-3, lambda p, lr, o: AdamW(p, lr, clip="auto", **o)),
+    "ACClip": (1e-3, lambda p, lr, o: ACClip(p, lr, **o)),
+    "ACClip(form='second_moment')": (1e-3, lambda p, lr, o: ACClip(p, lr, form="second_moment", **o)),
+    "SGD(momentum=0.9, clip='auto')": (0.1, lambda p, lr, o: SGD(p, lr, 0.9, clip="auto", **o)),
+    "GClip(tau='auto', beta=0.9)": (1.0, lambda p, lr, o: GClip(p, lr, "auto", beta=0.9, **o)),
+    "GClip(tau='auto', beta=0.9, scope='tensor')": (
+        1.0,
+        lambda p, lr, o: GClip(p, lr, "auto", beta=0.9, scope="tensor", **o),
+    ),
+    "CClip(tau='auto', beta=0.9)": (1.0, lambda p, lr, o: CClip(p, lr, "auto", beta=0.9, **o)),
+    "NormalizedSGD(beta=0.9)": (0.3, lambda p, lr, o: NormalizedSGD(p, lr, beta=0.9, **o)),
+    "StochasticINGD": (1.0, lambda p, lr, o: StochasticINGD(p, lr=lr, **o)),
+}
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+SEEDS = (0, 1, 2)
+FAULTS = ("scale", "labels", "nan", "spike")
+FAULT_TASKS = ("ResNet20, CIFAR-10", "transformer, Penn Treebank", "MLP, covtype")
+FAULT_METHODS = ("torch AdamW", "torch AdamW, clip_grad_norm_(1)", "torch AdamW, AutoClip", "torch AdamW, ZClip")
+
+
+class Clipper:
+    """What stands before torch's optimizer: nothing, ``clip_grad_norm_(1)``, AutoClip or ZClip."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.norms, self.mean, self.square = name, [], 0.0, 0.0
+
+    def __call__(self, params: list[nn.Parameter]) -> None:
+        if "clip_grad_norm_" in self.name:
+            nn.utils.clip_grad_norm_(params, 1.0)
+        elif "AutoClip" in self.name:  # Seetharaman et al. 2020: the 10th percentile of all norms so far
+            norm = float(nn.utils.get_total_norm([p.grad for p in params]))
+            self.norms.append(norm)
+            nn.utils.clip_grad_norm_(params, float(np.percentile(self.norms, 10)))
+        elif "ZClip" in self.name:  # Kumar et al. 2025: norms beyond 2.5 standard deviations, to z*²/z of them
+            norm = float(nn.utils.get_total_norm([p.grad for p in params]))
+            if len(self.norms) < 25:
+                self.norms.append(norm)
+                self.mean, self.square = float(np.mean(self.norms)), float(np.var(self.norms))
+                return
+            spread = math.sqrt(self.square) + 1e-6
+            z = (norm - self.mean) / spread
+            if z > 2.5:
+                norm = self.mean + 2.5**2 / z * spread
+                nn.utils.clip_grad_norm_(params, norm)
+            self.mean, self.square = (
+                0.97 * self.mean + 0.03 * norm,
+                0.97 * self.square + 0.03 * (norm - self.mean) ** 2,
+            )
+
+
+def train(job: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
+    """One run; returns the mean training loss of the last tenth, the clean loss afterwards, and the losses' course."""
+    tiny, steps, fault = job["tiny"], job["steps"], job["fault"]
+    task = TASKS[job["task"]]
+    torch.manual_seed(job["seed"])
+    data = prepared(task.data, tiny, folder, device)
+    model = task.build(tiny).to(device)
+    params = [p for p in model.parameters() if p.requires_grad]
+    ours = not job["optimizer"].startswith("torch")
+    options = {"nonfinite": "skip"} if fault == "nan" and ours else {}
+    optimizer = OPTIMIZERS[job["optimizer"]][1](params, job["lr"], options)
+    clipper = Clipper(job["optimizer"])
+    warm = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda k: min((k + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, k / steps)))
+    )
+    draw = torch.Generator().manual_seed(1000 + job["seed"])
+    wrong = np.random.default_rng(job["seed"])
+    losses = []
+    for k in range(steps):
+        inputs, targets = batch_of(task, data, draw, tiny=tiny)
+        if fault == "labels":
+            share = min(1.0, 0.05 * (wrong.pareto(1.1) + 1.0))
+            hit = torch.rand(len(targets), generator=draw).to(device) < share
+            drawn = torch.randint(0, task.classes, (len(targets),), generator=draw).to(device)
+            targets = torch.where(hit, drawn, targets)
+        optimizer.zero_grad()
+        loss = loss_of(task, model, inputs, targets)
+        losses.append(loss.detach())
+        if fault == "scale" and k % 200 == 100:
+            loss = loss * 1e3
+        elif fault == "spike" and k == int(0.4 * steps):
+            loss = loss * 1e4
+        elif fault == "nan" and k == steps // 2:
+            loss = loss * float("nan")
+        loss.backward()
+        clipper(params)
+        optimizer.step()
+        schedule.step()
+    getattr(optimizer, "eval", lambda: None)()
+    with torch.no_grad():
+        clean = [loss_of(task, model, *batch_of(task, data, draw, held_out=True, tiny=tiny)) for _ in range(8)]
+    course = torch.stack(losses).double().cpu()
+    tail = course[-max(1, steps // 10) :]
+    return {**job, "train": float(tail.mean()), "clean": float(torch.stack(clean).mean()), "first": float(course[0])}
+
+
+def key_of(row: dict[str, Any]) -> str:
+    return json.dumps([row[name] for name in ("task", "optimizer", "lr", "seed", "fault", "steps", "tiny")])
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    rows = {}
+    for file in sorted(folder.glob("drop_in*.jsonl")):
+        for line in file.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut off in mid-line
+                continue
+            rows[key_of(row)] = row
+    return rows
+
+
+def score(row: dict[str, Any]) -> float:
+    return row["train"] if math.isfinite(row["train"]) else math.inf
+
+
+def plan(rows: dict[str, dict[str, Any]], steps: int, tiny: bool) -> list[dict[str, Any]]:
+    """The runs that are missing, the most important first: defaults, search, best learning rate, faults."""
+    base = {"steps": steps, "tiny": tiny, "fault": ""}
+    jobs: list[dict[str, Any]] = []
+    later: list[dict[str, Any]] = []
+    for task in TASKS:
+        for name, (lr, _) in OPTIMIZERS.items():
+            jobs += [{**base, "task": task, "optimizer": name, "lr": lr, "seed": seed} for seed in SEEDS]
+            search = [{**base, "task": task, "optimizer": name, "lr": lr * f, "seed": 0} for f in FACTORS]
+            later += [job for job in search if job not in jobs]
+            done = [rows[key_of(job)] for job in search if key_of(job) in rows]
+            if len(done) == len(FACTORS):
+                best = min(done, key=score)["lr"]
+                later += [{**base, "task": task, "optimizer": name, "lr": best, "seed": seed} for seed in SEEDS[1:]]
+    faults = [
+        {**base, "task": task, "optimizer": name, "lr": lr, "seed": seed, "fault": fault}
+        for fault in FAULTS
+        for task in (FAULT_TASKS if fault != "spike" else FAULT_TASKS[:1])
+        for name, (lr, _) in OPTIMIZERS.items()
+        if not name.startswith("torch") or name in FAULT_METHODS
+        for seed in SEEDS
+    ]
+    missing: dict[str, dict[str, Any]] = {}
+    for job in (*jobs, *later, *faults):
+        if key_of(job) not in rows:
+            missing.setdefault(key_of(job), job)
+    return list(missing.values())
+
+
+def work(out: Path, device: str, number: int, count: int, until: float, steps: int, tiny: bool) -> None:
+    """Make every ``count``-th missing run until the time is up."""
+    torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    mine = out / f"drop_in.{number}.jsonl"
+    for _ in range(3):  # the second round knows the best learning rates of the first
+        for job in plan(read(out), steps, tiny)[number::count]:
+            if time.time() > until:
+                return
+            row = train(job, device, out)
+            with mine.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def table(folder: Path) -> str:
+    """The records as Markdown: training loss relative to torch's AdamW at its default, mean over seeds."""
+    rows = list(read(folder).values())
+    lines = ["| optimizer | lr | " + " | ".join(TASKS) + " |", "|---|---|" + "---|" * len(TASKS)]
+
+    def cell(task: str, name: str, pick: Callable[[dict[str, Any]], bool], of: str, fault: str = "") -> float:
+        values = [
+            r[of] for r in rows if r["task"] == task and r["optimizer"] == name and r["fault"] == fault and pick(r)
+        ]
+        return mean(values) if values and all(map(math.isfinite, values)) else math.inf if values else math.nan
+
+    def best(task: str, name: str) -> float:
+        found = [r for r in rows if r["task"] == task and r["optimizer"] == name and not r["fault"] and r["seed"] == 0]
+        return min(found, key=score)["lr"] if found else math.nan
+
+    def words(value: float, reference: float) -> str:
+        if math.isnan(value):
+            return ""
+        return "diverges" if math.isinf(value) else f"{value:.3f} ({100 * (value / reference - 1):+.1f} %)"
+
+    def at(lr: float) -> str:
+        return "" if math.isnan(lr) else f" at {lr:g}"
+
+    base = {task: cell(task, "torch AdamW", lambda r: r["lr"] == 1e-3, "train") for task in TASKS}
+    for name, (lr, _) in OPTIMIZERS.items():
+        cells = [words(cell(t, name, lambda r, lr=lr: r["lr"] == lr, "train"), base[t]) for t in TASKS]
+        lines.append(f"| `{name}` | {lr:g} | " + " | ".join(cells) + " |")
+        tuned = {t: best(t, name) for t in TASKS}
+        cells = [
+            words(cell(t, name, lambda r, b=tuned[t]: r["lr"] == b, "train"), base[t]) + at(tuned[t]) for t in TASKS
+        ]
+        lines.append("| | best of five | " + " | ".join(cells) + " |")
+    for fault in FAULTS:
+        lines += ["", f"Fault: {FAULT_WORDS[fault]} (clean loss on data kept back, relative to AdamW with "
+                  "`clip_grad_norm_(1)`; wins over it in the three seeds):", ""]  # fmt: skip
+        lines += ["| optimizer | " + " | ".join(FAULT_TASKS) + " |", "|---|" + "---|" * len(FAULT_TASKS)]
+        for name in OPTIMIZERS:
+            cells = []
+            for task in FAULT_TASKS:
+                reference = cell(task, FAULT_METHODS[1], lambda r: True, "clean", fault)
+                value = cell(task, name, lambda r: True, "clean", fault)
+                pairs = [
+                    (a["clean"], b["clean"])
+                    for a in rows for b in rows
+                    if a["fault"] == b["fault"] == fault and a["task"] == b["task"] == task and a["seed"] == b["seed"]
+                    and a["optimizer"] == name and b["optimizer"] == FAULT_METHODS[1]
+                ]  # fmt: skip
+                wins = sum(a < b or (math.isfinite(a) and not math.isfinite(b)) for a, b in pairs)
+                text = words(value, reference) if math.isfinite(reference) else f"{value:.3f}"
+                cells.append(f"{text}, {wins} of {len(pairs)}" if pairs else "")
+            if any(cells):
+                lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+FAULT_WORDS = {
+    "scale": "one batch in 200 has a loss 1,000 times too large",
+    "labels": "a heavy-tailed share of each batch (5 % times a Pareto variable of index 1.1) has random labels",
+    "nan": 'one batch gives NaN (ours with `nonfinite="skip"`)',
+    "spike": "one gradient is multiplied by 10,000",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out")))
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--processes", type=int, default=None)
+    parser.add_argument("--resume", type=Path, help="a folder with records of an earlier call")
+    parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
+    parser.add_argument("--docs", type=Path, help="with --table: write it between the marks in this page")
+    parser.add_argument("--work", nargs=2, metavar=("NUMBER", "UNTIL"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.table:
+        text = table(args.table)
+        print(text)
+        if args.docs:
+            page = args.docs.read_text()
+            begin, end = "<!-- drop_in: begin -->", "<!-- drop_in: end -->"
+            head, rest = page.split(begin)
+            args.docs.write_text(f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+        return
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    steps = args.steps or (20 if args.tiny else 400)
+    count = args.processes or (12 if device == "cuda" else 1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.work:
+        work(args.out, device, int(args.work[0]), count, float(args.work[1]), steps, args.tiny)
+        return
+    if args.resume:
+        old = read(args.resume)
+        (args.out / "drop_in.earlier.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old.values()))
+    begun = time.time()
+    until = begun + 60.0 * args.minutes
+    for task in TASKS.values():
+        prepared(task.data, args.tiny, args.out, "cpu")
+    print(f"data ready after {time.time() - begun:.0f} s", flush=True)
+    command = [sys.executable, __file__, "--out", str(args.out), "--steps", str(steps), "--processes", str(count)]
+    command += ["--tiny"] if args.tiny else []
+    workers = [subprocess.Popen([*command, "--work", str(i), str(until)]) for i in range(count)]
+    failed = [worker.wait() for worker in workers]
+    for file in args.out.glob("*.pt"):
+        file.unlink()
+    left = len(plan(read(args.out), steps, args.tiny))
+    print(table(args.out))
+    print(f"\n{platform.machine()}, {torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, torch "
+          f"{torch.__version__}; {len(read(args.out))} runs in {time.time() - begun:.0f} s, {left} left, "
+          f"{sum(map(bool, failed))} processes failed")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
