@@ -194,6 +194,9 @@ class RuleOptimizer(Optimizer, ABC):
         group = self.param_groups[-1]
         try:
             self._check_group(group)
+            for name, value in group.items():
+                if isinstance(value, int) and abs(value) > 2**53 and name not in ("seed", "inner"):
+                    group[name] = float(value)  # torch takes no larger whole numbers
             for p in group["params"]:
                 if not (p.is_floating_point() or p.is_complex()):
                     fail("params", "must be floating or complex tensors", p.dtype)
@@ -495,7 +498,7 @@ def check_clip(clip: Any) -> Any:
     if clip is not None and not (isinstance(clip, str) and clip == "auto"):
         if isinstance(clip, str):
             fail("clip", "must be None, 'auto' or a positive number", clip)
-        positive("clip", clip, finite=False)
+        return float(positive("clip", clip, finite=False))
     return clip
 
 

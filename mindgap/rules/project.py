@@ -36,7 +36,7 @@ class Ball:
         positive("radius", self.radius)
 
     def __call__(self, parameters: Sequence[Tensor]) -> None:
-        factor = clip_coefficient(robust_norm(parameters, wide=True), self.radius)
+        factor = clip_coefficient(robust_norm(parameters, wide=True), float(self.radius))
         for (block,) in blocks([local(p) for p in parameters]):
             torch._foreach_mul_(block, factor.to(block[0].device, block[0].dtype))
 
@@ -61,5 +61,5 @@ class Box:
 
     def __call__(self, parameters: Sequence[Tensor]) -> None:
         for (block,) in blocks([local(p) for p in parameters]):
-            torch._foreach_clamp_min_(block, self.low)
-            torch._foreach_clamp_max_(block, self.high)
+            torch._foreach_clamp_min_(block, float(self.low))
+            torch._foreach_clamp_max_(block, float(self.high))

@@ -144,10 +144,12 @@ class INGD(RuleOptimizer):
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        check_lr("delta", group["lr"])
+        positive("epsilon", group["epsilon"])
+        positive("lipschitz", group["lipschitz"])
         for key, name in (("lr", "delta"), ("epsilon", "epsilon"), ("lipschitz", "lipschitz"), ("maximize",) * 2):
             if group[key] != self.param_groups[0][key]:
                 fail(name, f"must be {self.param_groups[0][key]!r} in all groups (one search, one vector)", group[key])
-        check_lr("delta", group["lr"])
 
     def result(self) -> SearchResult:
         """How the last search ended."""
