@@ -17,6 +17,7 @@ import json
 import math
 import statistics
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def full_run(task: str, candidate: Any, seed: int, steps: int) -> float:
     return progress.scores[steps]
 
 
+@cache
 def scale_of(task: str) -> Any:
     """The start's measurements, as the recommendation takes them."""
     from recommend_tasks import TASKS
