@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from mindgap.cli import STATUS
@@ -14,13 +16,32 @@ from mindgap.cli.tables import methods, optimizers, theory
 
 app = typer.Typer(
     name="mindgap",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Find out why a PyTorch training run spikes, diverges or stalls; run the studies behind it.",
     epilog="Exit status: " + "; ".join(f"{number} {words}" for number, words in STATUS.items()) + ".",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mindgap import __version__
+
+        print(f"mindgap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("list")(list_studies)
 for command in (
     run, demo, show, tune, report, watch, compare, check, measure, advise, recommend, optimizers, methods, theory,

@@ -10,36 +10,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mindgap.base.check import positive, whole
-from mindgap.cli.live import _span
+from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
-from mindgap.cli.show import progress, say, table
-from mindgap.cli.studies import Names, Records, ScaleName, wanted_studies
+from mindgap.cli.show import progress, say, span, table
+from mindgap.cli.studies import Names, Records, ScaleName, complete, matching, wanted_studies
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
+from mindgap.lab.studies.times import reference_times
 from mindgap.record.schema import RecordError
 from mindgap.record.store import TUNING_FILE, read_run
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
 
-StudyName = Annotated[str, typer.Argument(help="Name of a study ('mindgap list' shows them).", metavar="STUDY")]
+StudyName = Annotated[
+    str,
+    typer.Argument(help="A study or its claim ('mindgap list' shows them).", metavar="STUDY", autocompletion=complete),
+]
 
 
 def show(
     name: StudyName, runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")
 ) -> None:
-    """Print everything a study is: claim, pass rule and its history, scales, methods, settings, figures, cost."""
+    """Print everything a study is.
+
+    Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has cost.
+    """
     from mindgap.lab.studies.tune import chosen
 
-    study = find(name)
+    study, *others = [find(found) for found in matching(name)]
+    if others:
+        say(f"{name} has further studies: {', '.join(other.name for other in others)}")
     facts = [
-        ("study", study.name),
         ("claim", study.claim),
         ("title", study.title),
         ("the paper states", study.statement),
         ("source", str(study.source)),
-        ("scales", ", ".join(f"{s} ({study.scales[s].seeds} seeds a method)" for s in SCALES if s in study.scales)),
+        ("scales", ", ".join(f"{s} ({study.scales[s].seeds} seeds per method)" for s in SCALES if s in study.scales)),
         ("figures", "; ".join(f.title for f in study.figures)),
         ("pass rule", study.rule),
     ]
@@ -54,7 +61,7 @@ def show(
         for scale in study.scales
         if (tuned := chosen(runs, study, scale))
     ]
-    table(("", study.name), facts)
+    table(("study", study.name), facts)
     taken = {scale: times(runs / study.name / scale) for scale in study.scales}
     table(
         ("scale", "settings", "cost of all its runs"),
@@ -63,7 +70,7 @@ def show(
     rows = []
     for method, everywhere in study.methods.items():
         spans = [
-            f"{_span(statistics.median(found))} ({scale}, median of {len(found)})"
+            f"{span(statistics.median(found))} ({scale}, median of {len(found)})"
             for scale in study.scales
             if (found := taken[scale].get(method))
         ]
@@ -71,7 +78,7 @@ def show(
             f"{scale}: {_settings(own)}" for scale, s in study.scales.items() if (own := s.methods.get(method))
         ]
         told = "; ".join(part for part in parts if part)
-        rows.append((method, told or "none", "; ".join(spans) or "unknown (no earlier run)"))
+        rows.append((method, told or "none", "; ".join(spans)))
     table(("method", "its own settings", "cost of a run"), rows)
 
 
@@ -107,12 +114,13 @@ def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     seeds = study.scales[scale].seeds
     number = f"{seeds * len(study.methods)} runs ({len(study.methods)} methods, {seeds} seeds)"
     if not known:
-        return f"unknown for {number}: no earlier run"
+        reference = reference_times().get(study.name) if scale == "quick" else None
+        return f"about {span(reference)} for {number}, as measured elsewhere" if reference else f"unknown for {number}"
     guess = statistics.median(known.values())
     total = seeds * sum(known.get(method, guess) for method in study.methods)
     never = len(study.methods) - len(known)
     words = f"; {never} never ran, taken to be like the others" if never else ""
-    return f"about {_span(total)} with --jobs 1 for {number}{words}"
+    return f"about {span(total)} with --jobs 1 for {number}{words}"
 
 
 #: What an interrupted search says.
@@ -130,7 +138,10 @@ def tune(
     jobs: Annotated[int, typer.Option(help="Methods searched at the same time.")] = 1,
     out: Records = Path("runs"),
 ) -> None:
-    """Search each method's settings with equal budgets, on validation data; 'mindgap run' uses what is chosen."""
+    """Search each method's settings with equal budgets.
+
+    The search uses validation data only; 'mindgap run' uses what it chose.
+    """
     from mindgap.cli.interrupt import last_words
     from mindgap.lab.studies.tune import tune as search
 
@@ -163,7 +174,10 @@ def watch(
     every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
     rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0,
 ) -> None:
-    """Draw the page again whenever records have changed; an open page reloads itself."""
+    """Draw the page again whenever records change.
+
+    An open page reloads itself.
+    """
     from mindgap.cli.interrupt import last_words
     from mindgap.lab.report import write_page
 
@@ -202,12 +216,18 @@ def _state(runs: Path) -> list[tuple[str, int, int]]:
 def compare(
     a: Annotated[Path, typer.Argument(help="Folder of records.", metavar="A")],
     b: Annotated[Path, typer.Argument(help="Another folder of records.", metavar="B")],
-    level: Annotated[float, typer.Option(help="How often equal laws may be called different, per curve.")] = 0.001,
+    level: Annotated[float, typer.Option(help="False-alarm rate per curve.")] = 0.001,
 ) -> None:
-    """Compare two sets of records: verdicts that changed, curves that differ beyond seed noise (exit status 1)."""
+    """Compare two sets of records.
+
+    Shows verdicts that changed and curves that differ beyond seed noise (exit status 1).
+    """
     from mindgap.lab.report.compare import compare as compare_folders
 
     found = compare_folders(a, b, level=level)
+    if not found.verdicts:
+        only = f"A has {', '.join(found.only_a)}; B has {', '.join(found.only_b)}"
+        fail("B", f"must share a study with A, or there is nothing to compare ({only})", str(b))
     table(
         ("study", "scale", "verdict in A", "verdict in B", ""),
         [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts],
@@ -229,7 +249,11 @@ def compare(
     ]
     table(("study", "scale", "method", "quantity", "", "at", "mean in A", "mean in B", "standard errors"), rows)
     same = sum(1 for d in found.curves if d.outcome == "same")
-    say(f"{same} of {len(found.curves)} curves are the same to rounding")
+    say(
+        f"{same} of {len(found.curves)} curves are the same to rounding"
+        if found.curves
+        else "no curve is in both folders"
+    )
     for side, names in (("A", found.only_a), ("B", found.only_b)):
         for name in names:
             print(f"only in {side}\t{name}")

@@ -1,4 +1,4 @@
-"""Look on while runs go on: a table of running jobs on a terminal, TensorBoard files, both read from the records.
+"""Look on while runs go on: a bar and the running jobs on a terminal, TensorBoard files, both read from the records.
 
 Workers know nothing of this: whatever the backend, the records are what is looked at.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import fail
+from mindgap.cli.show import span
+from mindgap.lab.studies.times import reference_times
 from mindgap.record.follow import Follower
 from mindgap.record.schema import Header, Row
 from mindgap.record.store import run_file, slug
@@ -41,7 +43,7 @@ class RunProgress:
     ended: bool = False
 
     def speed(self, now: float) -> float:
-        """Rows a second since this program began to look."""
+        """Rows per second since this program began to look."""
         return (self.rows - self.before) / max(now - self.begun, 1e-9)
 
     def left(self, now: float, expected: int | None) -> float | None:
@@ -57,6 +59,7 @@ class Watcher:
         self.jobs: dict[Path, RunProgress] = {}
         self.expected: dict[str, int] = {}
         self.planned = self.missing = 0
+        self._reference = 0.0
         self._sees = sees
         self._follower = Follower()
         self._files: dict[Path, tuple[Header, str]] = {}
@@ -68,6 +71,8 @@ class Watcher:
             for header in item.headers:
                 if header.key in unfinished:
                     self._files[run_file(item.folder(out), header)] = (header, column)
+            if item.scale == "quick" and item.headers:
+                self._reference += reference_times().get(item.study.name, 0.0) * len(unfinished) / len(item.headers)
         self._begun = self._looked = time.monotonic()
         self._first = True
 
@@ -96,57 +101,43 @@ class Watcher:
         self._first = False
         self._looked = now
 
-    def table(self) -> Any:
-        """The running jobs as a rich table."""
-        from rich.table import Table
-        from rich.text import Text
+    def left(self, now: float) -> float | None:
+        """Seconds until all runs are recorded: from those that ended, before that from the shipped reference times."""
+        ended = sum(job.ended for job in self.jobs.values())
+        if ended:
+            return (now - self._begun) / ended * (self.missing - ended)
+        left = self._reference - (now - self._begun)
+        return left if left > 0 else None  # a machine slower than that of the reference: nothing is known
 
+    def lines(self, width: int = 80) -> list[str]:
+        """A bar with the time left, and one line per running job; none is wider than ``width``."""
         now = time.monotonic()
         running = [job for job in self.jobs.values() if not job.ended]
-        ended = len(self.jobs) - len(running)
-        done = self.planned - self.missing + ended
-        took = now - self._begun
-        rest = f", about {_span(took / ended * (self.missing - ended))} left" if ended and self.missing > ended else ""
-        title = f"{done} of {self.planned} runs recorded{rest}"
-        drawn = Table(
-            "study", "method", "seed", "rows", "last value", "rows/s", "left", title=title, title_justify="left"
-        )
+        done = self.planned - self.missing + len(self.jobs) - len(running)
+        full = round(20 * done / max(self.planned, 1))
+        left = self.left(now)
+        rest = f", about {span(left)} left" if left is not None and done < self.planned else ""
+        shown = [f"[{'#' * full}{'.' * (20 - full)}] {done} of {self.planned} runs recorded{rest}"]
         for job in running[:SHOWN]:
             value = job.last.get(job.column)
-            left = job.left(now, self.expected.get(job.header.study))
-            cells = (
-                job.header.study,
-                job.header.method,
-                str(job.header.seed),
-                str(job.rows),
-                f"{job.column} {value:.4g}" if isinstance(value, (int, float)) else "–",
-                f"{job.speed(now):.3g}",
-                _span(left) if left is not None else "–",
-            )
-            drawn.add_row(*(Text(cell) for cell in cells))
-        if len(running) > SHOWN:
-            drawn.add_row(f"and {len(running) - SHOWN} more")
-        return drawn
+            soon = job.left(now, self.expected.get(job.header.study))
+            parts = [f"{job.rows} rows", f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else ""]
+            parts.append(f"{span(soon)} left" if soon is not None else "")
+            head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
+            line = f"{head}: {', '.join(part for part in parts if part)}"
+            shown.append(line if len(line) <= width else head)
+        return shown + ([f"  and {len(running) - SHOWN} more"] if len(running) > SHOWN else [])
 
+    def table(self) -> Any:
+        """The lines for a terminal that rewrites them in place."""
+        from rich.text import Text
 
-def _span(seconds: float) -> str:
-    """A time as people say it.
-
-    Example:
-        >>> _span(42.3), _span(125), _span(7300)
-        ('42 s', '2 min 5 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return Text("\n".join(self.lines()), overflow="fold")
 
 
 @contextmanager
 def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | None = None) -> Iterator[Watcher]:
-    """Look on while the body runs: a live table where the error stream is a terminal, TensorBoard files where asked."""
+    """Look on while the body runs: live lines where the error stream is a terminal, TensorBoard files where asked."""
     boards = Boards(tensorboard) if tensorboard is not None else None
     watcher = Watcher(plans, out, [boards.see] if boards else [])
     terminal = sys.stderr.isatty() and watcher.missing > 0
@@ -183,7 +174,7 @@ def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | Non
 
 
 class Boards:
-    """Event files for TensorBoard, one folder a run: every number of every row."""
+    """Event files for TensorBoard, one folder per run: every number of every row."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -24,7 +24,10 @@ def measure(
     limit: Annotated[int, typer.Option(help="Minibatches used for the noise.")] = 512,
     seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
 ) -> None:
-    """Measure noise, tails, smoothness, curvature and stationarity once, and write the page."""
+    """Measure a training problem once and write a page.
+
+    Noise, tails, smoothness, curvature and stationarity, at the model's present weights.
+    """
     from mindgap.lab.report.survey import write_survey_page
 
     if out.suffix == ".json":
@@ -41,7 +44,7 @@ def measure(
     numbers = found.write(out.with_suffix(".json"))
     page = write_survey_page(numbers, out)
     table(("quantity", "in words"), [(f.quantity, f.sentence) for f in found.findings])
-    say(f"the page: {page}; its numbers: {numbers}")
+    say(f"Open {page.resolve().as_uri()}\nNext: mindgap advise {numbers}")
 
 
 def load_function(target: str) -> Any:

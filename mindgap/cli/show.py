@@ -1,13 +1,15 @@
-"""How the program prints: rich tables and bars on a terminal, tab-separated lines and silence elsewhere."""
+"""How the program prints: tables and bars on a terminal, tab-separated lines and silence elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
-VERDICT_STYLE = {"holds": "green", "does not hold": "red", "inconclusive": "yellow"}
+VERDICT_STYLE = {"holds": "green", "does not hold": "red", "inconclusive": "yellow", "error": "red"}
 
 
 class Advance(Protocol):
@@ -16,20 +18,125 @@ class Advance(Protocol):
     def __call__(self, text: str = "") -> None: ...
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table: for people on a terminal, one tab-separated line a row (no header) elsewhere."""
+#: Columns of text that the last column of a table keeps; with less room the rows become blocks of lines.
+LEAST = 28
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: int | None = None) -> None:
+    """Print rows: for people on a terminal, one tab-separated line per row (no header) elsewhere.
+
+    A terminal shows aligned columns where they fit. Where they do not, each row becomes a block: its first cell as a
+    heading, one paragraph per further cell. Nothing is cut except in the column named by ``shorten``.
+
+    Args:
+        columns: the header.
+        rows: what to print.
+        shorten: number of the column that may lose its end, so that each row stays one line.
+    """
+    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(" ".join(str(cell).split()) for cell in row))
+        for row in cells:
+            print("\t".join(row))
         return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    drawn = Table(*columns, title=title or None, title_justify="left", show_lines=False)
+    console = Console(highlight=False)
+    for line, style in layout(columns, cells, console.width, shorten=shorten):
+        console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def layout(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, shorten: int | None = None
+) -> Iterator[tuple[str, str]]:
+    """The lines of a table and their styles.
+
+    Example:
+        >>> [line for line, _ in layout(("name", "text"), [("a", "b c")], 40)]
+        ['name  text', 'a     b c']
+        >>> [line for line, _ in layout(("name", "text"), [("a", "b " * 12)], 20)]
+        ['a', '  text: b b b b b b', '    b b b b b b', '']
+    """
+    wide = [max(cell_len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+    if shorten is not None:
+        others = sum(w + 2 for i, w in enumerate(wide) if i != shorten)
+        wide[shorten] = max(8, min(wide[shorten], width - others))
+    room = width - sum(wide[:-1]) - 2 * (len(wide) - 1)
+    if room >= min(LEAST, wide[-1]):
+        yield _row(columns, wide[:-1], [columns[-1]], 0), "bold"
+        for row in rows:
+            cells = [_short(cell, wide[i]) if i == shorten else cell for i, cell in enumerate(row)]
+            style = next((VERDICT_STYLE[cell] for cell in cells if cell in VERDICT_STYLE), "")
+            last = _wrapped(cells[-1], room)
+            for number in range(len(last)):
+                yield _row(cells, wide[:-1], last, number), style
+        return
     for row in rows:
-        drawn.add_row(*(Text(str(cell), style=VERDICT_STYLE.get(str(cell), "")) for cell in row))
-    Console().print(drawn)
+        style = next((VERDICT_STYLE[cell] for cell in row if cell in VERDICT_STYLE), "")
+        yield row[0], f"bold {style}".strip()
+        for name, cell in zip(columns[1:], row[1:]):
+            if cell:
+                for line in _wrapped(f"{name}: {cell}" if name else cell, width - 2, indent="  "):
+                    yield f"  {line}", ""
+        yield "", ""
+
+
+def _row(cells: Sequence[str], wide: Sequence[int], last: Sequence[str], number: int) -> str:
+    """One line of a row: all cells on its first line, the rest of the last column below."""
+    shown = cells if number == 0 else [""] * len(cells)
+    parts = [cell + " " * (w - cell_len(cell)) for cell, w in zip(shown, wide)]
+    return "  ".join([*parts, last[number]]).rstrip()
+
+
+def _short(cell: str, width: int) -> str:
+    return cell if cell_len(cell) <= width else f"{cell[: width - 1].rstrip()}…"
+
+
+def _wrapped(cell: str, width: int, indent: str = "") -> list[str]:
+    """Lines that end between words: a name or a piece of code is never cut, even where it is too long."""
+    whole = textwrap.wrap(cell, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return whole or [""]
+
+
+def cell_len(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    from rich.cells import cell_len as columns_of
+
+    return columns_of(text)
+
+
+def point_to(page: Path, *, then: str = "") -> None:
+    """Say where a page lies, as a link that a terminal opens, and the next command."""
+    print(page)
+    say(f"Open {page.resolve().as_uri()}" + (f"\nNext: {then}" if then else ""))
+
+
+def span(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> span(42.3), span(125), span(7300)
+        ('42 s', '2 min 5 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def about(seconds: float | None) -> str:
+    """A rough time, in few letters.
+
+    Example:
+        >>> about(42.3), about(130), about(9000), about(None)
+        ('42 s', '2 min', '2.5 h', '')
+    """
+    if seconds is None:
+        return ""
+    unit, size = next((u, n) for u, n in (("h", 3600), ("min", 60), ("s", 1)) if seconds >= n or n == 1)
+    number = seconds / size
+    return f"{number:.0f} {unit}" if unit != "h" else f"{number:.1f} {unit}"
 
 
 def say(text: str) -> None:

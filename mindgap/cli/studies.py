@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mindgap.base.check import fail, non_negative, one_of
-from mindgap.cli.show import say, table
+from mindgap.cli.show import about, say, table
 from mindgap.lab.studies.catalogue import broken, catalogue, find
 from mindgap.lab.studies.spec import SCALES
+from mindgap.lab.studies.times import reference_times
+from mindgap.record.claims import claim_order
 from mindgap.record.schema import End, Header, Verdict
+from mindgap.record.store import VERDICT_FILE, read_json
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.run import StudyPlan
@@ -34,15 +39,74 @@ DEMO = (
 )
 
 
-def list_studies() -> None:
-    """List every study: its name, claim, scales and what the paper states."""
-    rows = [(s.name, s.claim, ", ".join(s.scales), s.statement) for s in catalogue().values()]
-    table(("study", "claim", "scales", "the paper states"), rows)
+def list_studies(
+    long: Annotated[bool, typer.Option("--long", help="Also the scales and what the paper states.")] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of records whose verdicts are shown.")] = Path("runs"),
+) -> None:
+    """List the studies, one line each.
+
+    A line has the name, the verdict (if RUNS has one), about how long all runs take at scale quick, and the title.
+    """
+    studies = in_order(catalogue().values())
+    if long:
+        rows = [(s.name, s.claim, s.title, ", ".join(s.scales), s.statement, str(s.source)) for s in studies]
+        table(("study", "claim", "title", "scales", "the paper states", "source"), rows)
+    known = {s.name: _verdict(runs, s) for s in studies}
+    lines = [(s.name, known[s.name], about(reference_times().get(s.name)), s.title) for s in studies]
+    if not long:
+        table(("study", "verdict", "time", "title"), lines, shorten=3)
     for module, error in broken().items():
         print(f"{module} cannot be loaded: {error}", file=sys.stderr)
+    say("Next: mindgap show NAME, mindgap run NAME (a claim such as H7 will do)")
 
 
-Names = Annotated[list[str], typer.Argument(help="Studies to run ('all' for every one), and key=value overrides.")]
+def in_order(studies: Iterable[Study]) -> list[Study]:
+    """By group of claims, then B3 before B10: the order of the page."""
+    return sorted(studies, key=lambda s: claim_order(s.claim, s.name))
+
+
+def _verdict(runs: Path, study: Study) -> str:
+    """The verdict at the largest scale that has one."""
+    for scale in reversed(list(study.scales)):
+        path = runs / study.name / scale / VERDICT_FILE
+        if path.exists():
+            return str(read_json(path).get("verdict", ""))
+    return ""
+
+
+def matching(name: str) -> list[str]:
+    """The studies that a word names: a study, a claim (all its studies), or the beginning of one study's name.
+
+    Example:
+        >>> matching("H7"), matching("s5-clip"), len(matching("h8"))
+        (['h7-infinite-variance'], ['s5-clipping-is-normalising'], 5)
+    """
+    names = [s.name for s in in_order(catalogue().values())]
+    if name in names:
+        return [name]
+    claimed = [n for n in names if n.partition("-")[0] == name.lower()]
+    begun = [n for n in names if n.startswith(name.lower())]
+    if not claimed and len(begun) > 1:
+        fail("study", f"must name one study, and {len(begun)} begin so: {', '.join(begun)}", name)
+    if not claimed and not begun:
+        near = get_close_matches(name.lower(), names, 1, 0.4)
+        meant = f" (did you mean '{near[0]}'?)" if near else ""
+        fail("study", f"must be a study or a claim that 'mindgap list' shows{meant}", name)
+    return claimed or begun
+
+
+def complete(incomplete: str) -> list[str]:
+    """Names for the shell's completion."""
+    return [name for name in catalogue() if name.startswith(incomplete.lower())]
+
+
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
+        autocompletion=complete,
+    ),
+]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
 Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
 
@@ -65,7 +129,10 @@ def run(
     limit: Annotated[float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")] = 21600.0,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
 ) -> None:
-    """Run studies and pronounce their verdicts. Running again does only what is missing."""
+    """Run studies and print their verdicts.
+
+    Running again does only what is missing.
+    """
     from mindgap.lab.studies.run import plan
     from mindgap.lab.studies.sweep import Sweep
     from mindgap.lab.studies.tune import chosen
@@ -80,6 +147,7 @@ def run(
             say(f"{study.name}: settings chosen by 'mindgap tune' are used (--untuned leaves them out)")
         plans.append(plan(study, scale, seeds=seeds, overrides=overrides, tuned=tuned))
     _carry_out(plans, out, sweep, force=force, every=checkpoint, tensorboard=tensorboard)
+    say(f"Records: {out.resolve().as_uri()}\nNext: mindgap report {out} -o page.html")
 
 
 def wanted_studies(names: list[str], scale: str) -> tuple[list[Study], dict[str, str]]:
@@ -90,22 +158,43 @@ def wanted_studies(names: list[str], scale: str) -> tuple[list[Study], dict[str,
         fail("NAMES", "must name at least one study ('mindgap list' shows them)", names)
     overrides = _overrides([name for name in names if "=" in name])
     if wanted == ["all"]:
-        return [study for study in catalogue().values() if scale in study.scales], overrides
-    return [find(name) for name in wanted], overrides
+        return [study for study in in_order(catalogue().values()) if scale in study.scales], overrides
+    return [find(name) for word in wanted for name in matching(word)], overrides
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
     jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
 ) -> None:
-    """Run the first studies at scale quick, show their verdicts and draw their page."""
+    """Run ten studies, survey a network, draw both pages."""
     from mindgap.lab.report import write_page
     from mindgap.lab.studies.run import plan
     from mindgap.lab.studies.sweep import Sweep
 
-    _carry_out([plan(find(name), "quick") for name in DEMO], out / "runs", Sweep(jobs))
+    plans = [plan(study, "quick") for study in in_order(find(name) for name in DEMO)]
+    _carry_out(plans, out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
-    print(f"\nThe page with all figures: {page}\nOpen it in a browser; it works offline.")
+    print("\nWhat a user's own problem is like: a small network on digits, trained by SGD with lr=1.0")
+    survey = _survey_digits(out / "survey.html")
+    print(f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: {survey.resolve().as_uri()}")
+    print("Both pages work offline. Next: mindgap measure module:function on your own model.")
+
+
+def _survey_digits(out: Path) -> Path:
+    """Measure a small network on digits, print what fails and what to do, write the page."""
+    import torch
+
+    from mindgap.cli.measure import advise
+    from mindgap.lab.report.survey import write_survey_page
+    from mindgap.lab.tasks.problems import digits_network
+    from mindgap.measure import survey
+
+    problem, generator = digits_network(), torch.Generator().manual_seed(0)
+    batches = [problem.draw(generator, 8) for _ in range(200)]
+    optimizer = torch.optim.SGD(problem.objective.parameters, lr=1.0)
+    numbers = survey(problem.objective, batches, optimizer=optimizer).write(out.with_suffix(".json"))
+    advise(numbers)
+    return write_survey_page(numbers, out)
 
 
 def _overrides(items: list[str]) -> dict[str, str]:
@@ -159,5 +248,6 @@ def _carry_out(
 
 def print_verdicts(verdicts: list[tuple[str, str, Verdict]]) -> None:
     """The verdict table on the terminal."""
-    rows = [(claim, name, verdict.verdict, verdict.measured) for claim, name, verdict in verdicts]
+    ordered = sorted(verdicts, key=lambda v: claim_order(v[0], v[1]))
+    rows = [(claim, name, verdict.verdict, verdict.measured) for claim, name, verdict in ordered]
     table(("claim", "study", "verdict", "measured"), rows)

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from mindgap.cli.show import table
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from mindgap.cli.show import say, table
+
+Long = Annotated[bool, typer.Option("--long", help="Every column.")]
 
 
-def optimizers() -> None:
-    """The optimizers, with their place in the papers."""
+def _print(columns: Sequence[str], rows: Sequence[Sequence[object]], short: Sequence[int], long: bool) -> None:
+    """All columns into a pipe or with ``--long``; on a terminal those that fit."""
+    if long or not sys.stdout.isatty():
+        table(columns, rows)
+        return
+    table([columns[i] for i in short], [[row[i] for i in short] for row in rows])
+    say("--long prints every column")
+
+
+def optimizers(long: Long = False) -> None:
+    """List the optimizers with their place in the papers."""
     from mindgap.optim.table import OPTIMIZERS
 
-    table(
-        ("optimizer", "place", "what it does", "update"),
-        [(o.class_name, o.source, o.statement, o.update) for o in OPTIMIZERS.values()],
-    )
+    rows = [(o.class_name, o.source, o.statement, o.update) for o in OPTIMIZERS.values()]
+    _print(("optimizer", "place", "what it does", "update"), rows, (0, 2), long)
 
 
-def methods() -> None:
-    """The sixteen bilevel methods (Table 1 of the SLIP paper)."""
+def methods(long: Long = False) -> None:
+    """List the sixteen bilevel methods (Table 1 of the SLIP paper)."""
     from mindgap.bilevel.registry import METHODS
 
     rows = [
@@ -24,12 +39,12 @@ def methods() -> None:
         for m in METHODS.values()
     ]
     columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
-    table(columns, rows)
+    _print(columns, rows, (0, 1, 5, 9), long)
 
 
-def theory() -> None:
-    """The papers' theorems: what each states, what was checked and how it came out."""
+def theory(long: Long = False) -> None:
+    """List the papers' theorems and how their checks came out."""
     from mindgap.lab.theory.theorem import THEOREMS
 
     rows = [(t.place, t.statement, t.formula, t.checked_by, t.outcome) for t in THEOREMS]
-    table(("place", "statement", "formula", "checked by", "outcome"), rows)
+    _print(("place", "statement", "formula", "checked by", "outcome"), rows, (0, 1, 4), long)

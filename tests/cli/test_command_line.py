@@ -71,7 +71,7 @@ def test_check_exits_with_1_when_a_verdict_fails(tmp_path: Path) -> None:
 
 
 BAD = [
-    (["run", "e5-cicle"], "study must be one of .*did you mean 'e5-cycle'"),
+    (["run", "e5-cicle"], "study must be a study or a claim .*did you mean 'e5-cycle'"),
     (["run", "e5-cycle", "--scale", "huge"], "scale must be one of 'quick', 'cpu', 'gpu', 'paper', got 'huge'"),
     (["run", "e5-cycle", "--seeds", "0"], "seeds must be a whole number of at least 1, got 0"),
     (["run", "e5-cycle", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0"),
