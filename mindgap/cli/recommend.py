@@ -23,7 +23,9 @@ def recommend(
     seed: Annotated[int, typer.Option(help="Names starts and orders of batches.")] = 0,
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("recommendation.html"),
 ) -> None:
-    """Measure a training problem, race optimizers on it, and say which one to use.
+    """Race optimizers on a training problem and name the best.
+
+    It measures the problem first, and prints code to paste.
 
     Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command continues.
     """
@@ -45,7 +47,7 @@ def recommend(
         print(f"\n{answer.code}")
     for line in (*answer.found, *answer.notes):
         print(f"- {line}")
-    say(f"the page: {page.resolve().as_uri()}")
+    say(f"Open {page.resolve().as_uri()}")
 
 
 @contextmanager

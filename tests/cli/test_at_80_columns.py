@@ -40,7 +40,6 @@ def assert_fits(text: str) -> None:
 
 def names_of(command: str) -> list[str]:
     from mindgap.bilevel.registry import METHODS
-
     from mindgap.lab.studies.catalogue import catalogue
     from mindgap.lab.theory.theorem import THEOREMS
     from mindgap.optim.table import OPTIMIZERS
