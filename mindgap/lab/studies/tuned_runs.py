@@ -100,7 +100,7 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
         return CClip(parameters, lr=lr, tau=level, beta=0.9, clip="momentum")
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr)
-    paper = {"eps": 1e-5, "weight_decay": 1e-5, "bias_correction": False, "clip": None}
+    paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 1e-5, "bias_correction": False, "clip": None}
     return ACClip(parameters, lr, form="first_moment" if name == "acclip, normalized" else "algorithm", **paper)
 
 

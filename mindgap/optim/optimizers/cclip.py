@@ -138,7 +138,8 @@ class CClip(CoordinateOptimizer):
                         updates = list(torch._foreach_mul(m, 1.0))
                     if self._track:
                         length = robust_norm(updates, wide=True) * batch.lr
-                        count(lambda c=clipped, s=source: [a != b for a, b in zip(c, s)], length)
+                        changed = [a != b for a, b in zip(clipped, source)]
+                        count(lambda: changed, length)
                     descend_(p, updates, lr, batch.shrink)
 
     @staticmethod

@@ -63,7 +63,7 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[to
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr)
     form = "first_moment" if settings["optimizer"] == "normalized" else "algorithm"
-    paper = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
+    paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
     return ACClip(parameters, lr=lr, form=form, **paper)
 
 
