@@ -139,7 +139,7 @@ class CClip(CoordinateOptimizer):
                     if self._track:
                         length = robust_norm(updates, wide=True) * batch.lr
                         changed = [a != b for a, b in zip(clipped, source)]
-                        count(lambda: changed, length)
+                        count(changed.copy, length)
                     descend_(p, updates, lr, batch.shrink)
 
     @staticmethod
