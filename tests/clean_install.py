@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 INSTALLED = ("torch", "numpy", "pytest")
-ROOMS = ("optim", "bilevel", "record")
+ROOMS = ("optim", "measure", "bilevel", "record")
 #: Rooms of the wheel that need an extra; the problems of ``lab.tasks`` that the bilevel tests use need none.
 LABORATORY = ("mindgap.lab.theory", "mindgap.lab.studies", "mindgap.lab.report", "mindgap.cli")
 
@@ -110,8 +110,8 @@ required = {re.match("[a-z]+", r)[0] for r in importlib.metadata.requires("mindg
 assert required == {"torch", "numpy"}, required
 for name in ("scipy", "sklearn", "typer", "rich", "joblib", "numba", "jax"):
     assert importlib.util.find_spec(name) is None, name
-import mindgap.optim, mindgap.bilevel
-for room in (mindgap.optim, mindgap.bilevel):
+import mindgap.optim, mindgap.measure, mindgap.bilevel, mindgap.advise
+for room in (mindgap.optim, mindgap.measure, mindgap.bilevel):
     for name in dir(room):
         getattr(room, name)
 done = subprocess.run([sys.executable, "-m", "mindgap", "list"], capture_output=True, text=True)

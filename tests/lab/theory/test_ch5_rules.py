@@ -318,7 +318,7 @@ def _many_runs(rule, L, sigma, start, steps, runs, seed=0):
 
 
 @pytest.mark.parametrize(("L", "sigma", "share", "Delta", "delta"), [
-    (1.0, 0.1, 0.98, 0.12, 1.0), (1.0, 0.0, 0.98, 0.3, 1.0), (20.0, 6.0, 0.98, 0.5, 0.2), (0.01, 0.0, 0.8, 1e-3, 1.0),
+    (1.0, 0.1, 0.98, 0.12, 1.0), (1.0, 0.0, 0.98, 0.13, 1.0), (20.0, 6.0, 0.98, 0.5, 0.2), (0.01, 0.0, 0.95, 1e-3, 1.0),
 ])
 def test_mean_direction_of_theorem_5_5_1(L, sigma, share, Delta, delta):
     c = StochasticTarget(L, sigma, Delta, delta, share * L)

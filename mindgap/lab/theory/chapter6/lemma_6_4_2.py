@@ -10,6 +10,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from mindgap.base.check import whole
 
@@ -39,7 +40,7 @@ class _Orbit(ABC):
         return -1 + (r + 0.2) / (self.n + 1)
 
     @abstractmethod
-    def value(self, theta: float) -> float:
+    def value(self, theta: Any) -> Any:
         """f(θ)."""
 
     @abstractmethod
@@ -86,7 +87,7 @@ class Sawtooth(_Orbit):
     of order 1/n². It states that the values in a period are distinct; two are equal when 5 divides n+1.
     """
 
-    def value(self, theta: float) -> float:
+    def value(self, theta: Any) -> Any:
         return (-theta if theta <= 0 else self.n * theta) / (self.n + 1)
 
     def gradient(self, theta: float) -> float:
@@ -125,7 +126,7 @@ class SteepSawtooth(_Orbit):
             length += min(max(u - (0.8 + whole_intervals - self._half), 0.0), 2 * self._half)
         return length
 
-    def value(self, theta: float) -> float:
+    def value(self, theta: Any) -> Any:
         h = 1 / (self.n + 1)
         if theta > 0:
             return self.n * h * theta
