@@ -9,19 +9,20 @@ from mindgap.base.lazy import lazy_names
 if TYPE_CHECKING:
     from mindgap.advise.candidates import MuonWithAdamW as MuonWithAdamW
     from mindgap.advise.diagnosis import ASSUMPTIONS as ASSUMPTIONS
-    from mindgap.advise.diagnosis import Finding as Finding
-    from mindgap.advise.diagnosis import Interval as Interval
-    from mindgap.advise.diagnosis import Readings as Readings
+    from mindgap.advise.diagnosis import Estimate as Estimate
+    from mindgap.advise.diagnosis import Judgement as Judgement
+    from mindgap.advise.diagnosis import Measurements as Measurements
     from mindgap.advise.diagnosis import diagnose as diagnose
     from mindgap.advise.prescription import Advice as Advice
     from mindgap.advise.prescription import prescribe as prescribe
+    from mindgap.advise.prescription import summary as summary
     from mindgap.advise.recommend import Recommendation as Recommendation
     from mindgap.advise.recommend import recommend as recommend
 
 #: Public name -> module below this package that defines it. Diagnosis and prescription need no torch.
 _WHERE = {
-    **dict.fromkeys(("ASSUMPTIONS", "Finding", "Interval", "Readings", "diagnose"), "diagnosis"),
-    **dict.fromkeys(("Advice", "prescribe"), "prescription"),
+    **dict.fromkeys(("ASSUMPTIONS", "Estimate", "Judgement", "Measurements", "diagnose"), "diagnosis"),
+    **dict.fromkeys(("Advice", "prescribe", "summary"), "prescription"),
     **dict.fromkeys(("Recommendation", "recommend"), "recommend"),
     "MuonWithAdamW": "candidates",
 }

@@ -1,13 +1,14 @@
-"""Which of the textbook's assumptions fails, from numbers that were measured.
+"""Which of the textbook's assumptions fails, from a survey or from single numbers.
 
-Torch-free: a diagnosis can be made from a saved file of readings on any machine.
+Needs no torch: a saved survey can be judged on any machine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.base.check import fail, non_negative, positive
+from mindgap.base.check import fail, non_negative, number, positive
+from mindgap.record.survey import Survey
 
 #: The assumptions that are looked at, with what the textbook takes for granted.
 ASSUMPTIONS = {
@@ -20,11 +21,11 @@ ASSUMPTIONS = {
 
 
 @dataclass(frozen=True)
-class Interval:
-    """An estimate with its confidence interval.
+class Estimate:
+    """A number with its confidence interval.
 
     Example:
-        >>> Interval(1.4, 1.2, 1.6).below(2.0), Interval(1.9, 1.7, 2.1).below(2.0)
+        >>> Estimate(1.4, 1.2, 1.6).below(2.0), Estimate(1.9, 1.7, 2.1).below(2.0)
         (True, None)
     """
 
@@ -33,11 +34,14 @@ class Interval:
     high: float
 
     def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):
+            number(name, getattr(self, name))
         if not self.low <= self.value <= self.high:
             fail("interval", "must satisfy low <= value <= high", (self.low, self.value, self.high))
 
     def below(self, level: float) -> bool | None:
         """True or False where the whole interval agrees, None where it cannot tell."""
+        number("level", level)
         if self.high < level:
             return True
         return False if self.low >= level else None
@@ -47,8 +51,8 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What was measured; everything may be missing.
+class Measurements:
+    """Numbers to judge; everything may be missing.
 
     Args:
         tail_index: tail index of the gradient noise norms (2 and above: finite variance).
@@ -61,8 +65,8 @@ class Readings:
         skipped: share of steps with gradients that were not finite.
     """
 
-    tail_index: Interval | None = None
-    smoothness_slope: Interval | None = None
+    tail_index: Estimate | None = None
+    smoothness_slope: Estimate | None = None
     sharpness: float | None = None
     threshold: float | None = None
     loss_drift: float | None = None
@@ -70,58 +74,73 @@ class Readings:
     gradient_norm_start: float | None = None
     skipped: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("tail_index", "smoothness_slope"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Estimate):
+                fail(name, "must be an Estimate or None", value)
+        for name in ("sharpness", "loss_drift"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name))
+        for name in ("threshold", "gradient_norm_start"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        for name in ("gradient_norm", "skipped"):
+            if getattr(self, name) is not None:
+                non_negative(name, getattr(self, name))
+
 
 @dataclass(frozen=True)
-class Finding:
-    """One assumption: whether it fails (None: cannot tell), and the numbers behind that."""
+class Judgement:
+    """One assumption: whether it fails (None: cannot tell), and the evidence."""
 
     assumption: str
     fails: bool | None
     evidence: str
 
+    @property
+    def verdict(self) -> str:
+        """``"fails"``, ``"holds"`` or ``"cannot tell"``."""
+        return {True: "fails", False: "holds", None: "cannot tell"}[self.fails]
+
     def __str__(self) -> str:
-        word = {True: "fails", False: "holds", None: "cannot tell"}[self.fails]
-        return f"{self.assumption}: {word} ({self.evidence})"
+        return f"{self.assumption}: {self.verdict} ({self.evidence})"
 
 
-def diagnose(readings: Readings) -> list[Finding]:
-    """Judge every assumption that the readings speak about.
+def diagnose(given: Survey | Measurements) -> list[Judgement]:
+    """Judge every assumption that a survey, or single numbers, speak about.
+
+    A survey carries its own verdicts, and its refusals stay refusals.
 
     Example:
-        >>> for finding in diagnose(Readings(tail_index=Interval(1.4, 1.2, 1.6), sharpness=50.0, threshold=20.0)):
-        ...     print(finding)
-        finite variance: fails (tail index of the noise 1.4 [1.2, 1.6], 2 is the border)
+        >>> for judged in diagnose(Measurements(tail_index=Estimate(1.4, 1.2, 1.6), sharpness=50.0, threshold=20.0)):
+        ...     print(judged)
+        finite variance: fails (tail index of the noise 1.4 [1.2, 1.6], the border is 2)
         stable step: fails (sharpness 50 against a threshold of 20)
     """
-    found = []
-    if readings.tail_index is not None:
-        evidence = f"tail index of the noise {readings.tail_index}, 2 is the border"
-        found.append(Finding("finite variance", readings.tail_index.below(2.0), evidence))
-    if readings.smoothness_slope is not None:
-        slope = readings.smoothness_slope
-        # A slope is called growth only where it is clearly above zero and of a size that matters.
+    if isinstance(given, Survey):
+        return [Judgement(f.assumption, f.fails, f.sentence) for f in given.findings if f.assumption]
+    if not isinstance(given, Measurements):
+        fail("given", "must be a Survey or Measurements", given)
+    judged = []
+    if given.tail_index is not None:
+        evidence = f"tail index of the noise {given.tail_index}, the border is 2"
+        judged.append(Judgement("finite variance", given.tail_index.below(2.0), evidence))
+    if given.smoothness_slope is not None:
+        slope = given.smoothness_slope
+        # A slope counts as growth only where it is clearly above zero and of a size that matters.
         grows = True if slope.low > 0.2 else (False if slope.high < 0.2 else None)
-        evidence = f"log smoothness against log gradient norm has slope {slope}"
-        found.append(Finding("smoothness", grows, evidence))
-    if readings.sharpness is not None and readings.threshold is not None:
-        positive("threshold", readings.threshold)
-        evidence = f"sharpness {readings.sharpness:.3g} against a threshold of {readings.threshold:.3g}"
-        found.append(Finding("stable step", readings.sharpness > readings.threshold, evidence))
-    if None not in (readings.loss_drift, readings.gradient_norm, readings.gradient_norm_start):
-        found.append(_stationarity(readings))
-    if readings.skipped is not None:
-        non_negative("skipped", readings.skipped)
-        evidence = f"{readings.skipped:.2%} of the steps had a gradient that was not finite"
-        found.append(Finding("finite gradients", readings.skipped > 0, evidence))
-    return found
-
-
-def _stationarity(readings: Readings) -> Finding:
-    assert readings.loss_drift is not None
-    assert readings.gradient_norm is not None
-    assert readings.gradient_norm_start is not None
-    ratio = readings.gradient_norm / positive("gradient_norm_start", readings.gradient_norm_start)
-    evidence = f"the loss drifts by {readings.loss_drift:.1%} while the gradient norm is {ratio:.2g} times its start"
-    if abs(readings.loss_drift) > 0.01:
-        return Finding("stationarity", None, evidence + "; the loss has not settled")
-    return Finding("stationarity", ratio > 0.1, evidence)
+        judged.append(Judgement("smoothness", grows, f"log smoothness against log gradient norm has slope {slope}"))
+    if given.sharpness is not None and given.threshold is not None:
+        evidence = f"sharpness {given.sharpness:.3g} against a threshold of {given.threshold:.3g}"
+        judged.append(Judgement("stable step", given.sharpness > given.threshold, evidence))
+    if given.loss_drift is not None and given.gradient_norm is not None and given.gradient_norm_start is not None:
+        ratio = given.gradient_norm / given.gradient_norm_start
+        evidence = f"the loss drifts by {given.loss_drift:.1%} while the gradient norm is {ratio:.2g} times its start"
+        settled = abs(given.loss_drift) <= 0.01
+        evidence += "" if settled else "; the loss has not settled"
+        judged.append(Judgement("stationarity", ratio > 0.1 if settled else None, evidence))
+    if given.skipped is not None:
+        evidence = f"{given.skipped:.2%} of the steps had a gradient that was not finite"
+        judged.append(Judgement("finite gradients", given.skipped > 0, evidence))
+    return judged

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mindgap.advise.diagnosis import Finding
+from mindgap.advise.diagnosis import ASSUMPTIONS, Judgement
+from mindgap.base.check import fail, one_of
 from mindgap.base.source import Source
 
 
@@ -69,12 +70,37 @@ _ADVICE = {
 }
 
 
-def prescribe(findings: Sequence[Finding]) -> list[Advice]:
-    """What to do, for every finding that says an assumption fails; nothing where none does.
+def prescribe(judged: Sequence[Judgement]) -> list[Advice]:
+    """What to try, for every assumption that fails; nothing where none does.
 
     Example:
-        >>> findings = [Finding("smoothness", True, ""), Finding("finite variance", None, "")]
-        >>> [advice.code for advice in prescribe(findings)]
+        >>> judged = [Judgement("smoothness", True, ""), Judgement("finite variance", None, "")]
+        >>> [advice.code for advice in prescribe(judged)]
         ['NormalizedSGD(model.parameters(), lr=0.1, beta=0.9)']
     """
-    return [advice for finding in findings if finding.fails for advice in _ADVICE[finding.assumption]]
+    _check(judged)
+    return [advice for item in judged if item.fails for advice in _ADVICE[item.assumption]]
+
+
+def summary(judged: Sequence[Judgement]) -> str:
+    """The diagnosis in one sentence.
+
+    Example:
+        >>> summary([Judgement("smoothness", False, "")])
+        'nothing fails; keep AdamW'
+        >>> summary([Judgement("smoothness", True, ""), Judgement("finite variance", None, "")])
+        'smoothness fails; cannot tell about finite variance'
+    """
+    _check(judged)
+    failing = [item.assumption for item in judged if item.fails]
+    unclear = [item.assumption for item in judged if item.fails is None]
+    first = f"{' and '.join(failing)} fail{'s' if len(failing) == 1 else ''}" if failing else "nothing fails"
+    parts = [first if failing else f"{first}; keep AdamW", f"cannot tell about {', '.join(unclear)}" if unclear else ""]
+    return "; ".join(part for part in parts if part)
+
+
+def _check(judged: Sequence[Judgement]) -> None:
+    if not isinstance(judged, (list, tuple)) or not all(isinstance(item, Judgement) for item in judged):
+        fail("judged", "must be a list of Judgement", judged)
+    for item in judged:
+        one_of("assumption", item.assumption, ASSUMPTIONS)

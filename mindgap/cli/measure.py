@@ -22,6 +22,9 @@ def measure(
         Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
     ] = Path("survey.html"),
     limit: Annotated[int, typer.Option(help="Minibatches used for the noise.")] = 512,
+    seconds: Annotated[
+        float, typer.Option(help="Aim to be done within this time, by taking fewer minibatches; 0: no limit.")
+    ] = 60.0,
     seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
 ) -> None:
     """Measure a training problem once and write a page.
@@ -37,12 +40,14 @@ def measure(
     from mindgap.measure.overview import PARTS
 
     objective, batches, *rest = problem
-    with progress("measuring", len(PARTS)) as advance:
+    with progress("measuring", len(PARTS) + 1) as advance:
         found = survey(
-            objective, batches, optimizer=rest[0] if rest else None, limit=limit, seed=seed, finished=advance
+            objective, batches, optimizer=rest[0] if rest else None, limit=limit, seconds=seconds or None, seed=seed,
+            finished=advance,
         )  # fmt: skip
-    numbers = found.write(out.with_suffix(".json"))
-    page = write_survey_page(numbers, out)
+        numbers = found.write(out.with_suffix(".json"))
+        page = write_survey_page(numbers, out)
+        advance("the page")
     table(("quantity", "in words"), [(f.quantity, f.sentence) for f in found.findings])
     say(f"Open {page.resolve().as_uri()}\nNext: mindgap advise {numbers}")
 
@@ -87,9 +92,12 @@ def advise(
 ) -> None:
     """Say which of the textbook's assumptions fails, and what helps."""
     from mindgap.advise import diagnose, prescribe
-    from mindgap.lab.report.survey import read_survey, readings_of
+    from mindgap.advise.prescription import summary
+    from mindgap.record.survey import read_survey
 
-    findings = diagnose(readings_of(read_survey(survey)))
-    words = {True: "fails", False: "holds", None: "cannot tell"}
-    table(("assumption", "verdict", "evidence"), [(f.assumption, words[f.fails], f.evidence) for f in findings])
-    table(("do", "code", "source"), [(a.action, a.code, a.source) for a in prescribe(findings)])
+    judged = diagnose(read_survey(survey))
+    print(summary(judged) if judged else "nothing was judged: the survey has no verdict")
+    table(("assumption", "verdict", "evidence"), [(item.assumption, item.verdict, item.evidence) for item in judged])
+    for advice in prescribe(judged):
+        # Not in a table: a terminal would cut the code off.
+        print(f"\n{advice.action} ({advice.source})\n    {advice.code}")

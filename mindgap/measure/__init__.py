@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.shape import shape_distance as shape_distance
     from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
     from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
+    from mindgap.measure.probes.smoothness import smoothness_along_ray as smoothness_along_ray
     from mindgap.measure.probes.stationarity import GoldsteinDistance as GoldsteinDistance
     from mindgap.measure.probes.stationarity import goldstein_distance as goldstein_distance
     from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
@@ -66,6 +67,7 @@ _WHERE = {
     "stability_threshold": "stability",
     "local_smoothness": "probes.smoothness",
     "LocalSmoothness": "probes.smoothness",
+    "smoothness_along_ray": "probes.smoothness",
     "fit_relaxed_smoothness": "relaxed_smoothness",
     "RelaxedSmoothness": "relaxed_smoothness",
     "HessianProduct": "hessian",

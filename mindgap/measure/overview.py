@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
@@ -20,65 +18,21 @@ from mindgap.measure.distributions import stable_draws
 from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
 from mindgap.measure.probes.curvature import Sharpness, describe_sharpness, sharpness
 from mindgap.measure.probes.noise import NoiseSample, noise_sample
-from mindgap.measure.probes.smoothness import local_smoothness
+from mindgap.measure.probes.smoothness import smoothness_along_ray
 from mindgap.measure.probes.stationarity import goldstein_distance
 from mindgap.measure.probes.statistics import training_statistics
-from mindgap.measure.probes.tails import tail_table
+from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
 from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
 from mindgap.measure.undisturbed import undisturbed
-from mindgap.record.schema import to_json
-from mindgap.record.store import write_atomically
+from mindgap.record.survey import Survey, SurveyLine
 
-#: Version of the written form.
-SURVEY_SCHEMA = 1
 #: What a survey measures, one after the other.
 PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Goldstein distance")
 #: Length of the sketch from which the noise's effective dimension is read.
 SKETCH = 256
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the table: a quantity and what was found, in words and as a number with its interval."""
-
-    quantity: str
-    sentence: str
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What ``survey`` found.
-
-    Attributes:
-        findings: the table of plain sentences.
-        figures: name -> data of a figure: ``noise_histogram``, ``variance_growth``, ``smoothness``, ``spectrum``,
-            ``settling``. A figure whose measurement was refused is missing, and its sentence says why.
-        about: size of the model and of the sample, and the seconds it took.
-    """
-
-    findings: tuple[Finding, ...]
-    figures: dict[str, Any]
-    about: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Numbers, texts, lists and mappings only: what is written as JSON and drawn without torch."""
-        return {
-            "kind": "survey",
-            "schema": SURVEY_SCHEMA,
-            "about": dict(self.about),
-            "findings": [asdict(f) for f in self.findings],
-            "figures": self.figures,
-        }
-
-    def write(self, path: str | Path) -> Path:
-        """Write the JSON file that the page is drawn from; whole or not at all."""
-        path = Path(path)
-        write_atomically(path, to_json(self.to_dict(), indent=1) + "\n")
-        return path
+#: A log-log slope of smoothness against gradient norm counts as growth from here on.
+LEAST_SLOPE = 0.2
 
 
 def survey(
@@ -88,8 +42,9 @@ def survey(
     optimizer: Any = None,
     limit: int = 512,
     curvature_batches: int = 8,
-    path_steps: int = 24,
+    ray_points: int = 20,
     delta: float = 0.01,
+    seconds: float | None = None,
     seed: int = 0,
     finished: Callable[[str], Any] | None = None,
 ) -> Survey:
@@ -103,9 +58,9 @@ def survey(
         optimizer: whose edge of stability to report.
         limit: batches used for the noise.
         curvature_batches: of them, how many for sharpness, smoothness and the Goldstein distance.
-        path_steps: points of the smoothness scatter, along gradient descent with step 1/sharpness from here (the
-            parameters are put back).
+        ray_points: readings of the smoothness, along one ray up the gradient (the parameters are put back).
         delta: radius of the Goldstein distance.
+        seconds: aim to be done within this time, by taking fewer batches; ``about`` says how many were used.
         seed: names all random numbers.
         finished: called with the name of each of ``PARTS`` when it is done, for a progress bar.
 
@@ -113,63 +68,81 @@ def survey(
         RuleError: no batches, and what ``gradient_passes`` refuses. NonFiniteError: a NaN loss or gradient.
 
     Example:
+        >>> import torch
         >>> problem = Objective(torch.nn.Linear(4, 1).double(), lambda m, b: m(b).square().mean())
-        >>> found = survey(problem, list(torch.randn(6, 8, 4).double()), path_steps=10)
+        >>> found = survey(problem, list(torch.randn(6, 8, 4).double()))
         >>> found.findings[0].quantity, sorted(found.figures)
         ('loss', ['noise_histogram', 'settling', 'smoothness', 'spectrum'])
     """
     whole("limit", limit, least=2)
     whole("curvature_batches", curvature_batches, least=1)
-    whole("path_steps", path_steps, least=3)
+    whole("ray_points", ray_points, least=3)
     positive("delta", delta)
+    if seconds is not None:
+        positive("seconds", seconds)
+    if finished is not None and not callable(finished):
+        fail("finished", "must be a function of a text", finished)
     begin = time.perf_counter()
-    with undisturbed(objective.model, batches):
-        held = list(islice(iter(batches), limit))
-    if not held:
-        fail("batches", "must give at least one batch", batches)
-    with gradient_passes(objective, held[:1], seed=seed) as passes:
-        passes_mean(passes)  # what no part could measure is an error here, not a sentence in every row
-    few = held[:curvature_batches]
-    findings: list[Finding] = []
+    held = _first(objective, batches, limit)
+    gradient_seconds = _time_of_gradient(objective, held[0], seed)
+
+    def affordable(count: int, share: float, gradients: float) -> int:
+        """How many of ``count`` batches fit into a share of the time, at so many gradients per batch."""
+        if seconds is None:
+            return count
+        return max(2, min(count, int(share * seconds / (gradients * gradient_seconds))))
+
+    few = held[: affordable(curvature_batches, 0.55, 110.0)]  # two searches of 25 products, the ray, the ball
+    noisy = held[: affordable(len(held), 0.25, 2.5)]
+    sampled = held[: affordable(16, 0.2, 60.0)]
+    findings: list[SurveyLine] = []
     figures: dict[str, Any] = {}
 
-    def part(quantity: str, measure: Callable[[], list[Finding]]) -> None:
+    def part(quantity: str, measure: Callable[[], list[SurveyLine]], assumption: str = "") -> None:
         try:
             findings.extend(measure())
         except NonFiniteError:
             raise
         except RuleError as refused:
-            findings.append(Finding(quantity, f"not measured: {refused}"))
+            findings.append(SurveyLine(quantity, f"not measured: {refused}", assumption=assumption))
         if finished is not None:
             finished(quantity)
 
-    part("training statistics", lambda: _statistics(objective, held[:16], figures, seed))
-    part("gradient noise", lambda: _noise(objective, held, figures, seed))
+    part("training statistics", lambda: _statistics(objective, sampled, figures, seed))
+    part("gradient noise", lambda: _noise(objective, noisy, figures, seed), "finite variance")
     readings: list[Sharpness] = []
 
-    def curvature() -> list[Finding]:
+    def curvature() -> list[SurveyLine]:
         reading = sharpness(objective, few, optimizer=optimizer, both=True, seed=seed)
         readings.append(reading)
         figures["spectrum"] = _spectrum(reading)
-        said = describe_sharpness(reading)
-        if reading.unknown:
-            said += f"; {reading.unknown}"
-        return [Finding("sharpness", said, reading.value, *reading.interval)]
+        edge = reading.stability
+        said = describe_sharpness(reading) + (f"; {reading.unknown}" if reading.unknown else "")
+        lines = [SurveyLine("sharpness", said, reading.value, *reading.interval)]
+        if edge is not None:
+            reach = edge.error / edge.threshold
+            sure = reading.converged and edge.ratio + reach < 1
+            fails = True if edge.ratio - reach > 1 else False if sure else None
+            what = "sharpness" if edge.kind != "preconditioned" else "preconditioned sharpness"
+            said = f"{what} {edge.value:.3g} against a threshold of {edge.threshold:.3g} for {edge.kind}"
+            ends = edge.ratio - reach, edge.ratio + reach
+            lines.append(SurveyLine("edge of stability", said, edge.ratio, *ends, "stable step", fails))
+        return lines
 
     part("sharpness", curvature)
-    rate = 1 / readings[0].norm if readings and readings[0].norm > 0 else 1.0
-    part("smoothness", lambda: _path(objective, few, path_steps, rate, figures, seed))
+    part("smoothness", lambda: _ray(objective, few, ray_points, figures, seed), "smoothness")
 
-    def stationarity() -> list[Finding]:
+    def stationarity() -> list[SurveyLine]:
         found = goldstein_distance(objective, few, delta, samples=16, seed=seed)
         said = f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
-        return [Finding("Goldstein distance", said, found.bound)]
+        return [SurveyLine("Goldstein distance", said, found.bound)]
 
     part("Goldstein distance", stationarity)
     about = {
         "parameters": sum(p.numel() for p in objective.parameters),
         "tensors": len(objective.parameters),
-        "batches": len(held),
+        "batches": len(noisy),
+        "curvature_batches": len(few),
         "device": str(objective.parameters[0].device),
         "dtype": str(objective.parameters[0].dtype).removeprefix("torch."),
         "seconds": round(time.perf_counter() - begin, 3),
@@ -178,48 +151,75 @@ def survey(
     return Survey(tuple(findings), figures, about)
 
 
-def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[Finding]:
-    found = training_statistics(objective, held, seed=seed)
+def _first(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
+    if not hasattr(batches, "__iter__"):
+        fail("batches", "must be an iterable of batches", batches)
+    with undisturbed(objective.model, batches):
+        held = list(islice(iter(batches), limit))
+    if not held:
+        fail("batches", "must give at least one batch", batches)
+    return held
+
+
+def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
+    """Seconds per gradient of a batch, by the second of two; what no part could measure is an error here."""
+    with gradient_passes(objective, [batch], seed=seed) as passes:
+        passes_mean(passes)
+        begin = time.perf_counter()
+        passes_mean(passes)
+        return time.perf_counter() - begin
+
+
+def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
+    found = training_statistics(objective, held, tol=1e-2, seed=seed)
     figures["settling"] = [asdict(row) for row in found.growth]
     times = found.noise / found.gradient_norm_unbiased if found.gradient_norm_unbiased else math.inf
     settled = ", ".join(f"{name.replace('_', ' ')} {'yes' if ok else 'no'}" for name, ok in found.settled.items())
     low, high = found.gradient_norm_interval
     way = "" if found.per == "sample" else ", from minibatches"
     return [
-        Finding(
+        SurveyLine(
             "loss", f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples", found.loss,
             *found.loss_interval,
         ),
-        Finding(
+        SurveyLine(
             "gradient norm",
             f"gradient norm {found.gradient_norm_unbiased:.3g} {_range((low, high))} "
             f"(before the correction for noise {found.gradient_norm:.3g})", found.gradient_norm_unbiased, low, high,
         ),
-        Finding(
+        SurveyLine(
             "noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: "
             f"{times:.3g} times the gradient norm", found.noise, *found.noise_interval,
         ),
-        Finding("settling", f"changed by less than 10 % when the sample last doubled: {settled or 'one batch only'}"),
+        SurveyLine("settling", f"changed by less than 10 % at the last doubling: {settled or 'one batch only'}"),
     ]  # fmt: skip
 
 
-def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[Finding]:
+def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
     sample = noise_sample(objective, held, seed=seed, projections=SKETCH)
     rows = []
     alpha = math.nan
     try:
-        table = tail_table(sample, seed=seed)
+        table = tail_table(sample, bootstrap=100, null=100, seed=seed)
         alpha = next(t.index for t in table if t.method == "stable")
-        rows += [Finding(f"tail, {t.method}", f"{t.answer} ({t.method})", t.index, *t.interval) for t in table]
+        rows += [SurveyLine(f"tail, {t.method}", f"{t.answer} ({t.method})", t.index, *t.interval) for t in table]
     except RuleError as refused:
-        rows.append(Finding("tail", f"not measured: {refused}"))
+        rows.append(SurveyLine("tail", f"not measured: {refused}"))
+    try:
+        judged = infinite_variance(sample)
+        rows.append(SurveyLine("infinite variance", judged.answer, judged.index, *judged.interval, "finite variance",
+                               judged.infinite))  # fmt: skip
+    except RuleError as refused:
+        rows.append(SurveyLine("infinite variance", f"not measured: {refused}", assumption="finite variance"))
     try:
         growth = variance_growth(sample, seed=seed)
         names = ("sizes", "running", "low", "median", "high")
         figures["variance_growth"] = {name: getattr(growth, name).tolist() for name in names}
-        rows.append(Finding("variance", growth.answer, growth.exponent, *growth.interval))
+        rows.append(SurveyLine("variance", growth.answer, growth.exponent, *growth.interval))
     except RuleError as refused:
-        rows.append(Finding("variance", f"not measured: {refused}"))
+        rows.append(SurveyLine("variance", f"not measured: {refused}"))
     figures["noise_histogram"] = _histogram(sample, alpha, seed)
     return rows
 
@@ -285,35 +285,30 @@ def _spectrum(reading: Sharpness) -> dict[str, Any]:
     }
 
 
-def _path(
-    objective: Objective, few: list[Any], steps: int, rate: float, figures: dict[str, Any], seed: int
-) -> list[Finding]:
-    """Local smoothness along gradient descent from here; the parameters are put back."""
-    rows = []
-    with undisturbed(objective.model, parameters=True):
-        for _ in range(steps):
-            with gradient_passes(objective, few, seed=seed) as passes:
-                step = [-rate * g for g in passes_mean(passes)]
-            if not any(bool(d.any()) for d in step):
-                break
-            reading = local_smoothness(objective, few, step, seed=seed)
-            rows.append((reading.gradient_norm, reading.value, reading.curvature, reading.noise_floor, reading.loss))
-            with torch.no_grad():
-                for p, d in zip(objective.parameters, step, strict=True):
-                    p.add_(d)
-    if not rows:
-        fail("gradient", "must not be zero for a path to start", 0.0)
-    names = ("gradient_norm", "smoothness", "curvature", "noise_floor", "loss")
-    figure: dict[str, Any] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    figures["smoothness"] = figure
-    first = rows[0]
-    here = Finding(
-        "local smoothness", f"smoothness along the gradient step {first[1]:.3g}, noise floor {first[3]:.1g}",
-        first[1], max(0.0, first[1] - first[3]), first[1] + first[3],
+def _ray(
+    objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int
+) -> list[SurveyLine]:
+    """Local smoothness against gradient norm along one ray up the gradient; the parameters are put back."""
+    read = smoothness_along_ray(objective, few, points=points, seed=seed)
+    first, floor = read.smoothness[0], read.noise_floor
+    here = SurveyLine(
+        "local smoothness", f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}", first,
+        max(0.0, first - floor), first + floor,
     )  # fmt: skip
-    fit = fit_relaxed_smoothness(figure["gradient_norm"], figure["smoothness"], seed=seed)
+    figure = figures["smoothness"] = {
+        "gradient_norm": list(read.gradient_norms), "smoothness": list(read.smoothness),
+        "noise_floor": [floor] * len(read.smoothness), "loss": list(read.losses),
+    }  # fmt: skip
+    fit = fit_relaxed_smoothness(read.gradient_norms, read.smoothness, seed=seed)
     figure |= {"L0": fit.L0, "L1": fit.L1}
-    return [here, Finding("smoothness and gradient norm", fit.sentence, fit.slope, *fit.slope_interval)]
+    low, high = fit.slope_interval
+    fails, said = fit.grows, fit.sentence
+    if fails and not low > LEAST_SLOPE:
+        fails = False if high < LEAST_SLOPE else None
+        word = "no growth of smoothness with the gradient norm that matters" if fails is False else "cannot tell"
+        said = f"{word}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], {LEAST_SLOPE:g} is the border"
+    value = (fit.slope, low, high) if fails is not None else (math.nan,) * 3
+    return [here, SurveyLine("smoothness and gradient norm", said, *value, "smoothness", fails)]
 
 
 def _range(interval: tuple[float, float]) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, non_negative, positive
+from mindgap.base.tensors import unflatten
 
 
 def stability_threshold(
@@ -75,12 +76,16 @@ class EffectiveSteps:
     weight_decay: float = 0.0
 
 
-def effective_steps(optimizer: Any, parameters: Sequence[Tensor]) -> EffectiveSteps | str:
+def effective_steps(
+    optimizer: Any, parameters: Sequence[Tensor], gradient: Tensor | None = None
+) -> EffectiveSteps | str:
     """Read D and c off a torch optimizer, or say in a sentence why they cannot be read.
 
     Known are SGD (plain, heavy-ball, Nesterov; groups may differ in lr), Adam, AdamW, RMSprop and Adagrad. For the
     last four D is the preconditioner that the *next* step would use if the second moments stood still; the decay of
-    AdamW, which is no gradient, and coupled decay in preconditioned steps are left out.
+    AdamW, which is no gradient, and coupled decay in preconditioned steps are left out. Where the present ``gradient``
+    (flat) exceeds the second moment of Adam or RMSprop, that moment is out of date (the row of a rare token), and the
+    gradient takes its place: as soon as the row is used its moment grows, and the old D is never the step.
 
     Example:
         >>> w = torch.nn.Parameter(torch.zeros(2))
@@ -90,6 +95,8 @@ def effective_steps(optimizer: Any, parameters: Sequence[Tensor]) -> EffectiveSt
         >>> effective_steps(torch.optim.LBFGS([w]), [w])
         'no stability threshold is known for LBFGS'
     """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
     name = type(optimizer).__name__
     groups = optimizer.param_groups
     of = {id(p): g for g in groups for p in g["params"]}
@@ -100,8 +107,9 @@ def effective_steps(optimizer: Any, parameters: Sequence[Tensor]) -> EffectiveSt
         return "the optimizer maximises"
     if isinstance(optimizer, torch.optim.SGD):
         return _sgd(used, parameters)
-    if isinstance(optimizer, (torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad)):
-        return _preconditioned(optimizer, used, parameters)
+    # AdamW is a kind of Adam in newer versions of torch only.
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)):
+        return _preconditioned(optimizer, used, parameters, gradient)
     return f"no stability threshold is known for {name}"
 
 
@@ -121,9 +129,12 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
     return EffectiveSteps(kind, bound, scale, decay)
 
 
-def _preconditioned(optimizer: Any, groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> EffectiveSteps | str:
+def _preconditioned(
+    optimizer: Any, groups: list[dict[str, Any]], parameters: Sequence[Tensor], gradient: Tensor | None
+) -> EffectiveSteps | str:
     parts, betas = [], set()
-    for p, group in zip(parameters, groups):
+    now = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
+    for p, g, group in zip(parameters, now, groups):
         state = optimizer.state.get(p)
         if not state:
             return "the optimizer has made no step yet"
@@ -133,14 +144,14 @@ def _preconditioned(optimizer: Any, groups: list[dict[str, Any]], parameters: Se
         if "exp_avg_sq" in state:  # Adam, AdamW
             beta1, beta2 = (float(b) for b in group["betas"])
             second = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-            root = (second / (1 - beta2 ** max(t, 1))).sqrt() + group["eps"]
+            root = _at_least((second / (1 - beta2 ** max(t, 1))).sqrt(), g) + group["eps"]
             parts.append(lr / (1 - beta1 ** max(t, 1)) / root)
             betas.add((beta1, True))
         elif "square_avg" in state:  # RMSprop
             second = state["square_avg"]
             if group["centered"]:
                 second = second - state["grad_avg"].square()
-            parts.append(lr / (second.clamp(min=0).sqrt() + group["eps"]))
+            parts.append(lr / (_at_least(second.clamp(min=0).sqrt(), g) + group["eps"]))
             betas.add((float(group["momentum"]), False))
         else:  # Adagrad
             rate = lr / (1 + t * group["lr_decay"])
@@ -152,3 +163,7 @@ def _preconditioned(optimizer: Any, groups: list[dict[str, Any]], parameters: Se
     # An average (1 - beta) g + beta m moves by (1 - beta) a unit of gradient: heavy ball with dampening beta.
     bound = (2 + 2 * beta) / (1 - beta) if averaged else 2 + 2 * beta
     return EffectiveSteps("preconditioned", bound, torch.cat([part.detach().reshape(-1) for part in parts]))
+
+
+def _at_least(root: Tensor, gradient: Tensor | None) -> Tensor:
+    return root if gradient is None else torch.maximum(root, gradient.abs().to(root))

@@ -7,27 +7,27 @@ import re
 import pytest
 
 import mindgap.optim
-from mindgap.advise import ASSUMPTIONS, Finding, Interval, Readings, diagnose, prescribe
+from mindgap.advise import ASSUMPTIONS, Estimate, Judgement, Measurements, diagnose, prescribe
 from mindgap.base.check import RuleError
 
 BAD = {
-    "finite variance": Readings(tail_index=Interval(1.4, 1.2, 1.6)),
-    "smoothness": Readings(smoothness_slope=Interval(0.9, 0.7, 1.1)),
-    "stable step": Readings(sharpness=30.0, threshold=20.0),
-    "stationarity": Readings(loss_drift=0.001, gradient_norm=0.6, gradient_norm_start=1.0),
-    "finite gradients": Readings(skipped=0.02),
+    "finite variance": Measurements(tail_index=Estimate(1.4, 1.2, 1.6)),
+    "smoothness": Measurements(smoothness_slope=Estimate(0.9, 0.7, 1.1)),
+    "stable step": Measurements(sharpness=30.0, threshold=20.0),
+    "stationarity": Measurements(loss_drift=0.001, gradient_norm=0.6, gradient_norm_start=1.0),
+    "finite gradients": Measurements(skipped=0.02),
 }
 GOOD = {
-    "finite variance": Readings(tail_index=Interval(4.0, 3.0, 5.0)),
-    "smoothness": Readings(smoothness_slope=Interval(0.0, -0.1, 0.1)),
-    "stable step": Readings(sharpness=10.0, threshold=20.0),
-    "stationarity": Readings(loss_drift=0.001, gradient_norm=0.01, gradient_norm_start=1.0),
-    "finite gradients": Readings(skipped=0.0),
+    "finite variance": Measurements(tail_index=Estimate(4.0, 3.0, 5.0)),
+    "smoothness": Measurements(smoothness_slope=Estimate(0.0, -0.1, 0.1)),
+    "stable step": Measurements(sharpness=10.0, threshold=20.0),
+    "stationarity": Measurements(loss_drift=0.001, gradient_norm=0.01, gradient_norm_start=1.0),
+    "finite gradients": Measurements(skipped=0.0),
 }
 OPEN = {
-    "finite variance": Readings(tail_index=Interval(1.9, 1.7, 2.1)),
-    "smoothness": Readings(smoothness_slope=Interval(0.3, -0.1, 0.7)),
-    "stationarity": Readings(loss_drift=0.2, gradient_norm=0.6, gradient_norm_start=1.0),
+    "finite variance": Measurements(tail_index=Estimate(1.9, 1.7, 2.1)),
+    "smoothness": Measurements(smoothness_slope=Estimate(0.3, -0.1, 0.7)),
+    "stationarity": Measurements(loss_drift=0.2, gradient_norm=0.6, gradient_norm_start=1.0),
 }
 
 
@@ -48,11 +48,11 @@ def test_what_cannot_be_told_gets_no_advice(name: str) -> None:
 
 
 def test_nothing_measured_nothing_said() -> None:
-    assert diagnose(Readings()) == []
+    assert diagnose(Measurements()) == []
 
 
 def test_advised_optimizers_exist() -> None:
-    advice = prescribe([Finding(name, True, "") for name in ASSUMPTIONS])
+    advice = prescribe([Judgement(name, True, "") for name in ASSUMPTIONS])
     named = {match for item in advice for match in re.findall(r"^(\w+)\(model", item.code)}
     assert named
     assert named <= set(dir(mindgap.optim))
@@ -60,6 +60,6 @@ def test_advised_optimizers_exist() -> None:
 
 def test_bad_readings_are_named() -> None:
     with pytest.raises(RuleError, match=r"interval must satisfy low <= value <= high, got \(2, 1, 3\)"):
-        Interval(1, 2, 3)
+        Estimate(1, 2, 3)
     with pytest.raises(RuleError, match="threshold must be positive"):
-        diagnose(Readings(sharpness=1.0, threshold=0.0))
+        diagnose(Measurements(sharpness=1.0, threshold=0.0))

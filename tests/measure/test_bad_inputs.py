@@ -36,7 +36,7 @@ INSTRUMENTS: dict[str, Callable] = {
     "sharpness": lambda o, b: sharpness(o, b).value,
     "smoothness": lambda o, b: local_smoothness(o, b, step_of(o)).value,
     "statistics": lambda o, b: training_statistics(o, b, growth=False).noise,
-    "survey": lambda o, b: survey(o, b, path_steps=3).findings[0].value,
+    "survey": lambda o, b: survey(o, b, ray_points=3).findings[0].value,
     "monitor": monitored,
 }
 

@@ -113,7 +113,7 @@ def test_a_batch_on_another_device_is_named() -> None:
 
 def test_survey_runs_there() -> None:
     objective, batches = problem(Attentive, "cuda")
-    found = survey(objective, batches, path_steps=10)
+    found = survey(objective, batches, ray_points=10)
     assert found.about["device"].startswith("cuda")
     assert {"spectrum", "smoothness", "settling", "noise_histogram"} <= set(found.figures)
 

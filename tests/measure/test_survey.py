@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mindgap.advise import diagnose, prescribe, summary
 from mindgap.base.objective import Objective
-from mindgap.measure.gradients import NonFiniteError
+from mindgap.base.tensors import flatten
+from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
 from mindgap.measure.overview import PARTS, _dimension, survey
+from mindgap.measure.probes.curvature import sharpness
 from mindgap.measure.probes.noise import noise_sample
+from mindgap.measure.stability import effective_steps
 from mindgap.record.schema import from_json
 
 
@@ -54,7 +59,7 @@ def test_what_cannot_be_measured_is_said() -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).train()
     objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     batches = [(torch.randn(4, 5), torch.randint(0, 3, (4,))) for _ in range(3)]
-    found = survey(objective, batches, path_steps=3)
+    found = survey(objective, batches, ray_points=3)
     said = {f.quantity: f.sentence for f in found.findings}
     assert said["tail"].startswith("not measured: sample must")
     assert said["variance"].startswith("not measured: sample must hold at least 128 norms")
@@ -78,3 +83,76 @@ def test_effective_dimension_of_known_noise(rank: int) -> None:
     sample = noise_sample(objective, list(draws), projections=256)
     assert _dimension(sample) == pytest.approx(rank, rel=0.25)
     assert not math.isnan(sample.loss)
+
+
+def judged(objective: Objective, batches: list, **options: object) -> dict[str, bool | None]:
+    return {j.assumption: j.fails for j in diagnose(survey(objective, batches, **options))}
+
+
+class Point(nn.Module):
+    def __init__(self, start: torch.Tensor) -> None:
+        super().__init__()
+        self.x = nn.Parameter(start.double())
+
+
+def noisy(function: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> tuple[Objective, list]:
+    generator = torch.Generator().manual_seed(0)
+    batches = [0.1 * torch.randn(4, len(start), generator=generator).double() for _ in range(256)]
+    return Objective(Point(start), lambda m, b: function(m.x) + (b.mean(0) * m.x).sum()), batches
+
+
+def test_a_turning_gradient_is_not_taken_for_growth() -> None:
+    """Least squares got "smoothness fails, slope 0.378" along gradient descent; exp and x^4 do grow."""
+    scales = torch.logspace(-3, 0, 20).double()
+    quadratic = noisy(lambda x: (scales * x * x).sum(), torch.randn(20, generator=torch.Generator().manual_seed(1)))
+    assert judged(*quadratic)["smoothness"] is False
+    assert judged(*noisy(lambda x: x.exp().sum(), torch.ones(1)))["smoothness"] is True
+    assert judged(*noisy(lambda x: (x**4).sum(), torch.ones(3)))["smoothness"] is True
+
+
+def test_a_refusal_stays_a_refusal() -> None:
+    objective, batches = noisy(lambda x: x.abs().sum(), torch.ones(1))
+    found = survey(objective, batches[:4])
+    assert {j.assumption: j.fails for j in diagnose(found)} == {"finite variance": None, "smoothness": None}
+    assert summary(diagnose(found)).startswith("nothing fails; keep AdamW; cannot tell about finite variance")
+    assert prescribe(diagnose(found)) == []
+
+
+def test_rare_tokens_do_not_put_adamw_over_the_edge() -> None:
+    """Rows that were seldom updated have a tiny second moment; with it frozen a healthy run looks far over the edge."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    words, weights = 200, (torch.arange(200) < 180) / torch.arange(1, 201) ** 1.5
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(words, 16), nn.Linear(16, words)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.out(self.embedding(tokens))
+
+    model = Model()
+    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()))
+    draws = torch.multinomial(weights, 300 * 8 * 9, replacement=True, generator=generator).view(300, 8, 9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for batch in draws:
+        optimizer.zero_grad()
+        objective.value(batch).backward()
+        optimizer.step()
+    seldom = draws[:8].clone()
+    seldom[:, :, 3] = torch.randint(180, 200, (8, 8), generator=generator)
+    reading = sharpness(objective, list(seldom), optimizer=optimizer)
+    assert reading.stability is not None
+    assert reading.stability.ratio < 1
+    with gradient_passes(objective, list(seldom)) as passes:
+        gradient = flatten(passes_mean(passes))
+    used = gradient != 0
+    frozen, mended = (effective_steps(optimizer, objective.parameters, g).scale[used] for g in (None, gradient))
+    assert frozen.max() > 100 * mended.max()
+
+
+def test_a_budget_takes_fewer_batches() -> None:
+    objective, batches = noisy(lambda x: (x * x).sum(), torch.ones(3))
+    found = survey(objective, batches, seconds=0.2)
+    assert found.about["batches"] < len(batches)

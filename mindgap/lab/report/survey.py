@@ -12,15 +12,12 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from mindgap.advise import Interval, Readings, diagnose, prescribe
+from mindgap.advise import diagnose, prescribe
 from mindgap.lab.report.figure import CONFIG, SCHEMA_URL, figure_svg
 from mindgap.lab.report.templates import asset, template
 from mindgap.lab.report.words import plain
-from mindgap.record.schema import RecordError
-from mindgap.record.store import read_json, write_atomically
-
-#: Version of the survey's written form that this page reads.
-SURVEY_SCHEMA = 1
+from mindgap.record.store import write_atomically
+from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
 _LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
@@ -29,45 +26,6 @@ _CONFIG = {
     "legend": {**CONFIG["legend"], **_LEGEND},
     "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
 }
-
-
-def read_survey(path: Path) -> dict[str, Any]:
-    """A survey as written by ``Survey.write``.
-
-    Raises:
-        RecordError: not a survey, or of another version.
-    """
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("kind") != "survey":
-        raise RecordError(f"{path} must be a survey written by 'mindgap measure'")
-    if content.get("schema") != SURVEY_SCHEMA:
-        raise RecordError(f"{path}: schema must be {SURVEY_SCHEMA}, the version this program reads, got "
-                          f"{content.get('schema')!r}")  # fmt: skip
-    return content
-
-
-def readings_of(survey: dict[str, Any]) -> Readings:
-    """The numbers that advice rests on, out of a survey."""
-    found = {item["quantity"]: item for item in survey["findings"]}
-    spectrum = survey["figures"].get("spectrum", {})
-    threshold = spectrum.get("threshold", math.nan)
-    known = math.isfinite(threshold) and threshold > 0
-    return Readings(
-        tail_index=_interval(found.get("tail, hill")),
-        smoothness_slope=_interval(found.get("smoothness and gradient norm")),
-        sharpness=spectrum.get("largest") if known else None,
-        threshold=threshold if known else None,
-    )
-
-
-def _interval(item: dict[str, Any] | None) -> Interval | None:
-    if item is None:
-        return None
-    value, low, high = item["value"], item["low"], item["high"]
-    # An upper end may be infinite (no tail at all); a refused measurement is NaN.
-    if not low <= value <= high:
-        return None
-    return Interval(value, low, high)
 
 
 def write_survey_page(survey: Path, out: Path) -> Path:
@@ -83,20 +41,20 @@ def write_survey_page(survey: Path, out: Path) -> Path:
     return out
 
 
-def render(survey: dict[str, Any]) -> str:
+def render(survey: Survey) -> str:
     """The whole page as text: the verdict and the advice first, then figures, every measurement last."""
-    findings = diagnose(readings_of(survey))
+    findings = diagnose(survey)
     failing = [f.assumption for f in findings if f.fails]
-    about = dict(survey["about"])
+    about = dict(survey.about)
     return str(template("survey.html").render(
         verdict=f"Fails here: {', '.join(failing)}" if failing else "No assumption was seen to fail here",
         model=about.pop("model", "your model"),
         size=f"{about['parameters']:,} parameters" if isinstance(about.get("parameters"), int) else "",
         advice=prescribe(findings),
         findings=findings,
-        cards=[_card(title, caption, draw(survey["figures"][name])) for name, title, caption, draw in _FIGURES
-               if name in survey["figures"]],
-        sentences=[(f["quantity"], f["sentence"]) for f in survey["findings"]],
+        cards=[_card(title, caption, draw(survey.figures[name])) for name, title, caption, draw in _FIGURES
+               if name in survey.figures],
+        sentences=[(line.quantity, line.sentence) for line in survey.findings],
         about=[(name.replace("_", " "), plain(value)) for name, value in about.items()],
         css=asset("page.css"),
     ))  # fmt: skip
@@ -224,8 +182,8 @@ _FIGURES: tuple[tuple[str, str, str, Callable[[Any], dict[str, Any]]], ...] = (
      "square and effective dimension; stable noise of the same median.", _histogram),
     ("variance_growth", "Empirical variance against the number of minibatches", "Line: in the order drawn. Band: over "
      "random orders. It levels off where the variance is finite.", _variance),
-    ("smoothness", "Local smoothness against the gradient norm", "Along gradient descent from here. A rising cloud "
-     "means smoothness that grows with the gradient.", _smoothness),
+    ("smoothness", "Local smoothness against the gradient norm", "Along one ray, up the gradient from here. A rising "
+     "cloud means smoothness that grows with the gradient.", _smoothness),
     ("spectrum", "Edge of the Hessian's spectrum", "The dashed line is the stability threshold of the optimizer, where "
      "one is known.", _spectrum),
     ("settling", "How the estimates settle as the sample grows", "Each quantity over its value on the whole "

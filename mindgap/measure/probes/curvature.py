@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mindgap.base.check import fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import GradientPasses, gradient_passes
@@ -143,8 +144,12 @@ def sharpness_in(
     seed: int = 0,
 ) -> Sharpness:
     """``sharpness`` inside passes that are already open, with a product that others may share."""
+    if start is not None and not isinstance(start, Sharpness):
+        fail("start", "must be an earlier Sharpness or None", start)
+    positive("tol", tol)
+    whole("max_products", max_products, least=1)
     hessian = product or HessianProduct(passes, memory=memory)
-    steps = effective_steps(optimizer, passes.parameters) if optimizer is not None else ""
+    steps = effective_steps(optimizer, passes.parameters, hessian.gradient) if optimizer is not None else ""
     kept = start.warm if start is not None else {}
     plain = _search(hessian, hessian, kept.get("plain"), tol, max_products, both, seed)
     warm = {"plain": plain}

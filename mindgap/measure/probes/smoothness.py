@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import unflatten
 from mindgap.measure.gradients import GradientPasses, NonFiniteError, gradient_passes
@@ -133,6 +133,97 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
         loss_after=losses[-1],
         displacement=moves[-1],
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RaySmoothness:
+    """Readings at neighbouring points of one ray.
+
+    Attributes:
+        gradient_norms: ||g|| between the two points of each reading (geometric mean).
+        smoothness: ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b.
+        losses: at the nearer point of each reading.
+        distances: of the nearer point from the start.
+        noise_floor: what one rounding of the gradient adds to the first reading.
+    """
+
+    gradient_norms: tuple[float, ...]
+    smoothness: tuple[float, ...]
+    losses: tuple[float, ...]
+    distances: tuple[float, ...]
+    noise_floor: float
+
+
+def smoothness_along_ray(
+    objective: Objective, batches: Iterable[Any], *, points: int = 20, growth: float = 10.0, seed: int = 0
+) -> RaySmoothness:
+    """Smoothness at growing gradients, all read in one direction: up the gradient from where the model stands.
+
+    Along a path of gradient descent the gradient turns towards flat directions, so that the smoothness read along it
+    falls with the gradient norm even for a quadratic. Here the direction d = g/||g|| stays fixed: a quadratic reads
+    ||H d|| everywhere. The steps lengthen until the gradient norm has grown by ``growth``, or the points are used up,
+    or the loss is no longer finite. One pass over the batches per point.
+
+    Args:
+        objective, batches: the problem; every batch has equal weight.
+        points: readings at most, at least 3.
+        growth: stop when the gradient norm exceeds this many times its start.
+        seed: names the random numbers (dropout, shuffling).
+
+    Raises:
+        RuleError: a zero gradient, and all that ``gradient_passes`` refuses.
+
+    Example:
+        >>> from torch import nn
+        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> read = smoothness_along_ray(problem, [torch.tensor(2.0)])
+        >>> sorted({round(value, 6) for value in read.smoothness}), read.gradient_norms[-1] > 3 * read.gradient_norms[0]
+        ([6.0], True)
+
+    Source: thesis, 3.2 (smoothness against gradient norm); the ray is ours.
+    """
+    whole("points", points, least=3)
+    positive("growth", growth)
+    with gradient_passes(objective, batches, seed=seed, move=True) as passes:
+        here, loss, _ = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
+        norm = _norm(here)
+        if not norm > 0:
+            fail("gradient", "must not be zero for a ray to start", norm)
+        direction = [g / norm for g in here]
+
+        def at(distance: float) -> tuple[list[Tensor], float]:
+            with passes.moved(direction, distance):
+                gradient, value, _ = _mean(passes, direction)
+            return gradient, value
+
+        # The first step changes the gradient by a few per cent of itself, as far as precision allows.
+        size = max(_norm([p.detach() for p in passes.parameters]), 1.0)
+        trial = 1e-3 * size
+        probed, _ = at(trial)
+        steepness = _norm([a.sub_(b) for a, b in zip(probed, here)]) / trial
+        step = 0.1 * norm / steepness if steepness > 0 else 0.1 * size
+        step = min(max(step, 1e-4 * size), 10 * size)
+        rows, distance, before, start = [], 0.0, norm, norm
+        for _ in range(points):
+            try:
+                there, value = at(distance + step)
+            except NonFiniteError:
+                break
+            after = _norm(there)
+            change = _norm([a - b for a, b in zip(there, here)])
+            if not math.isfinite(change):
+                break
+            rows.append((math.sqrt(before * after), change / step, loss, distance))
+            here, loss, before, distance = there, value, after, distance + step
+            if after > growth * start and len(rows) >= 10:
+                break
+            step *= 1.15
+        if not rows:
+            fail("loss", "must be finite near the point", "NaN or infinity at the first step of the ray")
+    rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
+    norms, values, losses, distances = (tuple(column) for column in zip(*rows))
+    first = distances[1] if len(distances) > 1 else step
+    return RaySmoothness(norms, values, losses, distances, rounding / first)
 
 
 def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

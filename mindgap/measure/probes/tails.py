@@ -196,7 +196,8 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
 
     Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the moment estimate does
     not, and is less precise. Their mean γ must exceed what 95 % of samples of a power law of index 2.5 give (of index
-    2 below 256 values). "Finite" needs a moment estimate that a tail of index 1.8 gives in 1 of 2,000 samples.
+    2 below 256 values). "Finite" needs a moment estimate that a tail of index 1.8 gives in 1 of 2,000 samples, or a
+    mean γ below 0.15 from 200 values on.
 
     Raises:
         RuleError: fewer than 30 values, or values that are not finite.
@@ -216,7 +217,8 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     plain, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
     index_excluded = 2.5 if rows.size >= 256 else 2.0
     bound = max(0.5, float(np.quantile(_mean_gamma(_power_law(k, index_excluded)), 0.95)))
-    infinite = True if gamma > bound and plain > 0.5 else False if _looks_light(rows) else None
+    light = _looks_light(rows) or (gamma < 0.15 and rows.size >= 200)
+    infinite = True if gamma > bound and plain > 0.5 else False if light else None
     low, high = np.quantile(_mean_gamma(_power_law(k, 2.0)) / 0.5, [0.05, 0.95])
     known = gamma > 0 and low > 0
     interval = (float(low) / gamma, float(high) / gamma) if known else (HEAVY, math.inf)
