@@ -324,6 +324,7 @@ def test_table_names_the_classes_and_their_needs() -> None:
 
 
 def test_the_page_is_drawn_from_a_monitor_s_record(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the laboratory draws the page: pip install 'mindgap[lab]'")
     from mindgap.lab.report import write_page
 
     run(every=6, to=tmp_path / "runs", name="first", probes=["noise", "update"])
