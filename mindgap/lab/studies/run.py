@@ -20,6 +20,7 @@ from mindgap.base.check import RuleError, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
 from mindgap.record.forms import StudyDescription, read_form, write_form
@@ -241,7 +242,10 @@ def verdict_of(item: StudyPlan, out: Path) -> Verdict:
 def write_verdict(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs it rests on."""
     files = tuple(path.name for path in item.files(out))
-    verdict = replace(verdict_of(item, out), files=files, seeds=len({h.seed for h in item.headers}))
+    verdict = verdict_of(item, out)
+    if verdict.verdict in ("holds", "does not hold", "inconclusive") and not item.missing(out):
+        verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
+    verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
     write_form(item.folder(out) / VERDICT_FILE, verdict)
     return verdict
 

@@ -77,6 +77,7 @@ class Study:
         tune_on: the column whose last value a search makes small; validation data, never a test column.
         grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike.
         tuning_seeds: seeds that a grid search is averaged over.
+        null_draws: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Study:
     tune_on: str = ""
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = (1000, 1001)
+    null_draws: int = 50
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():

@@ -87,8 +87,8 @@ STUDIES = (
         "where the median of one of them is not below the best median of the others.",
         figures=(
             Figure("Gradient of the hyper-objective", "gradient_norm", "‖∇Φ(x)‖", x="oracle_calls", log_y=True,
-                   caption="All methods from the same start, with the best steps of the same grid. A line that ends "
-                   "early has left the finite numbers."),
+                   caption="All methods from the same start, with the best steps of the same grid. A line that "
+                   "ended early would have left the finite numbers."),
         ),
         tunable={"lr_x": (1e-7, 1.0), "lr_y": (0.1, 0.3)},
         grid={"lr_x": [float(f"{10 ** (k / 2):.3g}") for k in range(-14, 1)], "lr_y": (0.1, 0.3)},

@@ -16,7 +16,10 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies.bilevel_runs import method_of, tuned_methods
 from mindgap.lab.studies.cleaning_runs import CPU, QUICK, TUNED, rows_of, task_of
 from mindgap.lab.studies.spec import SCALES, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import against_all, by_method, error_interval, spread
+from mindgap.lab.studies.verdict import by_method, spread
+
+#: The smallest difference in accuracy that matters.
+SMALLEST = 0.005
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -39,20 +42,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     ends = {name: [run.rows[-1] for run in group] for name, group in groups.items() if name not in refused}
     accuracy = {name: np.array([row["test_accuracy"] for row in rows]) for name, rows in ends.items()}
     auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
+    parts = Parts()
     # The same seed is the same data, corruption and start.
-    standing, parts = against_all(accuracy, "SLIP", error_interval), Parts()
-    best, order = standing.order[0], standing.order
-    parts.add(
-        "SLIP ahead in test accuracy", len(standing.ahead) == len(standing.leads), bool(standing.behind),
-        f"{accuracy['SLIP'].mean():.3f} ± {spread(accuracy['SLIP']):.3f}, place {order.index('SLIP') + 1} of "
-        f"{len(order)}; best: {best} {accuracy[best].mean():.3f}; {standing.words}; area under the curve of its "
-        f"weights {auc['SLIP']:.3f}",
-        {"accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
-         "deviation": {name: spread(values) for name, values in accuracy.items()}, "weight_auc": auc,
-         "lead_of_slip": {name: interval.mean for name, interval in standing.leads.items()},
-         "standard_error": {name: (lead.high - lead.mean) / 2 for name, lead in standing.leads.items()},
-         "refused": refused},
-    )  # fmt: skip
+    parts.ahead_of_all("SLIP ahead in test accuracy", accuracy, "SLIP", SMALLEST)
+    parts.note(f"area under the curve of SLIP's weights {auc['SLIP']:.3f}", {
+        "accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
+        "deviation": {name: spread(values) for name, values in accuracy.items()}, "weight_auc": auc, "refused": refused,
+    })  # fmt: skip
     if refused:
         parts.note(f"refused at this size: {', '.join(refused)}")
     return parts
@@ -62,7 +58,7 @@ def _scales(corruption: float) -> dict[str, Scale]:
     quick, cpu = ({**shared, "corruption": corruption} for shared in (QUICK, CPU))
     gpu = {**cpu, "data": "mnist", "train": 20_000, "validation": 5000, "batch_size": 256, "device": "cuda"}
     paper = {**gpu, "train": 30_000, "validation": 30_000, "batch_size": 512, "oracle_calls": 100_000}
-    return {name: Scale(s, seeds=5) for name, s in (("quick", quick), ("cpu", cpu), ("gpu", gpu), ("paper", paper))}
+    return {name: Scale(s, seeds=8) for name, s in (("quick", quick), ("cpu", cpu), ("gpu", gpu), ("paper", paper))}
 
 
 def _study(name: str, claim: str, corruption: float) -> Study:
@@ -77,10 +73,16 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         methods=tuned_methods(TUNED),
         loop=loop,
         judge=judge,
-        rule="SLIP's mean final test accuracy is above every other method's by more than two standard errors of the "
-        "difference over paired seeds; refuted where another method's is above SLIP's by as much. A method that "
-        "refuses the size of the problem is left out, and named.",
+        rule="SLIP's final test accuracy is above every other method's: each paired difference over at least 8 seeds "
+        "is above 0 with 95 % confidence and at least half a point on average. Refuted where another method is ahead "
+        "by at least half a point on average, with 95 % confidence for all comparisons together (Bonferroni). A method "
+        "that refuses the size of the problem is left out, and named.",
         history=(
+            "The first rule asked for two standard errors over 5 seeds, without a correction: with 16 equal methods it "
+            "said does not hold in 37 % and holds in 0.005 % of cases, and a lead of two standard deviations per seed "
+            "held in 36 %. It was replaced before the first run at scale gpu. With 16 methods and 8 seeds, simulated, the "
+            "present rule says does not hold in 4.2 % and holds in 0.0 % where all are equal, and holds in 79 % at a "
+            "lead of two standard deviations (mindgap.lab.studies.null.lead_rates, 1000 draws).",
             "Steps were chosen at p = 0.3, between the two: one grid, five tuning seeds and the validation loss for "
             "all.",
             "SLIP was searched a second time when one lower sample per iteration became its default; with two samples "

@@ -122,7 +122,7 @@ STUDIES = (
                    x_label="norm / median norm", caption="Norms above 4 medians are not drawn; the records have them."),
             Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
                    x_label="minibatches", log_x=True, log_y=True,
-                   caption="As the papers draw it: one order of the minibatches a seed. A finite variance levels off."),
+                   caption="One order of the minibatches per seed, as in the papers. A finite variance levels off."),
             Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
                    x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
                    hlines={"infinite variance below": 2.0},
@@ -146,8 +146,9 @@ STUDIES = (
         paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
         figures=(
             Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
-                   x_names=("coordinates,\nas published", "coordinates, one\nscale a layer", "norms"),
-                   hlines={"Gaussian": 2.0}, caption="Scales that differ between layers look like a tail."),
+                   x_names=("coordinates,\nas published", "coordinates, one\nscale per layer", "norms"),
+                   hlines={"Gaussian": 2.0},
+                   caption="On one scale per layer the image network's index is near 2, the transformer's is not."),
         ),
     ),
 )  # fmt: skip

@@ -157,7 +157,7 @@ STUDIES = (
                    "functions", hlines={"almost unchanged below": NEGLIGIBLE}),
             Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
                    x_label="norm / median norm", facet="moment",
-                   caption="A panel a moment. Norms above 4 medians are not drawn."),
+                   caption="One panel per moment. Norms above 4 medians are not drawn."),
             Figure("Tail index of the noise norms (Hill)", "index", "tail index", log_y=True,
                    hlines={"infinite variance below": 2.0}),
             Figure("Concentration", "spread", "90 % over 50 % quantile of the norms",

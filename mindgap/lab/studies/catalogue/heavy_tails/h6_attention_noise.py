@@ -93,7 +93,7 @@ STUDIES = (
                    x_label="norm / median norm", facet="panel", caption="Norms above 4 medians are not drawn."),
             Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
                    x_label="minibatches", log_x=True, log_y=True, facet="panel",
-                   caption="One order of the minibatches a seed. A finite variance levels off."),
+                   caption="One order of the minibatches per seed. A finite variance levels off."),
             Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
                    x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"), facet="panel",
                    hlines={"infinite variance below": 2.0}),

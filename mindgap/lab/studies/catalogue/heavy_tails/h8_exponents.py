@@ -154,7 +154,7 @@ STUDIES = (
         figures=(
             Figure("Error on the worst rare jump", "error", "E f(x̄_k) - f*", x="k", x_label="k", log_x=True, log_y=True,
                    facet="alpha", caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
-                   "one is flatter for α below 1.6."),
+                   "one is flatter for α below 2."),
         ),
     ),
     Study(

@@ -238,7 +238,7 @@ STUDIES = (
             Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
                    x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
                    hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
-                   "bounds of the exact methods are within a factor two or so of the count."),
+                   "bounds of the exact methods are within a factor three of the count."),
         ),
     ),
     Study(

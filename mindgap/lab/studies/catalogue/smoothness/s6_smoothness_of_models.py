@@ -105,7 +105,7 @@ STUDIES = (
         rule="|f''| grows like R^(d-2) (within 0.1) and |f''| - L1|f'| never exceeds L0.",
         figures=(
             Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
-                   log_y=True, caption="An L-smooth function would level off; |f''| - L1|f'| stays below a constant."),
+                   log_y=True, caption="An L-smooth function would level off; these grow like R^(d-2)."),
         ),
     ),
     Study(

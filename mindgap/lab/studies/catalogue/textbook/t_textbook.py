@@ -234,7 +234,7 @@ STUDIES = (
         "floor, faster than T^-0.3.",
         figures=(
             Figure("Average regret", "regret", "R_t / t", log_x=True, log_y=True,
-                   caption="Adam levels off at its floor; AMSGrad falls like 1/√t."),
+                   caption="Adam levels off at its floor; AMSGrad falls like 1/√t or faster."),
             Figure("The point", "point", "x_t", log_x=True, caption="The best point is -1; Adam sits at +1."),
         ),
     ),
