@@ -78,11 +78,11 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         "by at least half a point on average, with 95 % confidence for all comparisons together (Bonferroni). A method "
         "that refuses the size of the problem is left out, and named.",
         history=(
-            "The first rule asked for two standard errors over 5 seeds, without a correction: with 16 equal methods it "
-            "said does not hold in 37 % and holds in 0.005 % of cases, and a lead of two standard deviations per seed "
-            "held in 36 %. It was replaced before the first run at scale gpu. With 16 methods and 8 seeds, simulated, "
-            "the present rule says does not hold in 4.2 % and holds in 0.0 % where all are equal, and holds in 79 % at a "
-            "lead of two standard deviations (mindgap.lab.studies.null.lead_rates, 1000 draws).",
+            "The first rule asked for two standard errors over 5 seeds, without a correction: with 16 equal methods "
+            "it said does not hold in 37 % and holds in 0.005 % of cases, and a lead of two standard deviations per "
+            "seed held in 36 %. It was replaced before the first run at scale gpu. With 16 methods and 8 seeds, "
+            "simulated, the present rule says does not hold in 4.2 % and holds in 0.0 % where all are equal, and "
+            "holds in 79 % at a lead of two standard deviations (mindgap.lab.studies.null.lead_rates, 1000 draws).",
             "Steps were chosen at p = 0.3, between the two: one grid, five tuning seeds and the validation loss for "
             "all.",
             "SLIP was searched a second time when one lower sample per iteration became its default; with two samples "
