@@ -28,13 +28,13 @@ class CoordinateOptimizer(RuleOptimizer):
         return "spike_guard" if self._spike_guard else None
 
     @contextmanager
-    def _counting(self, batches: list[Batch]) -> Iterator[Callable[[Callable[[], list[Tensor]], Tensor], None]]:
+    def _counting(self, batches: list[Batch]) -> Iterator[Callable[[list[Tensor], Tensor], None]]:
         """Collect clipped entries and norms of updates block by block, and note them at the end."""
         counts: list[Tensor] = []
         moved: list[Tensor] = []
 
-        def count(clipped: Callable[[], list[Tensor]], length: Tensor) -> None:
-            counts.append(torch.stack([c.sum() for c in clipped()]).sum())
+        def count(clipped: list[Tensor], length: Tensor) -> None:
+            counts.append(torch.stack([c.sum() for c in clipped]).sum())
             moved.append(length)
 
         yield count

@@ -11,7 +11,8 @@ from torch import Tensor
 from mindgap.base.check import between, one_of
 from mindgap.base.tensors import blocks, widen
 from mindgap.optim.norms import scoped_norms
-from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer, check_common
+from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer
+from mindgap.optim.settings import check_common
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_

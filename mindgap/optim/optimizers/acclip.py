@@ -10,7 +10,8 @@ from torch import Tensor
 from mindgap.base.check import between, fail, non_negative, one_of, positive
 from mindgap.base.tensors import blocks, robust_norm
 from mindgap.optim.coordinates import CoordinateOptimizer
-from mindgap.optim.optimizer import Batch, Options, check_betas, check_clip, check_common, corrected
+from mindgap.optim.optimizer import Batch, Options
+from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
 from mindgap.rules.clip import clip_adaptive, clip_second_moment
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
@@ -142,8 +143,8 @@ class ACClip(CoordinateOptimizer):
 
     def _directions(
         self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
-    ) -> tuple[list[Tensor], Any]:
-        """The step of a block divided by −η, and where it was clipped (computed only if asked for)."""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The step of a block divided by −η, and with ``track`` where it was clipped."""
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
         average_(m, g, beta1, batch.sign)
@@ -158,13 +159,12 @@ class ACClip(CoordinateOptimizer):
             v = v if second else corrected(v, beta2, k)
         if second:
             updates, quotients = clip_second_moment(m, before, beta2, eps)
-            bound = (1.0 - beta2) ** -0.5
-            clipped = lambda: [q.abs() > bound for q in quotients]  # noqa: E731
+            clipped = [q.abs() > (1.0 - beta2) ** -0.5 for q in quotients] if self._track else []
             if group["factor"] != 1.0:
                 torch._foreach_mul_(updates, group["factor"])
             return updates, clipped
         updates, factors = clip_adaptive(m, v, alpha, eps, normalized=group["form"] == "first_moment")
-        return updates, lambda: [f < 1 for f in factors]
+        return updates, [f < 1 for f in factors] if self._track else []
 
 
 def _first(k: Any, v: list[Tensor], g: list[Tensor], beta2: float) -> list[Tensor]:

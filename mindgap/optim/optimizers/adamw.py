@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import non_negative
-from mindgap.optim.optimizer import Batch, Options, RuleOptimizer, check_betas, check_clip, check_common, corrected
+from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
+from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_, average_power_

@@ -11,8 +11,9 @@ from torch import Tensor
 from mindgap.base.check import between, fail, one_of, positive
 from mindgap.base.tensors import blocks, placed, robust_norm, widen
 from mindgap.optim.coordinates import CoordinateOptimizer
-from mindgap.optim.optimizer import Batch, Options, check_common
+from mindgap.optim.optimizer import Batch, Options
 from mindgap.optim.scaled import ORDERS
+from mindgap.optim.settings import check_common
 from mindgap.rules.clip import clip_coordinates
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
@@ -138,8 +139,7 @@ class CClip(CoordinateOptimizer):
                         updates = list(torch._foreach_mul(m, 1.0))
                     if self._track:
                         length = robust_norm(updates, wide=True) * batch.lr
-                        changed = [a != b for a, b in zip(clipped, source)]
-                        count(changed.copy, length)
+                        count([a != b for a, b in zip(clipped, source)], length)
                     descend_(p, updates, lr, batch.shrink)
 
     @staticmethod

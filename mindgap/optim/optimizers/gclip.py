@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mindgap.base.check import one_of, positive
 from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
-from mindgap.optim.optimizer import Batch, Options, positive_at
+from mindgap.optim.optimizer import Batch, Options
 from mindgap.optim.scaled import ORDERS, ScaledOptimizer
+from mindgap.optim.settings import positive_at
 from mindgap.rules.clip import clip_coefficient
 from mindgap.rules.fused.plan import FusedRecord
 

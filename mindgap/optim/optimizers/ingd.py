@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.tensors import blocks, placed, robust_norm
-from mindgap.optim.optimizer import Batch, RuleOptimizer, check_lr
+from mindgap.optim.optimizer import Batch, RuleOptimizer
+from mindgap.optim.settings import check_lr
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import descent_weight
 from mindgap.rules.schedule import unit_draw

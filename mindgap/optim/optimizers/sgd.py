@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mindgap.base.check import fail, non_negative, number, one_of
 from mindgap.base.tensors import blocks, widen
-from mindgap.optim.optimizer import Batch, Options, RuleOptimizer, check_clip, check_common
+from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
+from mindgap.optim.settings import check_clip, check_common
 from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
 

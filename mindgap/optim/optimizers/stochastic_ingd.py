@@ -10,7 +10,8 @@ from torch import Tensor
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.norms import scoped_norms
-from mindgap.optim.optimizer import Batch, RuleOptimizer, check_clip, check_common
+from mindgap.optim.optimizer import Batch, RuleOptimizer
+from mindgap.optim.settings import check_clip, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.moments import average_
 from mindgap.rules.normalize import interpolated_coefficient

@@ -1,0 +1,68 @@
+"""Checks of the settings that several optimizers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import between, fail, non_negative, positive
+from mindgap.rules.schedule import value_at
+
+
+def scalar(lr: float | Tensor) -> float | Tensor:
+    """A step size as a number or a 0-dim tensor that shares memory with the one given."""
+    return lr.reshape(()) if isinstance(lr, Tensor) and lr.dim() else lr
+
+
+def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:
+    """A number that is zero or positive, or a real tensor with one element."""
+    if isinstance(lr, Tensor):
+        if lr.numel() != 1 or not lr.is_floating_point():
+            fail(name, "must have one real element when it is a tensor", lr if lr.numel() == 1 else tuple(lr.shape))
+        if lr.device.type == "meta":
+            return
+        lr = float(lr)
+    (non_negative if zero else positive)(name, lr)
+
+
+def check_common(group: dict[str, Any]) -> None:
+    """The settings that every first-order rule here has."""
+    check_lr("lr", group["lr"])
+    non_negative("weight_decay", group["weight_decay"])
+
+
+def check_betas(betas: Any) -> None:
+    """A pair of numbers in [0, 1)."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        fail("betas", "must be a pair of numbers", betas)
+    for i, beta in enumerate(betas):
+        between(f"betas[{i}]", beta, 0, 1, ends="[)")
+
+
+def corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
+    """Averages that began with zero, divided by 1 − β^k."""
+    divisor = 1.0 - beta**k
+    return list(torch._foreach_div(averages, divisor.to(averages[0].dtype) if isinstance(divisor, Tensor) else divisor))
+
+
+def check_clip(clip: Any) -> Any:
+    """A threshold of the gradient's norm: None, ``"auto"`` or a positive number."""
+    if clip is not None and not (isinstance(clip, str) and clip == "auto"):
+        if isinstance(clip, str):
+            fail("clip", "must be None, 'auto' or a positive number", clip)
+        return float(positive("clip", clip, finite=False))
+    return clip
+
+
+def positive_at(name: str, value: Any, k: int) -> Any:
+    """The value of a setting at step k, a number or a tensor with one element, checked where that needs no device."""
+    value = value_at(value, k)
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.is_floating_point():
+            fail(name, "must have one real element when it is a tensor", tuple(value.shape))
+        if value.device.type == "cpu":
+            positive(name, float(value), finite=False)
+        return value.reshape(())
+    return positive(name, value, finite=False)
