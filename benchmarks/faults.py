@@ -1,16 +1,20 @@
-"""Kill the driver, kill a worker, fill the disk, at random moments; then run again and compare with an undisturbed run.
+"""Disturb sweeps at random moments, then run again and compare with an undisturbed sweep.
 
-    python benchmarks/faults.py [--rounds 50] [--kinds driver,worker,disk] [--seed 0]
+    python benchmarks/faults.py [--rounds 100] [--seed 0]
+        [--kinds SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes]
 
-After each round: the next run completes, its records equal those of an undisturbed run (less clocks), no row that was
-recorded before is lost, and every record is readable. The disk is a tmpfs of some tens of kilobytes, which needs the
-right to mount; without it that kind is skipped, saying so.
+A signal goes to the driver of a sweep with two workers, at a moment drawn evenly from the whole sweep: while Python
+and the packages are imported, while the workers start, while they record. After each round: the driver ended within
+10 s with the status of the signal (or 0, if it was done before) and without a traceback; no process of it is left
+after 5 s; the next run completes; its records equal those of an undisturbed run (without clocks); no recorded row is
+lost. ``worker`` kills one worker; the sweep must complete. ``disk`` fills the disk (a small tmpfs, which needs the
+right to mount; skipped without it). ``writers``: two processes create one record at the same moment. ``bytes``: every
+byte of one record is changed; each change is named, or harmless (the run reads as unfinished, or as it was).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -19,26 +23,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from mindgap.record.schema import RecordError, without_timing
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.run import plan, run_all
+from mindgap.record.schema import RecordError, to_json, without_timing
 from mindgap.record.store import read_run
 
 MINDGAP = [sys.executable, "-m", "mindgap"]
-STUDY = ["run", "e5-cycle", "steps=4000", "--seeds", "2"]
+NAME, STEPS, SEEDS = "e5-cycle", 1500, 2
+STUDY = ["run", NAME, f"steps={STEPS}", "--seeds", str(SEEDS)]
+MARK = "MINDGAP_FAULTS"
+#: Python itself prints a traceback for a Ctrl-C in its first moments, before it runs a line of ours.
+PYTHON_STARTS = 0.15
 
 
-def records(folder: Path) -> dict[str, list[object]]:
-    """File name -> its lines less clocks and machines."""
+def records(folder: Path) -> dict[str, list[str]]:
+    """File name -> its lines without clocks and machines."""
     found = {}
     for path in sorted(folder.rglob("*.jsonl")):
-        lines = [json.loads(text) for text in path.read_text().splitlines()]
-        found[path.name] = [{kind: without_timing(body) for kind, body in line.items()} for line in lines]
+        run = read_run(path)
+        lines = [vars(run.header), *run.rows, *([vars(run.end)] if run.end else [])]
+        found[path.name] = [to_json(without_timing(line)) for line in lines]
     return found
 
 
 def rows_so_far(folder: Path) -> dict[str, list[str]]:
-    """The whole rows that are on the disk now, torn tails apart."""
+    """The whole rows that are on the disk now, without incomplete lines."""
     found = {}
     for path in folder.rglob("*.jsonl"):
         data = path.read_bytes()
@@ -47,10 +59,19 @@ def rows_so_far(folder: Path) -> dict[str, list[str]]:
 
 
 def start(out: Path, jobs: int) -> subprocess.Popen[bytes]:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
-        [*MINDGAP, *STUDY, "--jobs", str(jobs), "--out", str(out)], start_new_session=True, **quiet
-    )
+    command = [*MINDGAP, *STUDY, "--jobs", str(jobs), "--out", str(out)]
+    environment = {**os.environ, MARK: str(out)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def processes(out: Path) -> dict[int, bytes]:
+    """The processes that belong to a sweep, by a mark in their environment: number -> command line."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{MARK}={out}\0".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes()
+    return found
 
 
 def wait_for_rows(out: Path, process: subprocess.Popen[bytes]) -> None:
@@ -58,28 +79,30 @@ def wait_for_rows(out: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-def workers(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes of its group that run a trial (loky's workers), less the driver itself and its helpers."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != process.pid:
-            try:
-                group = os.getpgid(int(entry.name))
-                command = (entry / "cmdline").read_bytes()
-            except (OSError, ProcessLookupError):
-                continue
-            if group == process.pid and b"popen_loky" in command and b"resource_tracker" not in command:
-                found.append(int(entry.name))
-    return found
-
-
-def kill_driver(out: Path, rng: random.Random) -> bool:
-    """Alone or with two workers, which must then end by themselves."""
-    process = start(out, rng.choice((1, 2)))
-    wait_for_rows(out, process)
-    time.sleep(rng.uniform(0, 0.4))
-    process.kill()
-    return process.wait() == -signal.SIGKILL
+def send_signal(out: Path, rng: random.Random, number: int, whole: float) -> bool:
+    """A signal at a random moment; every second round aims at the start of the workers."""
+    process = start(out, 2)
+    if rng.random() < 0.5:
+        time.sleep(rng.uniform(PYTHON_STARTS, whole))
+    else:
+        while process.poll() is None and len(processes(out)) < 2:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.6))
+    process.send_signal(number)
+    begun = time.monotonic()
+    try:
+        _, errors = process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError("the driver did not end within 10 s") from None
+    took = time.monotonic() - begun
+    expected = {-signal.SIGKILL} if number == signal.SIGKILL else {128 + number}
+    assert process.returncode in {*expected, 0}, f"status {process.returncode} after {took:.1f} s: {errors.decode()}"
+    assert b"Traceback" not in errors, errors.decode()
+    while processes(out):
+        assert time.monotonic() - begun < took + 5, f"left behind: {processes(out)}"
+        time.sleep(0.05)
+    return process.returncode != 0
 
 
 def kill_worker(out: Path, rng: random.Random) -> bool:
@@ -87,13 +110,15 @@ def kill_worker(out: Path, rng: random.Random) -> bool:
     process = start(out, 2)
     wait_for_rows(out, process)
     time.sleep(rng.uniform(0, 0.3))
-    found = workers(process)
+    found = [number for number, command in processes(out).items() if b"studies.processes" in command]
+    hit = False
     if found:
-        os.kill(rng.choice(found), signal.SIGKILL)
-    status = process.wait()
-    if found and status != 0:
-        raise AssertionError(f"a dead worker ended the sweep with status {status}")
-    return bool(found)
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(found), signal.SIGKILL)
+            hit = True
+    process.communicate()
+    assert process.returncode == 0, f"a dead worker ended the sweep with status {process.returncode}"
+    return hit
 
 
 def fill_disk(out: Path, rng: random.Random, limit: int) -> bool:
@@ -101,9 +126,12 @@ def fill_disk(out: Path, rng: random.Random, limit: int) -> bool:
     size = rng.randrange(limit // 20, limit)
     out.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(out)], check=True)
-    status = start(out, 1).wait()
+    process = start(out, 1)
+    _, errors = process.communicate()
+    assert process.returncode in (0, 3, 4), f"status {process.returncode}"
+    assert b"Traceback" not in errors, errors.decode()
     subprocess.run(["mount", "-o", f"remount,size={8 * limit}", str(out)], check=True)
-    return status != 0
+    return process.returncode != 0
 
 
 def hidden(out: Path) -> list[Path]:
@@ -111,23 +139,25 @@ def hidden(out: Path) -> list[Path]:
     return [path for path in out.rglob(".*") if path.is_file()]
 
 
-def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[object]], limit: int) -> bool:
+def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[str]], limit: int, whole: float) -> bool:
     """One disturbance and what must hold after it; returns whether the disturbance hit."""
     try:
-        if kind == "driver":
-            hit = kill_driver(out, rng)
-        elif kind == "worker":
+        if kind == "worker":
             hit = kill_worker(out, rng)
-        else:
+        elif kind == "disk":
             hit = fill_disk(out, rng, limit)
+        else:
+            hit = send_signal(out, rng, getattr(signal, kind), whole)
         before = rows_so_far(out)
         for path in out.rglob("*.jsonl"):
-            if before.get(path.name):  # a worker may just have begun it, and ends with its driver
-                read_run(path)  # raises where anything but the last, torn line is damaged
+            if before.get(path.name):
+                read_run(path)  # raises if anything but an incomplete last line is damaged
         for path in hidden(out):  # as a person would run it again: not in the same second
             os.utime(path, (0, 0))
-        status = start(out, 1).wait()
-        assert status == 0, f"the next run ended with status {status}"
+        failed: list[str] = []
+        again = plan(find(NAME), "quick", seeds=SEEDS, overrides={"steps": STEPS})
+        run_all([again], out, on_end=lambda header, end: failed.append(end.message) if end.message else None)
+        assert not failed, f"the next run: {failed}"
         after = rows_so_far(out)
         for name, lines in before.items():
             assert after[name][: len(lines)] == lines, f"{name}: a recorded row was lost or changed"
@@ -139,59 +169,100 @@ def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[ob
             subprocess.run(["umount", str(out)], check=True)
 
 
-def damaged_line(out: Path, rng: random.Random) -> None:
-    """A line damaged in the middle is refused with file and line number."""
-    path = rng.choice(sorted(out.rglob("*.jsonl")))
-    lines = path.read_bytes().split(b"\n")
-    number = rng.randrange(1, len(lines) - 2)
-    lines[number] = lines[number][: len(lines[number]) // 2]
-    path.write_bytes(b"\n".join(lines))
-    said = "nothing"
-    try:
-        read_run(path)
-    except RecordError as error:
-        said = str(error)
-    assert f"{path.name}:{number + 1}: damaged line" in said, (
-        f"line {number + 1} of {path.name} is damaged, said: {said}"
-    )
+WRITER = """
+import sys, time
+from pathlib import Path
+from mindgap.record.schema import End, Header
+from mindgap.record.store import RunWriter
+folder, at = Path(sys.argv[1]), float(sys.argv[2])
+while time.time() < at:
+    pass
+with RunWriter(folder, Header("s", "S1", "quick", "m", 0, {"lr": 0.1})) as writer:
+    for step in range(200):
+        writer.row({"step": step})
+    writer.end(End("done"))
+"""
+
+
+def race(out: Path) -> None:
+    """Two processes create one record at the same moment: both see all rows in the end, written once."""
+    command = [sys.executable, "-c", WRITER, str(out), str(time.time() + 0.6)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate()[1].decode() for process in both]
+    assert all(process.returncode == 0 for process in both), said
+    (path,) = out.glob("*.jsonl")
+    run = read_run(path)
+    assert run.done
+    assert run.column("step") == list(range(200))
+    assert path.read_text().count('"end"') == 1
+
+
+def change_bytes(source: Path, rng: random.Random) -> tuple[int, int]:
+    """Change every byte of a record to another: how many changes are named, and how many are harmless."""
+    data, truth = source.read_bytes(), read_run(source)
+    named = harmless = 0
+    folder = Path(tempfile.mkdtemp(prefix="mindgap-bytes-"))
+    path = folder / source.name
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= rng.choice((1 << rng.randrange(8), rng.randrange(1, 256)))
+        path.write_bytes(changed)
+        try:
+            run = read_run(path)
+        except RecordError:
+            named += 1
+            continue
+        same = to_json([vars(run.header), run.rows]) == to_json([vars(truth.header), truth.rows])
+        assert same and (run.end is None or run.end == truth.end), f"byte {place} was read without complaint"  # noqa: PT018
+        harmless += 1
+    shutil.rmtree(folder)
+    return named, harmless
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--kinds", default="driver,worker,disk")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--kinds", default="SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="mindgap-faults-"))
-    assert start(folder / "truth", 1).wait() == 0
+    begun = time.monotonic()
+    undisturbed = start(folder / "truth", 2)
+    undisturbed.communicate()
+    assert undisturbed.returncode == 0
+    whole = time.monotonic() - begun
     truth = records(folder / "truth")
     limit = sum(p.stat().st_size for p in (folder / "truth").rglob("*.json*")) + 40_000
     for kind in arguments.kinds.split(","):
+        rng = random.Random(f"{kind}{arguments.seed}")
         if kind == "disk" and (os.geteuid() != 0 or not shutil.which("mount")):
             print("disk: skipped, mounting a tmpfs needs root")
             continue
-        rng = random.Random(f"{kind}{arguments.seed}")
+        if kind == "bytes":
+            small = min((folder / "truth").rglob("*.jsonl"), key=lambda path: path.stat().st_size)
+            short = folder / "short" / small.name
+            short.parent.mkdir()
+            lines = small.read_bytes().splitlines(keepends=True)
+            short.write_bytes(b"".join([*lines[:20], lines[-1]]))
+            named, harmless = change_bytes(short, rng)
+            print(f"bytes: {named + harmless} changes, {named} named, {harmless} harmless", flush=True)
+            continue
         begun, hits, failures = time.monotonic(), 0, []
         for number in range(arguments.rounds):
             out = folder / f"{kind}{number}"
             try:
-                hits += one_round(kind, out, rng, truth, limit)
+                if kind == "writers":
+                    race(out)
+                    hits += 1
+                else:
+                    hits += one_round(kind, out, rng, truth, limit, whole)
             except (AssertionError, RecordError) as error:
                 failures.append(f"round {number}: {error}")
             shutil.rmtree(out, ignore_errors=True)
         took = time.monotonic() - begun
-        print(
-            f"{kind}: {arguments.rounds} rounds, {hits} hit the work, {len(failures)} failures, {took:.0f} s",
-            flush=True,
-        )
+        print(f"{kind}: {arguments.rounds} rounds, {hits} hit, {len(failures)} failures, {took:.0f} s", flush=True)
         for failure in failures:
-            print(f"  {failure}")
-    rng = random.Random(arguments.seed)
-    for _ in range(arguments.rounds):
-        shutil.copytree(folder / "truth", folder / "damaged")
-        damaged_line(folder / "damaged", rng)
-        shutil.rmtree(folder / "damaged")
-    print(f"damaged line: {arguments.rounds} rounds, each named with file and line number")
+            print(f"  {failure}", flush=True)
     shutil.rmtree(folder)
 
 

@@ -155,7 +155,7 @@ def on_one_thread(call: Callable[[], End]) -> End:
 def _dask(address: str) -> Cluster:
     distributed = _import("distributed", "dask")
     try:
-        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+        client = distributed.Client(address, timeout=CONNECT)
     except (OSError, ValueError):
         fail("address", "must be that of a running dask cluster", address)
     return Cluster(
