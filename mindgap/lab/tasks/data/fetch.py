@@ -1,6 +1,7 @@
 """Find a data file: ``$MINDGAP_DATA`` first, then the cache, then the web; checked by sha256 wherever it comes from.
 
-A download resumes where it stopped (HTTP Range), is checked, and appears under its name only when it is whole.
+A download resumes where it stopped (HTTP Range), never gets larger than the file should be, is checked, and appears
+under its name only when it is whole. (pooch would check the sum too, but it neither resumes nor limits the size.)
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from mindgap.base.check import one_of
+from filelock import FileLock
+
+from mindgap.base.check import fail, one_of, whole
 from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
 
 Progress = Callable[[int, int], None]
@@ -52,7 +55,7 @@ def cache_folder() -> Path:
 
 
 def available(name: str) -> bool:
-    """Whether every file of a data set lies in ``$MINDGAP_DATA`` or in the cache; nothing is fetched or read.
+    """Whether every file of a data set is in ``$MINDGAP_DATA`` or in the cache; nothing is fetched or read.
 
     Example:
         >>> available("mnst")
@@ -74,7 +77,7 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
 
     Raises:
         RuleError: unknown data set or file.
-        DataError: missing, damaged or not to be had; the message says what to do.
+        DataError: missing, damaged or not available; the message says what to do.
     """
     data = DATASETS[one_of("name", name, DATASETS)]
     entry = data.file(file)
@@ -89,31 +92,51 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
     failures = []
     for address in addresses:
         try:
-            return fetch(address, target, entry.sha256, progress=progress or _terminal_progress(entry.name))
+            shown = progress or _terminal_progress(entry.name)
+            return fetch(address, target, entry.sha256, size=entry.size, progress=shown)
         except DataError as problem:
             failures.append(str(problem))
     raise DataError("; ".join(failures) + ". " + _what_to_do(data, entry))
 
 
-def fetch(address: str, target: Path, sha256: str, *, progress: Progress | None = None) -> Path:
+def fetch(
+    address: str, target: Path, sha256: str, *, size: int | None = None, progress: Progress | None = None
+) -> Path:
     """Fetch one file, resuming an earlier attempt, and put it at ``target`` when its sha256 is right.
 
-    What has arrived so far waits in ``target`` + ``.part``. A file with the wrong sum is removed.
+    What has arrived so far is kept in ``target`` + ``.part``. A file with the wrong sum is removed.
+
+    Args:
+        address: http or https; a redirect to anything else is refused.
+        target: where the file goes.
+        sha256: of its bytes, in hexadecimal digits.
+        size: its length in bytes, if it is known: nothing longer is received.
+        progress: called with (bytes so far, bytes in all).
 
     Raises:
-        RuleError: when the address is not http or https.
-        DataError: when the server cannot be reached, stops early again and again, or serves other bytes.
+        RuleError: a bad argument.
+        DataError: the server cannot be reached, stops early again and again, or serves other bytes.
     """
+    if not isinstance(address, str):
+        fail("address", "must be a text", address)
     one_of("scheme of the address", address.split(":", 1)[0], ["http", "https"])
+    if not isinstance(target, Path):
+        fail("target", "must be a Path", target)
+    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+        fail("sha256", "must be 64 hexadecimal digits", sha256)
+    if size is not None:
+        whole("size", size)
+    if progress is not None and not callable(progress):
+        fail("progress", "must be a function of (bytes so far, bytes in all)", progress)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with _only_one(target):
+    with FileLock(target.with_name(f".{target.name}.lock")):  # another process waits, and finds the file finished
         if target.is_file() and _sha256(target) == sha256:
             return target
         reason = ""
         for _ in range(_TRIES):
             try:
-                if _receive(address, part, progress):
+                if _receive(address, part, size, progress):
                     break
                 reason = "the connection closed before the end"
             except urllib.error.HTTPError as problem:
@@ -133,14 +156,26 @@ def fetch(address: str, target: Path, sha256: str, *, progress: Progress | None 
     return target
 
 
-def _receive(address: str, part: Path, progress: Progress | None) -> bool:
+def _web() -> urllib.request.OpenerDirector:
+    """Opens http and https addresses and nothing else, also after a redirect."""
+    web = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler, urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPErrorProcessor,
+    ):  # fmt: skip
+        web.add_handler(handler())
+    return web
+
+
+def _receive(address: str, part: Path, size: int | None, progress: Progress | None) -> bool:
     """Append to ``part`` what is missing; True when the server's whole length has arrived."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "mindgap"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=30)
+        answer = _web().open(request, timeout=30)
     except urllib.error.HTTPError as problem:
         if problem.code != 416:
             raise
@@ -156,27 +191,22 @@ def _receive(address: str, part: Path, progress: Progress | None) -> bool:
             start = 0  # the server does not resume: begin again
         announced = answer.headers.get("Content-Length")
         total = start + int(announced) if announced else 0
+        _not_longer(address, total, size, part)
         done = start
         with part.open("ab" if start else "wb") as file:
             while chunk := answer.read(_CHUNK):
-                file.write(chunk)
                 done += len(chunk)
+                _not_longer(address, done, size, part)
+                file.write(chunk)
                 if progress is not None:
                     progress(done, total)
     return total == 0 or done >= total
 
 
-@contextmanager
-def _only_one(target: Path) -> Iterator[None]:
-    """Hold off other processes that want the same file; they find it finished afterwards."""
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this system
-        yield
-        return
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _not_longer(address: str, length: int, size: int | None, part: Path) -> None:
+    if size is not None and length > size:
+        part.unlink(missing_ok=True)
+        raise DataError(f"{address} serves {length} bytes or more, expected {size}; nothing was kept")
 
 
 def _places(data: DataSet, file: DataFile) -> list[Path]:
