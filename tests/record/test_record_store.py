@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, from_json, line, to_json
-from mindgap.record.store import RunWriter, is_finished, read_run, run_file, study_folders, write_atomically
+from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, Verdict, from_json, line, to_json
+from mindgap.record.store import RunWriter, is_finished, read_run, remove_run, run_file, study_folders, write_atomically
 
 HEADER = Header("study", "S1", "quick", "method", 3, {"lr": 0.1})
 
@@ -116,3 +121,128 @@ def test_an_empty_or_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
         list(study_folders(tmp_path))
     with pytest.raises(RecordError, match="RUNS must be a folder of records"):
         list(study_folders(tmp_path / "none"))
+
+
+def test_every_changed_byte_is_named_or_harmless(tmp_path: Path) -> None:
+    """Harmless: the record reads as it was, or as unfinished with the rows it had."""
+    path = write(tmp_path, 4)
+    whole, data = read_run(path), path.read_bytes()
+    for place in range(len(data)):
+        for bit in (0, 5):
+            changed = bytearray(data)
+            changed[place] ^= 1 << bit
+            path.write_bytes(changed)
+            try:
+                run = read_run(path)
+            except RecordError as error:
+                named = str(error)
+            else:
+                named = path.name
+                assert (run.header, run.rows) == (whole.header, whole.rows), f"byte {place}"
+                assert run.end in (None, whole.end)
+            assert path.name in named
+
+
+def test_a_record_under_another_name_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, 2)
+    other = path.rename(path.with_name(path.name.replace("-3-", "-4-")))
+    with pytest.raises(RecordError, match="damaged header, or the file was renamed: its content belongs to method-3-"):
+        read_run(other)
+
+
+def test_a_damaged_end_is_not_taken_for_a_finished_run(tmp_path: Path) -> None:
+    path = write(tmp_path, 2)
+    assert is_finished(path)
+    path.write_bytes(path.read_bytes().replace(b'"seconds":0.5', b'"seconds":0.6'))
+    assert not is_finished(path)
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from mindgap.record.schema import End, Header
+from mindgap.record.store import RunWriter
+folder, at = Path(sys.argv[1]), float(sys.argv[2])
+while time.time() < at:
+    pass
+with RunWriter(folder, Header("study", "S1", "quick", "method", 3, {"lr": 0.1})) as writer:
+    for step in range(50):
+        writer.row({"step": step})
+    writer.end(End("done"))
+"""
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_two_processes_that_create_one_record_write_it_once(tmp_path: Path, round_: int) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path), str(time.time() + 0.5)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    (path,) = tmp_path.glob("*.jsonl")
+    run = read_run(path)
+    assert run.done
+    assert run.column("step") == list(range(50))
+    assert path.read_text().count('{"end"') == 1
+
+
+def test_a_finished_record_takes_no_second_end_and_no_further_row(tmp_path: Path) -> None:
+    path = write(tmp_path, 2)
+    before = path.read_bytes()
+    with RunWriter(tmp_path, HEADER) as writer:
+        assert writer.finished == End("done", 0.5)
+        writer.end(End("done", 9.0))
+        writer.skip_to(2)
+        with pytest.raises(RecordError, match="is finished"):
+            writer.row({"step": 2})
+    assert path.read_bytes() == before
+
+
+def test_a_record_that_is_being_written_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mindgap.record.store.PATIENCE", 0.1)
+    with RunWriter(tmp_path, HEADER) as writer:
+        with pytest.raises(RecordError, match="is being written by another process"):
+            remove_run(writer.path)
+        assert writer.path.exists()
+    remove_run(writer.path)
+    assert not writer.path.exists()
+
+
+def test_names_are_on_the_disk_after_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bool] = []
+    real = os.fsync
+
+    def sync(file: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(file).st_mode))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_atomically(tmp_path / "a.json", "{}")
+    assert synced == [False, True], "first the file, then the folder that names it"
+
+
+FORMS = [Verdict("holds", "all well", {"a": 0.1}), StudyDescription("s", "quick", title="A study")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_changed_byte_of_a_form_is_named_or_harmless(
+    form: Verdict | StudyDescription, tmp_path: Path
+) -> None:
+    path = tmp_path / "form.json"
+    write_form(path, form)
+    data = path.read_bytes()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        try:
+            found, named = read_form(type(form), path), str(path)
+        except RecordError as error:
+            found, named = form, str(error)
+        assert found == form
+        assert str(path) in named
+
+
+def test_a_form_without_a_checksum_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    path.write_text('{"verdict": "holds", "measured": "all well", "numbers": {}, "files": ["a.jsonl"], "seeds": 1}')
+    assert read_form(Verdict, path) == Verdict("holds", "all well", files=("a.jsonl",), seeds=1)

@@ -23,6 +23,7 @@ class Web:
     def __init__(self):
         web = self
         self.content, self.stops, self.ranges, self.status, self.resumes = CONTENT, [], [], 200, True
+        self.redirect, self.announces = "", True
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.0"  # one connection an answer, so that breaking off is visible
@@ -31,6 +32,11 @@ class Web:
                 asked = self.headers.get("Range")
                 web.ranges.append(asked)
                 start = int(asked.split("=")[1].rstrip("-")) if asked and web.resumes else 0
+                if web.redirect:
+                    self.send_response(302)
+                    self.send_header("Location", web.redirect)
+                    self.end_headers()
+                    return
                 if web.status != 200:
                     self.send_error(web.status)
                     return
@@ -41,7 +47,8 @@ class Web:
                     return
                 body = web.content[start:]
                 self.send_response(206 if start else 200)
-                self.send_header("Content-Length", str(len(body)))
+                if web.announces:
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body[: web.stops.pop(0)] if web.stops else body)
 
@@ -140,6 +147,24 @@ def test_server_that_is_not_there(home):
 def test_only_the_web_is_fetched_from(home):
     with pytest.raises(RuleError, match="scheme of the address must be one of 'http', 'https'"):
         fetch("file:///etc/hostname", home / "a.bin", SUM)
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1/a", "file:///etc/hostname"])
+def test_a_redirect_out_of_the_web_is_refused(web, home, address):
+    web.redirect = address
+    with pytest.raises(DataError, match=r"could not be fetched|answered 302"):
+        fetch(web.address + "/a", home / "a.bin", SUM)
+    assert _parts(home) == []
+
+
+@pytest.mark.parametrize("announces", [True, False])
+def test_nothing_longer_than_the_file_is_received(web, home, announces):
+    web.content, web.announces = CONTENT * 3, announces
+    with pytest.raises(DataError, match=f"expected {len(CONTENT)}; nothing was kept"):
+        fetch(web.address + "/a", home / "a.bin", SUM, size=len(CONTENT))
+    assert _parts(home) == []
+    web.content = CONTENT
+    assert fetch(web.address + "/a", home / "a.bin", SUM, size=len(CONTENT)).read_bytes() == CONTENT
 
 
 def test_find_prefers_the_named_folder_then_the_cache_then_the_mirror(web, home, monkeypatch):

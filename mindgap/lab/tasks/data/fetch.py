@@ -20,6 +20,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
 
 Progress = Callable[[int, int], None]
@@ -117,17 +118,11 @@ def fetch(
         RuleError: a bad argument.
         DataError: the server cannot be reached, stops early again and again, or serves other bytes.
     """
-    if not isinstance(address, str):
-        fail("address", "must be a text", address)
     one_of("scheme of the address", address.split(":", 1)[0], ["http", "https"])
-    if not isinstance(target, Path):
-        fail("target", "must be a Path", target)
-    if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
         fail("sha256", "must be 64 hexadecimal digits", sha256)
     if size is not None:
         whole("size", size)
-    if progress is not None and not callable(progress):
-        fail("progress", "must be a function of (bytes so far, bytes in all)", progress)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     with FileLock(target.with_name(f".{target.name}.lock")):  # another process waits, and finds the file finished
@@ -259,3 +254,6 @@ def _terminal_progress(name: str) -> Progress | None:
         sys.stderr.flush()
 
     return show
+
+
+check_arguments(__name__)
