@@ -14,7 +14,7 @@ STATUS = {
     0: "done",
     1: "a verdict is not 'holds', or two folders of records differ",
     2: "the command line is wrong, or a package is missing",
-    3: "a trial failed, or a pass rule raised an error",
+    3: "a trial failed, or a pass rule or your own code raised an error",
     4: "a file cannot be read or written: damaged record, full disk, no permission",
     5: "a defect of mindgap",
     129: "ended by hang-up (SIGHUP)",
@@ -46,9 +46,7 @@ def _run() -> int:
     try:
         from mindgap.cli.app import app
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("mindgap"):
-            raise
-        return _say(f"the command needs the package {error.name}: pip install 'mindgap[lab]'", 2)
+        return _missing(error)
     from mindgap.base.check import RuleError
     from mindgap.lab.tasks.data.fetch import DataError
     from mindgap.record.schema import NoRecordsError, RecordError
@@ -57,6 +55,12 @@ def _run() -> int:
         return int(app(standalone_mode=False) or 0)
     except BrokenPipeError:
         raise
+    except SystemExit as error:  # typer's answer to a broken pipe
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        raise
+    except ModuleNotFoundError as error:
+        return _missing(error)
     except (RuleError, NoRecordsError) as error:
         return _say(str(error), 2)
     except (RecordError, DataError) as error:
@@ -72,6 +76,12 @@ def _run() -> int:
         # What typer says of the command line: one line, or the help where no command was named.
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _say(text, 2) if "\n" not in text else _say("a command must be named ('mindgap --help' lists them)", 2)
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    if str(error.name).startswith("mindgap"):
+        raise error
+    return _say(f"the command needs the package {error.name}: pip install 'mindgap[lab]'", 2)
 
 
 def _say(text: str, status: int) -> int:

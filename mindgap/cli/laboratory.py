@@ -12,7 +12,7 @@ import typer
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
-from mindgap.cli.show import progress, say, span, table
+from mindgap.cli.show import progress, say, shown, span, table
 from mindgap.cli.studies import Names, Records, ScaleName, complete, matching, wanted_studies
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
@@ -256,6 +256,6 @@ def compare(
     )
     for side, names in (("A", found.only_a), ("B", found.only_b)):
         for name in names:
-            print(f"only in {side}\t{name}")
+            print(f"only in {side}\t{shown(name)}")
     if found.changed or found.differing:
         raise typer.Exit(1)

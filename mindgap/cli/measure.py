@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import print_exc
 from typing import Annotated, Any
 
 import typer
 
-from mindgap.base.check import fail
+from mindgap.base.check import RuleError, fail
 from mindgap.cli.show import progress, say, table
 
 
@@ -40,7 +43,7 @@ def measure(
     from mindgap.measure.overview import PARTS
 
     objective, batches, *rest = problem
-    with progress("measuring", len(PARTS) + 1) as advance:
+    with progress("measuring", len(PARTS) + 1) as advance, your_code():
         found = survey(
             objective, batches, optimizer=rest[0] if rest else None, limit=limit, seconds=seconds or None, seed=seed,
             finished=advance,
@@ -52,11 +55,22 @@ def measure(
     say(f"Open {page.resolve().as_uri()}\nNext: mindgap advise {numbers}")
 
 
+@contextmanager
+def your_code() -> Iterator[None]:
+    """Show an error of the user's code with its own traceback, and end with status 3."""
+    try:
+        yield
+    except (RuleError, OSError):
+        raise
+    except Exception:
+        print_exc()
+        raise typer.Exit(3) from None
+
+
 def load_function(target: str) -> Any:
     """The function that ``module:function`` names.
 
     The working folder stays importable, because the function and its data loaders may import their neighbours late.
-    An error inside the user's code keeps its own traceback.
     """
     module, _, name = target.partition(":")
     if not module or not name:
@@ -70,7 +84,8 @@ def load_function(target: str) -> Any:
         found = False
     if not found:
         fail("TARGET", "must name a module that can be imported", target)
-    loaded = import_module(module)
+    with your_code():
+        loaded = import_module(module)
     function = getattr(loaded, name, None)
     if not callable(function):
         fail("TARGET", f"must name a function of {module}", target)
@@ -79,7 +94,9 @@ def load_function(target: str) -> Any:
 
 def load_target(target: str) -> tuple[Any, ...]:
     """Call ``module:function`` and check what it returns."""
-    problem = load_function(target)()
+    function = load_function(target)
+    with your_code():
+        problem = function()
     from mindgap.base.objective import Objective
 
     if not isinstance(problem, tuple) or len(problem) not in (2, 3) or not isinstance(problem[0], Objective):

@@ -18,6 +18,17 @@ class Advance(Protocol):
     def __call__(self, text: str = "") -> None: ...
 
 
+def shown(value: object) -> str:
+    r"""A text in one line without control characters: a name in a record must not steer the terminal.
+
+    Example:
+        >>> shown("a\x1b[31mb\n c")
+        'a\\x1b[31mb c'
+    """
+    text = " ".join(str(value).split())
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 #: Columns of text that the last column of a table keeps; with less room the rows become blocks of lines.
 LEAST = 28
 
@@ -33,7 +44,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: 
         rows: what to print.
         shorten: number of the column that may lose its end, so that each row stays one line.
     """
-    cells = [[" ".join(str(cell).split()) for cell in row] for row in rows]
+    cells = [[shown(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in cells:
             print("\t".join(row))
@@ -82,8 +93,8 @@ def layout(
 
 def _row(cells: Sequence[str], wide: Sequence[int], last: Sequence[str], number: int) -> str:
     """One line of a row: all cells on its first line, the rest of the last column below."""
-    shown = cells if number == 0 else [""] * len(cells)
-    parts = [cell + " " * (w - cell_len(cell)) for cell, w in zip(shown, wide)]
+    here = cells if number == 0 else [""] * len(cells)
+    parts = [cell + " " * (w - cell_len(cell)) for cell, w in zip(here, wide)]
     return "  ".join([*parts, last[number]]).rstrip()
 
 

@@ -24,8 +24,12 @@ COMMANDS: list[tuple[list[str], dict[str, list[str]]]] = [
     }),
     (["demo"], {"--jobs": ["0", *NUMBERS[:6]], "--out": ["FILE", "FILE/below", "/proc/none"]}),
     (["show", "NAME"], {"NAME": TEXTS, "--runs": ["FILE", "nowhere", "BROKEN"]}),
-    (["tune", "NAME"], {"NAME": TEXTS, "--trials": NUMBERS, "--seeds": NUMBERS, "--jobs": NUMBERS, "--scale": TEXTS[:3]}),
-    (["report", "NAME"], {"NAME": PATHS, "-o": ["FILE/below", "FOLDER", "/proc/none"], "--png": ["FILE", "FILE/below"]}),
+    (["tune", "NAME"], {
+        "NAME": TEXTS, "--trials": NUMBERS, "--seeds": NUMBERS, "--jobs": NUMBERS, "--scale": TEXTS[:3],
+    }),
+    (["report", "NAME"], {
+        "NAME": PATHS, "-o": ["FILE/below", "FOLDER", "/proc/none"], "--png": ["FILE", "FILE/below"],
+    }),
     (["watch", "NAME", "--rounds", "1"], {"NAME": PATHS, "--every": NUMBERS, "-o": ["FILE/below", "FOLDER"]}),
     (["compare", "NAME", "RUNS"], {"NAME": PATHS, "--level": NUMBERS}),
     (["check", "NAME"], {"NAME": [*PATHS, "BROKEN"]}),
@@ -55,7 +59,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     write_study(folder / "runs", rows=3, seeds=1)
     broken = write_study(folder / "broken", rows=3, seeds=1)
     (broken / "study.json").write_text("{")
-    names = {"FILE": "file.txt", "BINARY": "binary", "FOLDER": "folder", "RUNS": "runs", "BROKEN": "broken", "JSON": "a.json"}
+    names = {"FILE": "file.txt", "BINARY": "binary", "FOLDER": "folder", "RUNS": "runs", "BROKEN": "broken"}
+    names["JSON"] = "a.json"
     return {word: str(folder / name) for word, name in names.items()}
 
 

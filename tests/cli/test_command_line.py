@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -11,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from cases.report_records import write_study
 
 from mindgap.record.schema import SCHEMA, line, to_json, without_timing
-from mindgap.record.store import read_run
+from mindgap.record.store import lock, read_run
 
 MINDGAP = [sys.executable, "-m", "mindgap"]
 # Enough rows that a kill lands inside a run, few enough that the test stays short.
@@ -145,3 +147,110 @@ def test_killed_at_a_random_moment_and_run_again_gives_the_same_records(
     assert killed
     assert mindgap(*STUDY, "--out", str(tmp_path / "killed")).returncode == 0
     assert records(tmp_path / "killed") == uninterrupted
+
+
+def test_an_error_in_a_pass_rule_is_an_error_and_shown(tmp_path: Path) -> None:
+    done = mindgap("run", "e5-cycle", "steps=0", "--out", str(tmp_path))
+    assert done.returncode == 3
+    assert re.search(r"E5\te5-cycle\terror\t.*IndexError: .*\(e5_cycle.py:\d+\)", done.stdout)
+    assert mindgap("check", str(tmp_path)).returncode == 3
+
+
+def test_one_damaged_file_does_not_stop_a_report_or_a_check(tmp_path: Path) -> None:
+    assert mindgap("run", "e5-cycle", "e8-windows", "--out", str(tmp_path)).returncode == 0
+    path = next((tmp_path / "e5-cycle").rglob("*.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":4', 1))
+    done = mindgap("check", str(tmp_path))
+    assert done.returncode == 3
+    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["error", "holds"]
+    assert f"{path.name}:" in done.stdout
+    page = tmp_path / "page.html"
+    assert mindgap("report", str(tmp_path), "-o", str(page)).returncode == 0
+    assert f"{path.name}:" in page.read_text()
+    (tmp_path / "e8-windows" / "quick" / "study.json").write_text("{")
+    assert mindgap("report", str(tmp_path), "-o", str(page)).returncode == 0
+    assert "study.json cannot be read" in page.read_text()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["list", "methods", "theory", "optimizers"])
+def test_a_terminal_without_mathematics_shows_the_tables(command: str, encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    done = subprocess.run([*MINDGAP, command], capture_output=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.decode(encoding).splitlines()) > 5
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
+    process = subprocess.Popen([*MINDGAP, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr as errors:
+        said = errors.read()
+    assert (process.wait(60), said) == (141, b"")
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m mindgap list >&-"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "e8-windows", "--out", "FILE"], "File exists|Not a directory"),
+        (["run", "e8-windows", "--out", "/proc/none"], "/proc/none"),
+        (["report", "RUNS", "-o", "/proc/page.html"], "/proc"),
+        (["advise", "FILE"], "file cannot be read"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line_with_its_own_status(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    write_study(tmp_path / "runs", rows=3, seeds=1)
+    places = {"FILE": str(tmp_path / "file"), "RUNS": str(tmp_path / "runs")}
+    done = mindgap(*(places.get(word, word) for word in words))
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert re.search(said, line)
+
+
+def test_names_in_records_do_not_steer_the_terminal(tmp_path: Path) -> None:
+    for side in ("a", "b"):
+        write_study(tmp_path / side, rows=3, seeds=1, methods=("\x1b[31mred",))
+    write_study(tmp_path / "a", "z-\x1b[2Jstudy", rows=3, seeds=1)
+    done = mindgap("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert "only in A\tz-\\x1b[2Jstudy/quick" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("package", ["typer"])
+def test_without_the_laboratory_the_command_says_what_to_install(package: str) -> None:
+    code = (
+        f"import sys; sys.modules['{package}'] = None; sys.argv = ['mindgap', 'run', 'e8-windows', '--jobs', '2']\n"
+        "from mindgap.cli import main; main()"
+    )
+    done = mindgap(code=code)
+    assert done.returncode == 2
+    assert done.stderr == f"mindgap: error: the command needs the package {package}: pip install 'mindgap[lab]'\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_driver_and_its_workers_with_a_truthful_status(number: int, tmp_path: Path) -> None:
+    words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors.startswith("interrupted: 0 of 2 runs are finished, and every row recorded so far is kept.")
+    for path in tmp_path.rglob("*.jsonl"):
+        os.close(lock(path))  # no worker holds it any more
+
+
+def test_a_run_that_takes_longer_than_its_limit_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    for jobs in ("1", "2"):
+        words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", jobs, "--limit", "1.5"]
+        done = mindgap(*words, "--out", str(tmp_path / jobs))
+        assert done.returncode == 3
+        assert done.stderr.count("it took longer than the limit of 1.5 s; its rows are kept") == 2
+        assert all(len(read_run(p).rows) > 10 for p in (tmp_path / jobs).rglob("*.jsonl"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mindgap import __version__
-from mindgap.base.check import RuleError, whole
+from mindgap.base.check import RuleError, fail, whole
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
@@ -76,14 +76,19 @@ def plan(
     """
     number = study.scales[scale].seeds if seeds is None and scale in study.scales else seeds
     headers = []
+    if whole("seeds", 1 if number is None else number, least=1) > MOST_SEEDS:
+        fail("seeds", f"must be at most {MOST_SEEDS}", number)
     for method in study.methods:
         laid_over = {**(tuned or {}).get(method, {}), **(overrides or {})}
         settings = study.settings(scale, method, laid_over)  # checks the scale as well
-        for seed in range(whole("seeds", number, least=1)):
+        for seed in range(number or 1):
             header = Header(study.name, study.claim, scale, method, seed, settings)
             headers.append(replace(header, run=header.key))
     return StudyPlan(study, scale, tuple(headers))
 
+
+#: More runs per method than this are a slip of the keyboard.
+MOST_SEEDS = 100_000
 
 #: Seconds between the checkpoints of a run whose loop offers them.
 CHECKPOINT_EVERY = 60.0

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from mindgap.base.check import fail, non_negative, one_of, whole
+from mindgap.base.check import between, fail, one_of, whole
 from mindgap.lab.studies.processes import ATTEMPTS, Lost, in_processes, stop_workers
 from mindgap.record.schema import End, Header
 
@@ -53,7 +53,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         one_of("backend", self.backend, BACKENDS)
-        non_negative("limit", self.limit)
+        between("limit", self.limit, 0, 1e8)
         if self.jobs is not None:
             whole("jobs", self.jobs, least=1)
         if self.backend == "local" and self.address:
