@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mindgap.measure.overview import survey as survey
     from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
     from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
-    from mindgap.measure.probe import Moment as Moment
     from mindgap.measure.probe import Probe as Probe
+    from mindgap.measure.probe import Reading as Reading
     from mindgap.measure.probes.curvature import Sharpness as Sharpness
     from mindgap.measure.probes.curvature import sharpness as sharpness
     from mindgap.measure.probes.ergodic import drift as drift
@@ -58,7 +58,7 @@ _WHERE = {
     "Monitor": "monitor",
     "PROBES": "table",
     "Probe": "probe",
-    "Moment": "probe",
+    "Reading": "probe",
     "training_statistics": "probes.statistics",
     "TrainingStatistics": "probes.statistics",
     "equilibrium": "probes.statistics",

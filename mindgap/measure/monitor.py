@@ -1,7 +1,9 @@
-"""Probes on a schedule in somebody's training loop. A monitored run equals the unmonitored run bit for bit."""
+"""Probes on a schedule in somebody's training loop. The monitored run stays identical, bit for bit."""
 
 from __future__ import annotations
 
+import logging
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,17 +16,20 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, whole
 from mindgap.base.objective import Objective
+from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.sinks import as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES
 from mindgap.measure.undisturbed import undisturbed
+from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
 
+LOG = logging.getLogger("mindgap.monitor")
 #: The share of a budget that readings fill by their own clock. The rest is for what they cost the loop besides: its
 #: data must come back to the caches, its memory to the allocator (a quarter to a third of a reading's time was seen).
 PLANNED = 0.8
-#: Under a budget a group of probes reads at most at every tenth step: more rows than that nobody looks at.
+#: Under a budget there is a row every ten steps, and a group of probes reads at most there.
 LEAST_SPACING = 10
 
 
@@ -38,32 +43,47 @@ class _Group:
     def due(self) -> list[Probe]:
         return [p for p in self.probes if self.readings % p.every == 0]
 
+    @property
+    def names(self) -> str:
+        return ", ".join(p.name for p in self.probes)
+
 
 class Monitor:
     """Watches a training loop through its optimizer's hooks.
 
-    Before a step, with the model at x_k, the probes of noise and curvature run; those that need the update run after
-    it, with the model put back to x_k meanwhile. All use the measuring batches given here, never the gradients of the
-    loop: what they read is raw, whatever the loop clips, scales or accumulates. What several probes need is computed
-    once. Parameters, buffers, gradients, module modes, optimizer state and every random state are left as found.
+    The loop's own gradient norm (and its loss, where the loop calls ``objective.value``, ``objective.loss`` or
+    ``observe``) is read at every step. A spike or a number that is not finite becomes a sentence with the step, the
+    batch, the parameter, the running range and a likely cause, in ``events``, in the log ``mindgap.monitor``, and on
+    the page.
+
+    Probes run on a schedule: before a step, with the model at x_k, those of noise and curvature; those that need the
+    update run after it, with the model put back to x_k meanwhile. They use the measuring batches given here, so that
+    what they read is raw, whatever the loop clips, scales or accumulates. Probes that need the same gradients share
+    them. Parameters, buffers, gradients, module modes, optimizer state and every random state are left as found.
 
     Args:
         optimizer: the loop's optimizer; its step hooks are used.
         objective: model and loss; the model is the one the optimizer trains.
         batches: at least two batches to measure on; the first ``limit`` are drawn once and held.
         probes: names out of ``PROBES``, or probes.
-        every: read at every so-manyth step. Given alone, exactly then.
-        budget: share of the training time that reading may cost; the cadence follows from it. With ``every``, readings
-            that do not fit are left out. With neither, 0.05.
+        every: read every N steps. If only ``every`` is given, no time budget applies.
+        budget: share of the training time that probes may cost together, split evenly between those with different
+            needs; 0.05 where neither is given. A row with the cheap readings comes every ten steps in any case. What
+            did not fit into the budget is said at the end, in ``skipped``.
         to: where readings go: a folder (a record that ``mindgap report`` draws), a ``SummaryWriter``, a function of
             a row, or a list of these. They are kept in ``readings`` in any case.
         limit: batches held.
         name: names the run in a record.
         seed: names the random numbers of measuring.
+        nonfinite: ``"note"`` writes a sentence about a gradient that is not finite, ``"raise"`` stops before the step
+            with an error that names the parameter (on a GPU it waits for the device at every step).
 
     Attributes:
-        readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, and ``probe_quantity`` -> number. A
-            reading that met a NaN has ``problem`` with the sentence instead of the quantities.
+        readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, ``loop_loss``, ``loop_gradient_norm``,
+            and ``probe_quantity`` -> number. A reading that met a NaN has ``problem`` with the sentence instead of
+            the quantities; a step with something unusual has ``event``.
+        events: the sentences so far.
+        skipped: probes that did not fit into the budget -> why.
         spent, training: seconds of measuring and of training.
 
     Raises:
@@ -96,6 +116,7 @@ class Monitor:
         limit: int = 16,
         name: str = "run",
         seed: int = 0,
+        nonfinite: str = "note",
     ) -> None:
         if not isinstance(objective, Objective):
             fail("objective", "must be a mindgap Objective", objective)
@@ -124,10 +145,38 @@ class Monitor:
         self._before: list[Tensor] = []
         self._begin = time.perf_counter()
         self._cuda = any(p.is_cuda for p in objective.parameters)
+        self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
+        self.events: list[str] = []
+        self._measuring = False
+        self._own_loss, objective.loss = objective.loss, self._observed
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
         ]
+
+    def _observed(self, model: Any, batch: Any) -> Tensor:
+        """The objective's loss; the loop's own calls are noted."""
+        value = self._own_loss(model, batch)
+        if not self._measuring:
+            self._watch.observe(value)
+        return value
+
+    def observe(self, loss: Any, batch: Any = None) -> None:
+        """Tell the loss of the present batch, and its index, where the loop does not call ``objective.value``."""
+        self._watch.observe(loss, batch)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Probes without a reading so far -> why."""
+        if self._budget is None or not self.step:
+            return {}
+        said = "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise budget or give every"
+        allowed = PLANNED * self._budget * self.training / len(self._groups)
+        return {
+            group.names: said.format(self._expected(group), allowed, self.step)
+            for group in self._groups
+            if not group.readings
+        }
 
     @property
     def training(self) -> float:
@@ -136,6 +185,11 @@ class Monitor:
 
     def close(self, problem: str = "") -> None:
         """Detach from the optimizer and finish the records."""
+        if self._hooks:
+            self._note(self._watch.flush())
+            for names, why in self.skipped.items():
+                LOG.warning("%s: not read: %s", names, why)
+            self._objective.loss = self._own_loss
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -150,34 +204,54 @@ class Monitor:
         self.close("" if error is None else f"{type(error).__name__}: {error}")
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        begin = time.perf_counter()
+        events = self._watch.before_step()
+        self._note(events)
+        self.spent += time.perf_counter() - begin
         chosen = self._chosen()
-        if not chosen:
+        if not (chosen or events or self._row_is_due()):
             return
         with self._clocked():
             rates = {float(g["lr"]) for g in self._optimizer.param_groups if "lr" in g}
             self._row = {"step": self.step, "seconds": round(self.training, 6)}
             if len(rates) == 1:
                 self._row["lr"] = rates.pop()
+            self._row |= {"loop_gradient_norm": self._watch.gradient_norm}
+            if events:
+                self._row["event"] = "; ".join(events)
+            if not math.isnan(self._watch.loss):
+                self._row["loop_loss"] = self._watch.loss
+            self._before = [p.detach().clone() for p in self._objective.parameters]
             self._read([g for g in chosen if "update" not in g.needs], None)
             self._waiting = [g for g in chosen if "update" in g.needs]
-            if self._waiting:
-                self._before = [p.detach().clone() for p in self._objective.parameters]
-        if not self._waiting:
-            self._emit()
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
-        if self._waiting:
+        if self._row:
             waiting, before = self._waiting, self._before
             self._waiting, self._before = [], []
             with self._clocked(), torch.no_grad():
                 parameters = self._objective.parameters
                 update = [p.detach() - b for p, b in zip(parameters, before, strict=True)]
-                with undisturbed(self._objective.model, parameters=True):
-                    for p, b in zip(parameters, before, strict=True):
-                        p.copy_(b)
-                    self._read(waiting, update)
+                length, size = float(robust_norm(update)), float(robust_norm(before))
+                self._watch.note_update(length / size if size else math.nan)
+                self._row["loop_update_norm"] = length
+                if waiting:
+                    with undisturbed(self._objective.model, parameters=True):
+                        for p, b in zip(parameters, before, strict=True):
+                            p.copy_(b)
+                        self._read(waiting, update)
             self._emit()
         self.step += 1
+
+    def _note(self, events: list[str]) -> None:
+        for sentence in events:
+            self.events.append(sentence)
+            LOG.warning(sentence)
+            for sink in self._sinks:
+                sink.event(sentence)
+
+    def _row_is_due(self) -> bool:
+        return self.step % (self._every or LEAST_SPACING) == 0
 
     def _read(self, groups: list[_Group], update: list[Tensor] | None) -> None:
         if not groups or "problem" in self._row:
@@ -187,12 +261,14 @@ class Monitor:
                 # Other batch shapes would make a compiled model compile again, and the run another run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             where = {"step": self.step, "optimizer": self._optimizer, "update": update, "seed": self._seed}
-            moment = stack.enter_context(Moment(self._objective, self._batches, **where))
+            at = stack.enter_context(Reading(self._objective, self._batches, **where))
+            self._measuring = True
+            stack.callback(setattr, self, "_measuring", False)
             for group in groups:
                 begin = time.perf_counter()
                 try:
                     for probe in group.due():
-                        found = probe.read(moment)
+                        found = probe.read(at)
                         self._row |= {f"{probe.name}_{key}": float(value) for key, value in found.items()}
                 except NonFiniteError as problem:
                     self._row["problem"] = str(problem)
@@ -217,17 +293,18 @@ class Monitor:
             return []
         if self._budget is None:
             return self._groups
-        spacing = self._every or LEAST_SPACING
-        left = PLANNED * self._budget * self.training - self.spent
-        if left <= 0 or self.step == 0:
+        if self.step == 0 or not self._row_is_due():
             return []
-        # The group that has had least is served first; where it does not fit yet, the others wait with it, so that
-        # cheap probes do not eat up what a dear one is saving for.
+        # Each group saves for its own readings, so that an expensive one does not keep the cheap ones waiting.
+        allowed = PLANNED * self._budget * self.training / len(self._groups)
+        left = PLANNED * self._budget * self.training - self.spent
+        chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):
-            if self.step - group.last < spacing:
-                continue
-            return [group] if self._expected(group) <= left else []
-        return []
+            expected = self._expected(group)
+            if group.spent + expected <= allowed and expected <= left:
+                chosen.append(group)
+                left -= expected
+        return chosen
 
     def _expected(self, group: _Group) -> float:
         if group.cost >= 0:

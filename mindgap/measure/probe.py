@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NEEDS = ("gradients", "hessian", "update")
 
 
-class Moment:
+class Reading:
     """One reading: where the model stands, and what the probes share.
 
     Attributes:
@@ -79,7 +79,7 @@ class Moment:
         """Give graphs and copies back."""
         self._stack.close()
 
-    def __enter__(self) -> Moment:
+    def __enter__(self) -> Reading:
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -96,8 +96,8 @@ class Probe(ABC):
     Example:
         >>> class LossProbe(Probe):
         ...     name, needs = "loss", frozenset({"gradients"})
-        ...     def read(self, moment):
-        ...         return {"mean": moment.noise.loss}
+        ...     def read(self, at):
+        ...         return {"mean": at.noise.loss}
         >>> LossProbe().every
         1
     """
@@ -112,7 +112,7 @@ class Probe(ABC):
         self.every = every
 
     @abstractmethod
-    def read(self, moment: Moment) -> dict[str, float]:
+    def read(self, at: Reading) -> dict[str, float]:
         """Measure; quantity -> value. The monitor writes them under ``name_quantity``."""
 
     def cost(self, batches: int) -> float:

@@ -22,6 +22,10 @@ class Sink(ABC):
     def write(self, row: Row) -> None:
         """One reading."""
 
+    def event(self, sentence: str) -> None:
+        """Something unusual at a step, in words."""
+        return None
+
     def close(self, problem: str = "") -> None:
         """No more readings come; ``problem`` says why, when the run ended in an error."""
         return None
@@ -61,6 +65,7 @@ class RecordSink(Sink):
         header = Header("monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp)
         self._writer = RunWriter(self._folder, header)
         self._columns: list[str] = []
+        self._events: list[str] = []
         self._begin = time.perf_counter()
 
     @property
@@ -74,6 +79,10 @@ class RecordSink(Sink):
             self._columns += new
             write_form(self._folder / STUDY_FILE, self._description())
         self._writer.row(row)
+
+    def event(self, sentence: str) -> None:
+        self._events.append(sentence)
+        write_form(self._folder / STUDY_FILE, self._description())
 
     def close(self, problem: str = "") -> None:
         seconds = round(time.perf_counter() - self._begin, 6)
@@ -89,7 +98,7 @@ class RecordSink(Sink):
             name="monitor",
             scale=self._name,
             title=f"Readings of {self._name}",
-            statement="What the monitor read along a training run.",
+            statement=". ".join(["What the monitor read along a training run", *self._events[:20]]) + ".",
             methods=(self._name,),
             figures=tuple(figures),
             axes={"step": "step", "seconds": "seconds of training"},

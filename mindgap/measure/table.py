@@ -83,7 +83,7 @@ PROBES: dict[str, ProbeEntry] = dict(
         _entry(
             "tails",
             "TailsProbe",
-            "along_a_run",
+            "monitored",
             ("gradients",),
             Source("acclip", "App. H"),
             "tail index of the gradient noise per coordinate, with an interval",
@@ -91,7 +91,7 @@ PROBES: dict[str, ProbeEntry] = dict(
         _entry(
             "stationarity",
             "StationarityProbe",
-            "along_a_run",
+            "monitored",
             ("gradients",),
             Source("thesis", "Definition 5.3.1"),
             "upper bound on the smallest mean of gradients within a ball",
@@ -99,7 +99,7 @@ PROBES: dict[str, ProbeEntry] = dict(
         _entry(
             "ergodic",
             "AverageProbe",
-            "along_a_run",
+            "monitored",
             ("gradients",),
             Source("thesis", "6.4, Fig. 6-6"),
             "running average of the loss, and its change from reading to reading",

@@ -73,7 +73,7 @@ def test_the_interval_of_the_exponent_covers_its_truth():
     assert 0.85 <= np.mean(inside) <= 0.95
 
 
-def test_one_step_change_along_a_run_telescopes():
+def test_one_step_change_monitored_telescopes():
     """Without fresh draws the sum is φ(θ_0) - φ(θ_n): at most 2M/n, and zero over whole periods."""
     x = np.cos(2 * np.pi * np.arange(4097) / 32)
     found = one_step_change(x)

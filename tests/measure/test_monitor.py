@@ -17,8 +17,9 @@ from torch import nn
 from mindgap.base.check import RuleError
 from mindgap.base.objective import Objective
 from mindgap.measure import monitor as module
+from mindgap.measure.gradients import NonFiniteError
 from mindgap.measure.monitor import Monitor
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.curvature import sharpness
 from mindgap.measure.probes.noise import noise_sample
 from mindgap.measure.probes.smoothness import local_smoothness
@@ -170,8 +171,8 @@ def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch,
     class Dear(Probe):
         name, needs = "dear", frozenset({"gradients"})
 
-        def read(self, moment: Moment) -> dict[str, float]:
-            clock.now += 40.0 + 10 * (moment.step % 3)  # what it says to cost, and more
+        def read(self, at: Reading) -> dict[str, float]:
+            clock.now += 40.0 + 10 * (at.step % 3)  # what it says to cost, and more
             return {"x": 1.0}
 
         def cost(self, batches: int) -> float:
@@ -180,7 +181,7 @@ def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch,
     class Cheap(Probe):
         name, needs = "cheap", frozenset({"update"})
 
-        def read(self, moment: Moment) -> dict[str, float]:
+        def read(self, at: Reading) -> dict[str, float]:
             clock.now += 0.5
             return {"x": 1.0}
 
@@ -205,7 +206,8 @@ def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch,
 def test_budget_and_every_together_read_at_multiples_only() -> None:
     _, readings = run(every=2, budget=1.0, probes=["update"])
     assert readings
-    assert all(row["step"] % 2 == 0 and row["step"] > 0 for row in readings)
+    assert all(row["step"] % 2 == 0 for row in readings)
+    assert all(row["step"] > 0 for row in readings if "update_norm" in row)
 
 
 def test_a_nan_is_a_reading_with_a_sentence_and_training_goes_on() -> None:
@@ -230,9 +232,9 @@ def test_an_error_or_ctrl_c_inside_a_probe_leaves_the_model_as_it_was() -> None:
     class Interrupted(Probe):
         name, needs = "interrupted", frozenset({"gradients", "update"})
 
-        def read(self, moment: Moment) -> dict[str, float]:
-            for item in moment.passes.gradients():
-                with moment.passes.moved(item.gradient, 1.0):
+        def read(self, at: Reading) -> dict[str, float]:
+            for item in at.passes.gradients():
+                with at.passes.moved(item.gradient, 1.0):
                     raise KeyboardInterrupt
             return {}
 
@@ -337,3 +339,61 @@ def test_table_and_wing_import_without_torch() -> None:
     code = "import sys, mindgap.measure as m; assert m.PROBES['noise'].needs; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def loop(monitor: Monitor, optimizer: torch.optim.Optimizer, objective: Objective, factors: list[float]) -> None:
+    """One step per factor; the loss of a step is multiplied by it."""
+    for i, factor in enumerate(factors):
+        start = 8 * i % 88
+        optimizer.zero_grad()
+        (factor * objective.value((DATA[start : start + 8], LABELS[start : start + 8]))).backward()
+        optimizer.step()
+
+
+def watched(factors: list[float], caplog: pytest.LogCaptureFixture, **options: object) -> Monitor:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    objective = Objective(model, cross_entropy)
+    batches = [(DATA[i : i + 8], LABELS[i : i + 8]) for i in range(0, 64, 8)]
+    before = objective.loss
+    with caplog.at_level("WARNING", "mindgap.monitor"), Monitor(optimizer, objective, batches, **options) as monitor:
+        loop(monitor, optimizer, objective, factors)
+    assert objective.loss is before
+    return monitor
+
+
+def test_the_defaults_record_cheap_readings_and_say_what_was_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing at all was recorded in 300 steps: the expensive probes kept the cheap ones waiting."""
+    monitor = watched([1.0] * 100, caplog)
+    rows = monitor.readings
+    assert [row["step"] for row in rows] == list(range(0, 100, 10))
+    assert all({"loop_loss", "loop_gradient_norm", "loop_update_norm"} <= row.keys() for row in rows)
+    read = {name for row in rows for name in DEFAULT_PROBES if any(key.startswith(f"{name}_") for key in row)}
+    said = " ".join(monitor.skipped)
+    assert all(name in read or name in said for name in DEFAULT_PROBES)
+    assert all(f"{name}: not read: a reading takes about" in caplog.text for name in monitor.skipped)
+
+
+def test_a_spike_names_step_parameter_and_range(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    monitor = watched([1.0] * 40 + [1000.0] + [1.0] * 5, caplog, probes=["update"], every=10, to=tmp_path)
+    (event,) = monitor.events
+    assert event.startswith("step 40: the gradient norm ")
+    assert "times the running median" in event
+    assert "in 2.bias" in event or "in 2.weight" in event or "in 0.weight" in event
+    assert "likely a rare batch" in event
+    assert event in caplog.text
+    (described,) = tmp_path.glob("monitor/*/study.json")
+    assert "step 40: the gradient norm" in described.read_text()
+
+
+def test_a_nan_names_the_parameters_and_the_range(caplog: pytest.LogCaptureFixture) -> None:
+    monitor = watched([1.0] * 30 + [float("nan")] + [1.0] * 2, caplog, probes=["update"], every=100)
+    assert monitor.events[0].startswith("step 30: the gradient of 0.weight, 0.bias, 2.weight and 1 more is not finite")
+    assert "gradient norms so far: median" in monitor.events[0]
+    assert "a parameter itself is no longer finite" in monitor.events[1]
+
+
+def test_nonfinite_raise_stops_before_the_step_and_names_the_parameter(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(NonFiniteError, match=r"step 3: the gradient of 0\.weight, 0\.bias, 2\.weight and 1 more"):
+        watched([1.0, 1.0, 1.0, float("inf")], caplog, probes=["update"], every=1, nonfinite="raise")

@@ -16,7 +16,7 @@ from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import GradientPasses, gradient_passes
 from mindgap.measure.hessian import DEFAULT_MEMORY, HessianProduct
 from mindgap.measure.lanczos import Spectrum, lanczos
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.stability import EffectiveSteps, effective_steps
 
 
@@ -251,8 +251,8 @@ class SharpnessProbe(Probe):
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(1, 1, bias=False), lambda m, b: 1.5 * m(b).square().sum())
-        >>> with Moment(problem, [torch.ones(1, 1)]) as moment:
-        ...     SharpnessProbe().read(moment)["value"]
+        >>> with Reading(problem, [torch.ones(1, 1)]) as at:
+        ...     SharpnessProbe().read(at)["value"]
         3.0
     """
 
@@ -263,10 +263,10 @@ class SharpnessProbe(Probe):
         self.tol, self.max_products = tol, max_products
         self._last: Sharpness | None = None
 
-    def read(self, moment: Moment) -> dict[str, float]:
+    def read(self, at: Reading) -> dict[str, float]:
         reading = self._last = sharpness_in(
-            moment.passes, product=moment.hessian, tol=self.tol, max_products=self.max_products, start=self._last,
-            optimizer=moment.optimizer, seed=moment.seed,
+            at.passes, product=at.hessian, tol=self.tol, max_products=self.max_products, start=self._last,
+            optimizer=at.optimizer, seed=at.seed,
         )  # fmt: skip
         row = {
             "value": reading.value,

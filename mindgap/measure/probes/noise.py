@@ -22,7 +22,7 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import accumulation_dtype, gradient_passes
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 
 #: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than memory): what is
 #: above the two gradients stays near a few times this, whatever the model.
@@ -308,15 +308,15 @@ class NoiseProbe(Probe):
 
     Example:
         >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
-        >>> row = NoiseProbe().read(Moment(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
+        >>> row = NoiseProbe().read(Reading(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
         >>> round(row["level"] ** 2, 6), row["mean_norm"], row["largest"]
         (2.0, 2.0, 1.0)
     """
 
     name, needs = "noise", frozenset({"gradients"})
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        sample = moment.noise
+    def read(self, at: Reading) -> dict[str, float]:
+        sample = at.noise
         middle = float(np.median(sample.norms))
         return {
             "loss": sample.loss,

@@ -15,7 +15,7 @@ from mindgap.base.check import fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import unflatten
 from mindgap.measure.gradients import GradientPasses, NonFiniteError, gradient_passes
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 
 
 @dataclass(frozen=True)
@@ -264,8 +264,8 @@ class SmoothnessProbe(Probe):
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
-        >>> with Moment(problem, [torch.tensor(2.0)], update=[torch.ones(1, 1)]) as moment:
-        ...     round(SmoothnessProbe().read(moment)["value"], 9)
+        >>> with Reading(problem, [torch.tensor(2.0)], update=[torch.ones(1, 1)]) as at:
+        ...     round(SmoothnessProbe().read(at)["value"], 9)
         6.0
     """
 
@@ -275,13 +275,13 @@ class SmoothnessProbe(Probe):
         super().__init__(every)
         self.points = whole("points", points, least=4)
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        largest = max((float(d.abs().max()) for d in moment.update if d.numel()), default=0.0)
+    def read(self, at: Reading) -> dict[str, float]:
+        largest = max((float(d.abs().max()) for d in at.update if d.numel()), default=0.0)
         if not math.isfinite(largest):
             raise NonFiniteError("update must be finite, got NaN or infinity")
         if largest == 0:  # a step that moved nothing says nothing
             return dict.fromkeys(("value", "curvature", "noise_floor", "gradient_norm"), math.nan)
-        reading = local_smoothness_in(moment.passes, moment.update, points=self.points)
+        reading = local_smoothness_in(at.passes, at.update, points=self.points)
         return {
             "value": reading.value,
             "curvature": reading.curvature,

@@ -15,7 +15,7 @@ from mindgap.base.objective import Objective
 from mindgap.measure.distributions import normal_quantile, student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes, samples_in
 from mindgap.measure.per_sample import per_sample_norms
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.curvature import Sharpness, sharpness
 from mindgap.measure.probes.noise import noise_sample
 
@@ -270,8 +270,8 @@ class StatisticsProbe(Probe):
         >>> import torch
         >>> w = torch.nn.Linear(1, 1, bias=False).double()
         >>> problem = Objective(w, lambda m, b: 0.5 * (m.weight.sum() - b).square().mean())
-        >>> with Moment(problem, [torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [5.0]])]) as moment:
-        ...     sorted(StatisticsProbe().read(moment))
+        >>> with Reading(problem, [torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [5.0]])]) as at:
+        ...     sorted(StatisticsProbe().read(at))
         ['gradient_norm', 'gradient_norm_unbiased', 'loss', 'noise', 'second_moment', 'sharpness']
     """
 
@@ -282,18 +282,18 @@ class StatisticsProbe(Probe):
         self.tol = tol
         self._last: Sharpness | None = None
 
-    def read(self, moment: Moment) -> dict[str, float]:
+    def read(self, at: Reading) -> dict[str, float]:
         found = training_statistics(
-            moment.objective, moment.batches, growth=False, tol=self.tol, start=self._last, seed=moment.seed
+            at.objective, at.batches, growth=False, tol=self.tol, start=self._last, seed=at.seed
         )
         self._last = found.curvature
         row = {
             name: float(getattr(found, name))
             for name in ("loss", "gradient_norm", "gradient_norm_unbiased", "noise", "second_moment", "sharpness")
         }
-        rates = {float(g["lr"]) for g in getattr(moment.optimizer, "param_groups", ())}
+        rates = {float(g["lr"]) for g in getattr(at.optimizer, "param_groups", ())}
         if len(rates) == 1 and (lr := rates.pop()) > 0:
-            balance = equilibrium(found, lr, samples_in(moment.batches[0]))
+            balance = equilibrium(found, lr, samples_in(at.batches[0]))
             row |= {"balance_left": balance.left, "balance_right": balance.right, "edge": balance.edge}
         return row
 

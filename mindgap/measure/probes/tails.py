@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from mindgap.base.check import between, fail, one_of, whole
@@ -404,6 +403,8 @@ def _null(method: str, n: int, signed: bool, draws: int) -> Array:
     """
     rng = numpy_stream(0, "null", method, n, int(signed))
     if method in ("hill", "moment"):
+        import torch
+
         k = estimators.tail_length(n)
         sums = rng.exponential(size=(draws, k + 1)).cumsum(axis=1)
         total = sums[:, -1:] + rng.gamma(n - k, size=(draws, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 
 
 class UpdateProbe(Probe):
@@ -16,15 +16,15 @@ class UpdateProbe(Probe):
         >>> with torch.no_grad():
         ...     _ = model.weight.fill_(2.0)
         >>> problem = Objective(model, lambda m, b: m.weight.sum())
-        >>> probe.read(Moment(problem, [0], update=[torch.full((1, 1), 0.5)]))
+        >>> probe.read(Reading(problem, [0], update=[torch.full((1, 1), 0.5)]))
         {'norm': 0.5, 'relative': 0.25}
     """
 
     name, needs = "update", frozenset({"update"})
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        length = sum(float(d.double().square().sum()) for d in moment.update) ** 0.5
-        size = sum(float(p.detach().double().square().sum()) for p in moment.objective.parameters) ** 0.5
+    def read(self, at: Reading) -> dict[str, float]:
+        length = sum(float(d.double().square().sum()) for d in at.update) ** 0.5
+        size = sum(float(p.detach().double().square().sum()) for p in at.objective.parameters) ** 0.5
         return {"norm": length, "relative": length / size if size else float("nan")}
 
     def cost(self, batches: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from mindgap.base.check import positive, whole
-from mindgap.measure.probe import Moment, Probe
+from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.stationarity import goldstein_distance
 from mindgap.measure.probes.tails import tail_index
 
@@ -24,7 +24,7 @@ class TailsProbe(Probe):
         >>> from mindgap.base.objective import Objective
         >>> problem = Objective(torch.nn.Linear(8, 8).double(), lambda m, b: m(b).square().mean())
         >>> batches = [torch.randn(4, 8, generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
-        >>> sorted(TailsProbe().read(Moment(problem, batches)))
+        >>> sorted(TailsProbe().read(Reading(problem, batches)))
         ['heavier', 'high', 'index', 'low']
     """
 
@@ -34,8 +34,8 @@ class TailsProbe(Probe):
         super().__init__(every)
         self.method = method
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        sample = moment.noise
+    def read(self, at: Reading) -> dict[str, float]:
+        sample = at.noise
         if sample.coordinates.size < 30:
             return dict.fromkeys(("index", "low", "high", "heavier"), math.nan)
         found = tail_index(sample, self.method, of="coordinates", per_layer=True, bootstrap=50, null=50)
@@ -53,7 +53,7 @@ class StationarityProbe(Probe):
         >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: m.weight.abs().sum())
         >>> with torch.no_grad():
         ...     _ = problem.model.weight.fill_(0.005)
-        >>> StationarityProbe(delta=0.02).read(Moment(problem, [0]))["bound"]
+        >>> StationarityProbe(delta=0.02).read(Reading(problem, [0]))["bound"]
         0.0
     """
 
@@ -63,8 +63,8 @@ class StationarityProbe(Probe):
         super().__init__(every)
         self.delta, self.samples = positive("delta", delta), whole("samples", samples, least=1)
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        found = goldstein_distance(moment.objective, moment.batches, self.delta, samples=self.samples, seed=moment.seed)
+    def read(self, at: Reading) -> dict[str, float]:
+        found = goldstein_distance(at.objective, at.batches, self.delta, samples=self.samples, seed=at.seed)
         return {"bound": found.bound, "delta": found.delta}
 
     def cost(self, batches: int) -> float:
@@ -79,8 +79,8 @@ class AverageProbe(Probe):
         >>> from mindgap.base.objective import Objective
         >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: 0 * m.weight.sum() + b.mean())
         >>> probe = AverageProbe()
-        >>> _ = probe.read(Moment(problem, [torch.tensor([1.0]), torch.tensor([1.0])]))
-        >>> probe.read(Moment(problem, [torch.tensor([3.0]), torch.tensor([3.0])]))
+        >>> _ = probe.read(Reading(problem, [torch.tensor([1.0]), torch.tensor([1.0])]))
+        >>> probe.read(Reading(problem, [torch.tensor([3.0]), torch.tensor([3.0])]))
         {'loss': 3.0, 'average': 2.0, 'change': 2.0}
     """
 
@@ -90,8 +90,8 @@ class AverageProbe(Probe):
         super().__init__(every)
         self._count, self._average, self._last = 0, 0.0, math.nan
 
-    def read(self, moment: Moment) -> dict[str, float]:
-        loss = moment.noise.loss
+    def read(self, at: Reading) -> dict[str, float]:
+        loss = at.noise.loss
         self._count += 1
         self._average += (loss - self._average) / self._count
         change, self._last = loss - self._last, loss
