@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mindgap.lab.tasks.models import AWDLSTM, ResNet18, ResNet20, TransformerXL
+from mindgap.lab.tasks.models import (
+    AWDLSTM,
+    AlexNet,
+    Bert,
+    MaskedBert,
+    QuestionBert,
+    ResNet18,
+    ResNet20,
+    TransformerXL,
+)
 from mindgap.lab.tasks.models.transformer_xl import _shifted
 
 
@@ -71,3 +80,83 @@ def test_transformer_xl_looks_at_no_later_word():
     changed = x.clone()
     changed[0, -1] = (x[0, -1] + 1) % 30
     assert torch.allclose(model(x)[0][:, :-1], model(changed)[0][:, :-1], atol=1e-6)
+
+
+def test_bert_and_alexnet_have_the_published_sizes():
+    assert count(AlexNet()) == 2_472_266
+    with torch.device("meta"):
+        base = count(Bert())
+        assert base == 108_891_648  # Devlin et al. 2019: 110M, of which the pooler (0.59M) is left out
+        assert base + 768 * 768 + 768 == pytest.approx(110e6, rel=0.005)
+        assert count(MaskedBert()) == 109_514_298  # transformers' BertForMaskedLM
+        assert count(QuestionBert()) == 108_893_186  # transformers' BertForQuestionAnswering
+        six = count(Bert(layers=6))
+        assert base - six == 6 * (count(Bert(layers=2)) - count(Bert(layers=1)))
+        without = count(Bert(attention=False))
+        assert base - without == 12 * (4 * (768 * 768 + 768) + 2 * 768)
+
+
+def test_bert_without_attention_reads_each_place_alone():
+    words = torch.randint(20, (2, 6))
+    other = words.clone()
+    other[:, 0] = (other[:, 0] + 1) % 20
+    for attention in (True, False):
+        torch.manual_seed(0)
+        model = Bert(20, width=8, layers=2, heads=2, inner=16, attention=attention).eval()
+        change = (model(words) - model(other)).abs().sum(-1)
+        assert (change[:, 0] > 0).all()
+        assert bool((change[:, 1:] > 0).any()) == attention
+
+
+def test_bert_masks_padding_and_ties_its_vectors():
+    model = MaskedBert(words=20, width=8, layers=2, heads=2, inner=16).eval()
+    words = torch.randint(20, (2, 6))
+    seen = torch.tensor([[True] * 4 + [False] * 2] * 2)
+    padded = words.clone()
+    padded[:, 4:] = 0
+    assert torch.allclose(model(words, seen=seen)[:, :4], model(padded, seen=seen)[:, :4], atol=1e-6)
+    assert "out.weight" not in model.state_dict()
+    model(words, torch.tensor([[1], [2]])).sum().backward()
+    assert model.encoder.words.weight.grad.abs().sum() > 0
+
+
+def test_bert_equals_the_one_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.BertConfig(
+        vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)  # fmt: skip
+    theirs = transformers.BertForMaskedLM(settings).eval()
+    ours = MaskedBert(words=30, width=8, layers=2, heads=2, inner=16).eval()
+    source = theirs.state_dict()
+    target = {}
+    for name, to in (("embeddings.word_embeddings", "words"), ("embeddings.position_embeddings", "places"),
+                     ("embeddings.token_type_embeddings", "parts")):  # fmt: skip
+        target[f"encoder.{to}.weight"] = source[f"bert.{name}.weight"]
+    pairs = [("bert.embeddings.LayerNorm", "encoder.norm"), ("cls.predictions.transform.dense", "dense"),
+             ("cls.predictions.transform.LayerNorm", "norm")]  # fmt: skip
+    for i in range(2):
+        layer, block = f"bert.encoder.layer.{i}", f"encoder.blocks.{i}"
+        pairs += [(f"{layer}.attention.output.dense", f"{block}.mixed"),
+                  (f"{layer}.attention.output.LayerNorm", f"{block}.norm1"),
+                  (f"{layer}.intermediate.dense", f"{block}.up"), (f"{layer}.output.dense", f"{block}.down"),
+                  (f"{layer}.output.LayerNorm", f"{block}.norm2")]  # fmt: skip
+        for kind in ("weight", "bias"):
+            parts = [source[f"{layer}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
+            target[f"{block}.triple.{kind}"] = torch.cat(parts)
+    target |= {f"{to}.{kind}": source[f"{name}.{kind}"] for name, to in pairs for kind in ("weight", "bias")}
+    target["bias"] = source["cls.predictions.bias"]
+    ours.load_state_dict(target)
+    words = torch.randint(30, (3, 7))
+    torch.testing.assert_close(ours(words), theirs(words).logits, rtol=1e-5, atol=1e-6)
+
+
+def test_word_pieces_cover_the_corpus():
+    pytest.importorskip("tokenizers")
+    from mindgap.lab.tasks.data.wordpiece import train_word_pieces
+
+    texts = ["the cat sat on the mat", "the cats sat on mats"] * 5
+    pieces = train_word_pieces(texts, size=40)
+    numbers = pieces.numbers(["The cats", "zebra"])
+    assert "".join(p.removeprefix("##") for p in pieces.words(numbers[0])) == "thecats"
+    assert pieces.words(numbers[1]) == ["[UNK]"]
+    assert pieces.words(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(pieces) <= 40

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from mindgap.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mindgap.lab.tasks.models.alexnet import AlexNet as AlexNet
     from mindgap.lab.tasks.models.awd_lstm import AWDLSTM as AWDLSTM
+    from mindgap.lab.tasks.models.bert import Bert as Bert
+    from mindgap.lab.tasks.models.bert import MaskedBert as MaskedBert
+    from mindgap.lab.tasks.models.bert import QuestionBert as QuestionBert
     from mindgap.lab.tasks.models.resnet import ResNet18 as ResNet18
     from mindgap.lab.tasks.models.resnet import ResNet20 as ResNet20
     from mindgap.lab.tasks.models.small import SmallLSTM as SmallLSTM
@@ -20,6 +24,8 @@ _WHERE = {
     **dict.fromkeys(("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small"),
     **dict.fromkeys(("ResNet18", "ResNet20"), "resnet"),
     "AWDLSTM": "awd_lstm",
+    "AlexNet": "alexnet",
+    **dict.fromkeys(("Bert", "MaskedBert", "QuestionBert"), "bert"),
     "TransformerXL": "transformer_xl",
 }
 
