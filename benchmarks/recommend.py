@@ -17,7 +17,6 @@ import json
 import math
 import statistics
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +44,6 @@ def full_run(task: str, candidate: Any, seed: int, steps: int) -> float:
     return progress.scores[steps]
 
 
-@cache
-def scale_of(task: str) -> Any:
-    """The start's measurements, as the recommendation takes them."""
-    from recommend_tasks import TASKS
-
-    from mindgap.advise.candidates import Scale
-    from mindgap.advise.recommend import measure_start
-
-    plan = measure_start(TASKS[task][0], seed=0, seconds=20.0)
-    return Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"])
-
-
 def drawn(task: str, index: int, scale: Any) -> Any:
     """Candidate number ``index`` of the random search."""
     from recommend_tasks import TASKS
@@ -76,7 +63,7 @@ def drawn(task: str, index: int, scale: Any) -> Any:
 def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     """Carry out one job in its own process and return its line."""
     import torch
-    from recommend_tasks import TASKS
+    from recommend_tasks import TASKS, scale_of
 
     from mindgap.advise.candidates import BASELINE, Candidate, candidate
     from mindgap.advise.recommend import recommend

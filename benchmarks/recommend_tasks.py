@@ -231,3 +231,13 @@ GPU_TASKS: dict[str, tuple[Task, int]] = {
     "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 800),
 }
 TASKS = {**CPU_TASKS, **(GPU_TASKS if torch.cuda.is_available() or os.environ.get("ALL_TASKS") else {})}
+
+
+@cache
+def scale_of(task: str) -> Any:
+    """The start's measurements, as the recommendation takes them; once per process."""
+    from mindgap.advise.candidates import Scale
+    from mindgap.advise.recommend import measure_start
+
+    plan = measure_start(TASKS[task][0], seed=0, seconds=20.0)
+    return Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"])
