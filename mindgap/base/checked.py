@@ -27,7 +27,7 @@ Vectors = Annotated[Any, "vectors"]
 #: Entries of a long list that are tested one by one.
 LOOKED_AT = 100
 #: No count in this library is larger; a larger one would only run out of memory or time.
-MOST = 10**18
+MOST = 2**64 - 1
 
 
 def is_number(value: Any) -> bool:
