@@ -27,6 +27,13 @@ def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") 
     return epsilon
 
 
+def moment_and_positive(record: object, *names: str) -> None:
+    """The checks that the records of chapter 4 share: 1 < α <= 2, and the named constants are positive."""
+    between("alpha", getattr(record, "alpha", None), 1, 2, ends="(]")
+    for name in names:
+        positive(name, getattr(record, name))
+
+
 @dataclass(frozen=True)
 class RelaxedSmooth:
     """(L0, L1)-smoothness from a starting point: Assumptions 3.3.1 to 3.3.3, with 3.4.1 where M is given.
@@ -107,10 +114,7 @@ class HeavyTail:
     delta: float
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
-        positive("sigma", self.sigma)
-        positive("L", self.L)
-        positive("delta", self.delta)
+        moment_and_positive(self, "sigma", "L", "delta")
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,7 @@ class StronglyConvexMoment:
     mu: float
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
-        positive("G", self.G)
-        positive("mu", self.mu)
+        moment_and_positive(self, "G", "mu")
 
 
 @dataclass(frozen=True)

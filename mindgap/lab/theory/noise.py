@@ -50,10 +50,13 @@ class NoiseLaw(ABC):
 
     scale: Scale
 
+    def __post_init__(self) -> None:
+        _scales(self.scale)
+
     @property
-    @abstractmethod
     def tail_index(self) -> float:
         """The largest a with E|ξ|^p finite for all p < a; infinite for laws with all moments."""
+        return math.inf
 
     @abstractmethod
     def unit_moment(self, p: float) -> float:
@@ -139,13 +142,6 @@ class Gaussian(NoiseLaw):
 
     scale: Scale = 1.0
 
-    def __post_init__(self) -> None:
-        _scales(self.scale)
-
-    @property
-    def tail_index(self) -> float:
-        return math.inf
-
     def unit_moment(self, p: float) -> float:
         return 2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
 
@@ -174,7 +170,7 @@ class Student(NoiseLaw):
 
     def __post_init__(self) -> None:
         between("df", self.df, 1, math.inf, ends="()")
-        _scales(self.scale)
+        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -210,7 +206,7 @@ class SymmetricPareto(NoiseLaw):
 
     def __post_init__(self) -> None:
         between("index", self.index, 1, math.inf, ends="()")
-        _scales(self.scale)
+        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -251,7 +247,7 @@ class Stable(NoiseLaw):
 
     def __post_init__(self) -> None:
         between("index", self.index, 1, 2, ends="(]")
-        _scales(self.scale)
+        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -296,7 +292,7 @@ class TwoPoint(NoiseLaw):
 
     def __post_init__(self) -> None:
         between("probability", self.probability, 0, 1, ends="()")
-        _scales(self.scale)
+        super().__post_init__()
 
     @classmethod
     def of_4_7_6(cls, alpha: float, epsilon: float, nu: int) -> TwoPoint:
@@ -312,10 +308,6 @@ class TwoPoint(NoiseLaw):
         one_of("nu", nu, (0, 1))
         gamma = (4 * epsilon) ** (1 / (alpha - 1))
         return cls(gamma**alpha - 2 * nu * gamma * epsilon, 1 / (2 * gamma))
-
-    @property
-    def tail_index(self) -> float:
-        return math.inf
 
     def unit_moment(self, p: float) -> float:
         q = self.probability
@@ -340,13 +332,6 @@ class Bounded(NoiseLaw):
     """
 
     scale: Scale = 1.0
-
-    def __post_init__(self) -> None:
-        _scales(self.scale)
-
-    @property
-    def tail_index(self) -> float:
-        return math.inf
 
     def radius(self, dimension: int | None = None) -> float:
         """The bound τ of the norm (Assumption 3.4.2): ‖s‖₂, or s·√d for a single scale."""

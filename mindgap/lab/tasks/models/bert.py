@@ -56,17 +56,8 @@ class Bert(nn.Module):
     """
 
     def __init__(
-        self,
-        words: int = 30_522,
-        width: int = 768,
-        layers: int = 12,
-        heads: int = 12,
-        inner: int = 3072,
-        length: int = 512,
-        dropout: float = 0.1,
-        *,
-        attention: bool = True,
-        embedding: bool = True,
+        self, words: int = 30_522, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072,
+        length: int = 512, dropout: float = 0.1, *, attention: bool = True, embedding: bool = True,
     ) -> None:
         super().__init__()
         if width % heads:

@@ -164,11 +164,7 @@ def multiclass_selection(
 
 
 def covtype_selection(
-    *,
-    source: str = "auto",
-    rows: int | None = None,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
+    *, source: str = "auto", rows: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> RegularisationSelection:
     """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has 378 entries, x has 7.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.base.check import between, fail, positive, whole
+from mindgap.base.check import fail, whole
+from mindgap.lab.theory.assumptions import moment_and_positive
 from mindgap.lab.theory.chapter4.thm_4_4_1 import ConstantClip
 
 
@@ -34,10 +35,7 @@ class SmoothMoment:
     delta: float
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
-        positive("G", self.G)
-        positive("L", self.L)
-        positive("delta", self.delta)
+        moment_and_positive(self, "G", "L", "delta")
 
 
 def moment_nonconvex_parameters(a: SmoothMoment, K: int) -> ConstantClip:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindgap.base.check import between, fail, positive
+from mindgap.base.check import fail
+from mindgap.lab.theory.assumptions import moment_and_positive
 from mindgap.lab.theory.chapter4.lemma_4_7_9 import ChainOracle, ZeroChain
 
 
@@ -48,10 +49,7 @@ class HardChain:
     epsilon: float
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
-        positive("L", self.L)
-        positive("delta", self.delta)
-        positive("epsilon", self.epsilon)
+        moment_and_positive(self, "L", "delta", "epsilon")
         floor = 4 * math.sqrt(self.delta * self.L)
         if floor >= self.G:
             fail("G", f"must be above 4*sqrt(delta*L) = {floor:g}", self.G)
