@@ -53,8 +53,8 @@ class PeriodicSOBA(Method):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
         y, z = oracle.move_y(v["y"], d_y, s["lr_y"]), oracle.ops.move(v["z"], d_z, s["lr_y"])
-        x = self.move_x(oracle, v, d_x, s["lr_x"]) if kind == "both" else v["x"]
-        return {**v, "x": x, "y": y, "z": z}
+        moved = self.move_x(oracle, v, d_x, s["lr_x"]) if kind == "both" else {}
+        return {**v, **moved, "y": y, "z": z}
 
 
 def main() -> float:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.sample import FULL, Batches, Sample, Stream
     from mindgap.bilevel.schedules import Constant, Power
     from mindgap.bilevel.solver import Solution, solve
-    from mindgap.bilevel.steps import TorchStep
+    from mindgap.bilevel.steps import AdamStep, MomentumStep, TorchStep
 
 _MODULES = {
     "checkpoint": "load_state pack_state save_state unpack_state",
@@ -55,7 +55,7 @@ _MODULES = {
     "sample": "FULL Batches Sample Stream",
     "schedules": "Constant Power",
     "solver": "Solution solve",
-    "steps": "TorchStep",
+    "steps": "AdamStep MomentumStep TorchStep",
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 _WHERE |= {method.class_name: f"methods.{method.module}" for method in METHODS.values()}

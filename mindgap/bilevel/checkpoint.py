@@ -155,11 +155,15 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
         fail("checkpoint", f"must belong to {method_text(method)}", content["method"])
     if content["problem"] != repr(_fingerprint(oracle)):
         fail("checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"])
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in content["values"].items():
         if isinstance(method.x_step, TorchStep) and name == "optimizer":
             values[name] = method.x_step.start(content["values"]["x"])
             values[name].load_state_dict(value)
+        elif isinstance(method.x_step, TorchStep) and name == "scheduler":
+            values[name] = method.x_step.start_scheduler(values["optimizer"])
+            values[name].load_state_dict(value)
+            values["optimizer"].load_state_dict(content["values"]["optimizer"])  # making a scheduler changes rates
         else:
             values[name] = _restored(value, oracle)
     return State(
@@ -177,7 +181,7 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
 def _plain(value: Any, oracle: ProblemOracle) -> Any:
     if isinstance(value, dict):
         return {key: _plain(v, oracle) for key, v in value.items()}
-    if isinstance(value, torch.optim.Optimizer):
+    if isinstance(value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)):
         return value.state_dict()
     return oracle.to_torch(value)
 

@@ -81,7 +81,8 @@ class JaxBackend(Backend):
         if distributed:
             fail("distributed", "must be False for the compiled backend", True)
         if isinstance(method.x_step, TorchStep):
-            fail("x_step", "must be one of 'plain', 'normalised', 'clipped' for the compiled backend", method.x_step)
+            steps = "'plain', 'normalised', 'clipped', AdamStep or MomentumStep"
+            fail("x_step", f"must be one of {steps} for the compiled backend", method.x_step)
         method.check_problem(problem)
         with precision(problem):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)

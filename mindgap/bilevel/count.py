@@ -111,8 +111,7 @@ def table_bytes(method: Method, problem: BilevelProblem) -> int:
 def calls_of_start(method: Method, problem: BilevelProblem, draws: Draws) -> dict[str, int]:
     """Oracle calls of the phase before the first iteration."""
     oracle = CountingOracle.of(problem)
-    x, y = oracle.start
-    method.prepare({"x": x, "y": y, **method.init(oracle)}, draws, oracle)
+    method.prepare(method.start_values(oracle), draws, oracle)
     return oracle.calls.as_dict()
 
 
@@ -150,9 +149,8 @@ def _calls(
 ) -> dict[str, int]:
     """Oracle calls of one iteration with tokens of these shapes and whole numbers of these values."""
     oracle = CountingOracle(*form)
-    x, y = oracle.start
     draws: dict[str, Any] = {name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes}
     draws.update(lengths)
     draws.update(dict.fromkeys(floats, 1.0))
-    method.update({"x": x, "y": y, **method.init(oracle)}, draws, oracle, kind)
+    method.update(method.start_values(oracle), draws, oracle, kind)
     return oracle.calls.as_dict()

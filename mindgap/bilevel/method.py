@@ -30,8 +30,9 @@ from mindgap.bilevel.draws import SamplePlan, draw_chunk, draw_start
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.protocols import Array, Draws, Oracle, ProblemOracle, Scalar, Values
+from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.settings import check_flag, check_settings, rates_of
-from mindgap.bilevel.steps import TorchStep, XStep, step_size
+from mindgap.bilevel.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Method(ABC):
 
     order: str = "jacobi"
     x_step: XStep = "plain"
+    y_step: YStep = "plain"
     second_order: ClassVar[bool] = True
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
@@ -134,13 +136,46 @@ class Method(ABC):
 
     # For use in ``update``.
 
-    def move_x(self, oracle: Oracle, v: Values, d: Array, lr: Scalar) -> Array:
-        """The upper step this method was given, from v["x"] along d, projected if the problem says so."""
+    def move_x(self, oracle: Oracle, v: Values, d: Array, lr: Scalar) -> Values:
+        """x after the upper step this method was given, along d and projected, and what the step keeps."""
+        kept: Values = {}
         if isinstance(self.x_step, TorchStep):
             x = self.x_step(v["x"], d, v["optimizer"])
-        else:
+            if "scheduler" in v:
+                v["scheduler"].step()
+        elif isinstance(self.x_step, str):
             x = oracle.ops.move(v["x"], d, step_size(oracle.ops, self.x_step, d, lr))
-        return x if oracle.project_x is None else oracle.project_x(x)
+        else:
+            d, kept["x_memory"] = self.x_step.direction(oracle.ops, v["x_memory"], d, v["x"])
+            x = oracle.ops.move(v["x"], d, lr)
+        return {"x": x if oracle.project_x is None else oracle.project_x(x), **kept}
+
+    def move_y(self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None) -> tuple[Array, Any]:
+        """y after the lower step this method was given, along d and projected, and the step's memory."""
+        if not isinstance(self.y_step, str):
+            d, memory = self.y_step.direction(oracle.ops, memory, d, y)
+        return oracle.move_y(y, d, lr), memory
+
+    def move_yz(self, oracle: Oracle, v: Values, s: Draws, d_y: Array, d_z: Array) -> Values:
+        """y and z after one lower step each along their directions, and what the steps keep."""
+        if isinstance(self.y_step, str):
+            return {"y": oracle.move_y(v["y"], d_y, s["lr_y"]), "z": oracle.ops.move(v["z"], d_z, s["lr_z"])}
+        y, y_memory = self.move_y(oracle, v["y"], d_y, s["lr_y"], v["y_memory"])
+        d_z, z_memory = self.y_step.direction(oracle.ops, v["z_memory"], d_z, v["z"])
+        z = oracle.ops.move(v["z"], d_z, s["lr_z"])
+        return {"y": y, "z": z, "y_memory": y_memory, "z_memory": z_memory}
+
+    def descend(self, oracle: Oracle, v: Values, tokens: Sample, lr: Scalar) -> Values:
+        """y after lower steps at the fixed v["x"], one per token, and what the steps keep."""
+        if isinstance(self.y_step, str):
+            return {"y": descend(oracle, v["x"], v["y"], tokens, lr)}
+
+        def step(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
+            y, memory = carry
+            return self.move_y(oracle, y, oracle.lower(v["x"], y, token), lr, memory)
+
+        y, memory = oracle.ops.loop(step, (v["y"], v["y_memory"]), (tokens,))
+        return {"y": y, "y_memory": memory}
 
     # For use by everybody.
 
@@ -195,12 +230,26 @@ class Method(ABC):
         """
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
-    def start_with(self, oracle: ProblemOracle, seed: int) -> State:
-        """As :meth:`start`, with the derivatives of a given backend."""
+    def start_values(self, oracle: Oracle) -> Values:
+        """All values before the first iteration, with the memories of the steps."""
         x, y = oracle.start
         values: Values = {"x": x, "y": y, **self.init(oracle)}
+        if isinstance(self.x_step, MemoryStep):
+            values["x_memory"] = self.x_step.init(oracle.ops, x)
+        if isinstance(self.y_step, MemoryStep):
+            for name in ("y", "z"):
+                if name in values:
+                    values[f"{name}_memory"] = self.y_step.init(oracle.ops, values[name])
+        return values
+
+    def start_with(self, oracle: ProblemOracle, seed: int) -> State:
+        """As :meth:`start`, with the derivatives of a given backend."""
+        values = self.start_values(oracle)
         if isinstance(self.x_step, TorchStep):
-            values["optimizer"] = self.x_step.start(x)
+            values["optimizer"] = self.x_step.start(values["x"])
+            scheduler = self.x_step.start_scheduler(values["optimizer"])
+            if scheduler is not None:
+                values["scheduler"] = scheduler
         draws, drawn = draw_start(self, oracle, seed)
         values = self.prepare(values, draws, oracle)
         updates = {"x": 0, "y": self.plan().warm.lower_steps}

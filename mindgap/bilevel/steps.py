@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.bilevel.protocols import Array, Ops, Oracle, Scalar
 from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.settings import one_of_texts
+from mindgap.bilevel.settings import check_settings, non_negative, one_of_texts, positive, within
 
 X_STEPS = ("plain", "normalised", "clipped")
 
@@ -30,19 +32,104 @@ def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> 
     return lr * ops.minimum(1.0 / (ops.norm(d) + eps), 1.0)
 
 
+@dataclass(frozen=True)
+class AdamStep:
+    """Adam's direction as a step on x, y or z, on every backend; the method's own rate multiplies it.
+
+    Args:
+        beta1, beta2: decay of the first and second moment, in [0, 1).
+        eps: added to the root of the second moment.
+        weight_decay: decoupled, as in AdamW: the direction gets ``weight_decay * value``.
+
+    Example:
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> step = AdamStep()
+        >>> d, _ = step.direction(TorchOps(), step.init(TorchOps(), torch.zeros(2)), torch.tensor([4.0, -0.1]),
+        ...                       torch.zeros(2))
+        >>> d
+        tensor([ 1., -1.])
+
+    Source: Kingma, Ba 2015; Loshchilov, Hutter 2019.
+    """
+
+    beta1: float = within(0, 1, "[)", 0.9)
+    beta2: float = within(0, 1, "[)", 0.999)
+    eps: float = positive(1e-8)
+    weight_decay: float = non_negative(0.0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(self, ops: Ops, value: Array) -> dict[str, Array]:
+        """The memory before the first step."""
+        return {"m": ops.zeros_like(value), "s": ops.zeros_like(value), "k": ops.scalar(0.0, value)}
+
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The direction to move along, and the memory after."""
+        m, s = ops.mix(memory["m"], d, 1.0 - self.beta1), ops.mix(memory["s"], d * d, 1.0 - self.beta2)
+        k = memory["k"] + 1.0
+        found = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
+        return (found + self.weight_decay * value if self.weight_decay else found), {"m": m, "s": s, "k": k}
+
+
+@dataclass(frozen=True)
+class MomentumStep:
+    """Heavy-ball momentum as torch's SGD has it, ``m <- beta m + d``, on every backend.
+
+    Args:
+        beta: in [0, 1).
+        weight_decay: added to the direction before the momentum.
+
+    Example:
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> step = MomentumStep(beta=0.5)
+        >>> step.direction(TorchOps(), {"m": torch.ones(1)}, torch.ones(1), torch.zeros(1))[0]
+        tensor([1.5000])
+    """
+
+    beta: float = within(0, 1, "[)", 0.9)
+    weight_decay: float = non_negative(0.0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(self, ops: Ops, value: Array) -> dict[str, Array]:
+        """The memory before the first step."""
+        return {"m": ops.zeros_like(value)}
+
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The direction to move along, and the memory after."""
+        m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
+        return m, {"m": m}
+
+
 class TorchStep:
     """Any ``torch.optim`` optimizer as the upper step (torch only; its state travels with the method's state).
 
     Args:
         optimizer: the class.
-        settings: its keyword arguments. The method's ``lr_x`` is not used.
+        scheduler: makes a learning-rate scheduler of the optimizer; it steps once per step on x.
+        settings: the optimizer's keyword arguments. The method's ``lr_x`` is not used.
 
     Example:
         >>> TorchStep(torch.optim.Adam, lr=0.1)
         TorchStep(Adam, lr=0.1)
     """
 
-    def __init__(self, optimizer: type[torch.optim.Optimizer], **settings: Any) -> None:
+    def __init__(
+        self,
+        optimizer: type[torch.optim.Optimizer],
+        *,
+        scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
+        **settings: Any,
+    ) -> None:
+        if scheduler is not None and not callable(scheduler):
+            fail("scheduler", "must be a function from an optimizer to a scheduler", scheduler)
+        self.scheduler = scheduler
         if not (isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer)):
             fail("optimizer", "must be a torch.optim.Optimizer class", optimizer)
         self.optimizer = optimizer
@@ -58,6 +145,10 @@ class TorchStep:
         except (TypeError, ValueError) as error:
             fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
 
+    def start_scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """The scheduler of the optimizer, if there is one."""
+        return None if self.scheduler is None else self.scheduler(optimizer)
+
     def __call__(self, x: Tensor, d: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
         """One step of the optimizer from x along d."""
         parameter: Tensor = optimizer.param_groups[0]["params"][0]
@@ -68,7 +159,15 @@ class TorchStep:
             return parameter.detach().clone()
 
 
-XStep = str | TorchStep
+MemoryStep = AdamStep | MomentumStep
+XStep = str | AdamStep | MomentumStep | TorchStep
+YStep = str | AdamStep | MomentumStep
+
+
+def check_lower_step(name: str, y_step: YStep) -> None:
+    """Refuse what is not a step on y and z."""
+    if not isinstance(y_step, MemoryStep):
+        one_of_texts(name, y_step, ("plain",))
 
 
 def check_step(name: str, x_step: XStep) -> None:
@@ -79,7 +178,7 @@ def check_step(name: str, x_step: XStep) -> None:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: x_step must be one of 'plain', 'normalised', 'clipped' (did you mean ...
     """
-    if not isinstance(x_step, TorchStep):
+    if not isinstance(x_step, (TorchStep, AdamStep, MomentumStep)):
         one_of_texts(name, x_step, X_STEPS)
 
 

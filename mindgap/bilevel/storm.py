@@ -54,4 +54,4 @@ class StormMethod(Method):
             memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
         d = memory["estimate"]
         y = oracle.move_y(v["y"], d["y"], s["lr_y"])
-        return {**v, "x": self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}
+        return {**v, **self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}

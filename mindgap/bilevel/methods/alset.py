@@ -10,7 +10,7 @@ from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class ALSET(Method):
         terms: N, terms of the series.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number (footnote 2 of Table 1).
         x_step: see :mod:`mindgap.bilevel.steps`.
+        y_step: steps on y: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps
@@ -48,6 +49,7 @@ class ALSET(Method):
     terms: int = count(10)
     inner: int = count(10)
     x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
     order = "seidel"
 
     def plan(self) -> SamplePlan:
@@ -56,10 +58,11 @@ class ALSET(Method):
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
-        y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
+        lower = self.descend(oracle, v, s["y"], s["lr_y"])
+        y = lower["y"]
 
         def inverse(f_y: Array) -> Array:
             return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -10,7 +11,7 @@ from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class AmIGO(Method):
         inner: T, steps on y.
         solves: N, steps on z.
         x_step: see :mod:`mindgap.bilevel.steps`; the authors use Adam (``TorchStep(torch.optim.Adam, lr=...)``).
+        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
     Example:
         >>> AmIGO(lr_x=0.1, lr_y=0.1, inner=2, solves=3).plan().period[0].slots
@@ -47,6 +49,7 @@ class AmIGO(Method):
     inner: int = count(10)
     solves: int = count(10)
     x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
     order = "seidel"
 
     def init(self, oracle: Oracle) -> Values:
@@ -58,12 +61,19 @@ class AmIGO(Method):
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops, x = oracle.ops, v["x"]
-        y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
+        lower = self.descend(oracle, v, s["y"], s["lr_y"])
+        y = lower["y"]
         f_x, f_y = oracle.upper(x, y, s["f"])
 
-        def solve(z: Array, token: Sample) -> Array:
-            return ops.move(z, oracle.hessian(x, y, z, token) - f_y, s["lr_z"])
+        def solve(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
+            z, memory = carry
+            d = oracle.hessian(x, y, z, token) - f_y
+            if not isinstance(self.y_step, str):
+                d, memory = self.y_step.direction(ops, memory, d, z)
+            return ops.move(z, d, s["lr_z"]), memory
 
-        z = ops.loop(solve, v["z"], (s["z"],))
+        z, memory = ops.loop(solve, (v["z"], v.get("z_memory", 0)), (s["z"],))
+        if not isinstance(self.y_step, str):
+            lower["z_memory"] = memory
         d_x = f_x - oracle.mixed(x, y, z, s["j"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "z": z}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower, "z": z}

@@ -93,4 +93,4 @@ class BOREP(Method):
             y = descend_average(oracle, x, y, s["y"], s["lr_y"], self.radius, self.inner)
         _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
         m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        return {**v, "x": self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": ops.move(z, d_z, s["lr_z"]), "m": m}
+        return {**v, **self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": ops.move(z, d_z, s["lr_z"]), "m": m}

@@ -96,4 +96,4 @@ class BSA(Method):
             return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}

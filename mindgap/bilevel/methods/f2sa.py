@@ -87,5 +87,4 @@ class F2SA(Method):
         at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
         w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
         d_x = penalty(oracle, x, y, w, lam, s["fx"], s["gx"], gw)
-        new = self.move_x(oracle, v, d_x, self.lr_x * alpha)
-        return {**v, "x": new, "y": y, "w": w, "lam": lam + s["delta"]}
+        return {**v, **self.move_x(oracle, v, d_x, self.lr_x * alpha), "y": y, "w": w, "lam": lam + s["delta"]}

@@ -9,7 +9,7 @@ from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import flag, rate, setting, within
-from mindgap.bilevel.steps import XStep, check_step
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class MASOBA(Method):
         delayed: x uses the average before this iteration's direction enters it, as in the paper; False uses the new
             one.
         x_step: see :mod:`mindgap.bilevel.steps`.
+        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].slots
@@ -51,6 +52,7 @@ class MASOBA(Method):
     theta: float = within(0, 1, "(]", 0.1)
     delayed: bool = flag(True)
     x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
 
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
@@ -60,8 +62,7 @@ class MASOBA(Method):
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, y, z = oracle.ops, v["y"], v["z"]
-        d_y, d_z, d_x = oracle.residuals(v["x"], y, z, s["g"], s["f"])
-        h = ops.mix(v["h"], d_x, self.theta)
+        d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
+        h = oracle.ops.mix(v["h"], d_x, self.theta)
         x = self.move_x(oracle, v, v["h"] if self.delayed else h, s["lr_x"])
-        return {**v, "x": x, "y": oracle.move_y(y, d_y, s["lr_y"]), "z": ops.move(z, d_z, s["lr_z"]), "h": h}
+        return {**v, **x, **self.move_yz(oracle, v, s, d_y, d_z), "h": h}

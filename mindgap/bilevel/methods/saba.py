@@ -74,7 +74,7 @@ class SABA(Method):
             new[name], tables[name] = saga(ops, value, v[name], token.which, oracle.weight(level, token))
         return {
             **v, **tables,
-            "x": self.move_x(oracle, v, new["f_x"] - new["Jz"], s["lr_x"]),
+            **self.move_x(oracle, v, new["f_x"] - new["Jz"], s["lr_x"]),
             "y": oracle.move_y(y, new["g_y"], s["lr_y"]),
             "z": ops.move(z, new["Hz"] - new["f_y"], s["lr_z"]),
         }  # fmt: skip

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mindgap.base.check import fail
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import choice, count, positive, rate, setting, within
-from mindgap.bilevel.steps import XStep, check_step, descend
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class SLIP(Method):
         warm_start: steps on y before the first iteration.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
         x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.steps.TorchStep`.
+        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double backward gives g_y,
             Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the value (docs/bilevel.md). "as released"
             follows the authors' code for hyper-cleaning: g_y and Hz share S at the old y, f_x and f_y are at the new y,
@@ -64,8 +66,14 @@ class SLIP(Method):
     warm_start: int = count(3, least=0)
     lr_warm: float | None = positive(None)
     x_step: XStep = setting(check_step, "normalised")
+    y_step: YStep = setting(check_lower_step, "plain")
     samples: str = choice("apart", "shared", "as released")
     order: str = choice("jacobi", "seidel")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.y_step != "plain" and (self.order == "seidel" or self.samples == "as released"):
+            fail("y_step", "must be 'plain' with this order and samples", self.y_step)
 
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
@@ -94,15 +102,14 @@ class SLIP(Method):
             y = oracle.move_y(y, d_y, s["lr_y"])
             f_x, f_y = oracle.upper(x, y, s["f"])
             z = ops.move(z, hz - f_y, s["lr_z"])
-            d_x = f_x - oracle.mixed(x, y, z, s["j"])
+            d_x, lower = f_x - oracle.mixed(x, y, z, s["j"]), {"y": y, "z": z}
         elif self.order == "seidel":
             y = oracle.move_y(y, oracle.lower(x, y, own), s["lr_y"])
             _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
-            z = ops.move(z, d_z, s["lr_z"])
+            lower = {"y": y, "z": ops.move(z, d_z, s["lr_z"])}
         else:
             shared = self.samples == "shared"
             d_y, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=shared)
-            y = oracle.move_y(y, d_y if shared else oracle.lower(x, y, own), s["lr_y"])
-            z = ops.move(z, d_z, s["lr_z"])
+            lower = self.move_yz(oracle, v, s, d_y if shared else oracle.lower(x, y, own), d_z)
         m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        return {**v, "x": self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": z, "m": m}
+        return {**v, **self.move_x(oracle, v, m, s["lr_x"]), **lower, "m": m}

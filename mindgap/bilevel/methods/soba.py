@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mindgap.base.check import fail
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import choice, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class SOBA(Method):
         lr_y: step on y.
         lr_z: step on the linear system; that of y if not given, as published.
         x_step: see :mod:`mindgap.bilevel.steps`.
+        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
     Example:
@@ -42,7 +44,13 @@ class SOBA(Method):
     lr_y: Rate = rate(exponent=0.5)
     lr_z: Rate | None = rate(None, exponent=0.5, like="lr_y")
     x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
     order: str = choice("jacobi", "seidel")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.y_step != "plain" and self.order == "seidel":
+            fail("y_step", "must be 'plain' with this order", self.y_step)
 
     def init(self, oracle: Oracle) -> Values:
         return {"z": oracle.ops.zeros_like(oracle.start[1])}
@@ -51,13 +59,12 @@ class SOBA(Method):
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]
-        if self.order == "seidel":
-            y = oracle.move_y(y, oracle.lower(x, y, s["g"]), s["lr_y"])
-            f_x, f_y = oracle.upper(x, y, s["f"])
-            z = ops.move(z, oracle.hessian(x, y, z, s["g"]) - f_y, s["lr_z"])
-            d_x = f_x - oracle.mixed(x, y, z, s["g"])
-        else:
+        x, y, z = v["x"], v["y"], v["z"]
+        if self.order == "jacobi":
             d_y, d_z, d_x = oracle.residuals(x, y, z, s["g"], s["f"])
-            y, z = oracle.move_y(y, d_y, s["lr_y"]), ops.move(z, d_z, s["lr_z"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "z": z}
+            return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **self.move_yz(oracle, v, s, d_y, d_z)}
+        new = oracle.move_y(y, oracle.lower(x, y, s["g"]), s["lr_y"])
+        f_x, f_y = oracle.upper(x, new, s["f"])
+        z = oracle.ops.move(z, oracle.hessian(x, new, z, s["g"]) - f_y, s["lr_z"])
+        d_x = f_x - oracle.mixed(x, new, z, s["g"])
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": new, "z": z}

@@ -83,7 +83,7 @@ class SRBA(Method):
         z = ops.move(v["z"], d["z"], s["lr_z"])
         return {
             **v,
-            "x": self.move_x(oracle, v, d["x"], s["lr_x"]),
+            **self.move_x(oracle, v, d["x"], s["lr_x"]),
             "y": oracle.move_y(v["y"], d["y"], s["lr_y"]),
             "z": project_ball(ops, z, ops.zeros_like(z), self.radius),
             "spider": memory,

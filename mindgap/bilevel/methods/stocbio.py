@@ -10,7 +10,7 @@ from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import choice, count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class StocBio(Method):
         terms: Q, factors of its last term.
         inner: T, steps on y, from the last y.
         x_step: see :mod:`mindgap.bilevel.steps`.
+        y_step: steps on y: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO without memory).
 
     Example:
@@ -53,6 +54,7 @@ class StocBio(Method):
     terms: int = count(10)
     inner: int = count(10)
     x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
     order: str = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
@@ -61,11 +63,11 @@ class StocBio(Method):
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
-        new = descend(oracle, x, v["y"], s["y"], s["lr_y"])
-        y = new if self.order == "seidel" else v["y"]
+        lower = self.descend(oracle, v, s["y"], s["lr_y"])
+        y = lower["y"] if self.order == "seidel" else v["y"]
 
         def inverse(f_y: Array) -> Array:
             return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)
 
         d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": new}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower}

@@ -103,4 +103,4 @@ class SVRB(Method):
         e = memory["estimate"]
         d_x = e["s"] - e["V"] @ solve_raised(oracle.ops, e["H"], e["v"], self.mu)
         y = oracle.move_y(v["y"], e["w"], s["lr_y"])
-        return {**v, "x": self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "storm": memory}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "storm": memory}

@@ -93,7 +93,8 @@ class VRBO(Method):
                 return [self.eta * total]
 
             memory = restart(lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here)
-        x = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
+        moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
+        x = moved["x"]
 
         def correct(carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample) -> tuple[Memory, Array]:
             memory, y = carry
@@ -105,4 +106,4 @@ class VRBO(Method):
             return memory, oracle.move_y(y, memory["estimate"]["y"], s["lr_y"])
 
         memory, y = ops.loop(correct, (memory, v["y"]), (s["y"], s["f"], s["j"], s["h"]))
-        return {**v, "x": x, "y": y, "spider": memory}
+        return {**v, **moved, "y": y, "spider": memory}
