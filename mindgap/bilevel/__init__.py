@@ -11,6 +11,7 @@ from mindgap.base.lazy import lazy_names
 from mindgap.bilevel.registry import METHODS
 
 if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice, suggest_steps
     from mindgap.bilevel.checkpoint import load_state, pack_state, save_state, unpack_state
     from mindgap.bilevel.directions import NegativeCurvature
     from mindgap.bilevel.exact import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.steps import AdamStep, MomentumStep, TorchStep
 
 _MODULES = {
+    "advice": "StepAdvice suggest_steps",
     "checkpoint": "load_state pack_state save_state unpack_state",
     "directions": "NegativeCurvature",
     "exact": "exact_hypergradient hyper_objective hypergradient implicit_solution lower_solution",

@@ -255,6 +255,33 @@ class Method(ABC):
         updates = {"x": 0, "y": self.plan().warm.lower_steps}
         return State(self, oracle, values, 0, seed, drawn, updates, oracle.start_calls(self, draws))
 
+    def take_over(self, state: State, oracle: ProblemOracle | None = None) -> State:
+        """A state of this method that goes on where another run stopped: other steps, another method, or backend.
+
+        x and y stay, and so does every value that both methods have (z, m, tables). Draws and counters go on. With
+        another class of method the count of iterations starts again at 0, so that its first iterations are its own.
+
+        Args:
+            state: where to go on; it stays usable.
+            oracle: derivatives for this method; those of the state, after a look at the problem, if not given.
+        """
+        if not isinstance(state, State):
+            fail("state", "must be a State", type(state).__name__)
+        if oracle is None:
+            oracle = self.oracle(state.problem, state.seed)
+        if oracle.problem.dim_x != state.problem.dim_x or oracle.problem.dim_y != state.problem.dim_y:
+            sizes = (oracle.problem.dim_x, oracle.problem.dim_y)
+            fail("state", f"must be of a problem with {sizes} unknowns", (state.problem.dim_x, state.problem.dim_y))
+        fresh = self.start_values(oracle)
+        moved = _moved(state.values, fresh, state.oracle, oracle)
+        if isinstance(self.x_step, TorchStep):
+            moved["optimizer"] = self.x_step.start(moved["x"])
+            scheduler = self.x_step.start_scheduler(moved["optimizer"])
+            if scheduler is not None:
+                moved["scheduler"] = scheduler
+        t = state.t if type(self) is type(state.method) else 0
+        return State(self, oracle, moved, t, state.seed, dict(state.drawn), dict(state.updates), dict(state.calls))
+
     def step(self, state: State, draws: Draws | None = None) -> State:
         """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).
 
@@ -281,6 +308,20 @@ class Method(ABC):
             kind = self.plan().at(state.t)[0].kind
         values = self.update(state.values, draws, oracle, kind)
         return advance(state, values, 1, drawn, oracle.take_calls())
+
+
+def _moved(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> Values:
+    """The fresh values, with those of the old state in the place of equal names and shapes."""
+    found: Values = {}
+    for name, value in fresh.items():
+        before = old.get(name)
+        if isinstance(value, dict):
+            found[name] = _moved(before, value, of, to) if isinstance(before, dict) else value
+        elif before is not None and getattr(before, "shape", None) == value.shape:
+            found[name] = to.from_torch(of.to_torch(before))
+        else:
+            found[name] = value
+    return found
 
 
 def advance(state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]) -> State:

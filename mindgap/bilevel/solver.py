@@ -97,6 +97,7 @@ def solve(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
     resume: bool = False,
+    start: State | None = None,
     progress: bool = False,
     backend: Backend | None = None,
     distributed: bool = False,
@@ -119,6 +120,8 @@ def solve(
         checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end; a state that is
             not finite or has diverged is not written.
         resume: start from that file if it exists; the trajectory is bitwise that of an uninterrupted run.
+        start: a state to go on from, of this or another method, step size or backend (``method.take_over``); its
+            seed, draws and counters go on.
         progress: write a line on standard error now and then.
         backend: who runs the iterations; eager torch if not given.
         distributed: average derivatives over the ranks of torch.distributed.
@@ -157,6 +160,8 @@ def solve(
         whole(name, value, least=1)
     if seed is not None:
         whole("seed", seed)
+    if start is not None and not isinstance(start, State):
+        fail("start", "must be a State", type(start).__name__)
     positive("limit", limit)
     for name, value in (("resume", resume), ("progress", progress), ("distributed", distributed)):
         check_flag(name, value)
@@ -176,6 +181,10 @@ def solve(
         state = load_state(checkpoint, method, oracle)
         if seed not in (None, state.seed):
             fail("seed", f"must be that of the checkpoint, {state.seed}, or be left out, to resume", seed)
+    elif start is not None:
+        if seed not in (None, start.seed):
+            fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
+        state = method.take_over(start, oracle)
     else:
         state = runner.start(method, oracle, seed or 0)
     spent = time.perf_counter() - begin

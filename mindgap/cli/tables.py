@@ -31,15 +31,16 @@ def optimizers(long: Long = False) -> None:
 
 
 def methods(long: Long = False) -> None:
-    """List the sixteen bilevel methods (Table 1 of the SLIP paper)."""
-    from mindgap.bilevel.registry import METHODS
+    """List the sixteen bilevel methods of the SLIP paper (Table 1), then all others."""
+    from mindgap.bilevel.registry import FURTHER, SIXTEEN
 
-    rows = [
-        (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))
-        for m in METHODS.values()
-    ]
     columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
-    _print(columns, rows, (0, 1, 5, 9), long)
+    for group in (SIXTEEN, FURTHER):
+        rows = [
+            (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))
+            for m in group.values()
+        ]
+        _print(columns, rows, (0, 1, 5, 9), long)
 
 
 def theory(long: Long = False) -> None:

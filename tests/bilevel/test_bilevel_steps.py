@@ -9,7 +9,18 @@ from cases.bilevel import BY_KEY
 from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
-from mindgap.bilevel import SLIP, SOBA, AdamStep, Constant, MomentumStep, TorchStep, solve
+from mindgap.bilevel import (
+    METHODS,
+    SLIP,
+    SOBA,
+    AdamStep,
+    BilevelProblem,
+    Constant,
+    MomentumStep,
+    TorchStep,
+    solve,
+    suggest_steps,
+)
 from mindgap.bilevel.draws import draw_chunk
 
 QUADRATIC = small_quadratic(seed=4)
@@ -95,3 +106,63 @@ def test_steps_that_cannot_be_used_are_refused():
         SLIP(lr_x=0.1, lr_y=0.1, lr_z=0.1, y_step="adam")
     with pytest.raises(RuleError, match=r"beta1 must lie in \[0, 1\), got 1.5"):
         AdamStep(beta1=1.5)
+
+
+# Going on with other settings.
+
+
+def test_a_run_goes_on_with_another_step_or_method():
+    half = SLIP(lr_x=0.02, lr_y=0.1, lr_z=0.1)
+    first = solve(PROBLEM, half, steps=20, seed=2).state
+    same = solve(PROBLEM, half, steps=40, start=first).state
+    assert torch.equal(same.x, solve(PROBLEM, half, steps=40, seed=2).state.x)
+    other = solve(PROBLEM, SLIP(lr_x=0.005, lr_y=0.1, lr_z=0.1), steps=21, start=first).state
+    step = half.step(first)
+    assert torch.equal(other.values["z"], step.values["z"])  # z and m were kept, the samples go on
+    assert torch.equal(other.values["m"], step.values["m"])
+    assert float((other.x - first.x).norm()) == pytest.approx(0.005)
+    soba = SOBA(lr_x=0.01, lr_y=0.1).take_over(first)
+    assert soba.t == 0
+    assert torch.equal(soba.values["z"], first.values["z"])
+    assert soba.calls == first.calls
+    for case in BY_KEY.values():
+        assert solve(PROBLEM, case.make(), steps=2, start=first).ok
+    with pytest.raises(RuleError, match="seed must be that of the start, 2"):
+        solve(PROBLEM, half, steps=40, start=first, seed=5)
+
+
+# Proposed steps.
+
+
+def ridge():
+    torch.manual_seed(0)
+    features, targets = torch.randn(96, 5, dtype=torch.float64), torch.randn(96, dtype=torch.float64)
+    return BilevelProblem(lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
+                          lambda x, y, b: (b[0] @ y - b[1]).square().mean() + x.exp() @ y.square(),
+                          torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64),
+                          (features[:32], targets[:32]), (features[32:], targets[32:]), batch_size=16)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["quadratic", "ridge"])
+def test_no_method_diverges_with_the_proposed_steps(name):
+    problem = PROBLEM if name == "quadratic" else ridge()
+    advice = suggest_steps(problem)
+    start = float(problem.pack_x.start.norm())
+    for key in METHODS:
+        method = METHODS[key](**advice.settings(key))
+        state = solve(problem, method, steps=60, seed=1).check().state
+        assert float(state.x.norm()) < 5 * (1 + start), key
+        assert float(state.y.norm()) < 50, key
+
+
+def test_the_proposed_lower_step_is_below_the_stability_limit():
+    advice = suggest_steps(PROBLEM, batches=16, products=60)
+    top = max(float(torch.linalg.eigvalsh(method_hessian(i)).max()) for i in range(16))
+    assert advice.curvature == pytest.approx(top, rel=0.05)
+    assert advice.lr_y < 2 / top
+
+
+def method_hessian(i):
+    from mindgap.bilevel import Sample, TorchOracle
+
+    return TorchOracle(PROBLEM).dense(QUADRATIC.x0, QUADRATIC.y0, Sample(i))[1]

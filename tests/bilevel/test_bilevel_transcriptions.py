@@ -10,6 +10,7 @@ from references.bilevel_small import numpy_oracles, small_quadratic
 
 from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import draw_chunk, draw_start
+from mindgap.bilevel.registry import SIXTEEN
 
 QUADRATIC = small_quadratic(seed=4)
 ORACLES = numpy_oracles(QUADRATIC)
@@ -28,13 +29,17 @@ class Index:
     def weight(self, level, which):
         return self.problem.data(level).weights[which]
 
+    def axes(self, level):
+        return self.problem.data(level).token_axes
+
     def batches(self, level):
         return self.problem.data(level).batches
 
 
 def test_every_method_has_a_case_and_a_transcription():
     assert set(METHODS) == {case.key for case in CASES} == set(REFERENCES)
-    assert len(METHODS) == 16
+    assert len(SIXTEEN) == 16
+    assert list(METHODS)[:16] == list(SIXTEEN)
 
 
 @pytest.mark.parametrize("order", ["partition", "reshuffle"])

@@ -14,7 +14,7 @@ import numpy as np
 
 from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import part_of
-from mindgap.bilevel.sample import row
+from mindgap.bilevel.sample import Sample, row
 from mindgap.bilevel.steps import epoch_sgd_lengths
 
 
@@ -92,6 +92,18 @@ def _f2sa_letters(m, t):
     lam = m.lam + sum(float(m.rates(np.asarray(i))["delta"]) for i in range(t))
     gamma = float(n["lr_y"])
     return {"gamma_k": gamma, "alpha_k": gamma / (2 * lam), "xi": m.lr_x, "delta_k": float(n["delta"])}
+
+
+def _all(s, idx):
+    """Every token under its own name ("j" as "J"); arrays of tokens as lists."""
+    found = {}
+    for name, token in s.items():
+        if isinstance(token, Sample):
+            level = "upper" if name in ("f", "fx") else "lower"
+            single = np.ndim(token.which) == idx.axes(level)
+            found["J" if name == "j" else name] = (
+                idx(level, token) if single else [idx(level, t) for t in many(token)])  # fmt: skip
+    return found
 
 
 def _svrb_letters(m, t):
@@ -195,5 +207,38 @@ CASES = [
          [*BAD_STEP[:1], ({"lam": 0.0}, r"lam must be positive and finite, got 0.0"),
           ({"delta": -1.0}, r"delta must be positive and finite, got -1.0")],
          init=lambda m, d, idx: ((m.lam,), {})),
+    # Beyond the sixteen.
+    Case("fsla", {"lr_x": 0.05, "lr_y": 0.1, "weight": 0.6},
+         lambda m, t: {"rho": m.lr_y, "gamma": m.lr_x, "a_k": m.weight / (t + 1) ** 0.5}, _all, BAD_STEP),
+    Case("pbgd", {"lr_x": 0.02, "lr_y": 0.1, "lam": 5.0, "inner": 2},
+         lambda m, t: {"alpha": m.lr_x, "beta": m.lr_y, "gamma": m.lam}, _all,
+         [*BAD_STEP, ({"lam": 0.0}, r"lam must be positive and finite, got 0.0")]),
+    Case("bome", {"lr_x": 0.05, "lr_y": 0.1, "eta": 0.4, "inner": 3},
+         lambda m, t: {"lr_x": m.lr_x, "lr_y": m.lr_y, "eta": m.eta}, _all,
+         [*BAD_STEP, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")]),
+    Case("meha", {"lr_x": 0.05, "lr_y": 0.1, "lr_w": 0.08, "gamma": 2.0, "c": 1.5, "power": 0.4},
+         lambda m, t: {"alpha": m.lr_x, "beta": m.lr_y, "eta": m.lr_w, "gamma": m.gamma, "c": m.c, "p": m.power}, _all,
+         [*BAD_STEP, ({"power": -1.0}, r"power must be zero or positive")]),
+    Case("sama", {"lr_x": 0.05, "lr_y": 0.1, "scale": 0.7, "inner": 2},
+         lambda m, t: {"lr_x": m.lr_x, "lr_y": m.lr_y, "alpha": m.scale, "epsilon": m.radius}, _all,
+         [*BAD_STEP, ({"radius": 0.0}, r"radius must be positive and finite, got 0.0")]),
+    Case("f2sa-p", {"lr_x": 0.05, "lr_y": 0.1, "nu": 0.2, "p": 4, "inner": 2},
+         lambda m, t: {"lr_x": m.lr_x, "lr_y": m.lr_y, "nu": m.nu, "weights": m.nodes()}, _all,
+         [*BAD_STEP, ({"p": 3}, r"p must be 2 or 4, got 3")], init=lambda m, d, idx: ((m.p,), {})),
+    Case("n2sba", {"lr_x": 0.02, "lr_y": 0.1, "lam": 5.0, "inner": 2, "batches": 2, "clip": 0.5},
+         lambda m, t: {"eta_x": m.lr_x, "lr_y": m.lr_y, "lam": m.lam, "tau": m.clip, "eps": 1e-10}, _all,
+         [*BAD_STEP, ({"clip": 0.0}, r"clip must be positive, got 0.0")]),
+    Case("spaba", {"lr_x": 0.05, "lr_y": 0.1, "period": 4, "radius": 3.0},
+         lambda m, t: {"rho": m.lr_y, "gamma": m.lr_x, "R": m.radius},
+         lambda s, idx: {**_steps(s, idx), "coin": s["coin"] == 0},
+         [*BAD_STEP, ({"period": 0}, r"period must be a whole number of at least 1, got 0")]),
+    Case("adambo", {**NEUMANN, "lr_x": 0.02, "inner": 2},
+         lambda m, t: {"lr_x": m.lr_x, "alpha": m.lr_y, "eta": m.eta}, _neumann, [*BAD_STEP, *BAD_NEUMANN],
+         init=lambda m, d, idx: (([idx("lower", b) for b in many(d["warm"])],), {"alpha": m.lr_y})),
+    Case("accbo", {**NEUMANN, "lr_x": 0.02, "gamma": 0.4, "tau": 0.6, "beta": 0.8},
+         lambda m, t: {"lr_x": m.lr_x, "alpha": m.lr_y, "gamma": m.gamma, "tau": m.tau, "beta": m.beta, "eta": m.eta,
+                       "N": m.terms, "eps": 1e-10}, _single,
+         [*BAD_STEP, *BAD_NEUMANN, ({"tau": 0.0}, r"tau must lie in \(0, 1\], got 0.0")],
+         init=lambda m, d, idx: (([idx("lower", b) for b in many(d["warm"])],), {"alpha": m.lr_y})),
 ]  # fmt: skip
 BY_KEY = {case.key: case for case in CASES if not case.variant}

@@ -1,11 +1,12 @@
-"""The sixteen bilevel methods, each as a literal, slow numpy float64 transcription of its rule.
+"""The bilevel methods, each as a literal, slow numpy float64 transcription of its rule.
 
-One entry a method: the function that makes the first state, and the step. Samples are explicit: the caller decides
+One entry per method: the function that makes the first state, and the step. Samples are explicit: the caller decides
 which index batches (and how many factors of a randomised Neumann series) every step sees.
 """
 
 from __future__ import annotations
 
+from references import bilevel_further as further
 from references import bilevel_linsys as linsys
 from references import bilevel_neumann as neumann
 from references import bilevel_other as other
@@ -28,4 +29,14 @@ REFERENCES = {
     "vrbo": (neumann.vrbo_init, neumann.vrbo),
     "svrb": (other.svrb_init, other.svrb),
     "f2sa": (other.f2sa_init, other.f2sa),
+    "fsla": (further.fsla_init, further.fsla),
+    "pbgd": (further.w_init, further.pbgd),
+    "bome": (further.w_init, further.bome),
+    "meha": (further.w_init, further.meha),
+    "sama": (further.point_init, further.sama),
+    "f2sa-p": (further.f2sap_init, further.f2sap),
+    "n2sba": (further.w_init, further.n2sba),
+    "spaba": (further.spaba_init, further.spaba),
+    "adambo": (further.adambo_init, further.adambo),
+    "accbo": (further.accbo_init, further.accbo),
 }

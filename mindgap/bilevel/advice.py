@@ -1,0 +1,158 @@
+"""Step sizes for a problem at hand: the lower level's curvature gives lr_y and lr_z, that of Phi a range for lr_x."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, whole
+from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at
+from mindgap.bilevel.oracles import TorchOracle
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.protocols import Product
+from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.sample import Sample, row
+from mindgap.bilevel.settings import check_count
+
+
+@dataclass(frozen=True)
+class StepAdvice:
+    """Proposed steps, and what they were computed from.
+
+    Attributes:
+        lr_y: step on y, and of a Neumann series: 0.4 over the largest curvature.
+        lr_z: step on the linear system.
+        lr_x: proposed plain step on x; the range below is what to search.
+        lr_x_range: least and largest step worth trying on x.
+        curvature: largest eigenvalue of the lower Hessian over some minibatches.
+        hypergradient: norm of the hypergradient at the start; lr_x times it is the length of a first step.
+        upper_curvature: change of the hypergradient per unit of x, along itself.
+        dim_x: number of upper unknowns.
+    """
+
+    lr_y: float
+    lr_z: float
+    lr_x: float
+    lr_x_range: tuple[float, float]
+    curvature: float
+    hypergradient: float
+    upper_curvature: float
+    dim_x: int
+
+    def settings(self, key: str) -> dict[str, Any]:
+        """Settings of a method by its key in ``METHODS``, in that method's own scale (a length, a ratio, Adam's step).
+
+        Example:
+            >>> StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 1.0, 2.0, 1.0, 4).settings("slip")
+            {'lr_x': 0.2, 'lr_y': 0.4, 'lr_z': 0.4}
+        """
+        if key not in METHODS:
+            fail("key", f"must be one of {', '.join(METHODS)}", key)
+        kind = METHODS[key].load()
+        known: dict[str, Any] = {f.name: f.default for f in fields(kind)}
+        found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}
+        if known["x_step"] == "normalised":
+            found["lr_x"] = self.lr_x * self.hypergradient
+        elif not isinstance(known["x_step"], str):  # Adam moves every coordinate by its step
+            found["lr_x"] = self.lr_x * self.hypergradient / math.sqrt(self.dim_x)
+        if key == "f2sa":  # x moves by lr_x times lr_y / (2 lam), and lam grows
+            found["lr_x"] = self.lr_x * 2.0 * known["lam"] / self.lr_y
+        elif key == "pbgd":  # one step for x and for y, where the penalty multiplies the curvature
+            found["lr_x"] = min(self.lr_x, self.lr_y / (1.0 + known["lam"]))
+        if "lr_z" in known and known["lr_z"] is not None:
+            found["lr_z"] = self.lr_z
+        if "eta" in known and "terms" in known:
+            found["eta"] = self.lr_y
+        if "mu" in known:
+            found["mu"] = 1e-3 * self.curvature
+        return found
+
+
+def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, products: int = 20) -> StepAdvice:
+    """Estimate the curvature of both levels at the start and propose steps.
+
+    Power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H; lr_y = lr_z = 0.4 / L. Then y
+    goes some steps towards y*(x), and two hypergradients a small distance apart give the curvature of Phi along its
+    gradient. About ``batches * products + 300`` oracle calls.
+
+    Args:
+        problem: the losses must be differentiable twice.
+        seed: of the minibatches and the power iteration's start.
+        batches: minibatches looked at.
+        products: Hessian products per minibatch and per hypergradient.
+
+    Example:
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
+        ...     batch_size=2)
+        >>> advice = suggest_steps(problem)
+        >>> round(advice.curvature, 4), round(advice.lr_y, 4), advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1]
+        (2.0, 0.2, True)
+    """
+    if not isinstance(problem, BilevelProblem):
+        fail("problem", "must be a BilevelProblem", type(problem).__name__)
+    whole("seed", seed)
+    check_count("batches", batches, most=10_000)
+    check_count("products", products, most=10_000)
+    oracle = TorchOracle(problem)
+    oracle.check(seed)
+    x, y = oracle.start
+    tokens = problem.lower_data.draw(seed, "lower", 0, batches)
+    lower = [row(tokens, i) for i in range(batches)]
+    if oracle.seeded:
+        lower = [Sample(token.which, seed + i) for i, token in enumerate(lower)]
+    upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
+
+    def largest(y: Tensor) -> float:
+        return max(_largest(oracle.operator(x, y, token)[0], y, products, seed) for token in lower)
+
+    curvature = largest(y)
+    if not (math.isfinite(curvature) and curvature > 0):
+        fail("lower", "must have positive curvature in y at the start", curvature)
+    near = _descend(oracle, x, y, lower, 0.4 / curvature)
+    curvature = max(curvature, largest(near))
+    lr_y = 0.4 / curvature
+
+    def solve(hessian: Product, v: Tensor) -> Tensor:
+        return conjugate_gradients(oracle.ops, hessian, v, products=products)[0]
+
+    def direction(x: Tensor, y: Tensor) -> Tensor:
+        each = [hypergradient_at(oracle, x, y, token, upper, solve) for token in lower]
+        return torch.stack(each).mean(0)
+
+    near = _descend(oracle, x, y, lower, lr_y)
+    d = direction(x, near)
+    size, length = float(d.norm()), 1.0 + float(x.norm())
+    if size == 0.0 or not math.isfinite(size):
+        fail("upper", "must have a finite hypergradient that is not zero at the start", size)
+    there = x - 1e-2 * length * d / size
+    change = direction(there, _descend(oracle, there, near, lower, lr_y)) - d
+    upper_curvature = float(change.norm()) / (1e-2 * length)
+    best = min(0.1 / max(upper_curvature, 1e-12), 0.02 * length / size)
+    return StepAdvice(lr_y, lr_y, best, (best / 30, best * 10), curvature, size, upper_curvature, problem.dim_x)
+
+
+def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr: float, rounds: int = 8) -> Tensor:
+    """Some lower steps over the tokens."""
+    for _ in range(rounds):
+        for token in tokens:
+            y = y - lr * oracle.lower(x, y, token)
+    return y
+
+
+def _largest(hessian: Product, like: Tensor, products: int, seed: int) -> float:
+    """Largest eigenvalue in size, by power iteration."""
+    v = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=like.dtype).to(like.device)
+    size = 0.0
+    for _ in range(products):
+        v = v / v.norm()
+        v = hessian(v)
+        size = float(v.norm())
+        if size == 0.0:
+            break
+    return size

@@ -1,0 +1,75 @@
+"""AdamBO: Adam on x with a Neumann hypergradient, plain steps on y after a warm start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindgap.bilevel.directions import implicit, neumann_sum
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import AdamStep, XStep, check_step, descend
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamBO(Method):
+    """Adam-type bilevel method for upper levels of unbounded smoothness.
+
+    Symbols: alpha = ``lr_y``, T0 = ``warm_start``, T = ``inner``, Q = ``terms``, eta = ``eta``. After T0 steps
+    on y at x_0::
+
+        T times:  y <- y - alpha g_y(x, y; S)
+        x <- Adam(x, lr_x, f_x - J(S_j) eta sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) f_y)
+
+    the second line at the new y (order "seidel").
+
+    Args:
+        lr_x: Adam's step.
+        lr_y: step on y.
+        eta: step of the Neumann series.
+        terms: Q, factors of its last term.
+        inner: T.
+        warm_start: T0.
+        x_step: Adam with its betas; ``AdamStep(beta1=0.9, beta2=0.999)`` if not given.
+
+    Example:
+        >>> AdamBO(lr_x=0.01, lr_y=0.1).x_step
+        AdamStep(beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0)
+
+    Source: Gong, Hao, Liu 2025, "On the convergence of Adam-type algorithm for bilevel optimization under unbounded
+    smoothness"; the rule is that of the authors' published code.
+
+    *Not confirmed from the paper's text*: eps (the paper's lambda), the samples of the Neumann factors. *Differs from
+    the authors' code*, which uses one sample for all factors and lacks the term q = 0.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    eta: float = positive(0.5)
+    terms: int = count(5)
+    inner: int = count(1)
+    warm_start: int = count(3, least=0)
+    x_step: XStep = setting(check_step, AdamStep())
+    order = "seidel"
+
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),), warm=Iteration(warm, "warm", self.warm_start))
+
+    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+        if not self.warm_start:
+            return v
+        return {**v, "y": descend(oracle, v["x"], v["y"], s["warm"], self.rates(0)["lr_y"])}
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x = v["x"]
+        y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
+
+        def inverse(f_y: Array) -> Array:
+            return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)
+
+        d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}

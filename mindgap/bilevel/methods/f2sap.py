@@ -1,0 +1,89 @@
+"""F²SA-p: a finite difference of order p in the penalty, first derivatives only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mindgap.base.check import fail
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
+
+#: order -> node -> weight of the central difference
+WEIGHTS = {2: {-1: -1 / 2, 1: 1 / 2}, 4: {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}}
+
+
+def _order(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in WEIGHTS:
+        fail(name, "must be 2 or 4", value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class F2SAp(Method):
+    """F²SA with a central difference of order p in nu = 1 / lambda.
+
+    Symbols: nu = ``nu``, p = ``p``, T = ``inner``; y_j follows argmin_y g + j nu f for the nodes j = -p/2 .. p/2,
+    j != 0, and a_j are the weights of the central difference of order p. The update::
+
+        T times, for every j:  y_j <- y_j - lr_y [g_y(x, y_j; S) + j nu f_y(x, y_j; S_f)]
+        x <- x - lr_x sum_j a_j [j f_x(x, y_j) + g_x(x, y_j) / nu]
+
+    The bias falls as nu^p; F2SA is the one-sided difference, with bias nu.
+
+    Args:
+        lr_x, lr_y: steps on x and on every y_j.
+        nu: distance of the nodes.
+        p: 2 or 4.
+        inner: T.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    The y of the state is the mean of y_1 and y_-1. All nodes use the same samples.
+
+    Example:
+        >>> F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes()
+        {-2: 0.08333333333333333, -1: -0.6666666666666666, 1: 0.6666666666666666, 2: -0.08333333333333333}
+
+    Source: Chen, Li, Zhang 2025, "Faster gradient methods for highly-smooth stochastic bilevel optimization".
+
+    *Not confirmed from the paper's text*: shared samples and the plain (not normalised) step on x.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    nu: float = positive(0.1)
+    p: int = setting(_order, 2)
+    inner: int = count(1)
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def nodes(self) -> dict[int, float]:
+        """Node -> weight."""
+        return WEIGHTS[self.p]
+
+    def init(self, oracle: Oracle) -> Values:
+        return {"nodes": {str(j): oracle.start[1] for j in self.nodes()}}
+
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": LOWER, "fx": UPPER}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x = v["x"]
+
+        def inner(ys: dict[str, Any], g: Sample, f: Sample) -> dict[str, Any]:
+            return {j: oracle.move_y(y, oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f), s["lr_y"])
+                    for j, y in ys.items()}  # fmt: skip
+
+        ys = oracle.ops.loop(inner, v["nodes"], (s["y"], s["f"]))
+        d_x = oracle.ops.zeros_like(x)
+        for j, a in self.nodes().items():
+            y = ys[str(j)]
+            d_x = d_x + (a * j) * oracle.upper_x(x, y, s["fx"]) + (a / self.nu) * oracle.lower_x(x, y, s["g"])
+        y = (ys["1"] + ys["-1"]) / 2.0
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "nodes": ys}

@@ -1,0 +1,78 @@
+"""FSLA: one plain step on y and on the linear system, a recursive estimate for x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import rate, setting
+from mindgap.bilevel.steps import XStep, check_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class FSLA(Method):
+    """Fully single loop algorithm.
+
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, a_t = ``weight`` (c / sqrt(t + 1) for a number c). The
+    update::
+
+        y' = y - rho g_y(x, y; S1);   z' = z - rho (H(x, y'; S2) z - f_y(x, y'; S_f))
+        d <- G(x, y', z'; S) + (1 - a_t) (d - G(x_before, y, z; S)),   G = f_x - J z;   x <- x - gamma d
+
+    The first iteration takes the plain direction.
+
+    Args:
+        lr_x, lr_y: steps on x and y.
+        lr_z: step on the linear system; that of y if not given.
+        weight: STORM's weight of the newest direction.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> [i.kind for i in FSLA(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]
+        ['first', 'step']
+
+    Source: Li, Gu, Huang, AAAI 2022; the rule is that of the public benchmark code.
+
+    *Not confirmed from the paper's text*: the decay of the weight.
+
+    *Differs from the benchmark code*, which starts d and the old point at zero.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_z: Rate | None = rate(None, like="lr_y")
+    weight: Rate = rate(0.5, exponent=0.5)
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+
+    def init(self, oracle: Oracle) -> Values:
+        x, y = oracle.start
+        z = oracle.ops.zeros_like(y)
+        memory = {"estimate": {"x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
+        return {"z": z, "storm": memory}
+
+    def plan(self) -> SamplePlan:
+        slots = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
+        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, z = v["x"], v["z"]
+        y = oracle.move_y(v["y"], oracle.lower(x, v["y"], s["y"]), s["lr_y"])
+        d_z = oracle.hessian(x, y, z, s["z"]) - oracle.upper_y(x, y, s["f"])
+        z = oracle.ops.move(z, d_z, s["lr_z"])
+
+        def direction(points: list[Point]) -> list[dict[str, Array]]:
+            return [{"x": oracle.upper_x(p["x"], p["y"], s["fx"]) - oracle.mixed(p["x"], p["y"], p["z"], s["j"])}
+                    for p in points]  # fmt: skip
+
+        point = {"x": x, "y": y, "z": z}
+        if kind == "first":
+            memory = restart(direction, point)
+        else:
+            memory = storm(direction, point, v["storm"], {"x": s["weight"]})
+        moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
+        return {**v, **moved, "y": y, "z": z, "storm": memory}

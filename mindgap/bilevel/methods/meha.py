@@ -1,0 +1,71 @@
+"""MEHA: single loop and Hessian-free, by the Moreau envelope of the lower level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import non_negative, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class MEHA(Method):
+    """Moreau-envelope based Hessian-free algorithm.
+
+    Symbols: theta = ``w``, eta = ``lr_w``, alpha = ``lr_x``, beta = ``lr_y``, gamma = ``gamma``, c_k = ``c`` (k + 1)^p
+    with p = ``power``. The update::
+
+        w <- w - eta [g_y(x, w) + (w - y) / gamma]
+        x <- x - alpha [f_x(x, y) / c_k + g_x(x, y) - g_x(x, w)]
+        y <- y - beta [f_y(x, y) / c_k + g_y(x, y) - (y - w) / gamma]
+
+    each at the newest values (order "seidel"). The lower level need not be strongly convex.
+
+    Args:
+        lr_x, lr_y: steps on x and y.
+        lr_w: step on w; that of y if not given.
+        gamma: of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
+        c, power: of the penalty c_k.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> round(MEHA(lr_x=0.1, lr_y=0.1).rates(3)["share"], 3)
+        0.25
+
+    Source: Liu, Liu, Yao, Zeng, Zhang, ICML 2024 (arXiv 2405.09927).
+
+    *Not confirmed from the paper's text*: the order of the three updates and the default power.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_w: Rate | None = rate(None, like="lr_y")
+    gamma: float = positive(1.0)
+    c: float = positive(2.0)
+    power: float = non_negative(0.5)
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def init(self, oracle: Oracle) -> Values:
+        return {"w": oracle.start[1]}
+
+    def plan(self) -> SamplePlan:
+        return SamplePlan((Iteration({"w": LOWER, "g": LOWER, "f": UPPER}),))
+
+    def rates(self, t: Scalar) -> dict[str, Any]:
+        return {**super().rates(t), "share": 1.0 / (self.c * (t + 1.0) ** self.power)}
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, y, w = v["x"], v["y"], v["w"]
+        w = oracle.move_y(w, oracle.lower(x, w, s["w"]) + (w - y) / self.gamma, s["lr_w"])
+        d_x = s["share"] * oracle.upper_x(x, y, s["f"]) + oracle.lower_x(x, y, s["g"]) - oracle.lower_x(x, w, s["g"])
+        moved = self.move_x(oracle, v, d_x, s["lr_x"])
+        x = moved["x"]
+        d_y = s["share"] * oracle.upper_y(x, y, s["f"]) + oracle.lower(x, y, s["g"]) - (y - w) / self.gamma
+        return {**v, **moved, "y": oracle.move_y(y, d_y, s["lr_y"]), "w": w}

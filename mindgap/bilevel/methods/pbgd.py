@@ -1,0 +1,65 @@
+"""PBGD: gradient steps on f plus a penalty of the lower level's value gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, descend
+
+
+@dataclass(frozen=True, kw_only=True)
+class PBGD(Method):
+    """Penalty-based bilevel gradient descent, for the value-function penalty (V-PBGD).
+
+    Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lam``, T = ``inner``. The update::
+
+        T times:  w <- w - beta g_y(x, w; S)
+        x <- x - alpha [f_x(x, y) + gamma (g_x(x, y) - g_x(x, w))];   y <- y - alpha [f_y(x, y) + gamma g_y(x, y)]
+
+    x and y move together with one step, from the old point; first derivatives only.
+
+    Args:
+        lr_x: step on (x, y); at most of the order of 1 / (gamma L).
+        lr_y: step on w.
+        lam: gamma, the penalty; its bias falls as 1 / gamma.
+        inner: T, steps on w, which starts where it was.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> PBGD(lr_x=0.01, lr_y=0.1, lam=10.0, inner=2).plan().period[0].lower_steps
+        2
+
+    Source: Shen, Chen, ICML 2023 (arXiv 2302.05185), Alg. 1 (V-PBGD).
+
+    *Not confirmed from the paper's text*: that w starts where it was, and that one lower sample serves both values of
+    g_x.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lam: float = positive(10.0)
+    inner: int = count(1)
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def init(self, oracle: Oracle) -> Values:
+        return {"w": oracle.start[1]}
+
+    def plan(self) -> SamplePlan:
+        slots = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, y = v["x"], v["y"]
+        w = descend(oracle, x, v["w"], s["w"], s["lr_y"])
+        f_x, f_y = oracle.upper(x, y, s["f"])
+        d_x = f_x + self.lam * (oracle.lower_x(x, y, s["g"]) - oracle.lower_x(x, w, s["g"]))
+        y = oracle.move_y(y, f_y + self.lam * oracle.lower(x, y, s["g"]), s["lr_x"])
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "w": w}

@@ -1,0 +1,67 @@
+"""SAMA: the inverse Hessian as a multiple of the identity, J by a finite difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAMA(Method):
+    """Scalable meta-learning: first derivatives and two extra gradients per step on x.
+
+    Symbols: T = ``inner``, alpha = ``scale``, epsilon = ``radius``. The update::
+
+        T times:  y <- y - lr_y g_y(x, y; S)
+        v = alpha f_y;  e = epsilon / ||v||;   x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e v)) / (2 e)]
+
+    the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so that the direction
+    is biased unless the lower Hessian is that.
+
+    Args:
+        lr_x, lr_y: steps on x and y.
+        scale: alpha.
+        radius: epsilon, length of the finite difference.
+        inner: T.
+        x_step, y_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> SAMA(lr_x=0.1, lr_y=0.1).second_order
+        False
+
+    Source: Choe et al., NeurIPS 2023; the finite difference as in the public library betty.
+
+    *Not confirmed from the paper's text*: the scale. *Differs from the paper*, which also multiplies v by the
+    derivative of an adaptive lower optimizer.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    scale: float = positive(1.0)
+    radius: float = positive(0.01)
+    inner: int = count(1)
+    x_step: XStep = setting(check_step, "plain")
+    y_step: YStep = setting(check_lower_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        ops, x = oracle.ops, v["x"]
+        lower = self.descend(oracle, v, s["y"], s["lr_y"])
+        y = lower["y"]
+        f_x, f_y = oracle.upper(x, y, s["f"])
+        z = self.scale * f_y
+        e = self.radius / ops.maximum(ops.norm(z), 1e-30)
+        jz = (oracle.lower_x(x, y + e * z, s["j"]) - oracle.lower_x(x, y - e * z, s["j"])) / (2.0 * e)
+        return {**v, **self.move_x(oracle, v, f_x - jz, s["lr_x"]), **lower}

@@ -1,0 +1,101 @@
+"""SPABA: PAGE on the three linear-system directions; a full evaluation with probability p."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, project_ball
+
+
+@dataclass(frozen=True, kw_only=True)
+class SPABA(Method):
+    """Single-loop probabilistic stochastic bilevel algorithm.
+
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, p = 1 / ``period``, R = ``radius``. The update::
+
+        with probability p:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point before)
+        y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
+
+    with D = (g_y, Hz - f_y, f_x - Jz): SRBA with a coin in the place of a period.
+
+    Args:
+        lr_x, lr_y: steps on x and y.
+        lr_z: step on the linear system; that of y if not given.
+        period: 1 / p, iterations from one full evaluation to the next, on average.
+        radius: R; infinite if not given.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    The full evaluation goes over the batches of a fixed partition; it is counted when it is made.
+
+    Example:
+        >>> SPABA(lr_x=0.1, lr_y=0.1, period=8).plan().period[0].slots["coin"]
+        ('uniform', 8)
+
+    Source: Chu, Xu, Yao, Zhang, ICML 2024 (arXiv 2405.18777).
+
+    *Not confirmed from the paper's text*: the projection of z.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    lr_z: Rate | None = rate(None, like="lr_y")
+    period: int = count(32)
+    radius: float = positive(math.inf, finite=False)
+    x_step: XStep = setting(check_step, "plain")
+    fixed_batches: ClassVar[bool] = True
+
+    def init(self, oracle: Oracle) -> Values:
+        x, y = oracle.start
+        z = oracle.ops.zeros_like(y)
+        return {"z": z, "page": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
+
+    def plan(self) -> SamplePlan:
+        slots = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
+        return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
+
+    def _full(self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar) -> dict[str, Array]:
+        """The directions over all samples where ``times`` is 1; zeros, at no cost, where it is 0."""
+        ops = oracle.ops
+        lower, upper = oracle.batches("lower"), oracle.batches("upper")
+        weights = {level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
+                   for level, n in (("lower", lower), ("upper", upper))}  # fmt: skip
+
+        def below(carry: tuple[Array, Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array, Array]:
+            g_y, hz, jz = oracle.system(x, y, z, token)
+            return carry[0] + w * g_y, carry[1] + w * hz, carry[2] + w * jz
+
+        def above(carry: tuple[Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array]:
+            f_x, f_y = oracle.upper(x, y, token)
+            return carry[0] + w * f_x, carry[1] + w * f_y
+
+        no_y, no_x = ops.zeros_like(y), ops.zeros_like(x)
+        g_y, hz, jz = ops.loop(below, (no_y, no_y, no_x), (Sample(np.arange(lower)), weights["lower"]),
+                               length=lower * times)  # fmt: skip
+        f_x, f_y = ops.loop(above, (no_x, no_y), (Sample(np.arange(upper)), weights["upper"]), length=upper * times)
+        return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        ops = oracle.ops
+        point, old, before = {k: v[k] for k in ("x", "y", "z")}, v["point"], v["page"]
+        refresh: Scalar = 1 if kind == "first" else 1 * (s["coin"] == 0)
+        full = self._full(oracle, v["x"], v["y"], v["z"], refresh)
+        if kind == "first":
+            d = full
+        else:
+            new = oracle.residuals(point["x"], point["y"], point["z"], s["g"], s["f"])
+            last = oracle.residuals(old["x"], old["y"], old["z"], s["g"], s["f"])
+            step = {k: before[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
+            d = {k: refresh * full[k] + (1 - refresh) * step[k] for k in "yzx"}
+        z = project_ball(ops, ops.move(v["z"], d["z"], s["lr_z"]), ops.zeros_like(v["z"]), self.radius)
+        moved = self.move_x(oracle, v, d["x"], s["lr_x"])
+        return {**v, **moved, "y": oracle.move_y(v["y"], d["y"], s["lr_y"]), "z": z, "page": d, "point": point}
