@@ -52,3 +52,11 @@ def test_files_stay_small() -> None:
     """A file of more than 450 lines has become two."""
     long = {str(p.relative_to(ROOT)): n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 450}
     assert long == {}
+
+
+def test_the_picture_of_the_layers_is_that_of_the_imports() -> None:
+    """After a change of imports: python tests/docs/layers.py"""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import layers
+
+    assert layers.written() == layers.picture()

@@ -71,13 +71,22 @@ def test_lemma_4_7_8_against_the_exact_success_probability(alpha: float) -> None
             exact = success_probability(alpha, epsilon, k)
             assert 0.5 <= exact <= min(1.0, success_bound(alpha, epsilon, k)) + 1e-12
         assert success_probability(alpha, hardest_epsilon(alpha, k), k) < 0.75
-    # The line of the proof before the lemma is too small by a factor two at least, and not equal to the next one.
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_lemma_4_7_8_follows_from_its_first_line_put_right(alpha: float) -> None:
     f0, f1 = (BernoulliQuadratic(alpha, 0.05, nu) for nu in (0, 1))
     chi = (f0.probability - f1.probability) ** 2 / (8 * f0.probability * (1 - f0.probability))
     printed = (f0.gamma * 0.05) ** 2 / (4 * f0.gamma**alpha)
-    assert chi > 1.99 * printed
+    right = (f0.gamma * 0.05) ** 2 / f0.gamma**alpha
+    assert chi > 1.99 * printed  # too small by a factor two at least, and not equal to the next line
     assert (4 ** (2 - 1 / alpha) * 0.05) ** (alpha / (alpha - 1)) > 2 * printed
-    assert chi < (4 * 0.05) ** (alpha / (alpha - 1))  # the lemma itself follows
+    assert chi <= right
+    for k in (1, 10, 1000):
+        quarter = (success_bound(alpha, 0.05, k) - 0.5) / 4
+        assert (k * right) ** 0.5 == pytest.approx(quarter, rel=1e-12)
+        if quarter < 0.5:
+            assert success_probability(alpha, 0.05, k) <= 0.5 + quarter
 
 
 def test_at_alpha_two_the_choice_of_epsilon_gives_three_quarters_and_not_less() -> None:

@@ -3,10 +3,9 @@
 The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ only in the frequency of a rare jump.
 Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
 
-*Differs from the papers*: in the proof of Lemma 4.7.8 the step to k(γε)²/(4γ^α) is too small by a factor two at least
-((p0-p1)² = 4γ²ε² and the prefactor is k/8), and it equals k·4^((3-2α)/(α-1)) ε^(α/(α-1)), not the next line's
-k·4^((2α-1)/(α-1)) ε^(α/(α-1)). Neither line implies the lemma, which is true all the same (``success_bound`` against
-the exact success probability). At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact one is below.
+*Differs from the papers*: in the proof of Lemma 4.7.8 the line √(k(γε)²/(4γ^α)) lost a factor 2: (p0-p1)² = 4γ²ε², and
+the prefactor is k/8. Put right it is √(k(γε)²/γ^α) = ¼√(k(4ε)^(α/(α-1))), which implies the lemma. The next printed
+line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact probability is below.
 """
 
 from __future__ import annotations
