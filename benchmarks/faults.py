@@ -3,13 +3,14 @@
     python benchmarks/faults.py [--rounds 100] [--seed 0]
         [--kinds SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes]
 
-A signal goes to the driver of a sweep with two workers, at a moment drawn evenly from the whole sweep: while Python
-and the packages are imported, while the workers start, while they record. After each round: the driver ended within
-10 s with the status of the signal (or 0, if it was done before) and without a traceback; no process of it is left
-after 5 s; the next run completes; its records equal those of an undisturbed run (without clocks); no recorded row is
-lost. ``worker`` kills one worker; the sweep must complete. ``disk`` fills the disk (a small tmpfs, which needs the
-right to mount; skipped without it). ``writers``: two processes create one record at the same moment. ``bytes``: every
-byte of one record is changed; each change is named, or harmless (the run reads as unfinished, or as it was).
+A signal goes to the driver of a sweep with two workers, at a moment drawn evenly from the whole sweep, from the first
+line of the command on: while packages are imported, while the workers start, while they record. After each round: the
+driver ended within 10 s with the status of the signal (or 0, if it was done before) and without a traceback; no process
+of it is left after 5 s; the next run completes; its records equal those of an undisturbed run (without clocks); no
+recorded row is lost. ``worker`` kills one worker; the sweep must complete. ``disk`` fills the disk (a small tmpfs; it
+needs the right to mount and is skipped without it). ``writers``: two processes create one record at the same moment.
+``bytes``: every byte of one record is changed; each change is named, or harmless (the run reads as unfinished, or as it
+was).
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ MINDGAP = [sys.executable, "-m", "mindgap"]
 NAME, STEPS, SEEDS = "e5-cycle", 1500, 2
 STUDY = ["run", NAME, f"steps={STEPS}", "--seeds", str(SEEDS)]
 MARK = "MINDGAP_FAULTS"
-#: Python itself prints a traceback for a Ctrl-C in its first moments, before it runs a line of ours.
-PYTHON_STARTS = 0.15
 
 
 def records(folder: Path) -> dict[str, list[str]]:
@@ -79,11 +78,21 @@ def wait_for_rows(out: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
+def wait_for_handler(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the command handles SIGTERM: before its first line runs, Python itself answers signals."""
+    while process.poll() is None:
+        text = Path(f"/proc/{process.pid}/status").read_text()
+        if int(text.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.002)
+
+
 def send_signal(out: Path, rng: random.Random, number: int, whole: float) -> bool:
     """A signal at a random moment; every second round aims at the start of the workers."""
     process = start(out, 2)
+    wait_for_handler(process)
     if rng.random() < 0.5:
-        time.sleep(rng.uniform(PYTHON_STARTS, whole))
+        time.sleep(rng.uniform(0, whole))
     else:
         while process.poll() is None and len(processes(out)) < 2:
             time.sleep(0.002)

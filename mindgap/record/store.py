@@ -382,14 +382,18 @@ def remove_run(path: Path) -> None:
 
 
 def study_folders(runs: Path) -> Iterator[Path]:
-    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name.
+    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name; archives are unpacked.
 
     Raises:
         NoRecordsError: ``runs`` is no folder, or holds no records.
     """
     if not runs.is_dir():
         raise NoRecordsError(f"RUNS must be a folder of records, got {str(runs)!r}")
-    folders = sorted({path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")})
+    from mindgap.record.packed import SUFFIX, unpacked
+
+    folders = [path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")]
+    folders += [unpacked(path) for path in runs.glob(f"*/*{SUFFIX}")]
+    folders.sort(key=lambda folder: (folder.parent.name, folder.name))
     if not folders:
         raise NoRecordsError(f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none")
     yield from folders

@@ -1,0 +1,225 @@
+"""Keep records in ``results/`` and write what they say into ``docs/reproduction.md`` and the README.
+
+    python docs/tools/results.py keep RUNS ...    pack the finished studies below RUNS, judged again by today's rules
+    python docs/tools/results.py write            write the documents from results/ alone
+
+Nothing is run. ``tests/docs/test_results.py`` checks that the documents are those of ``results/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from mindgap.base.check import RuleError
+from mindgap.lab.studies.catalogue import catalogue, find
+from mindgap.lab.studies.null import null_rates
+from mindgap.lab.studies.run import finished_runs, judge_folder
+from mindgap.lab.studies.spec import SCALES, Study
+from mindgap.lab.studies.times import reference_times
+from mindgap.record.claims import GROUPS, claim_order
+from mindgap.record.forms import StudyDescription, read_form, write_form
+from mindgap.record.packed import SUFFIX, pack
+from mindgap.record.schema import RecordError, Verdict
+from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, study_folders
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+LIMIT = 20_000_000
+MARKS = ("<!-- verdicts: written by docs/tools/results.py -->", "<!-- end of verdicts -->")
+
+
+def keep(folder: Path, out: Path = RESULTS) -> str:
+    """Pack one ``<study>/<scale>`` folder with today's description and verdict; what was done, in words."""
+    name, scale = read_form(StudyDescription, folder / STUDY_FILE).name, folder.name
+    study = find(name)
+    _, _, verdict = judge_folder(folder)
+    if verdict.verdict == "error" or "missing or failed" in verdict.measured or "never run" in verdict.measured:
+        return f"left out: {name} {scale}: {verdict.measured}"
+    files = read_form(Verdict, folder / VERDICT_FILE).files
+    runs = finished_runs(folder / file for file in files)
+    rates = null_rates(study, runs)
+    with tempfile.TemporaryDirectory() as place:
+        chosen = Path(place) / scale
+        chosen.mkdir()
+        for file in (*files, *((TUNING_FILE,) if (folder / TUNING_FILE).exists() else ())):
+            shutil.copy(folder / file, chosen / file)
+        write_form(chosen / STUDY_FILE, replace(study.describe(scale), files=files))
+        seeds = len({run.header.seed for run in runs})
+        write_form(chosen / VERDICT_FILE, replace(verdict, files=files, seeds=seeds, null=rates))
+        archive = out / name / f"{scale}{SUFFIX}"
+        pack(chosen, archive)
+    return f"kept: {name} {scale}: {verdict.verdict}, {archive.stat().st_size / 1000:.0f} kB"
+
+
+def best(results: Path = RESULTS) -> dict[str, Path]:
+    """Study -> its folder at the largest scale that is kept."""
+    folders = sorted(study_folders(results), key=lambda folder: SCALES.index(folder.name))
+    return {folder.parent.name: folder for folder in folders}
+
+
+def claims() -> dict[str, tuple[str, str]]:
+    """Claim -> what is stated and where it stands, from ``docs/claims.md``."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in (ROOT / "docs" / "claims.md").read_text(encoding="utf-8").splitlines():
+        if re.match(r"\| [A-Z]\d", line):
+            cell, stated, where = (part.strip() for part in line.strip("| ").split(" | ", 2))
+            names = re.findall(r"[A-Z]\d+", cell)
+            for letter, first, last in re.findall(r"([A-Z])(\d+) to \1(\d+)", cell):
+                names += [f"{letter}{n}" for n in range(int(first), int(last) + 1)]
+            found.update(dict.fromkeys(names, (stated, where)))
+    return found
+
+
+def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
+    """What would settle the claim: the paper's model if ours is another, more seeds if the rule could not decide."""
+    larger = [s for s in SCALES[SCALES.index(scale) + 1 :] if s in study.scales and s != "paper"] if scale else []
+    parts = []
+    if not scale:
+        minutes = reference_times().get(study.name, 0) / 60
+        span = f" (about {max(1, round(minutes))} min on one core)" if minutes else ""
+        parts.append(f"not run: `mindgap run {study.name}`{span}")
+    elif larger:
+        parts.append(f"not run at scale {larger[-1]}: `mindgap run {study.name} --scale {larger[-1]}`")
+    if study.paper_model and study.models.get(scale) != study.paper_model:
+        parts.append(f"the paper's own model, {study.paper_model}")
+    if verdict is not None and verdict.verdict == "inconclusive":
+        parts.append("more seeds or a longer run: the rule could not decide")
+    return "; ".join(parts) or "nothing further: the statement was checked as it stands"
+
+
+def rates(verdict: Verdict) -> str:
+    """How often the rule errs if all methods are equal."""
+    if not verdict.null:
+        return "not simulated: the rule does not compare methods"
+    words = ", ".join(f"*{word}* {100 * share:.0f} %" for word, share in verdict.null.items() if word != "draws")
+    return f"with all methods equal the rule says {words}"
+
+
+def printed_and_corrected(verdict: Verdict) -> tuple[str, str]:
+    """The verdicts on the statement as printed and as corrected; the same if there is one reading only."""
+    return verdict.as_printed or verdict.verdict, verdict.as_corrected or verdict.verdict
+
+
+def cell(text: str) -> str:
+    """A text in one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def model_of(study: Study, scale: str) -> str:
+    """Our model in words."""
+    return study.model(scale) or "the statement is about no model"
+
+
+def block(study: Study, folder: Path | None) -> list[str]:
+    """One study's part of the document."""
+    verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
+    scale = folder.name if folder else ""
+    rows = [("The paper states", f"{study.statement} ({study.source})")]
+    rows.append(("The paper's model", study.paper_model or "none: the statement is about no model"))
+    rows.append(("Our model", f"{model_of(study, scale)} (scale {scale})" if folder else "not run"))
+    if folder is not None and verdict is not None:
+        header = read_run(folder / verdict.files[0]).header
+        versions = ", ".join(f"{k} {v}" for k, v in header.versions.items())
+        machine = ", ".join(f"{k} {v}" for k, v in header.machine.items())
+        rows += [
+            ("We measured", verdict.measured),
+            *zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)),
+            ("False alarms", rates(verdict)),
+            ("Run", f"{len(verdict.files)} runs, {verdict.seeds} seeds, {header.started[:10]}, {versions}; "
+                    f"{machine}; `{header.command}`"),
+        ]  # fmt: skip
+    else:
+        rows.append(("Verdict", "not run"))
+    rows.append(("What would settle it", settle(study, scale, verdict)))
+    head = f"### {study.claim} · `{study.name}`"
+    return [head, "", "| | |", "|---|---|", *(f"| {name} | {cell(text)} |" for name, text in rows), ""]
+
+
+def document() -> str:
+    """``docs/reproduction.md``."""
+    kept = best()
+    studies = sorted(catalogue().values(), key=lambda s: claim_order(s.claim, s.name))
+    lines = [
+        "# What was reproduced",
+        "",
+        "Written by `python docs/tools/results.py write` from the records in `results/`; do not edit it by hand.",
+        "`mindgap check results` gives the same verdicts from the records, `mindgap report results` draws the figures,",
+        "both without running anything. Where a model is involved, a verdict at scale `quick` or `cpu` is about a toy;",
+        "the model is named beside each verdict.",
+        "",
+        "| claim | study | scale | our model | as printed | as corrected |",
+        "|---|---|---|---|---|---|",
+    ]
+    for claim in sorted(claims(), key=claim_order):
+        mine = [s for s in studies if s.claim == claim]
+        for study in mine:
+            folder = kept.get(study.name)
+            verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
+            about = cell(model_of(study, folder.name)) if folder else "–"
+            words = verdict or Verdict("", "", as_printed="not run", as_corrected="not run")
+            link = f"[`{study.name}`](#{claim.lower()}--{study.name})"
+            parts = (claim, link, folder.name if folder else "not run", about, *printed_and_corrected(words))
+            lines.append(f"| {' | '.join(parts)} |")
+        if not mine:
+            stated, where = claims()[claim]
+            lines.append(f"| {claim} | {cell(stated)} | – | no study of its own | {cell(where)} | – |")
+    lines.append("")
+    for letter, title in GROUPS.items():
+        lines += [f"## {title.capitalize()}", ""]
+        for study in (s for s in studies if s.claim[0] == letter):
+            lines += block(study, kept.get(study.name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def verdict_list() -> str:
+    """The README's list: the verdicts on models, each with its model, and how the other statements came out."""
+    lines, others = [], []
+    for name, folder in sorted(best().items(), key=lambda item: claim_order(find(item[0]).claim, item[0])):
+        study, verdict = find(name), read_form(Verdict, folder / VERDICT_FILE)
+        if model := study.model(folder.name):
+            lines.append(f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(model)} |")
+        else:
+            others.append(verdict.verdict)
+    counts = ", ".join(f"{others.count(word)} *{word}*" for word in dict.fromkeys(others))
+    table = ["| claim | | verdict | measured on |", "|---|---|---|---|", *lines]
+    return "\n".join(
+        [*table, "", f"The other {len(others)} studies are about formulas and made-up problems: {counts}. All numbers: "
+         "[docs/reproduction.md](docs/reproduction.md)."]
+    )  # fmt: skip
+
+
+def readme(text: str) -> str:
+    """The README with today's list between its two marks."""
+    first, last = (re.escape(mark) for mark in MARKS)
+    return re.sub(f"{first}.*?{last}", lambda _: f"{MARKS[0]}\n{verdict_list()}\n{MARKS[1]}", text, flags=re.S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("keep", "write"))
+    parser.add_argument("runs", nargs="*", type=Path)
+    arguments = parser.parse_args()
+    if arguments.action == "keep":
+        for runs in arguments.runs:
+            for folder in study_folders(runs):
+                try:
+                    print(keep(folder), flush=True)
+                except (RecordError, RuleError, OSError) as error:
+                    print(f"left out: {folder.parent.name} {folder.name}: {error}", flush=True)
+        size = sum(path.stat().st_size for path in RESULTS.rglob(f"*{SUFFIX}"))
+        if size > LIMIT:
+            sys.exit(f"results/ holds {size / 1e6:.1f} MB; at most {LIMIT / 1e6:.0f} MB may be kept")
+        return
+    (ROOT / "docs" / "reproduction.md").write_text(document(), encoding="utf-8")
+    page = ROOT / "README.md"
+    page.write_text(readme(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

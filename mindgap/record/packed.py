@@ -1,0 +1,79 @@
+"""Records packed for keeping: one ``<study>/<scale>.tar.xz`` in place of a folder, read like the folder.
+
+Every row is kept. Paths of the machine are left out of the command, and equal records give equal archives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from mindgap.record.schema import RecordError, line
+from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, replacing
+
+SUFFIX = ".tar.xz"
+#: The files of an archive: nothing else is unpacked, and nothing outside its folder is written.
+_MEMBER = re.compile(r"\w[\w.-]*\.jsonl?")
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """Pack the files of one ``<study>/<scale>`` folder.
+
+    Example:
+        >>> from mindgap.record.schema import End, Header
+        >>> from mindgap.record.store import RunWriter
+        >>> folder = Path(tempfile.mkdtemp()) / "s" / "quick"
+        >>> with RunWriter(folder, Header("s", "S1", "quick", "m", 0, {}, command="mindgap run s --out /x")) as writer:
+        ...     writer.end(End("done"))
+        >>> pack(folder, folder.with_suffix(SUFFIX))
+        >>> [read_run(path).header.command for path in unpacked(folder.with_suffix(SUFFIX)).glob("*.jsonl")]
+        ['mindgap run s']
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    contents: dict[str, str] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        run = read_run(path)
+        command = re.sub(r" --(out|tensorboard)[ =]\S+", "", run.header.command)
+        header = replace(run.header, command=re.sub(r"^\S*__main__.py", "mindgap", command))
+        lines = [line("header", header), *(line("row", row) for row in run.rows)]
+        contents[path.name] = "\n".join([*lines, *([line("end", run.end)] if run.end else []), ""])
+    for name in (STUDY_FILE, VERDICT_FILE, TUNING_FILE):
+        if (folder / name).exists():
+            contents[name] = (folder / name).read_text(encoding="utf-8")
+    with replacing(archive) as file, tarfile.open(fileobj=file, mode="w:xz", preset=9) as packed:
+        for name, text in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            packed.addfile(member, io.BytesIO(text.encode()))
+
+
+@cache
+def unpacked(archive: Path) -> Path:
+    """A folder ``.../<study>/<scale>`` with the files of an archive, removed when the program ends.
+
+    Raises:
+        RecordError: the archive cannot be read.
+    """
+    top = Path(tempfile.mkdtemp(prefix="mindgap-"))
+    atexit.register(shutil.rmtree, top, ignore_errors=True)
+    folder = top / archive.parent.name / archive.name.removesuffix(SUFFIX)
+    folder.mkdir(parents=True)
+    try:
+        with tarfile.open(archive, "r:xz") as packed:
+            for member in packed:
+                content = packed.extractfile(member) if member.isfile() and _MEMBER.fullmatch(member.name) else None
+                if content is None:
+                    raise ValueError(f"it holds {member.name!r}, which is no record")
+                (folder / member.name).write_bytes(content.read())
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise RecordError(f"{archive} cannot be read: {error}") from error
+    return folder
