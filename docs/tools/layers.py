@@ -2,14 +2,13 @@
 
     python docs/tools/layers.py
 
-An arrow from A to B: some module of A imports some module of B; its width grows with the number of such imports. The
-layers are those of the import contract in ``pyproject.toml``. A test checks that the picture is up to date.
+An arrow from A to B: some module of A imports some module of B. The layers are those of the import contract in
+``pyproject.toml``. A test checks that the picture is up to date.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,9 +26,9 @@ def package(module: str) -> str:
     return name if name in PACKAGES else ""
 
 
-def imports() -> Counter[tuple[str, str]]:
-    """(importing package, imported package) -> how many import statements, those inside functions included."""
-    found: Counter[tuple[str, str]] = Counter()
+def imports() -> set[tuple[str, str]]:
+    """Every (importing package, imported package), imports inside functions included."""
+    found: set[tuple[str, str]] = set()
     for path in sorted((ROOT / "mindgap").rglob("*.py")):
         here = package(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -41,14 +40,8 @@ def imports() -> Counter[tuple[str, str]]:
             for name in names:
                 there = package(name) if name.startswith("mindgap.") else ""
                 if here and there and here != there:
-                    found[here, there] += 1
+                    found.add((here, there))
     return found
-
-
-def size(name: str) -> int:
-    """Lines of a package."""
-    files = (ROOT / "mindgap" / name.replace(".", "/")).rglob("*.py")
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
 
 
 def places() -> dict[str, tuple[int, int]]:
@@ -65,31 +58,28 @@ def places() -> dict[str, tuple[int, int]]:
 
 
 def draw() -> str:
-    """The picture. Sizes are rounded to thousands of lines and arrows to three widths, so that it changes rarely."""
+    """The picture."""
     where = places()
     arrows = []
-    for (here, there), count in sorted(imports().items()):
+    for here, there in sorted(imports()):
         (x1, y1), (x2, y2) = where[here], where[there]
         across = here.startswith(("lab", "cli")) and not there.startswith(("lab", "cli"))
         start = (x1, y1 + HEIGHT // 2) if across else (x1 + WIDTH // 2, y1 + HEIGHT)
         end = (x2 + WIDTH, y2 + HEIGHT // 2) if across else (x2 + WIDTH // 2, y2)
-        width = 1 if count < 10 else 2 if count < 50 else 4
         kind = "across" if across else "down"
-        arrows.append(f'<path class="{kind}" stroke-width="{width}" d="M{start[0]} {start[1]} L{end[0]} {end[1]}"/>')
+        arrows.append(f'<path class="{kind}" d="M{start[0]} {start[1]} L{end[0]} {end[1]}"/>')
     boxes = []
     for name, (x, y) in where.items():
-        lines = f"{max(1, round(size(name) / 1000))} k lines"
         boxes.append(
             f'<g><rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
-            f'<text x="{x + WIDTH // 2}" y="{y + 19}" class="name">{name}</text>'
-            f'<text x="{x + WIDTH // 2}" y="{y + 36}">{lines}</text></g>'
+            f'<text x="{x + WIDTH // 2}" y="{y + 27}" class="name">{name}</text></g>'
         )
     wide = max(x for x, _ in where.values()) + WIDTH + 30
     high = max(y for _, y in where.values()) + HEIGHT + 30
     style = (
         "text{font:13px sans-serif;text-anchor:middle;fill:#333}.name{font-weight:600;fill:#111}"
         "rect{fill:#fff;stroke:#0b5cad}path{fill:none;marker-end:url(#a)}.down{stroke:#0b5cad;opacity:.55}"
-        ".across{stroke:#c2410c;opacity:.25}"
+        ".across{stroke:#c2410c;opacity:.35}"
     )
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img" '

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mindgap.base.lazy import lazy_names
+from mindgap.optim.table import OPTIMIZERS
 
 if TYPE_CHECKING:
     from mindgap.optim.averaging import k_weighted_average as k_weighted_average
@@ -27,29 +28,19 @@ if TYPE_CHECKING:
     from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD as StochasticINGD
     from mindgap.optim.report import Report as Report
     from mindgap.optim.report import Spike as Spike
-    from mindgap.optim.table import OPTIMIZERS as OPTIMIZERS
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "ACClip": "optimizers.acclip",
-        "AdamW": "optimizers.adamw",
-        "Ball": "optimizer",
-        "Box": "optimizer",
-        "CClip": "optimizers.cclip",
-        "GClip": "optimizers.gclip",
-        "INGD": "optimizers.ingd",
-        "NormalizedSGD": "optimizers.normalized_sgd",
-        "OPTIMIZERS": "table",
-        "PowerSchedule": "optimizer",
-        "Report": "report",
-        "RuleOptimizer": "optimizer",
-        "SGD": "optimizers.sgd",
-        "SearchResult": "optimizers.ingd",
-        "Spike": "report",
-        "StochasticINGD": "optimizers.stochastic_ingd",
-        "k_weighted_average": "averaging",
-        "k_weighted_avg_fn": "averaging",
-    },
-)
+_WHERE = {
+    "Ball": "optimizer",
+    "Box": "optimizer",
+    "OPTIMIZERS": "table",
+    "PowerSchedule": "optimizer",
+    "Report": "report",
+    "RuleOptimizer": "optimizer",
+    "SearchResult": "optimizers.ingd",
+    "Spike": "report",
+    "k_weighted_average": "averaging",
+    "k_weighted_avg_fn": "averaging",
+}
+_WHERE |= {entry.class_name: f"optimizers.{entry.name}" for entry in OPTIMIZERS.values()}
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()

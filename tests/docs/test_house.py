@@ -60,3 +60,13 @@ def test_the_picture_of_the_layers_is_that_of_the_imports() -> None:
     import layers
 
     assert layers.written() == layers.picture()
+
+
+def test_the_picture_of_the_layers_is_drawn_from_the_imports() -> None:
+    code = (
+        "import runpy, sys; tool = runpy.run_path(sys.argv[1], run_name='tool'); assert tool['problems']() == []; "
+        "assert tool['PICTURE'].read_text() == tool['draw'](), 'run docs/tools/layers.py'"
+    )
+    tool = str(ROOT / "docs" / "tools" / "layers.py")
+    done = subprocess.run([sys.executable, "-c", code, tool], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
