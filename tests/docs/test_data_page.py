@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 def test_table_is_the_programs():
-    from mindgap.lab.tasks.data.table import table_markdown
+    from mindgap.lab.tasks.data.datasets import table_markdown
 
     shown = PAGE.split("<!-- table -->\n")[1].split("\n<!-- end -->")[0]
     assert shown == table_markdown()

@@ -10,8 +10,8 @@ import pytest
 
 from mindgap.base.check import RuleError
 from mindgap.lab.tasks.data import fetch as fetching
+from mindgap.lab.tasks.data.datasets import DATASETS, DataFile, DataSet
 from mindgap.lab.tasks.data.fetch import DataError, available, cache_folder, fetch, find
-from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
 
 CONTENT = bytes(range(256)) * 2000
 SUM = hashlib.sha256(CONTENT).hexdigest()

@@ -16,7 +16,7 @@ import pytest
 
 from mindgap.base.check import RuleError
 from mindgap.lab.tasks import data
-from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
+from mindgap.lab.tasks.data.datasets import DATASETS, DataFile, DataSet
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
-from mindgap.lab.tasks.data.table import DATASETS, DataFile, DataSet
+from mindgap.lab.tasks.data.datasets import DATASETS, DataFile, DataSet
 
 Progress = Callable[[int, int], None]
 

@@ -1,0 +1,86 @@
+"""The data sets as a static table: files, sha256, sizes, licence, and where the same bytes can be fetched.
+
+Nothing here is part of the package: a data set is found in ``$MINDGAP_DATA``, in the cache, or fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindgap.base.check import one_of
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set: its name, the sha256 of its bytes, its length in bytes."""
+
+    name: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One data set.
+
+    Args:
+        name: key in ``DATASETS`` and name of the folder.
+        title: what it is.
+        licence: what its origin states.
+        files: the files, all needed.
+        address: folder on the web that serves exactly these bytes, ending in ``/``; None where no public address does
+            (then a mirror of one's own, ``$MINDGAP_MIRROR``, or a copy in ``$MINDGAP_DATA`` is needed).
+
+    Example:
+        >>> [file.name for file in DATASETS["ijcnn1"].files]
+        ['ijcnn1.trn.bz2', 'ijcnn1.tst.bz2']
+        >>> DATASETS["ptb"].file("ptb.test.txt.xz").size
+        123576
+    """
+
+    name: str
+    title: str
+    licence: str
+    files: tuple[DataFile, ...]
+    address: str | None = None
+
+    def file(self, name: str) -> DataFile:
+        """The file of that name.
+
+        Raises:
+            RuleError: when the data set has no such file.
+        """
+        one_of("file", name, [file.name for file in self.files])
+        return next(file for file in self.files if file.name == name)
+
+
+def _read(text: str) -> dict[str, DataSet]:
+    """The blocks of ``datasets.txt``."""
+    found = {}
+    for block in text.split("\n\n")[1:]:
+        head, *files = block.strip().splitlines()
+        name, title, licence, *address = head.split(" | ")
+        rows = [line.split() for line in files]
+        found[name] = DataSet(name, title, licence, tuple(DataFile(file, digest, int(size))
+                                                          for digest, size, file in rows), *address)
+    return found
+
+
+#: name -> data set
+DATASETS = _read(Path(__file__).with_name("datasets.txt").read_text(encoding="utf-8"))
+
+
+def table_markdown() -> str:
+    """The table for the documentation.
+
+    Example:
+        >>> table_markdown().splitlines()[0]
+        '| name | what | files | MB | licence, as its origin states it | fetched from |'
+    """
+    rows = [("name", "what", "files", "MB", "licence, as its origin states it", "fetched from"), ("---",) * 6]
+    for data in DATASETS.values():
+        size = sum(file.size for file in data.files) / 1e6
+        place = data.address.split("/")[2] if data.address else "your own copy or mirror"
+        rows.append((f"`{data.name}`", data.title, str(len(data.files)), f"{size:.1f}", data.licence, place))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
