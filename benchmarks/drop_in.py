@@ -293,8 +293,8 @@ def main() -> None:
         (args.out / "drop_in.earlier.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old.values()))
     begun = time.time()
     until = begun + 60.0 * args.minutes
-    for task in TASKS.values():
-        prepared(task.data, args.tiny, args.out, "cpu")
+    for name in {task.data for task in TASKS.values()}:
+        prepared(name, args.tiny, args.out, "cpu")
     print(f"data ready after {time.time() - begun:.0f} s", flush=True)
     command = [sys.executable, __file__, "--out", str(args.out), "--steps", str(steps), "--processes", str(count)]
     command += ["--tiny"] if args.tiny else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def prepare(name: str, tiny: bool) -> dict[str, Tensor]:
     return {"x": torch.tensor(table.features, dtype=torch.float32), "y": torch.tensor(labels)}
 
 
+@lru_cache
 def prepared(name: str, tiny: bool, folder: Path, device: str) -> dict[str, Tensor]:
     """The data on a device; written to the folder once, so that processes do not each decode it."""
     file = folder / f"{name}{'-tiny' if tiny else ''}.pt"
