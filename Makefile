@@ -3,6 +3,8 @@
 # make test-fast   lint, and the tests that take less than a second or two
 # make test-clean   build the wheel, install it beside torch and numpy only, run the library's tests there
 # make test-other-cpu   a fast subset as an older CPU computes it, with 1 and with 2 threads
+# make docs   build the documentation site into build/site, offline; a broken link is an error
+# make notebooks   write every example as a notebook beside it
 # make test-extras   install the trainers and solvers of the extras as well, run their tests
 # make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
@@ -11,7 +13,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo lint test test-clean test-cluster test-extras test-fast test-other-cpu setup clean help
+.PHONY: demo docs lint notebooks test test-clean test-cluster test-extras test-fast test-other-cpu setup clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -26,6 +28,13 @@ setup: $(VENV)/.installed
 
 demo: setup
 	$(BIN)/mindgap demo --out demo
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open file://$(CURDIR)/build/site/index.html"
+
+notebooks: setup
+	$(BIN)/python examples/make_notebooks.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -30,6 +30,8 @@ class Section:
         paper, _, place = self.about.source.partition(", ")
         self.source = f"{PAPERS.get(paper, paper)}, {place}" if place else PAPERS.get(paper, paper)
         self.calls = _calls(study)
+        given = study.verdict
+        self.printed = given.as_printed if given.as_printed != given.as_corrected else ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.study, name)

@@ -41,13 +41,21 @@ def write_survey_page(survey: Path, out: Path) -> Path:
     return out
 
 
+#: Assumption -> what it means that it fails.
+_FAILURES = {
+    "finite variance": "The gradient noise has infinite variance",
+    "smoothness": "The smoothness grows with the gradient",
+    "stable step": "The learning rate is too large for this curvature",
+}
+
+
 def render(survey: Survey) -> str:
     """The whole page as text: the verdict and the advice first, then figures, every measurement last."""
     findings = diagnose(survey)
-    failing = [f.assumption for f in findings if f.fails]
+    failing = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
     about = dict(survey.about)
     return str(template("survey.html").render(
-        verdict=f"Fails here: {', '.join(failing)}" if failing else "No assumption was seen to fail here",
+        verdict=". ".join(failing) or "No assumption of the textbook was seen to fail",
         model=about.pop("model", "your model"),
         size=f"{about['parameters']:,} parameters" if isinstance(about.get("parameters"), int) else "",
         advice=prescribe(findings),

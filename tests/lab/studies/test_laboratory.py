@@ -255,8 +255,10 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     assert watcher.expected == {"bowl": 2}
     assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
     assert jobs[0].speed(time.monotonic()) < 1 / 0.2, "the first rows count from the look before them"
-    assert watcher.table().row_count == 1
-    assert watcher.table().title.startswith("1 of 4 runs recorded")
+    bar, *running = watcher.lines(80)
+    assert bar.startswith("[#####...............] 1 of 4 runs recorded, about ")
+    assert [line.split(":")[0] for line in running] == [f"  bowl, {jobs[0].header.method}, seed 0"]
+    assert all(len(line) <= 80 for line in (bar, *running))
 
 
 def test_tensorboard_files_hold_every_number(tmp_path: Path) -> None:
@@ -293,7 +295,7 @@ def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path) -> Non
     assert re.fullmatch(
         r"periods=20, window=0\tabout \d+ s with --jobs 1 for 2 runs \(2 methods, 1 seeds\)", lines["quick"]
     )
-    assert lines["cpu"] == "periods=1000, window=0\tunknown for 2 runs (2 methods, 1 seeds): no earlier run"
+    assert lines["cpu"] == "periods=1000, window=0\tunknown for 2 runs (2 methods, 1 seeds)"
     assert re.fullmatch(r"n=20\t\d+ s \(quick, median of 1\)", lines["n = 20"])
 
 
@@ -305,6 +307,7 @@ def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_
     assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
     assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
     assert study.settings("cpu", "slow", {"lr": "3"})["lr"] == 3.0
+    monkeypatch.setattr("mindgap.cli.laboratory.matching", lambda name: [name])
     monkeypatch.setattr("mindgap.cli.laboratory.find", lambda name: study)
     show("bowl", tmp_path)
     lines = dict(line.split("\t", 1) for line in capsys.readouterr().out.splitlines())
