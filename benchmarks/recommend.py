@@ -66,7 +66,7 @@ def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     from recommend_tasks import TASKS, scale_of
 
     from mindgap.advise.candidates import BASELINE, Candidate, candidate
-    from mindgap.advise.recommend import recommend
+    from mindgap.advise.recommendation import recommend
 
     torch.set_num_threads(1)
     kind, task, detail = job

@@ -237,7 +237,7 @@ TASKS = {**CPU_TASKS, **(GPU_TASKS if torch.cuda.is_available() or os.environ.ge
 def scale_of(task: str) -> Any:
     """The start's measurements, as the recommendation takes them; once per process."""
     from mindgap.advise.candidates import Scale
-    from mindgap.advise.recommend import measure_start
+    from mindgap.advise.recommendation import measure_start
 
     plan = measure_start(TASKS[task][0], seed=0, seconds=20.0)
     return Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"])

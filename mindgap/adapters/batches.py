@@ -8,7 +8,7 @@ import torch
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import torch_stream
-from mindgap.measure.undisturbed import seed_everything, undisturbed
+from mindgap.measure.restoring import seed_everything, undisturbed
 
 
 def sample_batches(loader: Any, model: torch.nn.Module, *, limit: int = 8, seed: int = 0) -> list[Any]:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from mindgap.advise.prescription import Advice as Advice
     from mindgap.advise.prescription import prescribe as prescribe
     from mindgap.advise.prescription import summary as summary
-    from mindgap.advise.recommend import Recommendation as Recommendation
-    from mindgap.advise.recommend import recommend as recommend
+    from mindgap.advise.recommendation import Recommendation as Recommendation
+    from mindgap.advise.recommendation import recommend as recommend
 
 #: Public name -> module below this package that defines it. Diagnosis and prescription need no torch.
 _WHERE = {
     **dict.fromkeys(("ASSUMPTIONS", "Estimate", "Judgement", "Measurements", "diagnose"), "diagnosis"),
     **dict.fromkeys(("Advice", "prescribe", "summary"), "prescription"),
-    **dict.fromkeys(("Recommendation", "recommend"), "recommend"),
+    **dict.fromkeys(("Recommendation", "recommend"), "recommendation"),
     "MuonWithAdamW": "candidates",
 }
 

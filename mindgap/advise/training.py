@@ -20,7 +20,7 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream, stream_seed
-from mindgap.measure.undisturbed import loader_generators, seed_everything, undisturbed
+from mindgap.measure.restoring import loader_generators, seed_everything, undisturbed
 
 #: Share of a run's steps over which the weights are averaged before a rung is judged.
 AVERAGED = 0.25

@@ -29,7 +29,7 @@ def recommend(
 
     Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command continues.
     """
-    from mindgap.advise.recommend import recommend as answer_for
+    from mindgap.advise.recommendation import recommend as answer_for
     from mindgap.lab.report.recommendation import write_recommendation_page
 
     folder = out.with_suffix(".race")

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from mindgap.measure.probes.variance import variance_growth as variance_growth
     from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
     from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
+    from mindgap.measure.restoring import undisturbed as undisturbed
     from mindgap.measure.stability import stability_threshold as stability_threshold
     from mindgap.measure.table import PROBES as PROBES
-    from mindgap.measure.undisturbed import undisturbed as undisturbed
 
 #: Public name -> module below this package that defines it.
 _WHERE = {
@@ -95,7 +95,7 @@ _WHERE = {
     "tail_table": "probes.tails",
     "VarianceGrowth": "probes.variance",
     "variance_growth": "probes.variance",
-    "undisturbed": "undisturbed",
+    "undisturbed": "restoring",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -22,7 +22,7 @@ from torch import Tensor
 from mindgap.base.check import RuleError, fail
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
-from mindgap.measure.undisturbed import Guard, seed_everything, tensors_in, undisturbed
+from mindgap.measure.restoring import Guard, seed_everything, tensors_in, undisturbed
 
 
 class NonFiniteError(RuleError):

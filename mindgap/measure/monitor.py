@@ -19,9 +19,9 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError
 from mindgap.measure.probe import Probe, Reading
+from mindgap.measure.restoring import undisturbed
 from mindgap.measure.sinks import as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES
-from mindgap.measure.undisturbed import undisturbed
 from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
 

@@ -24,7 +24,7 @@ from mindgap.measure.probes.statistics import training_statistics
 from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
 from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
-from mindgap.measure.undisturbed import undisturbed
+from mindgap.measure.restoring import undisturbed
 from mindgap.record.survey import Survey, SurveyLine
 
 #: What a survey measures, one after the other.
@@ -139,6 +139,7 @@ def survey(
 
     part("Goldstein distance", stationarity)
     about = {
+        "model": type(objective.model).__name__,
         "parameters": sum(p.numel() for p in objective.parameters),
         "tensors": len(objective.parameters),
         "batches": len(noisy),

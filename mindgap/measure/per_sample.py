@@ -23,7 +23,7 @@ from mindgap.base.check import fail, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.gradients import NonFiniteError, samples_in
 from mindgap.measure.layer_norms import RULES
-from mindgap.measure.undisturbed import seed_everything, tensors_in, undisturbed
+from mindgap.measure.restoring import seed_everything, tensors_in, undisturbed
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from mindgap.advise import race as racing
 from mindgap.advise.candidates import BASELINE, FAMILIES, MuonWithAdamW, Scale, candidate
-from mindgap.advise.recommend import recommend
+from mindgap.advise.recommendation import recommend
 from mindgap.advise.training import Progress, batches_from, build, check_starts, schedule, train_until
 from mindgap.base.check import RuleError
 
