@@ -18,7 +18,7 @@ from mindgap.measure.hessian import HessianProduct
 if TYPE_CHECKING:
     from mindgap.measure.probes.noise import NoiseSample
 
-#: What a probe may ask for. Everything that several probes need is computed once a reading.
+#: What a probe may ask for. Probes that need the same gradients share them.
 NEEDS = ("gradients", "hessian", "update")
 
 
@@ -108,7 +108,7 @@ class Probe(ABC):
     needs: ClassVar[frozenset[str]]
 
     def __init__(self, every: int = 1) -> None:
-        """Args: every: run at every so-manyth reading of the monitor."""
+        """Args: every: run at every ``every``-th reading of the monitor."""
         self.every = every
 
     @abstractmethod

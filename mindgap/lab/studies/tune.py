@@ -123,8 +123,8 @@ def tune(
 ) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    A search that was interrupted goes on where it stopped (a grid begins again); asking for fewer trials than were
-    made before considers the first so many only.
+    A search that was interrupted goes on where it stopped; a grid restarts from the beginning. Asking for fewer trials
+    than were made before considers only the first ones.
 
     Args:
         study: a study with :attr:`~mindgap.lab.studies.spec.Study.tunable` and ``tune_on``.

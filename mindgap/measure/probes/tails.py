@@ -76,7 +76,9 @@ class TailIndex:
         numbers = f"index {_short(self.index)} [{_short(low)}, {_short(high)}]"
         if self.heavier is None:
             return f"heavier than Gaussian: cannot tell from {self.samples} samples ({numbers})"
-        return f"heavier than Gaussian: {'yes' if self.heavier else 'no'}, {numbers}"
+        if self.heavier:
+            return f"heavier than Gaussian: {numbers}"
+        return f"no heavy tail: {numbers}, below 2 would mean infinite variance"
 
 
 def tail_index(
@@ -118,9 +120,9 @@ def tail_index(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> tail_index(rng.standard_cauchy(2000)).answer
-        'heavier than Gaussian: yes, index 1.1 [0.7, 1.7]'
+        'heavier than Gaussian: index 1.1 [0.7, 1.7]'
         >>> tail_index(rng.standard_normal(2000)).answer
-        'heavier than Gaussian: no, index 12.3 [7.9, 19.1]'
+        'no heavy tail: index 12.3 [7.9, 19.1], below 2 would mean infinite variance'
 
     Source: acclip, App. H; thesis, section 4.2.
 
