@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any
 
 import torch
@@ -66,11 +66,10 @@ class FusedSteps:
     def forget(self) -> None:
         """Drop all plans."""
         self._plans: list[tuple[int, Plan]] | None = None
-        self._shape: list[tuple[str, tuple[str, ...]]] = []
+        self._shape: list[tuple[str, ...]] = []
         self._members: list[list[Tensor]] = []
         self._absent: list[Tensor] = []
         self._states: tuple[list[Tensor], list[dict[str, Any]]] = ([], [])
-        self._homes: list[list[dict[str, Any]]] = []
         self._culprit: tuple[int, int, Tensor] | None = None
         self._tape: Any = None
         self._taped: Any = None
@@ -111,7 +110,7 @@ class FusedSteps:
         return outcome
 
     def _current(self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]) -> bool:
-        if self._plans is None or self._shape != [(record.rule, record.states) for record in records]:
+        if self._plans is None or self._shape != [record.states for record in records]:
             return False
         for group, members in zip(groups, self._members):
             if not _same(group["params"], members):
@@ -119,15 +118,8 @@ class FusedSteps:
         for p in self._absent:
             if p.grad is not None:
                 return False
-        if self._homes and not (_same(state, self._states[0]) and _same(state.values(), self._states[1])):
+        if any(self._shape) and not (_same(state, self._states[0]) and _same(state.values(), self._states[1])):
             return False
-        for (_, plan), homes in zip(self._plans, self._homes):
-            for name, tensors in plan.states.items():
-                try:
-                    if not all(map(is_, map(itemgetter(name), homes), tensors)):
-                        return False
-                except KeyError:
-                    return False
         return all(plan.fresh() for _, plan in self._plans)
 
     def _build(self, groups: Groups, state: Any, records: Sequence[FusedRecord]) -> str | None:
@@ -143,8 +135,7 @@ class FusedSteps:
                     return why
         plans: list[tuple[int, Plan]] = []
         for i, (group, record) in enumerate(zip(groups, records)):
-            by_kind: dict[Any, list[tuple[Tensor, ...]]] = {}
-            homes: dict[Any, list[dict[str, Any]]] = {}
+            by_kind: dict[Any, tuple[list[tuple[Tensor, ...]], list[dict[str, Any]]]] = {}
             for j, p in enumerate(group["params"]):
                 if p.grad is None:
                     self._absent.append(p)
@@ -156,13 +147,10 @@ class FusedSteps:
                     self._culprit = (i, j, p)
                     return why
                 kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
-                by_kind.setdefault(kind, []).append(row)
-                if record.states:
-                    homes.setdefault(kind, []).append(state[p])
-            for kind, rows in by_kind.items():
-                owners, grads, *states = map(list, zip(*rows))
-                plans.append((i, Plan(owners, grads, dict(zip(record.states, states)), lasting=not kind[3])))
-                self._homes.append(homes.get(kind, []))
+                by_kind.setdefault(kind, ([], []))[0].append(row)
+                by_kind[kind][1].append(state[p] if record.states else {})
+            for kind, (rows, homes) in by_kind.items():
+                plans.append((i, Plan(rows, record.states, homes, lasting=not kind[3])))
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
         if scopes and len({plan.device for _, plan in plans}) > 1:
@@ -170,7 +158,7 @@ class FusedSteps:
         lasting = all(plan.lasting for _, plan in plans)
         for _, plan in plans:
             plan.lasting = lasting
-        self._plans, self._shape = plans, [(record.rule, record.states) for record in records]
+        self._plans, self._shape = plans, [record.states for record in records]
         self._states = (list(state), list(state.values()))
         return None
 

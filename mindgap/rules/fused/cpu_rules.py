@@ -13,19 +13,18 @@ from mindgap.rules.fused import cpu
 from mindgap.rules.fused.plan import Job, Plan, chunk_table
 from mindgap.rules.schedule import unit_draw
 
-_NONE = np.zeros((1, 1))
-
-
-def _run(job: Job, name: str, lists: tuple[str, ...], n: Sequence[float], w: np.ndarray = _NONE) -> np.ndarray:
+def _run(job: Job, name: str, lists: tuple[str, ...], n: Sequence[float], w: np.ndarray | None = None) -> np.ndarray:
     """Launch a rule's kernel over a job's tensors; returns the sums by chunk."""
     plan = job.plan
     kept = plan.kept.get("cpu")
     if kept is None:
         table = chunk_table(plan.sizes, cpu.CHUNK)
-        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), cpu.DTYPES[plan.dtype])
-    table, sums, dtype = kept
+        dtype = cpu.DTYPES[plan.dtype]
+        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, np.zeros((1, 1), dtype))
+    table, sums, dtype, nothing = kept
     if len(table):
-        cpu.launch(name, plan.addresses(lists), table, w.astype(dtype), tuple(map(dtype, n)), sums)
+        marks = nothing if w is None else w.astype(dtype)
+        cpu.launch(name, plan.addresses(lists), table, marks, tuple([dtype(number) for number in n]), sums)
     return sums
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,7 @@ _POINTER: Any = torch._C.TensorBase.data_ptr
 NARROW = (torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True)
-class FusedRecord:
+class FusedRecord(NamedTuple):
     """All that the fused engine reads of an optimizer, for one parameter group at one step.
 
     Attributes:
@@ -29,7 +28,7 @@ class FusedRecord:
     """
 
     rule: str = ""
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = {}
     states: tuple[str, ...] = ()
     scope: str | None = None
     started: tuple[str, ...] = ()
@@ -44,15 +43,15 @@ class FusedRecord:
             >>> FusedRecord.of("scaled", group, {"beta": 0.9}).numbers
             {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'beta': 0.9}
         """
-        common = {"lr": group["lr"], "decay": group["weight_decay"], "sign": -1.0 if group["maximize"] else 1.0}
+        sign = -1.0 if group["maximize"] else 1.0
+        filled = {"lr": group["lr"], "decay": group["weight_decay"], "sign": sign, **numbers}
         for name, value in numbers.items():
             if isinstance(value, Tensor):  # a function of the step may return one
                 if value.device.type != "cpu" or value.numel() != 1:
                     more["refusal"] = f"{name} is a tensor"
                 else:
-                    value = value.item()
-            common[name] = value
-        return cls(rule, common, **more)
+                    filled[name] = value.item()
+        return cls(rule, filled, **more)
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -163,23 +162,26 @@ class Plan:
     """The tensors of one group that share device and dtypes, and where they lie.
 
     Args:
-        owners: the parameters.
-        grads: their gradients now.
-        states: name -> one tensor per parameter.
-        lasting: whether the plan is kept for further steps, at which ``owners`` give the gradients anew.
+        rows: per parameter of this process its tensor, its gradient and its states.
+        names: of the states.
+        homes: per parameter the mapping from name to state, from which the states are taken anew at every step.
+        lasting: whether the plan is kept for further steps, at which the parameters give the gradients anew.
     """
 
     def __init__(
-        self, owners: list[Tensor], grads: list[Tensor], states: dict[str, list[Tensor]], lasting: bool = True
+        self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any], lasting: bool = True
     ) -> None:
-        self.owners, self.states, self.lasting = owners, states, lasting
-        self.device, self.dtype, self.grad_dtype = owners[0].device, owners[0].dtype, grads[0].dtype
-        self.sizes = tuple(p.numel() for p in owners)
+        self.owners, grads, *states = (list(column) for column in zip(*rows))
+        self.states, self.homes, self.lasting = names, homes, lasting
+        self.device, self.dtype, self.grad_dtype = self.owners[0].device, self.owners[0].dtype, grads[0].dtype
+        self.sizes = tuple(p.numel() for p in self.owners)
         self.total = sum(self.sizes)
-        self._grads = None if lasting else grads
-        self._fixed = [*owners, *(t for tensors in states.values() for t in tensors)]
-        self._forms = Forms([*self._fixed, *grads])
-        self._pointers = list(map(_POINTER, [*self._fixed, *grads]))
+        everything = [*self.owners, *(t for tensors in states for t in tensors), *grads]
+        # Pieces of DTensors have no gradients and states of their own, so these are kept here.
+        self._pieces = None if lasting else dict(zip(("param", *names, "grad"), (self.owners, *states, grads)))
+        self._forms = Forms(everything)
+        self._getters = [itemgetter(name) for name in names]
+        self._pointers = list(map(_POINTER, everything))
         self._rows: dict[tuple[str, ...], Any] = {}
         #: How often gradients were found at other addresses.
         self.moves = 0
@@ -191,12 +193,18 @@ class Plan:
 
         Runs at every step for every tensor, so it walks through them in C and not in Python.
         """
-        everything = [*self._fixed, *[p.grad for p in self.owners]]
+        everything: list[Any] = self.owners.copy()
+        try:
+            for getter in self._getters:
+                everything += map(getter, self.homes)
+        except KeyError:
+            return False
+        everything += [p.grad for p in self.owners]
         if not self._forms.match(everything):
             return False
         pointers = list(map(_POINTER, everything))
         if pointers != self._pointers:
-            fixed = len(self._fixed)
+            fixed = len(everything) - len(self.owners)
             if pointers[:fixed] != self._pointers[:fixed] or not all(
                 at or not size for at, size in zip(pointers[fixed:], self.sizes)
             ):
@@ -217,20 +225,19 @@ class Plan:
 
     def tensors(self, name: str) -> list[Tensor]:
         """The tensors of a named list."""
+        if self._pieces is not None:
+            return self._pieces[name]
         if name == "param":
             return self.owners
-        if name == "grad":
-            return self._grads or [p.grad for p in self.owners]  # type: ignore[misc]
-        return self.states[name]
+        return [p.grad if name == "grad" else home[name] for p, home in zip(self.owners, self.homes)]
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One plan with the record of its group for one step."""
 
     plan: Plan
     record: FusedRecord
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: Any) -> Any:
         """A number of the record."""
         return self.record.numbers[name]
