@@ -21,12 +21,6 @@ class CoordinateOptimizer(RuleOptimizer):
     #: Under which name the share of clipped coordinates stands in the report.
     _counts_as = "coordinates"
 
-    def _refusal(self) -> str | None:
-        """Why there is no fused form, as far as both rules have the same reasons."""
-        if self._track:
-            return "track=True counts coordinates"
-        return "spike_guard" if self._spike_guard else None
-
     @contextmanager
     def _counting(self, batches: list[Batch]) -> Iterator[Callable[[list[Tensor], Tensor], None]]:
         """Collect clipped entries and norms of updates block by block, and note them at the end."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
@@ -18,7 +17,8 @@ from torch.autograd.graph import increment_version
 
 from mindgap.base.check import fail
 from mindgap.base.tensors import is_sharded, local, placed
-from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Plan, obstacle
+from mindgap.optim.norms import new_window
+from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
 
 Groups = Sequence[dict[str, Any]]
 Read = Callable[[dict[str, Any]], FusedRecord]
@@ -27,25 +27,10 @@ Read = Callable[[dict[str, Any]], FusedRecord]
 _LASTING = (float, int, str, type(None))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a fused step did.
-
-    Attributes:
-        notes: norms, shares and counts for the report.
-        skipped: the step was left out because a gradient was not finite.
-        skips: such steps, counted on the device by themselves.
-    """
-
-    notes: dict[str, Any] = field(default_factory=dict)
-    skipped: bool = False
-    skips: Tensor | None = None
-
-
 def state_of(state: Any, p: Tensor, name: str) -> Tensor:
     """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit parameters)."""
     home = state[p]
-    if name not in home:
+    if home.get(name) is None:
         home[name] = torch.zeros_like(p, dtype=torch.float32 if p.dtype in NARROW else None)
     return home[name]
 
@@ -74,14 +59,14 @@ class FusedSteps:
         self._tape: Any = None
         self._taped: Any = None
 
-    def step(self, groups: Groups, state: Any, read: Read, nonfinite: str) -> Outcome | None:
+    def step(self, groups: Groups, state: Any, read: Read, policy: Policy) -> Outcome | None:
         """Make one step in the fused form; None where the optimizer must make it itself, with nothing changed.
 
         Args:
             groups: the parameter groups.
             state: from parameter to its states.
             read: gives a group's record.
-            nonfinite: the policy for gradients that are not finite.
+            policy: what to do about the norm of all gradients; its window is made here.
         """
         wanted = self.used = False
         for group in groups:
@@ -95,13 +80,20 @@ class FusedSteps:
             self.follow_device(groups)
             records = [read(group) for group in groups]
             reason = self._build(groups, state, records)
+        if reason is None and policy.looks and self._plans and len({plan.device for _, plan in self._plans}) > 1:
+            reason = "the parameters lie on several devices"
         if reason is not None:
             if wanted:
                 fail("fused", f"cannot be True here: {reason}", True)
             return None
         if not self._plans:
             return None
-        outcome = self._run(self._plans, records, nonfinite)
+        if policy.remembers:
+            device = self._plans[0][1].device
+            window = groups[0].get("norms")
+            window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
+            policy = policy._replace(window=window)
+        outcome = self._run(self._plans, records, policy)
         if not outcome.skipped:
             increment_version([p for _, plan in self._plans for p in plan.owners])
         if not self._plans[0][1].lasting:
@@ -128,7 +120,8 @@ class FusedSteps:
         self.forget()
         if culprit is not None:
             i, j, p = culprit
-            if i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p and p.grad is not None:
+            there = i < len(groups) and j < len(groups[i]["params"]) and groups[i]["params"][j] is p
+            if there and p.grad is not None and _has(state, p, records[i].started):
                 why = _unfit(p, state, records[i])[0]
                 if why is not None:
                     self._culprit = culprit
@@ -140,7 +133,7 @@ class FusedSteps:
                 if p.grad is None:
                     self._absent.append(p)
                     continue
-                if any(name not in state.get(p, {}) for name in record.started):
+                if not _has(state, p, record.started):
                     return None
                 why, row = _unfit(p, state, record)
                 if why is not None:
@@ -148,9 +141,9 @@ class FusedSteps:
                     return why
                 kind = (row[0].device, row[0].dtype, row[1].dtype, is_sharded(p))
                 by_kind.setdefault(kind, ([], []))[0].append(row)
-                by_kind[kind][1].append(state[p] if record.states else {})
+                by_kind[kind][1].append(state[p] if record.states or record.counts else {})
             for kind, (rows, homes) in by_kind.items():
-                plans.append((i, Plan(rows, record.states, homes, lasting=not kind[3])))
+                plans.append((i, Plan(rows, record.states, homes, lasting=not kind[3], counts=record.counts)))
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
         if scopes and len({plan.device for _, plan in plans}) > 1:
@@ -162,22 +155,14 @@ class FusedSteps:
         self._states = (list(state), list(state.values()))
         return None
 
-    def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], nonfinite: str) -> Outcome:
+    def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy) -> Outcome:
         by_engine: dict[str, list[Job]] = {}
         for i, plan in plans:
-            by_engine.setdefault(plan.device.type, []).append(Job(plan, records[i]))
-        if set(by_engine) == {"cuda"}:
-            return self._run_on_cuda(by_engine["cuda"], nonfinite)
-        if nonfinite != "propagate":
-            norm = math.hypot(*(_engine(kind).gradient_norm(jobs) for kind, jobs in by_engine.items()))
-            if not math.isfinite(norm):
-                if nonfinite == "raise":
-                    fail("gradients", "must be finite (nonfinite='raise')", norm)
-                return Outcome(skipped=True)
-        notes: dict[str, Any] = {}
+            by_engine.setdefault(plan.device.type, []).append(Job(plan, records[i], i))
+        outcome = Outcome()
         for kind, jobs in by_engine.items():
-            notes.update(getattr(_engine(kind), jobs[0].record.rule)(jobs))
-        return Outcome(notes)
+            outcome = self._run_on_cuda(jobs, policy) if kind == "cuda" else _cpu_run(jobs, policy)
+        return outcome
 
     def _run_on_cuda(self, jobs: list[Job], nonfinite: str) -> Outcome:
         """As ``_run`` without waiting for the device; a step like the last one makes its launches again."""
@@ -216,14 +201,14 @@ def _same(first: Any, second: Any) -> bool:
     return len(first) == len(second) and all(map(is_, first, second))
 
 
-def _engine(kind: str) -> Any:
-    if kind == "cpu":
-        from mindgap.rules.fused import cpu_rules
+def _has(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
+    return not names or all(state.get(p, {}).get(name) is not None for name in names)
 
-        return cpu_rules
-    from mindgap.rules.fused import cuda_rules
 
-    return cuda_rules
+def _cpu_run(jobs: Sequence[Job], policy: Policy) -> Outcome:
+    from mindgap.rules.fused import cpu_rules
+
+    return cpu_rules.run(jobs, policy)
 
 
 def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tuple[Tensor, ...]]:
@@ -237,7 +222,7 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
             return "norms over a device mesh are taken by collectives", ()
         grad = local(placed(grad, p))
     plain, kind = local(p), p.device.type
-    if kind not in ("cpu", "cuda"):
+    if kind != "cpu":
         return f"there are no kernels for the device {kind}", ()
     kernels: Any = cpu if kind == "cpu" else cuda
     why = kernels.unavailable() or obstacle(plain, grad, {}) or kernels.wrong_dtype(plain.dtype, grad.dtype)
@@ -245,6 +230,9 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
         why = "the CUDA kernels take norms over all parameters or over a group"
     if why is not None:
         return why, ()
+    step = state[p].get("step") if record.counts else None
+    if step is not None and (not isinstance(step, Tensor) or step.dtype != torch.float32 or step.dim()):
+        return "the state step is not a float32 number", ()
     states = {name: local(state_of(state, p, name)) for name in record.states}
     return obstacle(plain, grad, states), (plain, grad, *states.values())
 

@@ -21,6 +21,7 @@ from mindgap.base.tensors import blocks, local, placed, widen
 from mindgap.optim.fused import FusedSteps, state_of
 from mindgap.optim.norms import (
     QUANTILE,
+    SPIKE_AFTER,
     new_window,
     push_,
     running_quantile,
@@ -32,7 +33,7 @@ from mindgap.optim.report import Report as Report
 from mindgap.optim.report import Spike as Spike
 from mindgap.optim.report import Tally
 from mindgap.optim.settings import scalar
-from mindgap.rules.fused.plan import FusedRecord
+from mindgap.rules.fused.plan import FusedRecord, Policy
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
@@ -251,10 +252,13 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _fused_step(self) -> bool:
         """Make the step in the fused form; False where it has to be made in another."""
-        outcome = self._fused.step(self.param_groups, self.state, self.fused_record, self._nonfinite)
+        policy = Policy(self._nonfinite, self._norm_clip, self._spike_guard, None, NORM_EPS, QUANTILE, SPIKE_AFTER)
+        outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy)
         if outcome is None:
             return False
         self.tick()
+        if outcome.spike is not None:
+            self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
         if outcome.skips is not None:
             self.tally.device_skips = outcome.skips

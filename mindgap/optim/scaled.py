@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mindgap.base.check import between, one_of
 from mindgap.base.tensors import blocks, widen
-from mindgap.optim.norms import scoped_norms
+from mindgap.optim.norms import QUANTILE, scoped_norms
 from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer
 from mindgap.optim.settings import check_common
 from mindgap.rules.descend import descend_
@@ -36,12 +36,11 @@ class ScaledOptimizer(RuleOptimizer):
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
 
-    def _scaled_record(self, group: dict[str, Any], kind: str, level: Any) -> FusedRecord:
-        if self._spike_guard:
-            return FusedRecord(refusal="spike_guard has no kernel")
+    def _scaled_record(self, group: dict[str, Any], kind: str, level: Any, **more: Any) -> FusedRecord:
         beta = group["momentum"]
-        numbers = {"beta": beta, "kind": kind, "level": level, "order": self._clip}
-        return FusedRecord.of("scaled", group, numbers, states=("momentum",) if beta else (), scope=self._scope)
+        numbers = {"beta": beta, "kind": kind, "level": level, "order": self._clip, "quantile": QUANTILE}
+        states = ("momentum",) if beta else ()
+        return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope, **more)
 
     def _scaled_update(
         self, batches: Sequence[Batch], coefficient: Coefficient, numbers: Sequence[Any]

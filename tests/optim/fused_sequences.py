@@ -25,19 +25,25 @@ import torch
 if __name__ == "__main__":  # the GPU machine may have neither pytest nor an installed package
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 torch.set_default_dtype(torch.float32)
 MAKES = {
     "gclip": lambda p, **o: GClip(p, 0.1, 1.5, **o),
-    "gclip momentum": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, weight_decay=0.1, **o),
-    "gclip gradient": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="gradient", **o),
-    "gclip group": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.5, scope="group", maximize=True, **o),
+    "gclip momentum": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="momentum", weight_decay=0.1, **o),
+    "gclip auto": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, **o),
+    "gclip group": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.5, clip="momentum", scope="group", maximize=True, **o),
     "gclip tensor": lambda p, **o: GClip(p, 0.1, 1.5, scope="tensor", **o),
     "cclip": lambda p, **o: CClip(p, 0.1, 0.7, **o),
     "cclip momentum": lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, maximize=True, **o),
+    "cclip auto": lambda p, **o: CClip(p, 0.1, "auto", beta=0.9, **o),
     "acclip": lambda p, **o: ACClip(p, 0.1, **o),
-    "acclip second": lambda p, **o: ACClip(p, 0.1, alpha=2.0, weight_decay=0.1, **o),
+    "acclip algorithm": lambda p, **o: ACClip(p, 0.1, form="algorithm", bias_correction=False, clip=None, **o),
+    "acclip second": lambda p, **o: ACClip(p, 0.1, form="second_moment", weight_decay=0.1, **o),
+    "adamw": lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
+    "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", maximize=True, **o),
+    "sgd": lambda p, **o: SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True, clip=1.0, **o),
+    "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, **o),
     "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
     "stochastic_ingd": lambda p, **o: StochasticINGD(p, 0.9, seed=3, **o),
 }
@@ -56,7 +62,11 @@ class World:
         self.junk = []
         policy = self.rng.choice(["propagate", "propagate", "skip"])
         groups = [{"params": self.params[:3]}, {"params": self.params[3:]}] if self.rng.random() < 0.5 else self.params
-        self.optimizer = MAKES[name](groups, nonfinite=policy, **options)
+        guard = self.rng.choice([None, None, "clip", "skip"])
+        self.optimizer = MAKES[name](groups, nonfinite=policy, spike_guard=guard, **options)
+        for _ in range(25 if guard else 0):  # a guard needs norms to compare with
+            self.new_grads()
+            self.optimizer.step()
         self.new_grads()
 
     def drawn(self, shape, dtype=torch.float32):
@@ -84,9 +94,15 @@ def fresh_gradients(w):
     w.new_grads()
 
 
+def spike(w):
+    for p in w.members:
+        if p.grad is not None and p.grad.is_contiguous() and not p.grad.is_inference():
+            p.grad.mul_(1e4)
+
+
 def gradients_in_place(w):
     for p in w.members:
-        if p.grad is not None:
+        if p.grad is not None and not p.grad.is_inference():
             p.grad.copy_(w.drawn(p.shape))
 
 
@@ -319,8 +335,8 @@ def other_lr(w):
 
 def other_beta(w):
     for group in w.optimizer.param_groups:
-        if "beta" in group:
-            group["beta"] = w.rng.choice([0.0, 0.5, 0.9])
+        if "momentum" in group and not group.get("nesterov"):
+            group["momentum"] = w.rng.choice([0.0, 0.5, 0.9])
 
 
 def plain_step_between(w):
@@ -354,7 +370,7 @@ OPERATIONS = [
 def tensors(w):
     yield from ((f"parameter {i}", p) for i, p in enumerate(w.members))
     for i, p in enumerate(w.members):
-        for name, value in w.optimizer.state.get(p, {}).items():
+        for name, value in sorted(w.optimizer.state.get(p, {}).items()):
             if isinstance(value, torch.Tensor):
                 yield f"{name} {i}", value
 

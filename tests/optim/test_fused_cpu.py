@@ -97,7 +97,6 @@ def one(**options):
     [
         (lambda: GClip(one(dtype=torch.bfloat16), 0.1, 1.0, fused=True), "a parameter has"),
         (lambda: CClip(one(), 0.1, [torch.ones(2)], fused=True), "tau is not a number"),
-        (lambda: ACClip(one(), bias_correction=True, fused=True), "bias_correction counts"),
         (lambda: ACClip([torch.nn.Parameter(torch.ones(4)[::2])], fused=True), "has holes in memory"),
         (lambda: GClip(one(dtype=torch.complex64), 0.1, 1.0, fused=True), "is complex"),
         (lambda: StochasticINGD(one(device="meta"), fused=True), "no kernels for the device"),

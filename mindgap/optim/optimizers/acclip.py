@@ -115,17 +115,13 @@ class ACClip(CoordinateOptimizer):
         one_of("bias_correction", group["bias_correction"], (False, True))
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        reasons = {
-            "clip has no kernel": self._norm_clip is not None,
-            "form='second_moment' has no kernel": group["form"] == "second_moment",
-            "bias_correction counts steps for each parameter": group["bias_correction"],
-        }
-        reason = next((text for text, holds in reasons.items() if holds), self._refusal())
-        if reason is not None:
-            return FusedRecord(refusal=reason)
+        if self._track:
+            return FusedRecord(refusal="track=True counts coordinates")
         beta1, beta2 = group["betas"]
-        numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in ("alpha", "eps", "form")}}
-        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"))
+        names = ("alpha", "eps", "form", "factor")
+        numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in names}}
+        more = {"scope": None if self._norm_clip is None else "all", "counts": group["bias_correction"]}
+        return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **more)
 
     def _update(self, batches: list[Batch]) -> None:
         with self._counting(batches) as count:

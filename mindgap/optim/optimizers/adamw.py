@@ -84,7 +84,10 @@ class AdamW(RuleOptimizer):
         non_negative("eps", group["eps"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        return FusedRecord(refusal="AdamW has no kernel yet")
+        beta1, beta2 = group["betas"]
+        numbers = {"beta": beta1, "beta2": beta2, "eps": group["eps"], "form": "adam"}
+        scope = None if self._norm_clip is None else "all"
+        return FusedRecord.of("adam", group, numbers, states=("exp_avg", "exp_avg_sq"), scope=scope, counts=True)
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:

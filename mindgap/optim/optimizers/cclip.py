@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -105,12 +106,17 @@ class CClip(CoordinateOptimizer):
             group["tau"] = aligned_thresholds(group["tau"], group["params"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        reason = self._refusal() if isinstance(group["tau"], (int, float)) else "tau is not a number"
-        if reason is not None:
-            return FusedRecord(refusal=reason)
-        beta = group["momentum"]
-        numbers = {"beta": beta, "level": group["tau"], "order": self._clip}
-        return FusedRecord.of("coordinate", group, numbers, states=("momentum",) if beta else ())
+        if self._track:
+            return FusedRecord(refusal="track=True counts coordinates")
+        auto, beta = group["tau"] == "auto" if isinstance(group["tau"], str) else False, group["momentum"]
+        if not auto and not isinstance(group["tau"], (int, float)):
+            return FusedRecord(refusal="tau is not a number")
+        numbers = {"beta": beta, "level": ABOVE_MEDIAN if auto else group["tau"], "order": self._clip}
+        if auto:
+            half = max(MEDIAN_STEP, 1.0 / (group["k"] + 1)) / 2.0
+            numbers.update(up=math.exp(half), down=math.exp(-half))
+        states = (*(("momentum",) if beta else ()), *(("median",) if auto else ()))
+        return FusedRecord.of("coordinate", group, numbers, states=states)
 
     def _update(self, batches: list[Batch]) -> None:
         taus = [self._thresholds(batch) for batch in batches]

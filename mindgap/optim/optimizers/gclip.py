@@ -86,7 +86,12 @@ class GClip(ScaledOptimizer):
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if group["tau"] == "auto":
-            return FusedRecord(refusal="tau='auto' has no kernel")
+            if self._scope == "tensor":
+                return FusedRecord(refusal="tau='auto' per tensor has no kernel")
+            window = group.get("tau_norms")
+            if window is None or window.dim() != 1:
+                window = group["tau_norms"] = new_window(group["params"][0].device)
+            return self._scaled_record(group, "clip", 0.0, window=window)
         return self._scaled_record(group, "clip", positive_at("tau", group["tau"], group["k"] + 1))
 
     def _update(self, batches: list[Batch]) -> None:

@@ -85,7 +85,14 @@ class SGD(RuleOptimizer):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        return FusedRecord(refusal="SGD has no kernel yet")
+        names = ("dampening", "nesterov")
+        numbers = {"beta": group["momentum"], "coupled": group["weight_decay"], **{n: group[n] for n in names}}
+        states = ("momentum_buffer",) if group["momentum"] else ()
+        scope = None if self._norm_clip is None else "all"
+        # The first gradient enters the sum without dampening.
+        started = states if group["dampening"] else ()
+        record = FusedRecord.of("momentum", group, numbers, states=states, scope=scope, started=started)
+        return record._replace(numbers={**record.numbers, "decay": 0.0})
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:

@@ -126,9 +126,8 @@ class StochasticINGD(RuleOptimizer):
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if not group["training"]:
             return FusedRecord(refusal="the parameters stand at x for evaluation")
-        if self._norm_clip is not None or self._spike_guard:
-            return FusedRecord(refusal="clip and spike_guard have no kernel")
-        numbers = {"beta": group["momentum"], **{name: group[name] for name in ("p", "q", "seed")}, "k": group["k"] + 1}
+        numbers = {"beta": group["momentum"], "coupled": group["weight_decay"], "k": group["k"] + 1}
+        numbers.update({name: group[name] for name in ("p", "q", "seed")})
         # The first gradient of a parameter starts its states, outside the kernels.
         return FusedRecord.of("interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",))
 

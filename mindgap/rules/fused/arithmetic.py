@@ -38,19 +38,39 @@ def power(x: Number, exponent: Number) -> Number:
     return x**exponent
 
 
-def same(x: Number, exponent: Number) -> Number:
+def same(x: Number, exponent: Number, most: Number) -> Number:
     """x to the power 1."""
     return x
 
 
-def squared(x: Number, exponent: Number) -> Number:
-    """x to the power 2."""
-    return x * x
+def squared(x: Number, exponent: Number, most: Number) -> Number:
+    """x to the power 2, at most the largest finite number: an overflow must not make an average infinite for ever."""
+    return least(x * x, most)
 
 
-def rooted(x: Number, exponent: Number) -> Number:
+def raised_to(x: Number, exponent: Number, most: Number) -> Number:
+    """x to a power, at most the largest finite number."""
+    return least(power(x, exponent), most)
+
+
+def rooted(x: Number, exponent: Number, most: Number) -> Number:
     """x to the power 1/2."""
     return root(x)
+
+
+def lowered_to(x: Number, exponent: Number, most: Number) -> Number:
+    """x to a power."""
+    return power(x, exponent)
+
+
+def least(x: Number, most: Number) -> Number:
+    """min{x, most}; NaN stays NaN."""
+    return select(x > most, most, x)
+
+
+def quotient(x: Number, y: Number) -> Number:
+    """x/y, and 0 for 0/y."""
+    return select(x == x - x, x, x / y)
 
 
 def blend(memory: Number, value: Number, beta: Number, rest: Number) -> Number:
@@ -77,11 +97,11 @@ def clipped(m: Number, tau: Number, eps: Number, one: Number) -> Number:
     """min{τ/(|m|+ε), 1}·m; m itself at 0/0: thesis, Alg. 1, l. 5.
 
     Example:
-        >>> clipped(4.0, 2.0, 0.0, 1.0), clipped(0.0, 0.0, 0.0 + 1e-300, 1.0)
+        >>> clipped(4.0, 2.0, 0.0, 1.0), clipped(0.0, 0.0, 1e-300, 1.0)
         (2.0, 0.0)
     """
-    ratio = tau / (magnitude(m) + eps)
-    return select(ratio < one, ratio, one) * m
+    bottom = magnitude(m) + eps
+    return least(select(bottom == one - one, one, tau / bottom), one) * m
 
 
 def moved(x: Number, update: Number, lr: Number, keep: Number) -> Number:
@@ -101,56 +121,127 @@ def whole(step: Number, tau: Number, eps: Number) -> Number:
 
 def divided(step: Number, tau: Number, eps: Number) -> Number:
     """The step divided by its threshold."""
-    return step / (tau + eps)
+    return quotient(step, tau + eps)
 
 
-# -- the rules: of the entries, w and n
+def free(g: Number, x: Number, decay: Number) -> Number:
+    """A gradient without weight decay."""
+    return g
+
+
+def pulled(g: Number, x: Number, decay: Number) -> Number:
+    """A gradient with coupled weight decay, g + w·x."""
+    return g + decay * x
+
+
+def followed(median: Number, size: Number, up: Number, down: Number) -> Number:
+    """A running median moved towards |value|; the first value other than zero becomes the median.
+
+    Example:
+        >>> followed(1.0, 9.0, 1.5, 0.5), followed(0.0, 5.0, 1.5, 0.5), followed(2.0, 0.0, 1.5, 0.5)
+        (1.5, 5.0, 2.0)
+    """
+    later = select(size > median, median * up, select(size < median, median * down, median))
+    return select(size == size - size, median, select(median == median - median, size, later))
+
+
+# -- the rules: of the entries, w = (c, ...) with c the factor that clips the gradient, and n
 
 
 def average(m, g, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·g, n = (β, r)."""
-    return blend(m, g, n[0], n[1])
+    """m ← β·m + r·c·g, n = (η, keep, β, r)."""
+    return blend(m, w[0] * g, n[2], n[3])
 
 
 def average_decay(m, g, y, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·(g + s·y), n = (β, r, s)."""
-    return blend(m, g + n[2] * y, n[0], n[1])
+    """m ← β·m + r·(c·g + s·y), n = (η, keep, β, r, s)."""
+    return blend(m, w[0] * g + n[4] * y, n[2], n[3])
 
 
 def scaled(x, d, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − c·d, w = (c,)."""
+    """x ← (1−ηw)·x − c·d."""
     return moved(x, d, w[0], n[1])
 
 
 def average_step(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·m, w = (c,), n = (η, keep, β, r)."""
+    """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·m, n = (η, keep, β, r)."""
     m = blend(m, w[0] * g, n[2], n[3])
     return moved(x, m, n[0], n[1]), m
 
 
 def held_step(x, g, w, n):  # type: ignore[no-untyped-def]
-    """x ← (1−ηw)·x − η·s·g held in [−τ, τ], n = (η, keep, τ, β, r, s)."""
-    return moved(x, n[5] * held(g, n[2]), n[0], n[1])
+    """x ← (1−ηw)·x − η·s·g held in [−τ, τ], n = (η, keep, β, r, s, τ)."""
+    return moved(x, n[4] * held(w[0] * g, n[5]), n[0], n[1])
 
 
 def average_held(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """m ← β·m + r·g, then a step with m held in [−τ, τ], n = (η, keep, τ, β, r)."""
-    m = blend(m, g, n[3], n[4])
-    return moved(x, held(m, n[2]), n[0], n[1]), m
+    """m ← β·m + r·g, then a step with m held in [−τ, τ]; n as above."""
+    m = blend(m, w[0] * g, n[2], n[3])
+    return moved(x, held(m, n[5]), n[0], n[1]), m
 
 
 def held_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
-    """g is held in [−τ, τ] and then averaged, n = (η, keep, τ, β, r)."""
-    m = blend(m, held(g, n[2]), n[3], n[4])
+    """g is held in [−τ, τ] and then averaged; n as above."""
+    m = blend(m, held(w[0] * g, n[5]), n[2], n[3])
     return moved(x, m, n[0], n[1]), m
 
 
+def held_auto_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
+    """As ``held_step`` with τ a multiple of a running median, n = (η, keep, β, r, s, multiple, up, down, ∞)."""
+    g = w[0] * g
+    tau = select(q > q - q, n[5] * q, n[8])
+    return moved(x, n[4] * held(g, tau), n[0], n[1]), followed(q, magnitude(g), n[6], n[7])
+
+
+def held_auto_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
+    """As ``held_average`` with τ a multiple of a running median; n as above."""
+    g = w[0] * g
+    m = blend(m, held(g, select(q > q - q, n[5] * q, n[8])), n[2], n[3])
+    return moved(x, m, n[0], n[1]), m, followed(q, magnitude(g), n[6], n[7])
+
+
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """acclip, Alg. 1, n = (η, keep, β₁, r₁, β₂, r₂, α, 1/α, ε, 1)."""
+    """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most, α, 1/α, 1)."""
+    g = w[0] * g
     m = blend(m, g, n[2], n[3])
-    v = blend(v, raised(magnitude(g), n[6]), n[4], n[5])
-    tau = lowered(v, n[7])
-    return moved(x, finished(clipped(m, tau, n[8], n[9]), tau, n[8]), n[0], n[1]), m, v
+    v = blend(v, raised(magnitude(g), n[8], n[7]), n[4], n[5])
+    tau = lowered(w[2] * v, n[9], n[7])
+    return moved(x, finished(clipped(w[1] * m, tau, n[6], n[10]), tau, n[6]), n[0], n[1]), m, v
+
+
+def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
+    """acclip, 3.1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), k = 1), n = (η, keep, β₁, r₁, β₂, r₂, ε, most, c, bound)."""
+    g = w[0] * g
+    m = blend(m, g, n[2], n[3])
+    before = select(w[3] > w[3] - w[3], g * g, w[2] * v)
+    step = n[8] * held(quotient(w[1] * m, n[6] + root(n[4] * before)), n[9])
+    return moved(x, step, n[0], n[1]), m, blend(v, least(g * g, n[7]), n[4], n[5])
+
+
+def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
+    """AdamW; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most)."""
+    g = w[0] * g
+    m = blend(m, g, n[2], n[3])
+    v = blend(v, least(g * g, n[7]), n[4], n[5])
+    return moved(x, quotient(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
+
+
+def descent(x, g, w, n):  # type: ignore[no-untyped-def]
+    """x ← x − η·(s·c·g + w·x), n = (η, keep, s, w)."""
+    return x - n[0] * coupled(n[2] * (w[0] * g), x, n[3])
+
+
+def heavy_ball(x, g, m, w, n):  # type: ignore[no-untyped-def]
+    """torch's SGD with momentum, n = (η, keep, s, w, μ, 1−d)."""
+    m = n[4] * m + n[5] * coupled(n[2] * (w[0] * g), x, n[3])
+    return x - n[0] * m, m
+
+
+def nesterov(x, g, m, w, n):  # type: ignore[no-untyped-def]
+    """torch's SGD with Nesterov momentum; n as above."""
+    u = coupled(n[2] * (w[0] * g), x, n[3])
+    m = n[4] * m + n[5] * u
+    return x - n[0] * (u + n[4] * m), m
 
 
 def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
@@ -159,8 +250,8 @@ def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
     return x - w[1] * step, x - step
 
 
-#: Names that variants of a rule give their own meaning; here that of α = 1 and Algorithm 1.
-raised, lowered, finished = same, same, whole
+#: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, and no weight decay.
+raised, lowered, finished, coupled = same, same, whole, free
 
 
 @dataclass(frozen=True)
@@ -172,7 +263,7 @@ class Rule:
         lists: how many lists of tensors it walks through.
         outputs: how many of them it writes.
         sums: whether the squares of the first list are added up afterwards.
-        uses: meanings of the names ``raised``, ``lowered`` and ``finished``.
+        uses: meanings of the names ``raised``, ``lowered``, ``finished`` and ``coupled``.
     """
 
     function: Any
@@ -182,7 +273,7 @@ class Rule:
     uses: dict[str, Any] = field(default_factory=dict)
 
 
-_POWERS = {"first": (same, same), "second": (squared, rooted), "any": (power, power)}
+_POWERS = {"first": (same, same), "second": (squared, rooted), "any": (raised_to, lowered_to)}
 
 RULES = {
     "norm": Rule(None, 1, 0, sums=True),
@@ -193,11 +284,24 @@ RULES = {
     "held_step": Rule(held_step, 2),
     "average_held": Rule(average_held, 3, 2),
     "held_average": Rule(held_average, 3, 2),
+    "held_auto_step": Rule(held_auto_step, 3, 2),
+    "held_auto_average": Rule(held_auto_average, 4, 3),
+    "second_moment": Rule(second_moment, 4, 3),
+    "adam": Rule(adam, 4, 3),
     "interpolate": Rule(interpolate, 3, 2),
     **{
-        f"adaptive_{order}_{form}": Rule(adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last})
+        f"{f.__name__}{name}": Rule(f, lists, lists - 1, uses={"coupled": how})
+        for f, lists in ((descent, 2), (heavy_ball, 3), (nesterov, 3))
+        for name, how in {"": free, "_decay": pulled}.items()
+    },
+    **{
+        f"{form}_{order}": Rule(adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last})
         for order, (up, down) in _POWERS.items()
         for form, last in {"algorithm": whole, "first_moment": divided}.items()
     },
 }
-FORMULAS = (same, squared, rooted, blend, held, clipped, moved, whole, divided)
+#: In the order in which they use each other.
+FORMULAS = (
+    *(least, quotient, same, squared, raised_to, rooted, lowered_to, blend, held, clipped, moved, whole, divided),
+    *(free, pulled, followed),
+)

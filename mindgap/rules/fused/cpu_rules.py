@@ -1,4 +1,4 @@
-"""The rules as sequences of CPU kernels. On the CPU a norm is a number at once, so all scalars are Python's."""
+"""Steps on the CPU, where a norm is a number at once, so that all scalars are Python's."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from mindgap.base.check import fail
 from mindgap.base.tensors import robust_norm
 from mindgap.rules.fused import cpu
-from mindgap.rules.fused.plan import Job, Plan, chunk_table
+from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy, chunk_table
+from mindgap.rules.fused.program import NORM, PROGRAMS, Pass, Program
 from mindgap.rules.schedule import unit_draw
 
-def _run(job: Job, name: str, lists: tuple[str, ...], n: Sequence[float], w: np.ndarray | None = None) -> np.ndarray:
-    """Launch a rule's kernel over a job's tensors; returns the sums by chunk."""
+#: The numbers w where nothing is clipped, corrected or counted.
+_PLAIN = np.array([[1.0, 1.0, 1.0, 0.0]])
+
+
+def _run(job: Job, this: Pass, w: Any = None) -> np.ndarray:
+    """Launch a pass over a job's tensors; returns the sums by chunk."""
     plan = job.plan
     kept = plan.kept.get("cpu")
     if kept is None:
         table = chunk_table(plan.sizes, cpu.CHUNK)
         dtype = cpu.DTYPES[plan.dtype]
-        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, np.zeros((1, 1), dtype))
-    table, sums, dtype, nothing = kept
+        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, _PLAIN.astype(dtype))
+    table, sums, dtype, plain = kept
     if len(table):
-        marks = nothing if w is None else w.astype(dtype)
-        cpu.launch(name, plan.addresses(lists), table, marks, tuple([dtype(number) for number in n]), sums)
+        lr = float(job["lr"])
+        numbers = tuple([dtype(n) for n in (lr, 1.0 - lr * job["decay"], *this.numbers)])
+        cpu.launch(this.rule, plan.addresses(this.lists), table, plain if w is None else w.astype(dtype), numbers, sums)
     return sums
 
 
@@ -36,61 +44,147 @@ def _length(sums: np.ndarray, plan: Plan, name: str) -> float:
     return float(robust_norm(plan.tensors(name), wide=True))
 
 
-def norms(plan: Plan, sums: np.ndarray, name: str, *, by_tensor: bool) -> np.ndarray:
-    """Norm over a plan (one entry), or of each of its tensors, from the chunks' sums of squares."""
-    if not by_tensor:
-        return np.array([_length(sums, plan, name)])
-    table = plan.kept["cpu"][0]
+def _lengths(plan: Plan, sums: np.ndarray, name: str) -> np.ndarray:
+    """Norm of each tensor of a plan, from the chunks' sums of squares."""
     squares = np.zeros(len(plan.sizes))
-    np.add.at(squares, table[:, 0], sums)
+    np.add.at(squares, plan.kept["cpu"][0][:, 0], sums)
     lengths = np.sqrt(squares)
     for i in np.flatnonzero(~((squares > 1e-280) & (squares < 1e300)) & ~np.isnan(squares)):
         lengths[i] = float(robust_norm([plan.tensors(name)[i]], wide=True))
     return lengths
 
 
-def gradient_norm(jobs: Sequence[Job]) -> float:
-    """Norm of all gradients."""
-    return _joined([_length(_run(job, "norm", ("grad",), [0.0]), job.plan, "grad") for job in jobs])
-
-
 def _joined(parts: Sequence[float]) -> float:
     return parts[0] if len(parts) == 1 else math.hypot(*parts)
 
 
-def _common(job: Job) -> tuple[float, float, float, float]:
-    """Step size, what weight decay keeps, β, and the gradient's weight in the average."""
-    lr, beta = float(job["lr"]), job["beta"]
-    return lr, 1.0 - lr * job["decay"], beta, job["sign"] * (1.0 - beta)
+def window_quantile(window: np.ndarray, q: float, least: int = 1) -> float:
+    """The order statistic of rank ⌈q·(n+1)⌉ of the n positive entries, at most the largest; ∞ for fewer than least.
+
+    Example:
+        >>> window_quantile(np.array([0.0, 3.0, 1.0, 2.0]), 0.5), window_quantile(np.zeros(4), 0.9)
+        (2.0, inf)
+    """
+    seen = np.sort(window[window > 0])
+    count = len(seen)
+    return float(seen[min(math.ceil(q * (count + 1)), count) - 1]) if count >= max(least, 1) else math.inf
 
 
-def scaled(jobs: Sequence[Job]) -> dict[str, Any]:
-    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
-    scope, own, names = jobs[0].record.scope, [], []
-    for job in jobs:
-        _, _, beta, rest = _common(job)
-        averaged = beta > 0 and job["order"] == "momentum"
-        names.append("momentum" if averaged else "grad")
-        sums = _run(job, *(("average", ("momentum", "grad"), [beta, rest]) if averaged else ("norm", ("grad",), [0.0])))
-        own.append(norms(job.plan, sums, names[-1], by_tensor=scope == "tensor"))
+def _push(window: np.ndarray, norm: float) -> None:
+    window[:-1] = window[1:]
+    window[-1] = norm if 0.0 < norm < math.inf else 0.0
+
+
+def _followed(window: Tensor, norm: float, q: float) -> float:
+    """The quantile before this norm, which then enters the window."""
+    entries = window.numpy()
+    level = window_quantile(entries, q)
+    _push(entries, norm)
+    return level
+
+
+def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
+    """What the policy makes of the norm of all gradients: the factor on them, and what to report."""
+    if policy.nonfinite != "propagate" and not math.isfinite(norm):
+        if policy.nonfinite == "raise":
+            fail("gradients", "must be finite (nonfinite='raise')", norm)
+        return 1.0, Outcome(skipped=True)
+    scale, spike, threshold = 1.0, None, policy.clip
+    if policy.window is not None:
+        entries = policy.window.numpy()
+        high = window_quantile(entries, policy.quantile)
+        threshold = high if policy.clip == "auto" else policy.clip
+        if policy.guard and math.isfinite(window_quantile(entries, policy.quantile, policy.spike_after)):
+            low = window_quantile(entries, 1.0 - policy.quantile)
+            limit = high * max(high / low, 2.0) ** 2
+            spike = (norm, low, limit) if norm > limit else None
+        _push(entries, norm)
+        if spike and policy.guard == "skip":
+            return 1.0, Outcome(skipped=True, spike=spike)
+        scale = min(high / norm, 1.0) if spike else 1.0
+    notes: dict[str, Any] = {}
+    if threshold is not None:
+        assert not isinstance(threshold, str)
+        ratio = threshold / (norm + policy.eps)
+        scale = min(scale, 1.0 if ratio > 1.0 else ratio) if ratio == ratio else ratio
+        notes = {"direction": norm, "share": float(norm > threshold)}
+    return scale, Outcome(notes, spike=spike)
+
+
+def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
+    """One step of all jobs."""
+    programs = [PROGRAMS[job.record.rule](job) for job in jobs]
+    scale, outcome, summed = 1.0, Outcome(), None
+    if policy.looks:
+        summed = [_run(job, NORM) for job in jobs]
+        norm = _joined([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)])
+        scale, outcome = _front(norm, policy)
+        if outcome.skipped:
+            return outcome
+    first = None if scale == 1.0 else np.array([[scale, 1.0, 1.0, 0.0]])
+    if programs[0].kind:
+        outcome.notes.update(_with_norm(jobs, programs, scale, first, summed))
+        return outcome
+    for job, program in zip(jobs, programs):
+        _run(job, program.step, _corrections(job, scale) if job.record.counts else first)
+    return outcome
+
+
+def _corrections(job: Job, scale: float) -> np.ndarray:
+    """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1, and k = 1 is marked."""
+    steps = job.plan.steps
+    assert steps is not None
+    k = steps.add_(1).numpy().astype(np.float64)
+    k = k[:1] if (k == k[0]).all() else k
+    w = np.empty((len(k), 4))
+    earlier = k - 1.0 if job["form"] == "second_moment" else k
+    w[:, 0], w[:, 1], w[:, 3] = scale, 1.0 / (1.0 - job["beta"] ** k), k == 1.0
+    w[:, 2] = 1.0 / np.where(earlier == 0.0, 1.0, 1.0 - job["beta2"] ** earlier)
+    return w
+
+
+def _with_norm(
+    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: np.ndarray | None, summed: Any
+) -> dict[str, Any]:
+    """Steps whose factor follows from a norm of the gradient or of its average."""
+    scope, kind = jobs[0].record.scope, programs[0].kind
+    own = []
+    for i, (job, program) in enumerate(zip(jobs, programs)):
+        this = program.first
+        assert this is not None
+        known = this is NORM and summed is not None
+        sums = summed[i] if known else _run(job, this, None if this is NORM else first)
+        name = this.lists[0]
+        by_tensor = scope == "tensor"
+        own.append(_lengths(job.plan, sums, name) if by_tensor else np.array([_length(sums, job.plan, name)]))
     total = _joined([float(n) for part in own for n in part])
+    by_group: dict[int, list[int]] = {}
+    for i, job in enumerate(jobs):
+        by_group.setdefault(job.group, []).append(i)
     shares, terms = [], []
-    for job, part, name in zip(jobs, own, names):
-        length = np.array([total]) if scope == "all" else part
-        level = job["level"]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if job["kind"] == "clip":
-                factor = np.minimum(level / length, 1.0)
-                shares.append(float((length > level).mean()))
-            else:
-                factor = np.where(length + level == 0, 0.0, 1.0 / (length + level))
-        lr, keep, beta, rest = _common(job)
-        if beta > 0 and name == "grad":
-            _run(job, "average_step", ("param", "grad", "momentum"), [lr, keep, beta, rest], factor[:, None])
-            continue
-        sign = job["sign"] if name == "grad" else 1.0
-        _run(job, "scaled", ("param", name), [lr, keep], sign * lr * factor[:, None])
-        terms.append((lr * factor, part))
+    for places in by_group.values():
+        # What the front did to the gradient, the norm of the bare gradient does not know yet.
+        late = scale if programs[places[0]].first is NORM else 1.0
+        whole = total if scope == "all" else _joined([float(n) for i in places for n in own[i]])
+        numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
+        level = numbers.get("level")
+        if window is not None:
+            level = _followed(window, whole * late, numbers["quantile"])
+        clipped = []
+        for i in places:
+            job, program = jobs[i], programs[i]
+            length = late * (own[i] if scope == "tensor" else np.array([whole]))
+            factor = late * _factor(kind, length, level, numbers)
+            clipped.append(length > level if kind == "clip" else length[:0])
+            if program.rated:
+                factor = factor * (float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0))
+                terms.append((np.abs(factor), own[i]))
+            w = factor[:, None]
+            if kind == "interpolate":
+                w = np.concatenate([w, [[unit_draw(job["seed"], job["k"])]]], axis=1)
+            _run(job, program.step, w)
+        if kind == "clip":
+            shares.append(float(np.concatenate(clipped).mean()))
     notes: dict[str, Any] = {"direction": total}
     if shares:
         notes["share"] = sum(shares) / len(shares)
@@ -99,41 +193,9 @@ def scaled(jobs: Sequence[Job]) -> dict[str, Any]:
     return notes
 
 
-def coordinate(jobs: Sequence[Job]) -> dict[str, Any]:
-    """CClip: x ← x − η·min{τ/|m|, 1}·m."""
-    for job in jobs:
-        lr, keep, beta, rest = _common(job)
-        name = "held_step" if not beta else "held_average" if job["order"] == "gradient" else "average_held"
-        lists = ("param", "grad", "momentum") if beta else ("param", "grad")
-        _run(job, name, lists, [lr, keep, job["level"], beta, rest, job["sign"]])
-    return {}
-
-
-def adaptive(jobs: Sequence[Job]) -> dict[str, Any]:
-    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m."""
-    for job in jobs:
-        lr, keep, beta, rest = _common(job)
-        beta2, alpha = job["beta2"], job["alpha"]
-        order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
-        numbers = [lr, keep, beta, rest, beta2, 1.0 - beta2, alpha, 1.0 / alpha, job["eps"], 1.0]
-        _run(job, f"adaptive_{order}_{job['form']}", ("param", "grad", "momentum", "moment"), numbers)
-    return {}
-
-
-def interpolated(jobs: Sequence[Job]) -> dict[str, Any]:
-    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
-    own = []
-    for job in jobs:
-        _, _, beta, rest = _common(job)
-        # The decay is added to the gradient, whose sign it follows back.
-        name, lists = ("average_decay", ("m", "grad", "param")) if job["decay"] else ("average", ("m", "grad"))
-        own.append(_length(_run(job, name, lists, [beta, rest, job["sign"] * job["decay"]]), job.plan, "m"))
-    total = _joined(own)
-    terms = []
-    for job, part in zip(jobs, own):
-        size = job["p"] * total + job["q"]
-        eta = float(job["lr"]) / size if size != 0 else 0.0
-        draw = unit_draw(job["seed"], job["k"])
-        _run(job, "interpolate", ("param", "m", "x"), [0.0], np.array([[eta, draw]]))
-        terms.append((eta, part))
-    return {"direction": total, "update": terms}
+def _factor(kind: str, length: np.ndarray, level: Any, numbers: Any) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if kind == "clip":
+            return np.minimum(level / length, 1.0)
+        size = numbers["p"] * length + numbers["q"] if kind == "interpolate" else length + level
+        return np.where(size == 0, 0.0, 1.0 / size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 _POINTER: Any = torch._C.TensorBase.data_ptr
+_COUNTER = itemgetter("step")
 NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -19,11 +21,13 @@ class FusedRecord(NamedTuple):
     """All that the fused engine reads of an optimizer, for one parameter group at one step.
 
     Attributes:
-        rule: which rule of the engine makes the step (``scaled``, ``coordinate``, ``adaptive``, ``interpolated``).
+        rule: which entry of ``program.PROGRAMS`` makes the step.
         numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
         states: names of the states that the rule reads or writes, one tensor per parameter each.
         scope: over which parameters the rule takes a norm; None where it takes none.
         started: states that the optimizer itself must have made before (the others start at zero).
+        counts: whether the rule needs the number of gradients that each parameter has seen, its state ``step``.
+        window: the last norms, from which the rule takes its threshold; None where it takes none.
         refusal: why these settings have no fused form; None where they have one.
     """
 
@@ -32,6 +36,8 @@ class FusedRecord(NamedTuple):
     states: tuple[str, ...] = ()
     scope: str | None = None
     started: tuple[str, ...] = ()
+    counts: bool = False
+    window: Tensor | None = None
     refusal: str | None = None
 
     @classmethod
@@ -52,6 +58,57 @@ class FusedRecord(NamedTuple):
                 else:
                     filled[name] = value.item()
         return cls(rule, filled, **more)
+
+
+class Policy(NamedTuple):
+    """What to do about the norm of all gradients before the rule.
+
+    Attributes:
+        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``.
+        clip: threshold: a number, ``"auto"`` for a quantile of the window, or None.
+        guard: what to do about a spike: ``"clip"``, ``"skip"``, or None.
+        window: the last norms, oldest first, zeros for none.
+        eps: added to the norm before dividing by it.
+        quantile: that ``"auto"`` follows.
+        spike_after: norms that must have been seen before one can be a spike.
+    """
+
+    nonfinite: str = "propagate"
+    clip: float | str | None = None
+    guard: str | None = None
+    window: Tensor | None = None
+    eps: float = 1e-6
+    quantile: float = 0.9
+    spike_after: int = 20
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it needs the window."""
+        return self.clip == "auto" or self.guard is not None
+
+    @property
+    def looks(self) -> bool:
+        """Whether it needs the norm before the rule is applied."""
+        return self.nonfinite != "propagate" or self.clip is not None or self.guard is not None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fused step did.
+
+    Attributes:
+        notes: norms, shares and counts for the report.
+        skipped: the step was left out.
+        skips: such steps, counted on the device by themselves.
+        spike: norm, usual range and limit of a spike at this step.
+        spikes: the same with step numbers, kept on the device.
+    """
+
+    notes: dict[str, Any] = field(default_factory=dict)
+    skipped: bool = False
+    skips: Tensor | None = None
+    spike: tuple[float, float, float] | None = None
+    spikes: Tensor | None = None
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -166,10 +223,12 @@ class Plan:
         names: of the states.
         homes: per parameter the mapping from name to state, from which the states are taken anew at every step.
         lasting: whether the plan is kept for further steps, at which the parameters give the gradients anew.
+        counts: whether to count the gradients that each parameter has seen.
     """
 
     def __init__(
-        self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any], lasting: bool = True
+        self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any], lasting: bool = True,
+        counts: bool = False,
     ) -> None:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.homes, self.lasting = names, homes, lasting
@@ -183,6 +242,16 @@ class Plan:
         self._getters = [itemgetter(name) for name in names]
         self._pointers = list(map(_POINTER, everything))
         self._rows: dict[tuple[str, ...], Any] = {}
+        #: Gradients seen, in one tensor of which the states ``step`` are views; None where nothing is counted.
+        self.steps: Tensor | None = None
+        self._counters: list[Tensor] = []
+        if counts:
+            seen = [float(home.get("step", 0.0)) for home in homes]
+            self.steps = torch.tensor(seen, dtype=torch.float32, device="cpu")
+            self._counters = [self.steps[i] for i in range(len(homes))]
+            self._counts_at = list(map(_POINTER, self._counters))
+            for home, counter in zip(homes, self._counters):
+                home["step"] = counter
         #: How often gradients were found at other addresses.
         self.moves = 0
         #: Room for what an engine wants to keep with the plan (device tables, buffers).
@@ -197,6 +266,10 @@ class Plan:
         try:
             for getter in self._getters:
                 everything += map(getter, self.homes)
+            if self._counters:
+                counters = list(map(_COUNTER, self.homes))
+                if not all(map(is_, counters, self._counters)) or list(map(_POINTER, counters)) != self._counts_at:
+                    return False
         except KeyError:
             return False
         everything += [p.grad for p in self.owners]
@@ -232,12 +305,14 @@ class Plan:
         return [p.grad if name == "grad" else home[name] for p, home in zip(self.owners, self.homes)]
 
 
-class Job(NamedTuple):
-    """One plan with the record of its group for one step."""
+class Job:
+    """One plan with the record of its group for one step, and the group's place."""
 
-    plan: Plan
-    record: FusedRecord
+    __slots__ = ("group", "plan", "record")
 
-    def __getitem__(self, name: Any) -> Any:
+    def __init__(self, plan: Plan, record: FusedRecord, group: int = 0) -> None:
+        self.plan, self.record, self.group = plan, record, group
+
+    def __getitem__(self, name: str) -> Any:
         """A number of the record."""
         return self.record.numbers[name]

@@ -1,0 +1,114 @@
+"""Which kernels make a step, from a record: the same on every device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mindgap.rules.fused.plan import Job
+
+
+class Pass(NamedTuple):
+    """One launch over all tensors of a job.
+
+    Attributes:
+        rule: key of ``arithmetic.RULES``.
+        lists: the lists of tensors it walks through, in the rule's order.
+        numbers: n after the first two, which are the step size and what weight decay keeps.
+    """
+
+    rule: str
+    lists: tuple[str, ...]
+    numbers: tuple[float, ...] = ()
+
+
+class Program(NamedTuple):
+    """The passes of a step.
+
+    Attributes:
+        first: the pass whose sum gives the norm that the rule uses; None where it uses none.
+        step: the pass that moves the parameters.
+        kind: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; "" without a norm.
+        rated: whether w[0] of the step is the factor times the step size.
+    """
+
+    first: Pass | None
+    step: Pass
+    kind: str = ""
+    rated: bool = False
+
+
+#: The pass that sums the squares of the gradients.
+NORM = Pass("norm", ("grad",))
+
+
+def _weights(job: Job) -> tuple[float, float]:
+    """β, and the gradient's weight in the average."""
+    return float(job["beta"]), job["sign"] * (1.0 - job["beta"])
+
+
+def scaled(job: Job) -> Program:
+    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
+    kind, weights = job["kind"], _weights(job)
+    if not job["beta"]:
+        return Program(NORM, Pass("scaled", ("param", "grad")), kind, True)
+    if job["order"] == "momentum":
+        first = Pass("average", ("momentum", "grad"), weights)
+        return Program(first, Pass("scaled", ("param", "momentum")), kind, True)
+    return Program(NORM, Pass("average_step", ("param", "grad", "momentum"), weights), kind)
+
+
+def coordinate(job: Job) -> Program:
+    """CClip: x ← x − η·min{τ/|m|, 1}·m."""
+    numbers = (*_weights(job), job["sign"], float(job["level"]))
+    lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
+    if "up" in job.record.numbers:
+        rule = "held_auto_average" if job["beta"] else "held_auto_step"
+        return Program(None, Pass(rule, (*lists, "median"), (*numbers, job["up"], job["down"], float("inf"))))
+    rule = "held_step" if not job["beta"] else "held_average" if job["order"] == "gradient" else "average_held"
+    return Program(None, Pass(rule, lists, numbers))
+
+
+def _moments(job: Job) -> tuple[float, ...]:
+    most = torch.finfo(torch.float64 if job.plan.dtype == torch.float64 else torch.float32).max
+    return (*_weights(job), float(job["beta2"]), 1.0 - job["beta2"], float(job["eps"]), most)
+
+
+def adaptive(job: Job) -> Program:
+    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m, and its forms divided by a moment."""
+    lists, alpha = ("param", "grad", "momentum", "moment"), float(job["alpha"])
+    if job["form"] == "second_moment":
+        bound = (1.0 - job["beta2"]) ** -0.5
+        return Program(None, Pass("second_moment", lists, (*_moments(job), float(job["factor"]), bound)))
+    order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
+    return Program(None, Pass(f"{job['form']}_{order}", lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))
+
+
+def adam(job: Job) -> Program:
+    """AdamW."""
+    return Program(None, Pass("adam", ("param", "grad", "exp_avg", "exp_avg_sq"), _moments(job)))
+
+
+def momentum(job: Job) -> Program:
+    """torch's SGD."""
+    numbers, end = (job["sign"], float(job["coupled"])), "_decay" if job["coupled"] else ""
+    if not job["beta"]:
+        return Program(None, Pass(f"descent{end}", ("param", "grad"), numbers))
+    rule = ("nesterov" if job["nesterov"] else "heavy_ball") + end
+    weights = (float(job["beta"]), 1.0 - job["dampening"])
+    return Program(None, Pass(rule, ("param", "grad", "momentum_buffer"), (*numbers, *weights)))
+
+
+def interpolated(job: Job) -> Program:
+    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
+    # The decay is added to the gradient, whose sign it follows back.
+    if job["coupled"]:
+        numbers = (*_weights(job), job["sign"] * job["coupled"])
+        first = Pass("average_decay", ("m", "grad", "param"), numbers)
+    else:
+        first = Pass("average", ("m", "grad"), _weights(job))
+    return Program(first, Pass("interpolate", ("param", "m", "x")), "interpolate", True)
+
+
+PROGRAMS = {f.__name__: f for f in (scaled, coordinate, adaptive, adam, momentum, interpolated)}
