@@ -54,14 +54,6 @@ def test_files_stay_small() -> None:
     assert long == {}
 
 
-def test_the_picture_of_the_layers_is_that_of_the_imports() -> None:
-    """After a change of imports: python tests/docs/layers.py"""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import layers
-
-    assert layers.written() == layers.picture()
-
-
 def test_the_picture_of_the_layers_is_drawn_from_the_imports() -> None:
     code = (
         "import runpy, sys; tool = runpy.run_path(sys.argv[1], run_name='tool'); assert tool['problems']() == []; "
