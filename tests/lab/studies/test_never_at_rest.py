@@ -17,22 +17,24 @@ from mindgap.lab.tasks.problems import augmented_network, digits_network
 E1, E2 = "e1-image-network", "e2-language-model"
 
 
-def course(norm, noise=2.0, loss=1.0, accuracy=0.9, readings=39):
+def course(norm, noise=2.0, loss=1.0, accuracy=0.9, readings=39, sharpness=1.0):
     """A run that begins with norm 1, noise 1 and loss 2 and then has these (a number, or a function of the share)."""
     rows = [{"loss": 2.0, "noise": 1.0, "gradient_norm": 1.0, "gradient_square": 1.0, "accuracy": 0.1}]
     for share in np.arange(1, readings + 1) / readings:
         g, s, value = (float(f(share) if callable(f) else f) for f in (norm, noise, loss))
-        rows.append({"loss": value, "noise": s, "gradient_norm": g, "gradient_square": g**2, "accuracy": accuracy})
+        rows.append({"loss": value, "noise": s, "gradient_norm": g, "gradient_square": g**2, "accuracy": accuracy,
+                     "sharpness": sharpness})  # fmt: skip
     return rows
 
 
-def images(*, full=1.0, long=2.0, noise=2.0, loss=1.0, accuracy=0.9, spread=0.05):
+def images(*, full=1.0, long=2.0, noise=2.0, loss=1.0, accuracy=0.9, spread=0.05, more=(3.0, 2.0)):
+    """``more``: noise and sharpness of the run with a tenth of the step; 2 and 1 in the others."""
     wobble = 1 + spread * np.array([-1.0, 1.0, 0.4])
     return made_up(E1, {
         "step drops twice": [course(w, noise * w, loss, accuracy) for w in wobble],
         "constant step": [course(full * w) for w in wobble],
-        "a tenth of it, longer": [course((lambda s, w=w: long(s) * w) if callable(long) else long * w)
-                                  for w in wobble[::-1]],
+        "a tenth of it, longer": [course((lambda s, w=w: long(s) * w) if callable(long) else long * w,
+                                         more[0] * w, sharpness=more[1] * w) for w in wobble[::-1]],
     })  # fmt: skip
 
 
@@ -43,6 +45,8 @@ def images(*, full=1.0, long=2.0, noise=2.0, loss=1.0, accuracy=0.9, spread=0.05
         ({"full": 0.001, "long": 0.002}, "does not hold"),  # goes to zero
         ({"noise": 0.5}, "does not hold"),
         ({"full": 3.0}, "does not hold"),  # the smaller step has the smaller norm
+        ({"more": (1.0, 2.0)}, "does not hold"),  # or the smaller noise
+        ({"more": (3.0, 0.5)}, "does not hold"),  # or the smaller sharpness
         ({"long": lambda share: 4.0 - 2.0 * share}, "does not hold"),  # falls when trained longer
         ({"full": 0.05}, "inconclusive"),  # between a hundredth and a tenth
         ({"spread": 0.9}, "inconclusive"),
@@ -65,8 +69,8 @@ def words(*, small=3.0, middle=2.0, large=1.0, noise=2.0, loss=1.0, spread=0.05)
     ends = {"cosine from the largest step": [course(large * w, noise, loss) for w in wobble]}
     names = ("constant, a fifth of it", "constant, two fifths", "constant, the largest step")
     for i, (name, norm) in enumerate(zip(names, (small, middle, large))):
-        ends[name] = [course((lambda s, w=w, n=norm: n(s) * w) if callable(norm) else norm * w)
-                      for w in np.roll(wobble, i)]  # fmt: skip
+        ends[name] = [course((lambda s, w=w, n=norm: n(s) * w) if callable(norm) else norm * w, (4.0 - i) * w,
+                             sharpness=(3.0 - i) * w) for w in np.roll(wobble, i)]  # fmt: skip
     return made_up(E2, ends)
 
 

@@ -61,7 +61,8 @@ def balance(ratio: float, sharpness: float, last_loss: float = 1.0) -> list[dict
     ("ratio", "slow", "fast", "last_loss", "verdict"),
     [
         (1.2, 9.0, 3.0, 1.0, "holds"),
-        (0.1, 9.0, 3.0, 1.0, "does not hold"),
+        (0.2, 9.0, 3.0, 1.0, "holds"),  # the formula is very rough
+        (0.05, 9.0, 3.0, 1.0, "does not hold"),
         (1.2, 3.0, 9.0, 1.0, "does not hold"),
         (1.2, 9.0, 3.0, 0.5, "inconclusive"),
     ],

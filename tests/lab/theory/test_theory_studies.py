@@ -37,9 +37,9 @@ def test_polynomials_hold_and_half_of_l0_is_too_little() -> None:
     assert verdict("s6-polynomials", l0_factor=0.5).verdict == "does not hold"
 
 
-def test_deep_linear_networks_do_not_hold_but_would_with_bounded_curvature() -> None:
+def test_deep_linear_networks_are_correlated_and_an_uncorrelated_curvature_turns_the_verdict() -> None:
     result = verdict("s6-deep-linear", points=15)
-    assert result.verdict == "does not hold"
+    assert result.verdict == "holds"
     assert result.numbers["rank_correlation"] > 0.5
     assert result.numbers["valley_growth"] == pytest.approx(2.0, abs=0.01)
 
@@ -50,6 +50,8 @@ def test_deep_linear_networks_do_not_hold_but_would_with_bounded_curvature() -> 
     flat = [{"gradient": 1e-9, "curvature": 1.0, "size": float(i)} for i in range(1, 10)]
     study = find("s6-deep-linear")
     assert study.judge([run("random weights", rows), run("valley of zero loss", flat)]).verdict == "holds"
+    turned = [{**row, "curvature": 10.0 - row["curvature"]} for row in rows]
+    assert study.judge([run("random weights", turned), run("valley of zero loss", flat)]).verdict == "does not hold"
 
 
 def test_the_strongly_convex_exponent_is_attained_and_the_misprinted_threshold_turns_the_verdict() -> None:

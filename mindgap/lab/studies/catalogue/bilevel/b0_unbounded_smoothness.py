@@ -78,7 +78,7 @@ STUDIES = (
         statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP converge at steps "
         "at which methods made for a bounded smoothness diverge, and these crawl at the steps they survive.",
         source=Source("slip-rebuttal-a", "Table 1"),
-        scales={"quick": Scale(_QUICK, seeds=10), "cpu": Scale(_CPU, seeds=10), "gpu": Scale(_GPU, seeds=10),
+        scales={"quick": Scale(_QUICK, seeds=5), "cpu": Scale(_CPU, seeds=10), "gpu": Scale(_GPU, seeds=10),
                 "paper": Scale({**_GPU, "oracle_calls": 1_000_000, "readings": 100}, seeds=10)},
         methods=tuned_methods(TUNED),
         loop=loop,

@@ -66,7 +66,7 @@ STUDIES = (
         statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x fewer, makes a "
         "negligible difference on data hyper-cleaning.",
         source=Source("slip-rebuttal-a", "Fig. 4, 5; A4 to P6Br"),
-        scales={"quick": Scale({**QUICK, "epochs": 25}, seeds=20), "cpu": Scale({**CPU, "epochs": 100}, seeds=20)},
+        scales={"quick": Scale({**QUICK, "epochs": 25}, seeds=10), "cpu": Scale({**CPU, "epochs": 100}, seeds=20)},
         methods={
             f"epochs of {counted}, p = {p:g}": {**_SLIP, "counted": counted, "corruption": p}
             for p in (0.2, 0.4)

@@ -103,8 +103,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 500,
-          "pre_steps": 200, "steps": 200, "every": 50, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
+_QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 300,
+          "pre_steps": 100, "steps": 100, "every": 50, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
 STUDIES = (
     Study(

@@ -57,7 +57,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
           "no attention, Gaussian input": 0.0}  # fmt: skip
 
-_QUICK = {"minibatches": 512, "batch": 8, "layers": 1, "attention": True, "input": "text", "law": ""}
+_QUICK = {"minibatches": 384, "batch": 8, "layers": 1, "attention": True, "input": "text", "law": ""}
 
 STUDIES = (
     Study(

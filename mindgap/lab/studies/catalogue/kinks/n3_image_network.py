@@ -106,7 +106,7 @@ def _choice(run: Run) -> Row:
     return max(ends, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
 
 
-_QUICK = {"train": 500, "validation": 300, "epochs": 20, "every": 2, "batch": 32, "width": 4, "optimizer": "sgd"}
+_QUICK = {"train": 500, "validation": 300, "epochs": 10, "every": 2, "batch": 32, "width": 4, "optimizer": "sgd"}
 
 STUDIES = (
     Study(

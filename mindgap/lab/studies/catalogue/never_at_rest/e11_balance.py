@@ -11,8 +11,8 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 from mindgap.lab.studies.training_runs import Training, has_settled
 from mindgap.lab.studies.verdict import by_method
 
-#: The sides of an equation agree when their ratio lies within this factor of 1.
-FACTOR = 2.0
+#: The sides of an equation that is "very rough" agree when their ratio lies within this factor of 1.
+FACTOR = 10.0
 
 
 def loop(trial: Trial) -> Iterator[Row]:
@@ -58,14 +58,16 @@ def judge(runs: Sequence[Run]) -> Parts:
             parts.decide_nothing(f"{name}: fewer than two steps settled")
         words = "; ".join(f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) {s['mended_ratio']:.2g}, "
                           f"η𝓛/2 {s['edge']:.2g}" for s in steps)
-        parts.add(f"{name}: both sides agree", all(1 / FACTOR <= s["ratio"] <= FACTOR for s in steps), words=words)
+        for column, formula, reading in (("ratio", "ηΣ𝓛G", "as printed"), ("mended_ratio", "η𝓛G²/2", "as corrected")):
+            parts.add(f"{name}: Grad² is {formula}, roughly", all(1 / FACTOR <= s[column] <= FACTOR for s in steps),
+                      words=words if column == "ratio" else "", reading=reading)
         parts.add(f"{name}: the sharpness falls as the step grows",
                   all(a["sharpness"] > b["sharpness"] for a, b in pairwise(steps)))
     return parts
 
 
 _STEPS = (0.03, 0.1, 0.3)
-_QUICK = {"steps": 1200, "every": 150, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
+_QUICK = {"steps": 600, "every": 75, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
 
 STUDIES = (
     Study(
@@ -84,9 +86,14 @@ STUDIES = (
         },
         loop=loop,
         judge=judge,
-        rule="Of the runs whose loss has settled: the ratio of both sides is within a factor 2 of 1 in the median of "
-        "the last half of the readings, for every network and step, and the sharpness falls as the step grows. Fewer "
-        "than two settled steps of a network decide nothing.",
+        rule="Of the runs whose loss has settled: the ratio of both sides is within a factor 10 of 1 in the median of "
+        "the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as corrected with η𝓛G²/2, "
+        "which the proof gives), and the sharpness falls as the step grows. Fewer than two settled steps of a network "
+        "decide nothing.",
+        history=(
+            "Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
+            "calls very rough.",
+        ),
         models={"quick": "three convolutions, width 2, on digits, and one-layer transformer on prose",
                 "cpu": "three convolutions, width 2, on digits, and one-layer transformer on prose"},
         paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",

@@ -105,7 +105,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {"steps": 2000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,
+_QUICK = {"steps": 1000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,
           "source": "digits"}
 
 STUDIES = (
