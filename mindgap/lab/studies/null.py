@@ -35,7 +35,8 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None, seed
     groups, number = by_method(runs), study.null_draws if draws is None else draws
     if len(groups) < 2 or not number:
         return {}
-    rng, words = numpy_stream(seed, f"null {study.name}"), []
+    rng = numpy_stream(seed, f"null {study.name}")
+    words: list[str] = []
     for _ in range(3 * number):
         if len(words) == number:
             break

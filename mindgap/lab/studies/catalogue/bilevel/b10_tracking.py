@@ -111,9 +111,7 @@ _CPU = {**_QUICK, "lower": 32_768, "dim_y": 100, "dim_x": 10, "convexity": 0.1, 
 
 STUDIES = (
     Study(
-        name="b10-tracking",
-        claim="B10",
-        title="SGD tracks a drifting lower problem",
+        name="b10-tracking", claim="B10", title="SGD tracks a drifting lower problem",
         statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed of the "
         "normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
         source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
@@ -123,11 +121,9 @@ STUDIES = (
             for rate in (0.1, 0.3)
             for drift in (0.0, 0.03, 0.3)
         },
-        loop=loop,
-        judge=judge,
-        rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's error over the last half "
-        "is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that factor between the last "
-        "two quarters.",
+        loop=loop, judge=judge, rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's "
+        "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that "
+        "factor between the last two quarters.",
         figures=(
             Figure("How far y is behind y*(x)", "error", "‖y_t - y*(x_t)‖", log_y=True,
                    caption="The error settles at a level that grows with the drift and, where the drift dominates, "

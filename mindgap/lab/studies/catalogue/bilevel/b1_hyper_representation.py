@@ -60,20 +60,15 @@ def at_epoch(run: Run, column: str, epoch: float) -> float:
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
     return Study(
-        name=name,
-        claim=claim,
-        title=f"One encoder for many tasks, {title}: SLIP against six",
+        name=name, claim=claim, title=f"One encoder for many tasks, {title}: SLIP against six",
         statement=f"Hyper-representation on {texts}: SLIP is ahead of the other bilevel methods in training and test "
         "accuracy.",
         source=Source("slip-rebuttal-a", "Fig. 1; A3 to g3Q2"),
         scales={"quick": Scale({**QUICK, "data": quick}, seeds=5, methods=own_steps(quick)),
                 "cpu": Scale({**CPU, "data": cpu}, seeds=5, methods=own_steps(cpu))},
-        methods=KEYS,
-        loop=loop,
-        judge=judge,
-        rule="SLIP's final training and test accuracy is above every other method's: the differences over paired "
-        "seeds get intervals that together miss with probability 5 %, and all lie above 0. Refuted where one lies "
-        "below 0.",
+        methods=KEYS, loop=loop, judge=judge, rule="SLIP's final training and test accuracy is above every other "
+        "method's: the differences over paired seeds get intervals that together miss with probability 5 %, and all "
+        "lie above 0. Refuted where one lies below 0.",
         history=(
             "Settled before the first run. Sizes were settled by training the encoder with exact hypergradients until "
             "validation tasks showed that there is something to learn.",
@@ -98,8 +93,7 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
             Figure("Loss on validation tasks", "validation_loss", "loss with new heads", x="oracle_calls", log_y=True),
         ),
         tunable={"lr_x": (0.02, 50.0), "lr_y": (0.2, 2.0)},
-        grid={"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)},
-        tune_on="validation_loss",
+        grid={"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)}, tune_on="validation_loss",
     )
 
 

@@ -63,20 +63,15 @@ def _scales(corruption: float) -> dict[str, Scale]:
 
 def _study(name: str, claim: str, corruption: float) -> Study:
     return Study(
-        name=name,
-        claim=claim,
+        name=name, claim=claim,
         title=f"Cleaning data with p = {corruption:g} of the labels corrupted: SLIP against the others",
         statement=f"Data hyper-cleaning with corruption p = {corruption:g}: SLIP is ahead of the other bilevel methods "
         "in test accuracy.",
-        source=Source("slip-rebuttal-a", "Fig. 2"),
-        scales=_scales(corruption),
-        methods=tuned_methods(TUNED),
-        loop=loop,
-        judge=judge,
-        rule="SLIP's final test accuracy is above every other method's: each paired difference over at least 8 seeds "
-        "is above 0 with 95 % confidence and at least half a point on average. Refuted where another method is ahead "
-        "by at least half a point on average, with 95 % confidence for all comparisons together (Bonferroni). A method "
-        "that refuses the size of the problem is left out, and named.",
+        source=Source("slip-rebuttal-a", "Fig. 2"), scales=_scales(corruption), methods=tuned_methods(TUNED),
+        loop=loop, judge=judge, rule="SLIP's final test accuracy is above every other method's: each paired difference "
+        "over at least 8 seeds is above 0 with 95 % confidence and at least half a point on average. Refuted where "
+        "another method is ahead by at least half a point on average, with 95 % confidence for all comparisons "
+        "together (Bonferroni). A method that refuses the size of the problem is left out, and named.",
         history=(
             "The first rule asked for two standard errors over 5 seeds, without a correction: with 16 equal methods "
             "it said does not hold in 37 % and holds in 0.005 % of cases, and a lead of two standard deviations per "
@@ -104,8 +99,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         ),
         tunable={"lr_x": (0.1, 1e4), "lr_y": (1.0, 10.0)},
         grid={"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
-        tuning_seeds=(1000, 1001, 1002, 1003, 1004),
-        tune_on="validation_loss",
+        tuning_seeds=(1000, 1001, 1002, 1003, 1004), tune_on="validation_loss",
     )
 
 

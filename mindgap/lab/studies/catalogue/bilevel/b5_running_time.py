@@ -88,20 +88,13 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any) -> Study:
     return Study(
-        name=name,
-        claim="B5",
-        title=f"SLIP against BO-REP in running time: {on}",
+        name=name, claim="B5", title=f"SLIP against BO-REP in running time: {on}",
         statement=f"On {on} SLIP reaches given accuracies in less time than BO-REP (here: CPU seconds).",
-        source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"),
-        loop=loop,
-        judge=judge,
+        source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"), loop=loop, judge=judge,
         rule="The geometric mean over paired seeds of BO-REP's time over SLIP's lies above 1 at every corruption (or "
-        "set of tasks) and accuracy; all intervals together miss with probability 5 %. Refuted where one lies below "
-        "1. A pair of which neither run reaches the accuracy is left out; so is an accuracy with less than half of "
-        "its pairs left.",
-        history=(
-            "The accuracies were settled before any time was read.",
-        ),
+        "set of tasks) and accuracy; all intervals together miss with probability 5 %. Refuted where one lies below 1. "
+        "A pair of which neither run reaches the accuracy is left out; so is an accuracy with less than half of its "
+        "pairs left.", history=("The accuracies were settled before any time was read.",),
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "

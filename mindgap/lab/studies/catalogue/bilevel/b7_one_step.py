@@ -93,14 +93,10 @@ def judge(runs: Sequence[Run]) -> Parts:
 def _study(name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any) -> Study:
     facet = "corruption" if "hyper-cleaning" in title else ""
     return Study(
-        name=name,
-        claim="B7",
-        title=title,
+        name=name, claim="B7", title=title,
         statement=f"SABA with the same step for the lower problem and for the linear system gains slightly in final "
         f"training and test accuracy on SABA with two steps ({statement}).",
-        source=Source("slip-rebuttal-a", "Minor issue 2 of g3Q2, A5"),
-        loop=loop,
-        judge=judge,
+        source=Source("slip-rebuttal-a", "Minor issue 2 of g3Q2, A5"), loop=loop, judge=judge,
         rule="One step ends above two, by at most 2 percentage points, in training and test accuracy of every case; "
         "all intervals together miss with probability 5 %. Refuted where one lies below 0 (a loss) or above 2 points "
         "(not slight).",

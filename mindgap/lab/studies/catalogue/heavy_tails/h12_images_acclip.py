@@ -105,12 +105,9 @@ _QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "step
 
 STUDIES = (
     Study(
-        name="h12-images-acclip",
-        claim="H12",
-        title="ACClip on images: between Adam and SGD?",
+        name="h12-images-acclip", claim="H12", title="ACClip on images: between Adam and SGD?",
         statement="Training an image network with every optimizer tuned, ACClip reaches a better held-out accuracy "
-        "than Adam and a worse one than SGD with momentum.",
-        source=Source("acclip", "App. I, Fig. 8"),
+        "than Adam and a worse one than SGD with momentum.", source=Source("acclip", "App. I, Fig. 8"),
         scales={
             "quick": Scale(_QUICK, seeds=4),
             "cpu": Scale({**_QUICK, "images": "cifar10", "train": 6000, "validation": 2000, "steps": 600, "every": 60,
@@ -120,10 +117,9 @@ STUDIES = (
                  "Adam": {"optimizer": "adam", "candidates": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]},
                  "ACClip": {"optimizer": "algorithm", "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]},
                  "ACClip, normalised": {"optimizer": "normalized", "candidates": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]}},
-        loop=loop,
-        judge=judge,
-        rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals of the differences over "
-        "paired seeds lie above zero. Refuted where a difference is certainly below half a point.",
+        loop=loop, judge=judge, rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals "
+        "of the differences over paired seeds lie above zero. Refuted where a difference is certainly below half a "
+        "point.",
         history=(
             "Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists were laid so that "
             "the best of six wider steps, in validation runs with random numbers of their own, lies inside.",

@@ -120,12 +120,9 @@ _QUICK = {"model": "transformer", "images": "digits", "moments": [20, 100], "min
 
 STUDIES = (
     Study(
-        name="h2-noise-drifts",
-        claim="H2",
-        title="Whose gradient noise changes its shape during training?",
+        name="h2-noise-drifts", claim="H2", title="Whose gradient noise changes its shape during training?",
         statement="The shape of the gradient noise changes during the training of a language transformer and remains "
-        "almost unchanged during that of an image network.",
-        source=Source("acclip", "section 5.2, Fig. 5"),
+        "almost unchanged during that of an image network.", source=Source("acclip", "section 5.2, Fig. 5"),
         scales={
             "quick": Scale(_QUICK, seeds=3),
             "cpu": Scale({**_QUICK, "images": "cifar10", "moments": [50, 200, 600, 2000], "minibatches": 1024,
@@ -133,12 +130,11 @@ STUDIES = (
         },
         methods={"transformer": {"model": "transformer", "lr": 3e-3, "width": 32},
                  "convolutional network": {"model": "convolutions", "lr": 0.01, "width": 8}},
-        loop=loop,
-        judge=judge,
-        rule="Nearly all seeds (four of five, at least three seeds) of the transformer drift and nearly all of the "
-        "convolutional network keep their shape; refuted where nearly all say the opposite. A run drifts when D from "
-        "the start exceeds 0.1 at some later moment with p below 0.01 over the number of moments, and keeps its shape "
-        "when D is at most 0.1 at all of them. Two samples of the start that are told apart decide nothing.",
+        loop=loop, judge=judge, rule="Nearly all seeds (four of five, at least three seeds) of the transformer drift "
+        "and nearly all of the convolutional network keep their shape; refuted where nearly all say the opposite. A "
+        "run drifts when D from the start exceeds 0.1 at some later moment with p below 0.01 over the number of "
+        "moments, and keeps its shape when D is at most 0.1 at all of them. Two samples of the start that are told "
+        "apart decide nothing.",
         history=(
             "Settled before the first run, from the papers alone: by eye a histogram is almost unchanged while at "
             "most a tenth of the minibatches lie elsewhere. Steps are the best of three by training loss on other "

@@ -77,9 +77,7 @@ _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, 
 
 STUDIES = (
     Study(
-        name="h3-language-model",
-        claim="H3",
-        title="From SGD to ACClip on a language model",
+        name="h3-language-model", claim="H3", title="From SGD to ACClip on a language model",
         statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
         "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
         source=Source("thesis", "4.6.1, Fig. 4-3a"),
@@ -89,13 +87,10 @@ STUDIES = (
                           "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0],
                           "streams": "h3, lower"}, seeds=3),
         },
-        methods=_METHODS,
-        loop=loop,
-        judge=judge,
-        rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, ACClip below Adam, in the last loss on "
-        "test text. Below: the 95 % interval of the ratio over paired seeds lies below 1; refuted where certainly "
-        "less than 0.5 % is saved (an interval that errs in one of 20 studies of four parts). Within: the whole "
-        "interval; refuted where it lies outside.",
+        methods=_METHODS, loop=loop, judge=judge, rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
+        "ACClip below Adam, in the last loss on test text. Below: the 95 % interval of the ratio over paired seeds "
+        "lies below 1; refuted where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
+        "four parts). Within: the whole interval; refuted where it lies outside.",
         history=(
             "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by trial runs "
             "with other random numbers.",
@@ -103,10 +98,10 @@ STUDIES = (
             "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that scale now, with "
             "as many steps; the rule was not changed, and random numbers are not used again.",
         ),
-        differs="No recurrent memory; rare words in one class. All optimizers have momentum 0.9 and a cosine "
-        "schedule. Thresholds are not tuned: GClip's is 0.25, CClip's makes a step clipped in every coordinate as "
-        "long. ACClip is Algorithm 1 as printed; its form over the moment is printed beside it and does not decide, "
-        "because the papers do not say which one they ran.",
+        differs="No recurrent memory; rare words in one class. All optimizers have momentum 0.9 and a cosine schedule. "
+        "Thresholds are not tuned: GClip's is 0.25, CClip's makes a step clipped in every coordinate as long. ACClip "
+        "is Algorithm 1 as printed; its form over the moment is printed beside it and does not decide, because the "
+        "papers do not say which one they ran.",
         models={"quick": "two-layer transformer, width 16, on prose", "cpu": "three-layer transformer, width 32, on "
                 "Penn Treebank"},
         paper_model="six-layer Transformer-XL on Penn Treebank",

@@ -101,9 +101,7 @@ _QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length"
 
 STUDIES = (
     Study(
-        name="h4-masked-language-model",
-        claim="H4",
-        title="BERT's pre-training with SGD, GClip, Adam and ACClip",
+        name="h4-masked-language-model", claim="H4", title="BERT's pre-training with SGD, GClip, Adam and ACClip",
         statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than SGD with "
         "momentum, GClip and Adam and restores more words than Adam, at every depth.",
         source=Source("thesis", "4.6.2, Fig. 4-3b,c, Table 4.2"),
@@ -117,12 +115,10 @@ STUDIES = (
             for depth in DEPTHS
             for name, own in _OPTIMIZERS.items()
         },
-        loop=loop,
-        judge=judge,
-        rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip and of SGD with "
-        "momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where certainly less "
-        "than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 studies of eight "
-        "parts). Where no optimizer gets below the loss of word frequencies, nothing is decided.",
+        loop=loop, judge=judge, rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
+        "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where "
+        "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 "
+        "studies of eight parts). Where no optimizer gets below the loss of word frequencies, nothing is decided.",
         history=(
             "Settled before the first run, from Table 4.2 and the text on Fig. 4-3b,c.",
             "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 to 3 % below "

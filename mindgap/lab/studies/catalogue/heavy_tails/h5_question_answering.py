@@ -108,12 +108,9 @@ _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question":
 
 STUDIES = (
     Study(
-        name="h5-question-answering",
-        claim="H5",
-        title="Fine-tuning to answer questions with Adam and ACClip",
+        name="h5-question-answering", claim="H5", title="Fine-tuning to answer questions with Adam and ACClip",
         statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a higher exact match "
-        "and a higher F1 than Adam.",
-        source=Source("thesis", "4.6.2, Table 4.3"),
+        "and a higher F1 than Adam.", source=Source("thesis", "4.6.2, Table 4.3"),
         scales={
             "quick": Scale(_QUICK, seeds=5),
             "cpu": Scale({**_QUICK, "source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60,
@@ -121,15 +118,10 @@ STUDIES = (
         },
         methods={"Adam": {"optimizer": "adam", "middle": 0.003}, "ACClip": {"optimizer": "acclip", "middle": 0.3},
                  OTHER: {"optimizer": "acclip, normalized", "middle": 0.003}},
-        loop=loop,
-        judge=judge,
-        rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals over paired seeds; "
-        "refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals that err in one of "
-        "20 studies of two parts). Where neither optimizer finds twice as many answers as the most frequent place, "
-        "nothing is decided.",
-        history=(
-            "Settled before the first run, from Table 4.3.",
-        ),
+        loop=loop, judge=judge, rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals "
+        "over paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals "
+        "that err in one of 20 studies of two parts). Where neither optimizer finds twice as many answers as the most "
+        "frequent place, nothing is decided.", history=("Settled before the first run, from Table 4.3.",),
         differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of "
         "words; answers compared by their place. ACClip is Algorithm 1 as printed; its form over the moment does not "
         "decide.",

@@ -61,12 +61,9 @@ _QUICK = {"minibatches": 384, "batch": 8, "layers": 1, "attention": True, "input
 
 STUDIES = (
     Study(
-        name="h6-attention-noise",
-        claim="H6",
-        title="Heavy-tailed noise: from the attention or from the text?",
+        name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
         statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention text makes the "
-        "noise heavy-tailed and Gaussian input does not.",
-        source=Source("acclip", "section 5.2, Fig. 4"),
+        "noise heavy-tailed and Gaussian input does not.", source=Source("acclip", "section 5.2, Fig. 4"),
         scales={"quick": Scale(_QUICK, seeds=3), "cpu": Scale({**_QUICK, "minibatches": 2048, "layers": 2}, seeds=5)},
         methods={
             **{
@@ -76,11 +73,9 @@ STUDIES = (
             "Gaussian vectors": {"law": "gaussian"},
             "stable vectors": {"law": "stable"},
         },
-        loop=loop,
-        judge=judge,
-        rule="Attention on both inputs and no attention on text are heavy-tailed, no attention on Gaussian input is "
-        "not: by Hill's estimator in nearly all seeds (four of five, at least three). Refuted where nearly all seeds "
-        "of a cell say the opposite. Controls that come out wrong decide nothing.",
+        loop=loop, judge=judge, rule="Attention on both inputs and no attention on text are heavy-tailed, no attention "
+        "on Gaussian input is not: by Hill's estimator in nearly all seeds (four of five, at least three). Refuted "
+        "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide nothing.",
         history=(
             "Settled before the first run, from the papers alone. On 200 samples of each control at scale quick, "
             "Gaussian vectors were never called heavier and stable ones twice not.",

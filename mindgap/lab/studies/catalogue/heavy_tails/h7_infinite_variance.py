@@ -101,20 +101,14 @@ _SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau":
 
 STUDIES = (
     Study(
-        name="h7-infinite-variance",
-        claim="H7",
-        title="Infinite variance breaks SGD, not clipped SGD",
+        name="h7-infinite-variance", claim="H7", title="Infinite variance breaks SGD, not clipped SGD",
         statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed sequence of steps, "
-        "while clipped SGD converges.",
-        source=Source("thesis", "Remark 4.4.1"),
+        "while clipped SGD converges.", source=Source("thesis", "Remark 4.4.1"),
         scales={"quick": Scale(_SETTINGS, seeds=4),
                 "cpu": Scale({**_SETTINGS, "replicas": 262_144, "steps": 1024}, seeds=10)},
-        methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
-        loop=loop,
-        judge=judge,
+        methods={"SGD": {"clip": False}, "GClip": {"clip": True}}, loop=loop, judge=judge,
         rule="The median of block means of SGD's ‖∇f‖² grows with the block size n (slope above 0.15 by two standard "
-        "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.",
-        tunable={"lr": (0.05, 5.0)},
+        "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.", tunable={"lr": (0.05, 5.0)},
         tune_on="q90",
         figures=(
             Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block",

@@ -130,19 +130,15 @@ _DIM = {"alpha": 1.5, "horizon": 60, "dimensions": [1, 10, 100, 1000], "coordina
 
 STUDIES = (
     Study(
-        name="h8-errors-below-bounds",
-        claim="H8",
-        title="GClip and CClip stay below their strongly convex bounds",
-        statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for CClip.",
-        source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
+        name="h8-errors-below-bounds", claim="H8", title="GClip and CClip stay below their strongly convex bounds",
+        statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for "
+        "CClip.", source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
         scales={
             "quick": Scale(_BOUNDS, seeds=2),
             "cpu": Scale({**_BOUNDS, "horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0],
                           "replicas": 200}, seeds=2),
         },
-        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
-        loop=loop_bounds,
-        judge=judge_bounds,
+        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_bounds, judge=judge_bounds,
         rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard errors, for any "
         "law, α, μ and k.",
         figures=(
@@ -151,9 +147,7 @@ STUDIES = (
         ),
     ),
     Study(
-        name="h8-dimension",
-        claim="H8",
-        title="CClip's worst error is free of the dimension, GClip's is not",
+        name="h8-dimension", claim="H8", title="CClip's worst error is free of the dimension, GClip's is not",
         statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on d, GClip's grows.",
         source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
         scales={
@@ -161,9 +155,7 @@ STUDIES = (
             "cpu": Scale({**_DIM, "horizon": 300, "coordinates": 200_000, "least_runs": 500,
                           "multiples": [0.7, 1.0, 1.5, 2.5]}, seeds=2),
         },
-        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
-        loop=loop_dimension,
-        judge=judge_dimension,
+        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_dimension, judge=judge_dimension,
         rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, above 0.05 and "
         "within 0.1 of the sharp bound's 2/α - 1.",
         figures=(

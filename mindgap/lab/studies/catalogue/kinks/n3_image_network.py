@@ -110,21 +110,17 @@ _QUICK = {"train": 500, "validation": 300, "epochs": 10, "every": 2, "batch": 32
 
 STUDIES = (
     Study(
-        name="n3-image-network",
-        claim="N3",
-        title="Stochastic INGD against SGD and Adam on an image network",
-        statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches "
-        "SGD with momentum and beats Adam in test accuracy (here: a small network on digits).",
+        name="n3-image-network", claim="N3", title="Stochastic INGD against SGD and Adam on an image network",
+        statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches SGD "
+        "with momentum and beats Adam in test accuracy (here: a small network on digits).",
         source=Source("thesis", "5.6, Fig. 5-1"),
         scales={"quick": Scale(_QUICK, seeds=6),
                 "cpu": Scale({**_QUICK, "epochs": 100, "every": 5, "width": 16}, seeds=10)},
         methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
                  "Stochastic INGD": {"optimizer": "ingd"}},
-        loop=loop,
-        judge=judge,
-        rule="With 90 % intervals over paired seeds Stochastic INGD's test accuracy is within one point of SGD's (the "
-        "whole interval) and above Adam's (the lower end); refuted where the first interval lies outside one point or "
-        "the second below zero.",
+        loop=loop, judge=judge, rule="With 90 % intervals over paired seeds Stochastic INGD's test accuracy is within "
+        "one point of SGD's (the whole interval) and above Adam's (the lower end); refuted where the first interval "
+        "lies outside one point or the second below zero.",
         history=(
             "Settled before the runs: the thesis says that Stochastic INGD matches the SGD baseline and outperforms "
             "Adam; matches means within one point here.",

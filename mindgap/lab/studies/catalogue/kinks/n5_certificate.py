@@ -172,20 +172,17 @@ _QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon":
 
 STUDIES = (
     Study(
-        name="n5-certificate",
-        claim="N5",
-        title="A certificate of (δ, ε)-stationarity",
+        name="n5-certificate", claim="N5", title="A certificate of (δ, ε)-stationarity",
         statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
         "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
         source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
         scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale({**_QUICK, "instances": 300, "samples": 128}, seeds=5)},
         methods={"piecewise linear": {"family": "zigzag"}, "largest of 8 affine functions": {"family": "affine"},
                  "smooth quadratics": {"family": "quadratic"}},
-        loop=loop,
-        judge=judge,
-        rule="No bound lies below the exact distance, the gradient at a point is never shorter than the distance, and "
-        "on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all have gradients up to "
-        "ε. How many points the sampled gradients certify is not judged: the thesis states no number of gradients.",
+        loop=loop, judge=judge, rule="No bound lies below the exact distance, the gradient at a point is never shorter "
+        "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all "
+        "have gradients up to ε. How many points the sampled gradients certify is not judged: the thesis states no "
+        "number of gradients.",
         figures=(
             Figure("How fast the certificate closes in on d(0, ∂f(x + δB))", "excess",
                    "bound less exact distance, mean", x_label="gradients near the point", log_x=True,

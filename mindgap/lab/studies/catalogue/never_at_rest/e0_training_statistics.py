@@ -78,21 +78,16 @@ _QUICK = {"steps": 90, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.
 
 STUDIES = (
     Study(
-        name="e0-training-statistics",
-        claim="E0",
-        title="Four statistics along two training runs",
+        name="e0-training-statistics", claim="E0", title="Four statistics along two training runs",
         statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
-        "batch of m samples.",
-        source=Source("thesis", "(6.2), 6.6.2"),
+        "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
         scales={"quick": Scale(_QUICK, seeds=3),
                 "cpu": Scale({**_QUICK, "steps": 4000, "every": 200, "m": 1792, "part": 224}, seeds=3)},
-        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
-        loop=loop,
-        judge=judge,
-        rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each quantity on "
-        "each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because errors fall "
-        "like 1/√m. Refuted where a share is so low that a true share of nine in ten gives it with a probability "
-        "below 5 %.",
+        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
+        judge=judge, rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each "
+        "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because "
+        "errors fall like 1/√m. Refuted where a share is so low that a true share of nine in ten gives it with a "
+        "probability below 5 %.",
         history=(
             "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of ImageNet, 0.9 % "
             "of WikiText-103), and its observations are about factors.",
@@ -103,8 +98,7 @@ STUDIES = (
         ),
         differs="The thesis says that the sharpness of its image network varied too much to be commented on; it is "
         "judged here like the others.",
-        models={"quick": "three convolutions on digits, one-layer transformer on prose",
-                "cpu": "three convolutions on digits, one-layer transformer on prose"},
+        models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),
         paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
         figures=tuple(
             Figure(f"{title} along training", column, title.lower(), log_y=log)

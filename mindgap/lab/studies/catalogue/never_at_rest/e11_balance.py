@@ -71,9 +71,7 @@ _QUICK = {"steps": 600, "every": 75, "batch": 16, "m": 128, "part": 32, "lr": 0.
 
 STUDIES = (
     Study(
-        name="e11-balance-and-edge",
-        claim="E11",
-        title="Grad² = η·Σ·𝓛·G, and the edge of stability",
+        name="e11-balance-and-edge", claim="E11", title="Grad² = η·Σ·𝓛·G, and the edge of stability",
         statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
         "moment of the minibatch gradient; the sharpness falls as the step grows.",
         source=Source("thesis", "(6.10), 6.5.2"),
@@ -84,18 +82,15 @@ STUDIES = (
             for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
             for lr in _STEPS
         },
-        loop=loop,
-        judge=judge,
-        rule="Of the runs whose loss has settled: the ratio of both sides is within a factor 10 of 1 in the median of "
-        "the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as corrected with η𝓛G²/2, "
-        "which the proof gives), and the sharpness falls as the step grows. Fewer than two settled steps of a network "
-        "decide nothing.",
+        loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
+        "10 of 1 in the median of the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as "
+        "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. Fewer than two "
+        "settled steps of a network decide nothing.",
         history=(
             "Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
             "calls very rough.",
         ),
-        models={"quick": "three convolutions, width 2, on digits, and one-layer transformer on prose",
-                "cpu": "three convolutions, width 2, on digits, and one-layer transformer on prose"},
+        models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
         paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
         figures=(
             Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},

@@ -132,8 +132,8 @@ def judge_language(runs: Sequence[Run]) -> Parts:
 def more_at_a_smaller_step(parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str) -> None:
     """Two parts (6.2.1): noise and sharpness are larger at the smaller step, late in the runs."""
     for column in ("noise", "sharpness"):
-        values = [[level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large)]
-        parts.ratio(f"{small}: larger {column} than {large}", *values, 1.0)
+        more, less = ([level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large))
+        parts.ratio(f"{small}: larger {column} than {large}", more, less, 1.0)
 
 
 def _figures(caption: str) -> tuple[Figure, ...]:
@@ -162,20 +162,16 @@ _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8
 
 STUDIES = (
     Study(
-        name="e1-image-network",
-        claim="E1",
-        title="The loss settles, the gradient norm does not: images",
+        name="e1-image-network", claim="E1", title="The loss settles, the gradient norm does not: images",
         statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
         "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
-        "a larger gradient norm.",
-        source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
+        "a larger gradient norm.", source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
         scales={
             "quick": Scale(_IMAGES, seeds=3),
             "cpu": Scale({**_IMAGES, "source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0,
                           "steps": 6000, "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=3),
         },
-        methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}},
-        loop=loop,
+        methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}}, loop=loop,
         judge=judge_images,
         rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
         "and norm, noise and sharpness are larger than those of the full step.",
@@ -197,9 +193,7 @@ STUDIES = (
         figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
     ),
     Study(
-        name="e2-language-model",
-        claim="E2",
-        title="The loss settles, the gradient norm does not: words",
+        name="e2-language-model", claim="E2", title="The loss settles, the gradient norm does not: words",
         statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
         "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
         source=Source("thesis", "6.2.2, Fig. 6-4"),
@@ -210,8 +204,7 @@ STUDIES = (
         },
         methods={COSINE: {"schedule": "cosine"},
                  **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
-        loop=loop,
-        judge=judge_language,
+        loop=loop, judge=judge_language,
         rule=_RULE + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
         "sharpness are larger at each smaller constant step.",
         history=(

@@ -59,18 +59,12 @@ def _tail(run: Run, name: str, share: int) -> list[float]:
 
 STUDIES = (
     Study(
-        name="e5-cycle",
-        claim="E5",
-        title="Loss settles, weights never do",
+        name="e5-cycle", claim="E5", title="Loss settles, weights never do",
         statement="On 100·sin θ1·sin θ2 gradient descent converges with step 0.01; with step 0.04 it cycles for ever, "
-        "and only the running averages of loss and gradient norm settle.",
-        source=Source("thesis", "6.3, Fig. 6-5"),
+        "and only the running averages of loss and gradient norm settle.", source=Source("thesis", "6.3, Fig. 6-5"),
         scales={"quick": Scale({"steps": 2000, "height": 100.0}, seeds=3),
                 "cpu": Scale({"steps": 100_000, "height": 100.0}, seeds=20)},
-        methods={"step 0.01": {"lr": 0.01}, "step 0.04": {"lr": 0.04}},
-        null_draws=10,
-        loop=loop,
-        judge=judge,
+        methods={"step 0.01": {"lr": 0.01}, "step 0.04": {"lr": 0.04}}, null_draws=10, loop=loop, judge=judge,
         rule="The small step ends with ‖∇f‖ below 1e-6. With the large step ‖∇f‖ and the range of the loss stay above "
         "1 over the last quarter, and both running averages move by less than a tenth of that range over the second "
         "half. As printed, its last 500 iterates also visit at most 10 points (to 1e-3).",

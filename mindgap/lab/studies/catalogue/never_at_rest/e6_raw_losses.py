@@ -110,9 +110,7 @@ _QUICK = {"steps": 1000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "wi
 
 STUDIES = (
     Study(
-        name="e6-raw-losses",
-        claim="E6",
-        title="Raw losses oscillate, their time averages do not",
+        name="e6-raw-losses", claim="E6", title="Raw losses oscillate, their time averages do not",
         statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
         source=Source("thesis", "6.3, Fig. 6-6"),
         scales={"quick": Scale(_QUICK, seeds=2),
@@ -120,13 +118,11 @@ STUDIES = (
         methods={"convolutional network": {"source": "digits"},
                  "transformer": {"source": "prose", "m": 64, "width": 16},
                  CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0}},
-        loop=loop,
-        judge=judge,
-        rule="In the last half of the run the series moves around its straight line by more than it moves on (ratio "
-        "below 1), nine tenths of its way are to and fro, and the running average, its first quarter left out, moves "
-        "around its own line by at most a fifth of that: for every seed, of the minibatch's loss and of the loss on "
-        "fixed samples. Refuted where no seed of a network shows it. A loss that has not settled, or a control that "
-        "oscillates, decides nothing.",
+        loop=loop, judge=judge, rule="In the last half of the run the series moves around its straight line by more "
+        "than it moves on (ratio below 1), nine tenths of its way are to and fro, and the running average, its first "
+        "quarter left out, moves around its own line by at most a fifth of that: for every seed, of the minibatch's "
+        "loss and of the loss on fixed samples. Refuted where no seed of a network shows it. A loss that has not "
+        "settled, or a control that oscillates, decides nothing.",
         history=(
             "Thresholds settled before any run.",
             "First form, 800 steps of larger networks: does not hold, because they were still learning fast. The "
@@ -135,10 +131,9 @@ STUDIES = (
             "Second form: does not hold; one network on digits was so narrow that it learnt nothing and is twice as "
             "wide now. Random numbers of earlier forms are not used again.",
         ),
-        differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' 0.01. A loss "
-        "that still falls by more than it oscillates gives does not hold.",
-        models={"quick": "three convolutions, width 2, on digits, and one-layer transformer on prose",
-                "cpu": "three convolutions, width 2, on digits, and one-layer transformer on prose"},
+        differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' 0.01. A loss that "
+        "still falls by more than it oscillates gives does not hold.",
+        models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
         paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
         figures=(
             Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),

@@ -69,24 +69,16 @@ _QUICK = {"steps": 60, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentu
 
 STUDIES = (
     Study(
-        name="s3-clipping-speeds-up",
-        claim="S3",
-        title="Does clipping speed training up?",
+        name="s3-clipping-speeds-up", claim="S3", title="Does clipping speed training up?",
         statement="With clipping the training loss falls fastest: for a language model against SGD, for an image model "
-        "against SGD with and without momentum, each at its best step.",
-        source=Source("thesis", "Fig. 3-4"),
+        "against SGD with and without momentum, each at its best step.", source=Source("thesis", "Fig. 3-4"),
         scales={"quick": Scale(_QUICK, seeds=4),
                 "cpu": Scale({**_QUICK, "steps": 1000, "every": 50, "m": 1024}, seeds=5)},
         methods={**{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
                  **{f"convolutions, {name}": {**_DIGITS, **own} for name, own in _OPTIMIZERS.items()}},
-        loop=loop,
-        judge=judge,
-        rule="In every comparison (clipped against plain SGD on both problems, and against SGD with momentum on "
-        "images) the clipped curve lies lower, with a 95 % interval over paired seeds. Refuted where certainly less "
-        "than 2 % of the loss is saved.",
-        history=(
-            "Settled before the first run.",
-        ),
+        loop=loop, judge=judge, rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
+        "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired seeds. Refuted where "
+        "certainly less than 2 % of the loss is saved.", history=("Settled before the first run.",),
         differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay; validation curves "
         "are not drawn.",
         models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"),

@@ -151,21 +151,16 @@ _CONVEX = {"layers": 1, "decay": 0.05}
 
 STUDIES = (
     Study(
-        name="t4-variance-reduction",
-        claim="T4",
-        title="Variance reduction gains nothing on a deep network",
+        name="t4-variance-reduction", claim="T4", title="Variance reduction gains nothing on a deep network",
         statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a convex problem "
-        "of the same data it does.",
-        source=Source("thesis", "2.2, Fig. 2-2"),
+        "of the same data it does.", source=Source("thesis", "2.2, Fig. 2-2"),
         scales={"quick": Scale(_QUICK, seeds=4),
                 "cpu": Scale({**_QUICK, "passes": 150, "width": 64, "layers": 4, "batch": 10}, seeds=10)},
         methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"},
                  "convex, SGD": {"rule": "sgd", **_CONVEX}, "convex, SVRG": {"rule": "svrg", **_CONVEX}},
-        loop=loop,
-        judge=judge,
-        rule="The upper end of a 90 % interval for the network's gain over paired seeds lies below a factor 1.1; "
-        "refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a gain decides "
-        "nothing.",
+        loop=loop, judge=judge, rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
+        "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a "
+        "gain decides nothing.",
         history=(
             "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails to accelerate.",
         ),
