@@ -59,7 +59,7 @@ def test_does_not_hold_with_a_slip_that_stands_still():
         study.scales["quick"], methods={"SLIP": {"lr_x": 1e-9, "lr_y": 1e-3}, "SABA": {"lr_x": 3.0, "lr_y": 1.0}}
     )
     lame = replace(study, methods=methods, scales={"quick": quick})
-    verdict = lame.judge(simulate(lame, "quick", seeds=3, **{**SMALL, "oracle_calls": 250, "readings": 1}))
+    verdict = lame.judge(simulate(lame, "quick", seeds=5, **{**SMALL, "oracle_calls": 250, "readings": 1}))
     assert verdict.verdict == "does not hold", verdict.measured
 
 
@@ -77,7 +77,7 @@ def test_rows_have_the_axes_and_measures(name):
 
 def test_a_lost_run_knows_what_chance_knows():
     study = find(STUDIES[0])
-    settings = study.settings("quick", "SABA", {**SMALL, "lr_x": 1e300, "lr_y": 1e300})
+    settings = study.settings("quick", "SABA", {**SMALL, "lr_x": 1e28, "lr_y": 1e300})
     last = list(study.loop(Trial("SABA", 0, settings)))[-1]
     assert last["diverged"]
     assert last["test_accuracy"] == pytest.approx(1 / 3)
