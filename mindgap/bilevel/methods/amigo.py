@@ -65,15 +65,20 @@ class AmIGO(Method):
         y = lower["y"]
         f_x, f_y = oracle.upper(x, y, s["f"])
 
-        def solve(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
+        def solve(z: Array, token: Sample) -> Array:
+            return ops.move(z, oracle.hessian(x, y, z, token) - f_y, s["lr_z"])
+
+        step: Any = self.y_step
+
+        def adapt(carry: tuple[Array, Any], token: Sample) -> tuple[Array, Any]:
             z, memory = carry
             d = oracle.hessian(x, y, z, token) - f_y
-            if not isinstance(self.y_step, str):
-                d, memory = self.y_step.direction(ops, memory, d, z)
+            d, memory = step.direction(ops, memory, d, z)
             return ops.move(z, d, s["lr_z"]), memory
 
-        z, memory = ops.loop(solve, (v["z"], v.get("z_memory", 0)), (s["z"],))
-        if not isinstance(self.y_step, str):
-            lower["z_memory"] = memory
+        if isinstance(step, str):
+            z = ops.loop(solve, v["z"], (s["z"],))
+        else:
+            z, lower["z_memory"] = ops.loop(adapt, (v["z"], v["z_memory"]), (s["z"],))
         d_x = f_x - oracle.mixed(x, y, z, s["j"])
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower, "z": z}

@@ -1,0 +1,248 @@
+"""Eager methods as CUDA graphs: one launch per iteration, for problems that are limited by kernel launches.
+
+The same method objects and torch losses as in eager runs. Sample numbers and rates of many iterations go to the device
+at once; a graph of one iteration reads its row, gathers its minibatches there, updates all values in place and moves
+the row on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from mindgap.base.check import fail, whole
+from mindgap.bilevel.count import calls_of_chunk
+from mindgap.bilevel.draws import Chunk, Iteration, draw_chunk
+from mindgap.bilevel.method import Method, State, advance
+from mindgap.bilevel.oracles import TorchOracle
+from mindgap.bilevel.problem import BilevelProblem
+from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Values
+from mindgap.bilevel.sample import Batch, Batches, Sample
+from mindgap.bilevel.steps import TorchStep
+
+
+class _Place:
+    """The token of a slot: the numbers of its samples, in a tensor on the device."""
+
+    def __init__(self, indices: Tensor) -> None:
+        self.indices = indices
+
+    def item(self) -> _Place:
+        return self
+
+
+class _Gathered:
+    """Data of one level that hands out the samples of a place."""
+
+    def __init__(self, data: Batches) -> None:
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+    def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
+        if isinstance(token.which, _Place):
+            return pytree.tree_map(lambda t: t.index_select(0, token.which.indices), self._data.data)
+        return self._data.fetch(token, share)
+
+
+class _Inside(TorchOracle):
+    """The oracle of a captured iteration."""
+
+    def __init__(self, oracle: TorchOracle) -> None:
+        self.__dict__.update(oracle.__dict__)
+        self.problem = copy(oracle.problem)
+        for name in ("upper_data", "lower_data"):
+            setattr(self.problem, name, _Gathered(getattr(oracle.problem, name)))
+
+    def _is_common(self, *tokens: Sample) -> bool:
+        return all(isinstance(token.which, _Place) for token in tokens)
+
+
+class _Graph:
+    """One kind of iteration: its tables of sample numbers and rates, its row, and what runs it."""
+
+    def __init__(self, iteration: Iteration, rates: dict[str, Any], problem: BilevelProblem, rows: int) -> None:
+        device = problem.device
+        self.iteration = iteration
+        self.row = torch.zeros((), dtype=torch.int64, device=device)
+        self.constants = {name: value for name, value in rates.items() if isinstance(value, float)}
+        self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device)
+                      for name in rates if name not in self.constants}  # fmt: skip
+        self.tokens: dict[str, Tensor] = {}
+        for name, (level, count) in iteration.slots.items():
+            shape = () if count is None else count if isinstance(count, tuple) else (count,)
+            size = problem.data(level).batch_size
+            self.tokens[name] = torch.zeros(rows, *shape, size, dtype=torch.int64, device=device)
+        self.replay: Callable[[], None] = lambda: None
+
+    def draws(self) -> dict[str, Any]:
+        """The draws of the present row, on the device."""
+        found: dict[str, Any] = dict(self.constants)
+        found.update({name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()})
+        for name, table in self.tokens.items():
+            indices = table.index_select(0, self.row[None])[0]
+            places = np.empty(indices.shape[:-1], dtype=object)
+            for at in np.ndindex(places.shape):
+                places[at] = _Place(indices[at])
+            found[name] = Sample(places.item() if places.ndim == 0 else places)
+        return found
+
+
+class CudaGraphs(Backend):
+    """Runs methods as CUDA graphs (on the CPU the same code runs without a graph, for tests).
+
+    Args:
+        chunk: iterations whose samples go to the device at once.
+
+    The problem must hold tensors (modules are fine as variables) and draw no random numbers in its losses; a fixed
+    partition needs batches of equal size (``Batches(..., last="drop")``). Methods whose iterations differ in length
+    (randomised Neumann series, BSA with ``inner="sqrt"``), SABA's tables and ``TorchStep`` are refused.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA, solve
+        >>> problem = BilevelProblem(
+        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
+        ...     batch_size=2)
+        >>> a, b = (solve(problem, SOBA(lr_x=0.1, lr_y=0.2), steps=50, backend=who).state
+        ...         for who in (None, CudaGraphs()))
+        >>> bool(torch.allclose(a.x, b.x)), a.calls == b.calls
+        (True, True)
+    """
+
+    check_every = 1024
+
+    def __init__(self, chunk: int = 1024) -> None:
+        self.chunk = whole("chunk", chunk, least=1)
+        self._graphs: dict[Any, tuple[Values, dict[str, _Graph]]] = {}
+
+    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
+        """Checked derivatives of the problem."""
+        if distributed:
+            fail("distributed", "must be False for CUDA graphs", True)
+        plan = method.plan()
+        slots = [slot for i in (*plan.first, *plan.period) for slot in i.slots.values()]
+        if plan.growing is not None or any(stream == "uniform" for stream, _ in slots) or method.fixed_batches:
+            fail("method", "must have iterations of one length and no tables for CUDA graphs", type(method).__name__)
+        if isinstance(method.x_step, TorchStep):
+            fail("x_step", "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)", method.x_step)
+        oracle = method.oracle(problem, seed)
+        for level in ("upper", "lower"):
+            data = problem.data(level)
+            if not isinstance(data, Batches) or not data.is_tensors:
+                fail(f"{level}_data", "must be tensors for CUDA graphs", type(data).__name__)
+            if data.order == "partition" and data.n % data.batch_size:
+                sizes = (data.n, data.batch_size)
+                fail(f"{level}_data", "must have batches of equal size for CUDA graphs (last='drop')", sizes)
+        if oracle.seeded:
+            fail("problem", "must draw no random numbers in its losses for CUDA graphs", "losses that do")
+        return oracle
+
+    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+        """The state before the first iteration."""
+        return method.start_with(oracle, seed)
+
+    def norm(self, vector: Array) -> float:
+        """Euclidean norm as a number (waits for the device)."""
+        return float(vector.norm())
+
+    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
+        """At most that many iterations; a budget of calls or seconds is kept to the chunk."""
+        method, oracle = state.method, state.oracle
+        if not isinstance(oracle, TorchOracle):
+            fail("state", "must be of a torch backend", type(oracle).__name__)
+        end = None if seconds is None else time.perf_counter() + seconds
+        done = 0
+        while done < steps:
+            count = min(steps - done, self.chunk)
+            chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
+            spent = calls_of_chunk(method, state.problem, chunk)
+            if calls is not None and state.total_calls + sum(spent.values()) > calls and count > 1:
+                count = max(1, count * (calls - state.total_calls) // max(sum(spent.values()), 1))
+                chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
+                spent = calls_of_chunk(method, state.problem, chunk)
+            values = self._replay(state, chunk)
+            state = advance(state, values, count, chunk.drawn, spent)
+            done += count
+            if (calls is not None and state.total_calls >= calls) or (end is not None and time.perf_counter() >= end):
+                break
+        return state
+
+    def _replay(self, state: State, chunk: Chunk) -> Values:
+        oracle, problem = state.oracle, state.problem
+        key = (state.method, id(problem))
+        if key not in self._graphs:
+            self._graphs[key] = pytree.tree_map(lambda t: t.clone(), state.values), {}
+        held, graphs = self._graphs[key]
+        pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
+        iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
+        columns: dict[str, dict[str, list[Any]]] = {}
+        order: list[str] = []
+        for kind, draws in chunk.steps():
+            order.append(kind)
+            into = columns.setdefault(kind, {name: [] for name in draws})
+            for name, value in draws.items():
+                into[name].append(value)
+        for kind, of in columns.items():
+            first = {name: v[0] if _constant(v) else v for name, v in of.items() if not isinstance(v[0], Sample)}
+            graph = graphs.get(kind)
+            if graph is None or any(graph.constants.get(n) != v for n, v in first.items() if isinstance(v, float)):
+                graph = graphs[kind] = _Graph(iterations[kind], first, problem, self.chunk)
+                self._fill(graph, of, problem)
+                self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
+                pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
+            self._fill(graph, of, problem)
+        for kind in order:
+            graphs[kind].replay()
+        result: Values = pytree.tree_map(lambda t: t.clone(), held)
+        return result
+
+    def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
+        """Write the sample numbers and rates of a chunk to the device and go back to the first row."""
+        graph.row.zero_()
+        for name, table in graph.rates.items():
+            table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
+        for name, table in graph.tokens.items():
+            level = graph.iteration.slots[name][0]
+            data = problem.data(level)
+            which = np.array([np.asarray(token.which) for token in of[name]])
+            if data.order == "partition":
+                which = which[..., None] * data.batch_size + np.arange(data.batch_size)
+            table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
+
+    def _capture(self, graph: _Graph, method: Method, oracle: TorchOracle, held: Values) -> None:
+        own = {t.data_ptr() for t in pytree.tree_leaves(held)}
+
+        def iteration() -> None:
+            new = method.update(dict(held), graph.draws(), oracle, graph.iteration.kind)
+            # A new value may be an old one (the point before): take a copy before that is overwritten.
+            new = pytree.tree_map(lambda t: t.clone() if t.data_ptr() in own else t, new)
+            pytree.tree_map(lambda a, b: a.copy_(b), held, new)
+            graph.row.add_(1)
+
+        if held["x"].device.type != "cuda":
+            graph.replay = iteration
+            return
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                iteration()
+                graph.row.zero_()
+        torch.cuda.current_stream().wait_stream(side)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            iteration()
+        graph.replay = captured.replay
+
+
+def _constant(values: list[Any]) -> bool:
+    return all(v == values[0] for v in values)

@@ -1,0 +1,52 @@
+"""The backend of CUDA graphs: its code without a graph walks the eager trajectory (graphs themselves need a GPU)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cases.bilevel import BY_KEY
+from references.bilevel_small import small_quadratic
+
+from mindgap.base.check import RuleError
+from mindgap.bilevel import SABA, SLIP, TTSA, AdamStep, solve
+from mindgap.bilevel.graphs import CudaGraphs
+
+QUADRATIC = small_quadratic(seed=4)
+KEYS = ["slip", "borep", "soba", "masoba", "srba", "amigo", "stocbio", "mrbo", "vrbo", "f2sa", "fsla", "meha", "adambo"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_graphs_walk_the_eager_trajectory(key):
+    problem, method = QUADRATIC.problem(16), BY_KEY[key].make()
+    a, b = (solve(problem, method, steps=25, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=10)))
+    for name in ("x", "y", "z", "m"):
+        if name in a.values:
+            np.testing.assert_allclose(b.values[name], a.values[name], rtol=1e-9, atol=1e-11, err_msg=name)
+    assert a.calls == b.calls
+    assert a.drawn == b.drawn
+
+
+def test_gathered_samples_adaptive_steps_and_budgets():
+    problem = QUADRATIC.problem(16, order="reshuffle")
+    method = SLIP(lr_x=0.02, lr_y=0.1, lr_z=0.1, x_step=AdamStep())
+    a, b = (solve(problem, method, steps=25, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=10)))
+    np.testing.assert_allclose(b.x, a.x, rtol=1e-9)
+    assert solve(problem, method, calls=100, backend=CudaGraphs()).state.total_calls >= 100
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("key", KEYS)
+def test_captured_graphs_walk_the_eager_trajectory(key):
+    problem, method = small_quadratic(seed=4, device="cuda").problem(16), BY_KEY[key].make()
+    a, b = (solve(problem, method, steps=25, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=10)))
+    np.testing.assert_allclose(b.x.cpu(), a.x.cpu(), rtol=1e-8)
+
+
+def test_what_graphs_refuse():
+    with pytest.raises(RuleError, match="method must have iterations of one length and no tables for CUDA graphs"):
+        solve(QUADRATIC.problem(16), TTSA(lr_x=0.1, lr_y=0.1), steps=1, backend=CudaGraphs())
+    with pytest.raises(RuleError, match="method must have iterations of one length and no tables for CUDA graphs"):
+        solve(QUADRATIC.problem(16), SABA(lr_x=0.1, lr_y=0.1), steps=1, backend=CudaGraphs())
+    with pytest.raises(RuleError, match="upper_data must have batches of equal size for CUDA graphs"):
+        solve(QUADRATIC.problem(24), SLIP(lr_x=0.1, lr_y=0.1, lr_z=0.1), steps=1, backend=CudaGraphs())
