@@ -72,10 +72,17 @@ def between(name: str, value: Any, low: float, high: float, *, ends: str = "[]")
     return value
 
 
-def whole(name: str, value: Any, *, least: int = 0) -> int:
-    """An integer not below ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        fail(name, f"must be a whole number of at least {least}", value)
+def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
+    """An integer not below ``least`` and not above ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        fail(name, f"must be a whole number of at least {least}" + (f" and at most {most}" if most else ""), value)
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, nothing that merely counts as one."""
+    if not isinstance(value, bool):
+        fail(name, "must be True or False", value)
     return value
 
 

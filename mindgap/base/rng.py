@@ -7,7 +7,10 @@ same noise, whatever else they draw. ``stream_seed`` needs only the standard lib
 from __future__ import annotations
 
 import hashlib
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
+
+from mindgap.base.check import RuleError, fail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +28,8 @@ def stream_seed(seed: int, *names: str | int) -> int:
         >>> stream_seed(0, "data") == stream_seed(0, "noise")
         False
     """
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        fail("seed", "must be a whole number", seed)
     text = "\x1f".join([str(int(seed)), *(f"{type(n).__name__}:{n}" for n in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -40,7 +45,11 @@ def torch_stream(seed: int, *names: str | int, device: Any = "cpu") -> torch.Gen
     """
     import torch
 
-    return torch.Generator(device=device).manual_seed(stream_seed(seed, *names))
+    number = stream_seed(seed, *names)
+    try:
+        return torch.Generator(device=device).manual_seed(number)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RuleError(f"device must be one that torch knows here, got {device!r}: {error}") from error
 
 
 def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:

@@ -9,6 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mindgap.base.check import fail
+
+
+def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArray[np.float64]:
+    """An array of real numbers with one of the given numbers of dimensions.
+
+    Example:
+        >>> as_numbers("values", [1, 2]).tolist()
+        [1.0, 2.0]
+        >>> as_numbers("values", "abc")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: values must be an array of real numbers, got 'abc'
+    """
+    try:
+        given = np.asarray(values)
+        if given.dtype.kind not in "fiub" or isinstance(values, dict):
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        fail(name, "must be an array of real numbers", values)
+    if given.ndim not in dims:
+        fail(name, f"must have {' or '.join(map(str, dims))} dimension{'s' if dims != (1,) else ''}", given.shape)
+    return given.astype(np.float64)
+
 
 def normal_quantile(share: float) -> float:
     """Value below which a standard normal number lies with probability ``share``.

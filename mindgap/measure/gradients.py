@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import RuleError, fail
+from mindgap.base.check import RuleError, fail, flag
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.measure.restoring import Guard, seed_everything, tensors_in, undisturbed
@@ -127,7 +127,12 @@ class GradientPasses:
     def _loss(self, index: int, batch: Any) -> Tensor:
         try:
             loss = self.objective.value(batch)
-        except RuntimeError as error:
+        except (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError) as error:
+            if isinstance(error, RuleError):
+                raise
+            if not any(t.ndim for t in tensors_in(batch)):
+                said = f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: {error}"
+                raise RuleError(said) from error
             devices = {str(p.device) for p in self.parameters}
             odd = {str(t.device) for t in tensors_in(batch)} - devices
             if odd and "device" in str(error):
@@ -190,7 +195,12 @@ def gradient_passes(
         fail("batches", "must be an iterable of batches", batches)
     if hasattr(batches, "__next__"):  # asking iter(batches) would already draw from a loader's generator
         fail("batches", "must allow more than one pass (give a list or a loader)", batches)
-    with undisturbed(objective.model, batches, parameters=move) as guard:
+    if isinstance(batches, (str, bytes, dict)) or (isinstance(batches, Tensor) and batches.ndim == 0):
+        fail("batches", "must be a list of batches or a loader", batches)
+    if train is not None:
+        flag("train", train)
+    stream_seed(seed)
+    with undisturbed(objective.model, batches, parameters=flag("move", move)) as guard:
         if train is not None:
             objective.model.train(train)
         yield GradientPasses(objective, batches, guard, seed)

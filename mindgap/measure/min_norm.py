@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mindgap.base.check import fail
+from mindgap.base.check import fail, positive
+from mindgap.measure.distributions import as_numbers
 
 Array = NDArray[np.float64]
 
@@ -30,9 +31,10 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
         >>> weights.round(9).tolist(), abs(gap) < 1e-9
         ([0.5, 0.5], True)
     """
-    gram = np.asarray(gram, dtype=np.float64)
+    gram = as_numbers("gram", gram, dims=(2,))
+    positive("tol", tol)
     m = len(gram)
-    if gram.ndim != 2 or gram.shape != (m, m) or m == 0 or not np.isfinite(gram).all():
+    if gram.shape != (m, m) or m == 0 or not np.isfinite(gram).all():
         fail("gram", "must be a square matrix of finite numbers", f"shape {gram.shape}")
     scale = float(np.max(np.diag(gram)))
     chosen, weights = [int(np.argmin(np.diag(gram)))], np.zeros(m)

@@ -132,7 +132,7 @@ class Monitor:
         self._every = every
         self._objective, self._seed = objective, seed
         self._groups = _grouped(probes)
-        self._batches = _drawn(objective, batches, whole("limit", limit, least=1))
+        self._batches = _drawn(objective, batches, whole("limit", limit, least=1, most=2**31))
         if len(self._batches) < 2 and any("gradients" in g.needs and "update" not in g.needs for g in self._groups):
             fail("batches", "must give at least two batches to measure noise", len(self._batches))
         settings = {"every": every or 0, "budget": self._budget or 0.0, "batches": len(self._batches)}
@@ -346,6 +346,8 @@ def unwrapped(optimizer: Any) -> Any:
 def _grouped(probes: Sequence[str | Probe]) -> list[_Group]:
     if isinstance(probes, (str, Probe)):
         probes = [probes]
+    if not isinstance(probes, (list, tuple)):
+        fail("probes", "must be names of probes, or probes", probes)
     made: list[Probe] = []
     for probe in probes:
         if isinstance(probe, str):
@@ -368,7 +370,7 @@ def _grouped(probes: Sequence[str | Probe]) -> list[_Group]:
 
 def _drawn(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
     """The first batches, drawn without moving any random state on."""
-    if not hasattr(batches, "__iter__"):
+    if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)
     with undisturbed(objective.model, batches):
         held = list(islice(iter(batches), limit))

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
@@ -74,9 +75,9 @@ def survey(
         >>> found.findings[0].quantity, sorted(found.figures)
         ('loss', ['noise_histogram', 'settling', 'smoothness', 'spectrum'])
     """
-    whole("limit", limit, least=2)
+    whole("limit", limit, least=2, most=2**31)
     whole("curvature_batches", curvature_batches, least=1)
-    whole("ray_points", ray_points, least=3)
+    whole("ray_points", ray_points, least=3, most=10_000)
     positive("delta", delta)
     if seconds is not None:
         positive("seconds", seconds)
@@ -155,7 +156,7 @@ def survey(
 def _first(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
     if not isinstance(objective, Objective):
         fail("objective", "must be a mindgap Objective", objective)
-    if not hasattr(batches, "__iter__"):
+    if not hasattr(batches, "__iter__") or (isinstance(batches, torch.Tensor) and batches.ndim == 0):
         fail("batches", "must be an iterable of batches", batches)
     with undisturbed(objective.model, batches):
         held = list(islice(iter(batches), limit))

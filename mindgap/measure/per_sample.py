@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from mindgap.base.check import fail, one_of, whole
+from mindgap.base.check import fail, flag, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.gradients import NonFiniteError, samples_in
 from mindgap.measure.layer_norms import RULES
@@ -71,7 +71,10 @@ def per_sample_norms(
         [5.0, 1.0]
     """
     one_of("method", method, ["auto", "structure", "func", "loop"])
-    whole("chunk", chunk, least=1)
+    whole("chunk", chunk, least=1, most=2**31)
+    flag("check", check)
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
     size = samples_in(batch)
     axes = {int(t.shape[0]) if t.ndim else 0 for t in tensors_in(batch)}
     if axes != {size}:
@@ -80,7 +83,7 @@ def per_sample_norms(
     if any(isinstance(m, _BATCH_NORMS) and (m.training or not m.track_running_stats) for m in model.modules()):
         fail("model", "must not hold batch norm in training mode: its samples share statistics", "a module in training")
     with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
-        seed_everything(seed)
+        seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         if method == "loop":
             return PerSampleNorms(_checked(_loop(objective, batch, size, None)), "loop", 0.0)
         if method == "func":

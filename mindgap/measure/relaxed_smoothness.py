@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mindgap.base.check import between, fail, whole
 from mindgap.base.rng import numpy_stream
-from mindgap.measure.distributions import average_ranks
+from mindgap.measure.distributions import as_numbers, average_ranks
 
 #: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is concluded.
 LEAST_SPAN = 3.0
@@ -87,12 +87,12 @@ def fit_relaxed_smoothness(
 
     Source: thesis, (3.2) and Assumption 3.3.3; Fig. 3-2 and 3-3.
     """
-    g, y = np.asarray(norms, dtype=np.float64).ravel(), np.asarray(smoothness, dtype=np.float64).ravel()
+    g, y = as_numbers("norms", norms), as_numbers("smoothness", smoothness)
     if g.shape != y.shape:
         fail("smoothness", f"must have one value for each of the {len(g)} norms", len(y))
     between("cover", cover, 0, 1, ends="()")
     between("level", level, 0, 1, ends="()")
-    whole("repeats", repeats, least=20)
+    whole("repeats", repeats, least=20, most=100_000)
     usable = np.isfinite(g) & np.isfinite(y) & (g > 0) & (y > 0)
     g, y = g[usable], y[usable]
     n = len(g)

@@ -178,6 +178,8 @@ def undisturbed(model: nn.Module, batches: Any = None, *, parameters: bool = Fal
         >>> model.running_mean
         tensor([0., 0.])
     """
+    if not isinstance(model, nn.Module):
+        fail("model", "must be a torch.nn.Module", model)
     guard = Guard(model, batches, parameters)
     try:
         yield guard

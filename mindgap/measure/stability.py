@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import between, fail, non_negative, positive
+from mindgap.base.check import between, fail, flag, non_negative, positive
 from mindgap.base.tensors import unflatten
 
 
@@ -51,6 +51,7 @@ def stability_threshold(
     between("momentum", momentum, 0, 1, ends="[)")
     between("dampening", dampening, 0, 1, ends="[)")
     non_negative("weight_decay", weight_decay)
+    flag("nesterov", nesterov)
     if nesterov and dampening:
         fail("dampening", "must be zero with Nesterov momentum", dampening)
     bound = (2 + 2 * momentum) / (1 + 2 * momentum) if nesterov else (2 + 2 * momentum) / (1 - dampening)

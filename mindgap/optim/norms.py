@@ -11,13 +11,14 @@ rises, the threshold follows 12 steps later; if it falls, 117 steps later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from mindgap.base.tensors import robust_norm
+from mindgap.base.check import fail
+from mindgap.base.tensors import local, robust_norm
 
 #: Norms that are remembered; a power of two, which suits the kernels.
 WINDOW = 128
@@ -137,3 +138,17 @@ def zero_redundancy_group() -> Any:
             return builder.process_group
         frame = frame.f_back
     return None
+
+
+def refuse_nonfinite(groups: Sequence[Mapping[str, Any]]) -> NoReturn:
+    """Raise the error of ``nonfinite="raise"``; it names the first parameter whose gradient is not finite."""
+    rule = "must be finite (nonfinite='raise')"
+    for i, group in enumerate(groups):
+        names = group.get("param_names") or [f"parameter {j} of group {i}" for j in range(len(group["params"]))]
+        for name, p in zip(names, group["params"], strict=True):
+            grad = torch.zeros(0) if p.grad is None else local(p.grad)
+            grad = grad.coalesce().values() if grad.is_sparse else grad
+            bad = grad[~grad.isfinite()]
+            if len(bad):
+                fail("gradients", f"{rule}: that of {name}, shape {tuple(p.shape)}", bad[0].item())
+    fail("gradients", rule, "a norm beyond the range of its type")

@@ -24,6 +24,7 @@ from mindgap.optim.norms import (
     SPIKE_AFTER,
     new_window,
     push_,
+    refuse_nonfinite,
     running_quantile,
     scoped_norms,
     spike_range,
@@ -253,7 +254,12 @@ class RuleOptimizer(Optimizer, ABC):
     def _fused_step(self) -> bool:
         """Make the step in the fused form; False where it has to be made in another."""
         policy = Policy(self._nonfinite, self._norm_clip, self._spike_guard, None, NORM_EPS, QUANTILE, SPIKE_AFTER)
-        outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy)
+        try:
+            outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy)
+        except RuleError as error:
+            if "nonfinite='raise'" in str(error):
+                refuse_nonfinite(self.param_groups)  # the engine knows the norm only, not whose gradient it was
+            raise
         if outcome is None:
             return False
         self.tick()
@@ -343,7 +349,7 @@ class RuleOptimizer(Optimizer, ABC):
             norm = scoped_norms([raws], "all", self._everyone)[2]
             if self._nonfinite != "propagate" and not bool(torch.isfinite(norm)):
                 if self._nonfinite == "raise":
-                    fail("gradients", "must be finite (nonfinite='raise')", float(norm))
+                    refuse_nonfinite(self.param_groups)
                 self.tally.skipped += 1
                 self.tick()
                 return None

@@ -106,7 +106,7 @@ def test_policies_for_gradients_that_are_not_finite(case, value):
     params = start()
     optimizer = case.make(params, nonfinite="raise")
     before = values(params)
-    with pytest.raises(RuleError, match=r"gradients must be finite \(nonfinite='raise'\), got (inf|nan)"):
+    with pytest.raises(RuleError, match=r"gradients must be finite \(nonfinite='raise'\): that of parameter 0"):
         drive(case, optimizer, params, 1, loss=broken)
     assert_same(before, params)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail, flag, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.gradients import GradientPasses, gradient_passes
@@ -148,6 +148,7 @@ def sharpness_in(
         fail("start", "must be an earlier Sharpness or None", start)
     positive("tol", tol)
     whole("max_products", max_products, least=1)
+    flag("both", both)
     hessian = product or HessianProduct(passes, memory=memory)
     steps = effective_steps(optimizer, passes.parameters, hessian.gradient) if optimizer is not None else ""
     kept = start.warm if start is not None else {}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mindgap.base.check import between, fail, whole
-from mindgap.measure.distributions import student_quantile
+from mindgap.measure.distributions import as_numbers, student_quantile
 
 Array = NDArray[np.float64]
 
@@ -87,7 +87,7 @@ def running_average(values: Any) -> Array:
 
     Source: thesis, Fig. 6-5 and 6-6.
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = as_numbers("values", values, dims=(1, 2, 3))
     return np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
 
 
@@ -98,7 +98,7 @@ def window_average(values: Any, window: int) -> Array:
         >>> window_average([1.0, 3.0, 5.0], 2).tolist()
         [2.0, 4.0]
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = as_numbers("values", values, dims=(1, 2, 3))
     whole("window", window, least=1)
     if window > x.shape[-1]:
         fail("window", f"must be at most the series' length {x.shape[-1]}", window)
@@ -249,8 +249,8 @@ def oscillation(values: Any) -> Oscillation:
 
 
 def _series(name: str, values: Any, least: int) -> Array:
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or len(x) < least:
+    x = as_numbers(name, values)
+    if len(x) < least:
         fail(name, f"must be a series of at least {least} values", f"shape {x.shape}")
     if not np.isfinite(x).all():
         fail(name, "must be finite", f"{int(np.sum(~np.isfinite(x)))} values that are not")

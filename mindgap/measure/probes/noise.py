@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mindgap.base.check import between, fail, whole
+from mindgap.base.check import between, fail, flag, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.distributions import student_quantile
@@ -128,8 +128,9 @@ def noise_sample(
 
     Differs from the paper: the norm of the mean gradient is corrected for the noise left in it.
     """
-    whole("projections", projections)
-    whole("coordinates", coordinates)
+    whole("projections", projections, most=2**20)
+    whole("coordinates", coordinates, most=2**30)
+    flag("by_layer", by_layer)
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
         size, used, losses = -1, 0, 0.0

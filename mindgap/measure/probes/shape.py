@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import numpy_stream
+from mindgap.measure.distributions import as_numbers
 
 if TYPE_CHECKING:
     from mindgap.measure.probes.noise import NoiseSample
@@ -72,7 +73,7 @@ def shape_distance(
 
     Source: thesis, Fig. 4-2; acclip, Fig. 5, where histograms are compared by eye.
     """
-    whole("permutations", permutations, least=20)
+    whole("permutations", permutations, least=20, most=1_000_000)
     first, second = (_relative(name, sample) for name, sample in (("one", one), ("other", other)))
     distance = _kolmogorov(first, second)
     pooled, rng = np.concatenate([first, second]), numpy_stream(seed, "shape distance")
@@ -87,7 +88,7 @@ def shape_distance(
 
 
 def _relative(name: str, sample: Any) -> Array:
-    norms = np.asarray(getattr(sample, "norms", sample), dtype=np.float64).reshape(-1)
+    norms = as_numbers(name, getattr(sample, "norms", sample))
     if len(norms) < 30:
         fail(name, "must hold at least 30 norms", len(norms))
     if not np.isfinite(norms).all() or not np.median(norms) > 0:

@@ -91,7 +91,7 @@ def local_smoothness(
     gradients of different random chunks; with clipping on that alone makes a correlation of smoothness and gradient
     norm. See ``docs/measure.md``.
     """
-    whole("points", points, least=4)
+    whole("points", points, least=4, most=10_000)
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
         return local_smoothness_in(passes, step, points=points)
 
@@ -182,7 +182,7 @@ def smoothness_along_ray(
 
     Source: thesis, 3.2 (smoothness against gradient norm); the ray is ours.
     """
-    whole("points", points, least=3)
+    whole("points", points, least=3, most=10_000)
     positive("growth", growth)
     with gradient_passes(objective, batches, seed=seed, move=True) as passes:
         here, loss, _ = _mean(passes, [torch.zeros_like(p) for p in passes.parameters])
@@ -232,6 +232,8 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
         if step.numel() != total:
             fail("step", f"must have {total} numbers, one a parameter", step.numel())
         step = unflatten(step.detach().reshape(-1), parameters)
+    if not isinstance(step, (list, tuple)) or not all(isinstance(d, Tensor) for d in step):
+        fail("step", "must be a tensor, or one tensor per parameter", step)
     if len(step) != len(parameters) or any(d.shape != p.shape for d, p in zip(step, parameters)):
         fail("step", "must have the parameters' shapes", [tuple(d.shape) for d in step])
     return [d.detach().to(p.device) for d, p in zip(step, parameters)]

@@ -93,7 +93,7 @@ def goldstein_distance(
     Source: thesis, Definition 5.3.1; Algorithm 2 for the segment.
     """
     positive("delta", delta)
-    whole("samples", samples, least=1)
+    whole("samples", samples, least=1, most=100_000)
     non_negative("epsilon", epsilon)
     draw = torch_stream(seed, "goldstein")
     kept: list[list[Tensor]] = []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mindgap.base.check import RuleError, between, fail, one_of, positive, whole
+from mindgap.base.check import RuleError, between, fail, flag, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.distributions import normal_quantile, student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes, samples_in
@@ -123,6 +123,7 @@ def training_statistics(
     """
     one_of("per", per, ("auto", "sample", "batch"))
     between("level", level, 0, 1, ends="()")
+    flag("growth", growth), flag("with_sharpness", with_sharpness)
     kept, left_out = _one_size(objective, batches, seed)
     size = samples_in(kept[0])
     squares, per = _squares(objective, kept, per, seed)
@@ -195,6 +196,8 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
 
     Source: thesis, (6.10) and 6.5.2.
     """
+    if not isinstance(statistics, TrainingStatistics):
+        fail("statistics", "must be TrainingStatistics", statistics)
     positive("lr", lr)
     whole("batch_size", batch_size, least=1)
     left = statistics.gradient_norm_unbiased**2

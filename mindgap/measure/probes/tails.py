@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindgap.base.check import between, fail, one_of, whole
+from mindgap.base.check import between, fail, flag, one_of, whole
 from mindgap.base.rng import numpy_stream
 from mindgap.measure import tail_estimators as estimators
-from mindgap.measure.distributions import student_quantile
+from mindgap.measure.distributions import as_numbers, student_quantile
 
 if TYPE_CHECKING:
     from mindgap.measure.probes.noise import NoiseSample
@@ -29,6 +29,8 @@ HEAVY = 1.8
 #: How often a power law of index ``HEAVY`` may look that light.
 RARELY = 5e-4
 
+#: Resamples and draws at most.
+MOST = 100_000
 #: Shuffles that the block-sum estimator averages over.
 ROUNDS = 8
 
@@ -131,8 +133,9 @@ def tail_index(
     """
     one_of("method", method, METHODS)
     between("level", level, 0, 1, ends="()")
-    whole("bootstrap", bootstrap, least=20)
-    whole("null", null, least=20)
+    whole("bootstrap", bootstrap, least=20, most=MOST)
+    whole("null", null, least=20, most=MOST)
+    flag("per_layer", per_layer)
     rows, signed = _values(sample, of, per_layer, groups)
     n, rng = rows.size, numpy_stream(seed, "tail index", method)
     independent = rows.shape[1] == 1
@@ -273,8 +276,8 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
         if per_layer and of == "coordinates":
             groups = sample.coordinate_layer
         sample = getattr(sample, of)
-    x = np.asarray(sample, dtype=np.float64)
-    if x.ndim not in (1, 2) or x.size < 30:
+    x = as_numbers("sample", sample, dims=(1, 2))
+    if x.size < 30:
         fail("sample", "must hold at least 30 values in one or two dimensions", f"shape {x.shape}")
     if not np.isfinite(x).all():
         fail("sample", "must be finite", f"{int(np.sum(~np.isfinite(x)))} values that are not")
@@ -283,7 +286,7 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
     if signed:
         rows = rows - np.median(rows)
     if groups is not None:
-        labels = np.asarray(groups)
+        labels = np.asarray(groups) if isinstance(groups, (list, tuple, np.ndarray)) else np.empty(0)
         if labels.shape != (rows.shape[1],):
             fail("groups", f"must give one label for each of {rows.shape[1]} columns", f"shape {labels.shape}")
         rows = rows.copy()

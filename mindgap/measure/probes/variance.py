@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mindgap.base.check import between, fail, whole
 from mindgap.base.rng import numpy_stream
+from mindgap.measure.distributions import as_numbers
 
 if TYPE_CHECKING:
     from mindgap.measure.probes.noise import NoiseSample
@@ -83,9 +84,9 @@ def variance_growth(
     exponent is taken from the median over orders, with an interval.
     """
     between("level", level, 0, 1, ends="()")
-    whole("bootstrap", bootstrap, least=20)
-    whole("shuffles", shuffles, least=1)
-    norms = np.asarray(getattr(sample, "norms", sample), dtype=np.float64).reshape(-1)
+    whole("bootstrap", bootstrap, least=20, most=100_000)
+    whole("shuffles", shuffles, least=1, most=100_000)
+    norms = as_numbers("sample", getattr(sample, "norms", sample))
     if len(norms) < 128:
         fail("sample", "must hold at least 128 norms", len(norms))
     if not np.isfinite(norms).all() or not norms.any():
