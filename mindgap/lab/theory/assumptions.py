@@ -1,6 +1,6 @@
 """The constants that the theorems of chapters 3 and 4 assume, as frozen records that refuse impossible values.
 
-One record an assumption set; every field is checked once, when the record is made, so that the step sizes and
+One record per assumption set; every field is checked once, when the record is made, so that the step sizes and
 bounds need no checks of their own. Standard library only.
 """
 

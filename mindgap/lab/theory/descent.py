@@ -33,7 +33,7 @@ def first_hits(
         gradient: ``gradient(x, who)`` for points ``x`` of shape (n, d) of the runs ``who``.
         x0: starting points, shape (runs, d).
         step: effective step h from the (noisy) gradient; see ``StepRule``.
-        epsilon: accuracy, one number or one a run.
+        epsilon: accuracy, one number, or one per run.
         limit: most iterations.
         noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None for exact
             gradients.

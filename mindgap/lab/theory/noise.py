@@ -1,6 +1,6 @@
 """Noise laws with exact constants: sampler, absolute moments, tail index, expectations; per coordinate.
 
-Expectations under heavy tails are not estimated by sample means here: every law knows its absolute moments in
+Expectations under heavy tails are not estimated by sample means here: every law has its absolute moments in
 closed form, and ``expect`` computes the expectation of a function of one coordinate by an exact sum or by
 quadrature. Needs numpy and scipy, no torch.
 
@@ -39,7 +39,7 @@ def _scales(scale: Any) -> Array:
 class NoiseLaw(ABC):
     """Independent coordinates of one shape and a scale each; mean zero.
 
-    ``scale`` is one number for all coordinates or a vector with one number a coordinate, in which case the last
+    ``scale`` is one number for all coordinates or a vector with one number per coordinate, in which case the last
     axis of every sample has that length.
 
     Example:

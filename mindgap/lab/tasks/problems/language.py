@@ -145,7 +145,7 @@ def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
 
 @cache
 def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Text for training, validation and test as numbers of words; read once a process."""
+    """Text for training, validation and test as numbers of words; read once per process."""
     known = known_words(text, words)
     train, validation, test = (torch.tensor([known.get(w, words - 1) for w in part]) for part in _texts(text))
     return train, validation, test

@@ -1,6 +1,6 @@
 """Regularisation selection for logistic regression: the upper level chooses the strength of the lower one's decay.
 
-    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,       one x a feature (ijcnn1)
+    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,       one x per feature (ijcnn1)
     multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,               one x a class (covtype)
 
 and f is the mean loss over the validation samples, without decay.
@@ -124,7 +124,7 @@ def ijcnn1_selection(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> RegularisationSelection:
-    """Binary task of ijcnn1's shape: 49,990 training and 91,701 validation samples, 22 features, one x a feature.
+    """Binary task of ijcnn1's shape: 49,990 training and 91,701 validation samples, 22 features, one x per feature.
 
     As in the standard benchmark the validation set is LIBSVM's test set, and it serves for testing too.
     Start: y ~ N(0, I), x = log U(0, 1).

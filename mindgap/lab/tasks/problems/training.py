@@ -191,7 +191,7 @@ def _next_word(build: Callable[[], torch.nn.Module], words: int, length: int, se
 
 @cache
 def _prose(words: int) -> torch.Tensor:
-    """The text as numbers of words, by frequency; read once a process."""
+    """The text as numbers of words, by frequency; read once per process."""
     whole("words", words, least=2)
     text = kjv_words()
     known = {word: i for i, (word, _) in enumerate(Counter(text).most_common(words - 1))}

@@ -20,7 +20,7 @@ class RareLargeLoss:
     Args:
         C: slope of the rare loss.
         s: slope of the others is -s.
-        period: P; one rare loss a period.
+        period: P; one rare loss per period.
 
     Raises:
         RuleError: when x = -1 is not the best point, C <= (P-1)s.

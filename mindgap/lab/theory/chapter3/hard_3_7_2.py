@@ -74,7 +74,7 @@ class ExponentialQuadratic(Function):
 
 @dataclass(frozen=True)
 class SlowFunction(Function):
-    """Slope 2ε outside [-1, 1], ε(6x² - x⁴)/4 inside: nothing is to be seen until the iterate is near.
+    """Slope 2ε outside [-1, 1], ε(6x² - x⁴)/4 inside: no gradient shows where the minimum is until the iterate is near.
 
     f'(x) = ε(3x - x³) inside, so |f'| <= 2ε everywhere and |f''| <= 3ε.
 

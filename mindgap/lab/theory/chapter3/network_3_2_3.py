@@ -38,7 +38,7 @@ class DeepLinear(Function):
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, hidden: tuple[int, ...]) -> None:
         if X.ndim != 2 or Y.ndim != 2 or X.shape[1] != Y.shape[1]:
-            fail("X, Y", "must be matrices with one column a sample", (X.shape, Y.shape))
+            fail("X, Y", "must be matrices with one column per sample", (X.shape, Y.shape))
         self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
         self.widths = (X.shape[0], *hidden, Y.shape[0])
         self.shapes = [(b, a) for a, b in itertools.pairwise(self.widths)]

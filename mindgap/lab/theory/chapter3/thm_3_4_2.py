@@ -49,7 +49,7 @@ def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
     """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)).
 
     (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient is M; a shorter step
-    covers at most 2εh a step on the slow function.
+    covers at most 2εh per step on the slow function.
 
     Args:
         a: L0, L1 > 0, M and Δ.

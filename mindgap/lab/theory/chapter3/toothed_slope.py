@@ -2,7 +2,7 @@
 
 The proofs turn every iteration into a decrease of at least h ε²/2. A straight slope of size ε decreases by h ε², so
 it cannot show that half the bound is wrong. Here the slope is ε at every iterate and dips between two iterates as fast
-as the curvature allows, which makes every step win less.
+as the curvature allows, so that every step gains less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ToothedSlope(Function):
 
     For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x) = s + L x, a
     quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps rounding errors from growing.
-    Gradient descent with step h from x0 = n·h·s visits every grid point and wins s²h(1 - 0.81·hL/4) a step.
+    Gradient descent with step h from x0 = n·h·s visits every grid point and gains s²h(1 - 0.81·hL/4) per step.
 
     Args:
         slope: s, slightly above the accuracy ε that is asked for.

@@ -28,7 +28,7 @@ Values = float | Array
 
 @dataclass(frozen=True)
 class RareJump:
-    """The problem and its constants, one entry a (law, schedule) pair; all arrays broadcast together.
+    """The problem and its constants, one entry per (law, schedule) pair; all arrays broadcast together.
 
     Args:
         alpha: 1 < α <= 2.
@@ -119,9 +119,9 @@ def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: V
 
     Args:
         problem: the family; L = μ.
-        eta: step, one an entry.
-        tau: threshold, one an entry.
-        horizon: K, one an entry.
+        eta: step, one per entry.
+        tau: threshold, one per entry.
+        horizon: K, one per entry.
         offset: x_0 - b; f(x_0) - f* = μ offset²/2.
 
     Example:

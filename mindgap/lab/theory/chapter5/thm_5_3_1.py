@@ -181,7 +181,7 @@ class ValueAdversary:
     def show(self, output: float) -> Defeat:
         """A function under which neither a query nor the output is ε-stationary for any ε < L.
 
-        The stationary points move with θ, and a point meets at most one θ a piece; so among 2T values of θ one
+        The stationary points move with θ, and a point meets at most one θ per piece; so among 2T values of θ one
         leaves the output alone.
         """
         exact_points([output])

@@ -26,7 +26,7 @@ class Network:
     Args:
         widths: sizes of x_0, ..., x_L.
         activation: a name of ``ACTIVATIONS``.
-        batch_norm: normalise x_L over the batch, then scale by a and shift by b (one each a coordinate).
+        batch_norm: normalise x_L over the batch, then scale by a and shift by b (one each per coordinate).
         epsilon: ε of the normalisation.
 
     Example:
@@ -77,7 +77,7 @@ class Network:
         return x
 
     def loss(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Mean cross-entropy over the batch, one value a copy."""
+        """Mean cross-entropy over the batch, one value per copy."""
         return cross_entropy(self.scores(theta, x), y).mean(dim=1)
 
     def gradient(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -23,7 +23,7 @@ class DecayedBatchNorm:
 
     Source: thesis, Theorem 6.4.7 and 6.7.6.
 
-    *Differs from the paper.* The proof bounds the loss by 4m/γ + log d and forgets the shift b_L. With one shift a
+    *Differs from the paper.* The proof bounds the loss by 4m/γ + log d and forgets the shift b_L. With one shift per
     coordinate, as batch normalisation has it, the bound needs |b_L| <= 1/γ at the start (weight decay then keeps
     it) and is 4m/γ + 2/γ + log d.
     """
