@@ -6,9 +6,9 @@
 with x the weights of the encoder φ, Y_i the head of task i (features and a constant x ways) and ℓ the cross-entropy of
 a linear softmax: g is strongly convex in Y with modulus 2c/n for n tasks.
 
-*A head a task.* The tasks number their classes 0, 1, ... each in its own way, so that one head for all would have
-nothing to find; and with one head per task, y*(x) is what the heads become when they are trained to the end, which is what
-is done to the tasks of validation and test. The number of lower unknowns is fixed: tasks x (features + 1) x ways.
+*One head per task.* The tasks number their classes 0, 1, ... each in its own way, so that one head for all would have
+nothing to find; and with one head per task, y*(x) is what the heads become when they are trained to the end, which is
+what is done to the tasks of validation and test. The number of lower unknowns is fixed: tasks x (features + 1) x ways.
 
 *A sample is one example of every task.* A minibatch of whole tasks would leave the heads of all other tasks without a
 gradient and without curvature, and a Neumann series of a few terms would meet tasks that its start has not seen: what
