@@ -118,7 +118,7 @@ def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: 
         >>> table["mean"].tolist(), table["n"].tolist()
         ([2.0, 4.0], [2.0, 2.0])
     """
-    cleaned = [(x, y) for x, y in (_one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
+    cleaned = [(x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
     if not cleaned:
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
     places, first_end = np.unique(np.concatenate([x for x, _ in cleaned])), min(x[-1] for x, _ in cleaned)
@@ -142,7 +142,7 @@ def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: 
     return {"x": places, **_statistics(values, present)}
 
 
-def _one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Readings in order of place; several at one place are averaged, so that a run has one vote."""
     keep = np.isfinite(x)
     x, y = x[keep], y[keep]
@@ -165,7 +165,7 @@ def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dic
         >>> ends["mean"], ends["n"], ends["first"], ends["last"]
         (4.0, 2.0, 1.0, 5.0)
     """
-    cleaned = [(x, y) for x, y in (_one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
+    cleaned = [(x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
     if not cleaned:
         return {}
     places, values = np.array([x[-1] for x, _ in cleaned]), np.array([[y[-1]] for _, y in cleaned])

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
-from mindgap.lab.report.aggregate import Readings, Series, end_values, facet_values, over_seeds, thin, thin_points
+from mindgap.lab.report.aggregate import (
+    Readings,
+    Series,
+    end_values,
+    facet_values,
+    one_value_per_place,
+    over_seeds,
+    thin,
+    thin_points,
+)
 from mindgap.lab.report.words import headline
 from mindgap.record.forms import Figure, Tuning
 
@@ -290,4 +299,5 @@ def _axis(
     buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
     series = tuple(thin(s, buckets, log_x=log_x) for s in table)
     several = len(each) > len(table)
+    each = [replace(s, columns=dict(zip("xy", one_value_per_place(s.columns["x"], s.columns["y"])))) for s in each]
     return Axis(name, label, series, tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else ())

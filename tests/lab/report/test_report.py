@@ -18,7 +18,7 @@ import pytest
 from cases.report_records import NASTY, figure, write_everything, write_study
 
 from mindgap.lab.report.aggregate import Readings, Series, end_values, over_seeds, thin, thin_points
-from mindgap.lab.report.drawing import draw
+from mindgap.lab.report.drawing import about, draw
 from mindgap.lab.report.figure import figure_png, figure_svg, picture, view_rows
 from mindgap.lab.report.load import load, load_study
 from mindgap.lab.report.page import draw_all, render, write_page
@@ -403,3 +403,22 @@ def test_the_band_of_a_quantity_that_is_never_negative_ends_at_zero() -> None:
     runs.append(readings("m", [{"step": 0, "loss": -9.0}, {"step": 1, "loss": -9.0}], 3))
     rows = view_rows(drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean")
     assert rows[0]["lo"] < 0
+
+
+def test_a_run_with_several_readings_at_a_place_is_one_line_without_jumps() -> None:
+    rows = [{"step": i // 3, "loss": float(i)} for i in range(9)]
+    runs = [readings("m", rows, seed) for seed in (0, 1)]
+    drawing = draw("f", Figure("Loss", "loss", "loss"), runs, ["m"], {"step": "step"})
+    assert drawing.statistic == "every"
+    assert [list(run.columns["x"]) for run in drawing.axes[0].runs] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> None:
+    methods = ["SLIP", *(f"other {i}" for i in range(9))]
+    runs = [readings(m, [{"step": 0, "loss": 1.0}, {"step": 1, "loss": 0.1 * i}]) for i, m in enumerate(methods, 1)]
+    figure = Figure("Loss", "loss", "loss")
+    drawing = draw("f", figure, runs, methods, {"step": "step"}, accent=about("SLIP against nine", methods))
+    assert drawing.headline == "Loss at the end: SLIP 0.1, 9 others 0.2 to 1"
+    assert drawing.colours == [0, *[None] * 9]
+    assert drawing.ranked
+    assert picture(drawing)["encoding"]["y"]["sort"] == methods

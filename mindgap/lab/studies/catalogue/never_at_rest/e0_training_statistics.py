@@ -106,6 +106,11 @@ STUDIES = (
                 ("Loss", "loss", False), ("Gradient norm", "gradient_norm_unbiased", True), ("Noise", "noise", True),
                 ("Sharpness", "sharpness", True),
             )
+        ) + tuple(
+            Figure(f"{title} of a second batch against the first", f"{column}_again", f"{title.lower()}, second batch",
+                   x=column, x_label=f"{title.lower()}, first batch", kind="points", log_x=True, log_y=True,
+                   caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 %.")
+            for title, column in (("Gradient norm", "gradient_norm"), ("Sharpness", "sharpness"))
         ),
     ),
 )  # fmt: skip

@@ -242,6 +242,8 @@ STUDIES = (
                    x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
                    hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
                    "bounds of the exact methods are within a factor three of the count."),
+            Figure("Iterations against the bound", "count", "iterations until ‖∇f‖ <= ε", x="bound", x_label="bound",
+                   kind="points", log_x=True, log_y=True, facet="family", caption="The counts behind the ratios."),
         ),
     ),
     Study(

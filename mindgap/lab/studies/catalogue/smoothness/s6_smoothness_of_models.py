@@ -100,6 +100,8 @@ STUDIES = (
         figures=(
             Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
                    log_y=True, caption="An L-smooth function would level off; these grow like R^(d-2)."),
+            Figure("Largest |f''| - L1|f'| on [-R, R]", "relaxed", "max (|f''| - L1|f'|)", x="radius", x_label="R",
+                   log_x=True, caption="Relaxed smoothness: it stays below a constant L0 however large R is."),
         ),
     ),
     Study(
