@@ -1,11 +1,11 @@
-"""Regularisation selection of ijcnn1's size: every method compiled, against a loop by hand and the field's figures."""
+"""Regularisation selection of ijcnn1's size: every method compiled, against a loop by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from bilevel_timing import FIELD, SETTINGS, measure, prepare
+from bilevel_timing import SETTINGS, measure, prepare
 
 from mindgap.bilevel import Batches, BilevelProblem
 
@@ -50,21 +50,16 @@ def logistic_losses() -> tuple[Any, Any]:
 def part_ijcnn1(options: Any) -> None:
     problem, losses = logistic(), logistic_losses()
     names = options.methods.split(",") if options.methods else list(SETTINGS)
-    # As many iterations as the field's figures were measured over, fewer where one takes long.
+    # Fewer iterations where one takes long.
     steps = dict.fromkeys(("amigo", "stocbio", "bsa", "mrbo", "sustain", "f2sa-10"), 8192) | {"vrbo": 2000}
     many = {n: steps.get(n, 32768) if options.steps == 8192 else options.steps for n in names}
     races = {n: prepare(problem, losses, n, many[n], options.unroll) for n in names}
     rows = measure(races, options.repeats)
-    print(
-        "| method | ours it/s | by hand it/s | ratio of the best | median ratio | ours / field (scaled) | compile s |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("| method | ours it/s | by hand it/s | ratio of the best | median ratio | compile s |")
+    print("|---|---|---|---|---|---|")
     for name, row in rows.items():
-        field = "–"
-        if name in FIELD and "soba" in rows:
-            field = f"{row['ours'] / (FIELD[name] * rows['soba']['hand'] / 149000):.2f}"
         print(f"| {name} | {row['ours']:,.0f} | {row['hand']:,.0f} | {row['ours'] / row['hand']:.2f} "
-              f"| {row['median']:.2f} | {field} | {row['compile']:.1f} |")  # fmt: skip
+              f"| {row['median']:.2f} | {row['compile']:.1f} |")  # fmt: skip
     for name in ("slip", "slip-shared"):
         if name in rows and "soba" in rows:
             print(f"time of {name} / time of SOBA: {rows['soba']['ours'] / rows[name]['ours']:.2f}")

@@ -29,15 +29,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ttsa": {"lr_x": X, "lr_y": Y, **NEUMANN},
     "mrbo": {"lr_x": X, "lr_y": Y, **NEUMANN},
     "sustain": {"lr_x": X, "lr_y": Y, **NEUMANN},
-    # One refresh in a call: the field's default is once in 2 (49,990 + 91,701) iterations, which is once in its figure.
+    # One refresh per call: the public benchmark refreshes once in 2 (49,990 + 91,701) iterations.
     "vrbo": {"lr_x": X, "lr_y": Y, **NEUMANN, "inner": 10, "period": 2000},
     "f2sa": {"lr_x": X, "lr_y": Y, "lam": 10.0, "delta": 0.1},
     "f2sa-10": {"lr_x": X, "lr_y": Y, "lam": 10.0, "delta": 0.1, "inner": 10},
 }
-#: iterations a second of the field's benchmark code where a loop by hand did 149,000 (design notes, quiet machine)
-FIELD = {"soba": 95500, "srba": 36300, "ttsa": 24800, "sustain": 17500, "saba": 11900, "amigo": 10800, "stocbio": 11200,
-         "bsa": 11400, "mrbo": 10300, "f2sa-10": 8100, "vrbo": 1200}  # fmt: skip
-
 CLOCK = {"wall": time.perf_counter, "cpu": time.process_time}
 clock = time.perf_counter
 
