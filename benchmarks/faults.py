@@ -234,6 +234,9 @@ def main() -> None:
     parser.add_argument("--kinds", default="SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    # A shell's background job and nohup ignore signals, and what they start inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     folder = Path(tempfile.mkdtemp(prefix="mindgap-faults-"))
     begun = time.monotonic()
     undisturbed = start(folder / "truth", 2)
@@ -267,7 +270,9 @@ def main() -> None:
                     hits += one_round(kind, out, rng, truth, limit, whole)
             except (AssertionError, RecordError) as error:
                 failures.append(f"round {number}: {error}")
+                print(failures[-1], file=sys.stderr, flush=True)
             shutil.rmtree(out, ignore_errors=True)
+            print(f"{kind}: round {number + 1}, {hits} hit, {len(failures)} failures", file=sys.stderr, flush=True)
         took = time.monotonic() - begun
         print(f"{kind}: {arguments.rounds} rounds, {hits} hit, {len(failures)} failures, {took:.0f} s", flush=True)
         for failure in failures:
