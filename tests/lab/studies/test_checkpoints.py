@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import Checkpoints
 from mindgap.lab.studies.loop import Trial
@@ -34,7 +33,7 @@ H2 = {"moments": [1, 3], "minibatches": 32, "batch": 2}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
     ("h7-infinite-variance", "GClip", {"replicas": 64, "steps": 20}),
-    *(("b0-unbounded-smoothness", method.name, B0) for method in METHODS.values()),
+    *(("b0-unbounded-smoothness", method, B0) for method in find("b0-unbounded-smoothness").methods),
     ("b1-hyper-representation", "SABA", B1),
     ("b2-hyper-representation", "SLIP", B1),
     ("b3-hyper-cleaning", "SLIP", B3),
