@@ -1,4 +1,4 @@
-"""Optimization where the textbook's assumptions fail.
+"""Find out why a PyTorch training run spikes, diverges or stalls, and fix it.
 
 The library, from the lowest layer up (a layer imports the layers below it, never one above):
 

@@ -182,7 +182,7 @@ def demo(
     plans = [plan(study, "quick") for study in in_order(find(name) for name in ready)]
     _carry_out(plans, out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
-    print("\nWhat a user's own problem is like: a small network on digits, trained by SGD with lr=1.0")
+    print("\nWhat a user's own problem is like: a small network on digits, trained by SGD with lr=3.0")
     survey = _survey_digits(out / "survey.html")
     print(f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: {survey.resolve().as_uri()}")
     print("Both pages work offline. Next: mindgap measure module:function on your own model.")
@@ -199,7 +199,7 @@ def _survey_digits(out: Path) -> Path:
 
     problem, generator = digits_network(), torch.Generator().manual_seed(0)
     batches = [problem.draw(generator, 8) for _ in range(200)]
-    optimizer = torch.optim.SGD(problem.objective.parameters, lr=1.0)
+    optimizer = torch.optim.SGD(problem.objective.parameters, lr=3.0)
     numbers = survey(problem.objective, batches, optimizer=optimizer).write(out.with_suffix(".json"))
     advise(numbers)
     return write_survey_page(numbers, out)
