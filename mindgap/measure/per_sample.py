@@ -18,12 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_map
 
 from mindgap.base.check import fail, flag, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.gradients import NonFiniteError, samples_in
 from mindgap.measure.layer_norms import RULES
-from mindgap.measure.restoring import seed_everything, tensors_in, undisturbed
+from mindgap.measure.restoring import plain_tree, seed_everything, tensors_in, undisturbed
 
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -276,15 +277,12 @@ def _agrees(objective: Objective, batch: Any, size: int, norms: NDArray[np.float
 
 
 def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(batch, (Tensor, np.ndarray)):
-        return change(torch.as_tensor(batch))
-    if hasattr(batch, "items") and callable(batch.items):
-        return {key: _mapped(value, change) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_mapped(value, change) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_mapped(value, change) for value in batch)
-    return batch
+    """The batch with every tensor and numpy array changed."""
+
+    def leaf(value: Any) -> Any:
+        return change(torch.as_tensor(value)) if isinstance(value, (Tensor, np.ndarray)) else value
+
+    return tree_map(leaf, plain_tree(batch))
 
 
 def _random(model: nn.Module) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from mindgap.base.check import fail
 
@@ -212,20 +213,21 @@ def _interrupt_deferred() -> Iterator[None]:
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """Every tensor of a nested batch (tensors, sequences, mappings), in order.
+    """Every tensor of a nested batch (tensors, numpy arrays, sequences, mappings), in order.
 
     Example:
         >>> [tuple(t.shape) for t in tensors_in({"x": torch.ones(2, 3), "y": [torch.zeros(2)]})]
         [(2, 3), (2,)]
     """
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, np.ndarray):
-        if batch.dtype != object:
-            yield torch.from_numpy(np.ascontiguousarray(batch))
-    elif hasattr(batch, "items") and callable(batch.items):
-        for _, value in batch.items():
-            yield from tensors_in(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from tensors_in(value)
+    for leaf in tree_leaves(plain_tree(batch)):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            yield torch.from_numpy(np.ascontiguousarray(leaf))
+
+
+def plain_tree(batch: Any) -> Any:
+    """The batch with mappings that torch's trees do not know (Hugging Face's ``BatchEncoding``) as dictionaries."""
+    if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
+        return dict(batch.items())
+    return batch

@@ -40,80 +40,30 @@ class ProbeEntry:
         return getattr(import_module(self.module), self.class_name)
 
 
-def _entry(
-    name: str, class_name: str, file: str, needs: tuple[str, ...], source: Source, statement: str
-) -> tuple[str, ProbeEntry]:
-    return name, ProbeEntry(name, class_name, f"mindgap.measure.probes.{file}", needs, source, statement)
+#: name, class, file, needs, paper, place, statement
+_ROWS = (
+    ("noise", "NoiseProbe", "noise", "gradients", "thesis", "4.2, Fig. 4-1",
+     "loss, gradient norm less its bias, and the spread of minibatch gradients"),
+    ("sharpness", "SharpnessProbe", "curvature", "hessian", "thesis", "(6.2)",
+     "largest Hessian eigenvalue and the optimizer's distance to its edge of stability"),
+    ("smoothness", "SmoothnessProbe", "smoothness", "gradients update", "thesis", "3.2, Fig. 3-1",
+     "how fast the gradient changes along the update, on equal batches"),
+    ("statistics", "StatisticsProbe", "statistics", "gradients hessian", "thesis", "(6.2), (6.10)",
+     "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)"),
+    ("tails", "TailsProbe", "monitored", "gradients", "acclip", "App. H",
+     "tail index of the gradient noise per coordinate, with an interval"),
+    ("stationarity", "StationarityProbe", "monitored", "gradients", "thesis", "Definition 5.3.1",
+     "upper bound on the smallest mean of gradients within a ball"),
+    ("ergodic", "AverageProbe", "monitored", "gradients", "thesis", "6.4, Fig. 6-6",
+     "running average of the loss, and its change from reading to reading"),
+    ("update", "UpdateProbe", "update", "update", "thesis", "3.3.1",
+     "length of the update, absolute and relative to the parameters"),
+)  # fmt: skip
 
-
-PROBES: dict[str, ProbeEntry] = dict(
-    (
-        _entry(
-            "noise",
-            "NoiseProbe",
-            "noise",
-            ("gradients",),
-            Source("thesis", "4.2, Fig. 4-1"),
-            "loss, gradient norm less its bias, and the spread of minibatch gradients",
-        ),
-        _entry(
-            "sharpness",
-            "SharpnessProbe",
-            "curvature",
-            ("hessian",),
-            Source("thesis", "(6.2)"),
-            "largest Hessian eigenvalue and the optimizer's distance to its edge of stability",
-        ),
-        _entry(
-            "smoothness",
-            "SmoothnessProbe",
-            "smoothness",
-            ("gradients", "update"),
-            Source("thesis", "3.2, Fig. 3-1"),
-            "how fast the gradient changes along the update, on equal batches",
-        ),
-        _entry(
-            "statistics",
-            "StatisticsProbe",
-            "statistics",
-            ("gradients", "hessian"),
-            Source("thesis", "(6.2), (6.10)"),
-            "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)",
-        ),
-        _entry(
-            "tails",
-            "TailsProbe",
-            "monitored",
-            ("gradients",),
-            Source("acclip", "App. H"),
-            "tail index of the gradient noise per coordinate, with an interval",
-        ),
-        _entry(
-            "stationarity",
-            "StationarityProbe",
-            "monitored",
-            ("gradients",),
-            Source("thesis", "Definition 5.3.1"),
-            "upper bound on the smallest mean of gradients within a ball",
-        ),
-        _entry(
-            "ergodic",
-            "AverageProbe",
-            "monitored",
-            ("gradients",),
-            Source("thesis", "6.4, Fig. 6-6"),
-            "running average of the loss, and its change from reading to reading",
-        ),
-        _entry(
-            "update",
-            "UpdateProbe",
-            "update",
-            ("update",),
-            Source("thesis", "3.3.1"),
-            "length of the update, absolute and relative to the parameters",
-        ),
-    )
-)
+PROBES: dict[str, ProbeEntry] = {
+    name: ProbeEntry(name, cls, f"mindgap.measure.probes.{file}", tuple(needs.split()), Source(paper, place), statement)
+    for name, cls, file, needs, paper, place, statement in _ROWS
+}
 
 #: What a monitor runs unless it is told otherwise.
 DEFAULT_PROBES = ("noise", "sharpness", "smoothness", "update")
