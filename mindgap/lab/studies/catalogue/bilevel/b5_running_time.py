@@ -145,7 +145,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         f"hyper-representation ({texts})",
         representation_loop,
         "",
-        scales={"quick": scale(representation_runs.QUICK, quick, [40, 1, 40], 50, 10),
+        scales={"quick": scale(representation_runs.QUICK, quick, [40, 1, 40], 50, 6),
                 "cpu": scale(representation_runs.CPU, cpu, [500, 1, 100], 100, 10)},
         methods={title: representation_runs.KEYS[title] for title in _BOTH},
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}"},

@@ -100,7 +100,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 #: better -> worse, as App. I has them
 PAIRS = (("ACClip", "Adam"), ("SGD with momentum", "ACClip"))
 
-_QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "steps": 80, "every": 20, "batch": 16,
+_QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "steps": 60, "every": 20, "batch": 16,
           "schedule": "cosine", "optimizer": "sgd", "candidates": [0.1]}  # fmt: skip
 
 STUDIES = (

@@ -71,8 +71,8 @@ _METHODS: dict[str, dict[str, Any]] = {"SGD": {"optimizer": "sgd", "middle": 1.0
                                        "Adam": {"optimizer": "adam", "middle": 0.01},
                                        "ACClip": {"optimizer": "acclip", "middle": 3.0},
                                        OTHER: {"optimizer": "acclip, normalized", "middle": 0.006}}
-_QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, "validation": 256, "steps": 100,
-          "every": 20, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0],
+_QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, "validation": 256, "steps": 60,
+          "every": 12, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0],
           "streams": "h3"}
 
 STUDIES = (

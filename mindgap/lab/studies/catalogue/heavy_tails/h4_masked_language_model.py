@@ -96,8 +96,8 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD with momentum": {"optimizer": "sg
                                           "Adam": {"optimizer": "adam", "middle": 0.0025},
                                           "ACClip": {"optimizer": "acclip", "middle": 1.7},
                                           OTHER: {"optimizer": "acclip, normalized", "middle": 0.001}}
-_QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 80,
-          "every": 20, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
+_QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 50,
+          "every": 10, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
 STUDIES = (
     Study(

@@ -104,7 +104,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 300,
-          "pre_steps": 100, "steps": 100, "every": 50, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
+          "pre_steps": 60, "steps": 60, "every": 30, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
 STUDIES = (
     Study(

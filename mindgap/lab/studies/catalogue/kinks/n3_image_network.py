@@ -114,7 +114,7 @@ STUDIES = (
         statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches SGD "
         "with momentum and beats Adam in test accuracy (here: a small network on digits).",
         source=Source("thesis", "5.6, Fig. 5-1"),
-        scales={"quick": Scale(_QUICK, seeds=6),
+        scales={"quick": Scale(_QUICK, seeds=4),
                 "cpu": Scale({**_QUICK, "epochs": 100, "every": 5, "width": 16}, seeds=10)},
         methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
                  "Stochastic INGD": {"optimizer": "ingd"}},

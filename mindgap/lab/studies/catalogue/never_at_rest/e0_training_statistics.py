@@ -74,7 +74,7 @@ def _at_most(successes: int, trials: int, share: float) -> float:
     return sum(comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1))
 
 
-_QUICK = {"steps": 90, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits"}
+_QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits"}
 
 STUDIES = (
     Study(

@@ -67,7 +67,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 _STEPS = (0.03, 0.1, 0.3)
-_QUICK = {"steps": 600, "every": 75, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
+_QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
 
 STUDIES = (
     Study(

@@ -62,7 +62,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {"steps": 2000, "every": 100, "batch": 32, "lr": 0.05, "width": 8}
+_QUICK = {"steps": 1200, "every": 100, "batch": 32, "lr": 0.05, "width": 8}
 
 STUDIES = (
     Study(

@@ -80,7 +80,7 @@ _HISTORY = (
     "Settled before a smoothness was read. The thesis gives no numbers, so the customary words for correlations are "
     "used: strong from 0.5, present from 0.3, weak below.",
 )
-_PROSE = {"source": "prose", "width": 32, "steps": 150, "every": 5, "batch": 16, "m": 128, "part": 64, "tau": 0.25,
+_PROSE = {"source": "prose", "width": 32, "steps": 100, "every": 5, "batch": 16, "m": 128, "part": 64, "tau": 0.25,
           "momentum": 0.0, "clip": False, "lr": 2.0}  # fmt: skip
 _DIGITS = {**_PROSE, "source": "digits", "width": 8, "m": 512, "part": 256, "lr": 0.3}
 
@@ -102,7 +102,7 @@ STUDIES = (
                 "cpu": Scale({**_PROSE, "steps": 2000, "every": 20, "m": 512}, seeds=3)},
         methods={"clipped, step 30": {"clip": True, "lr": 30.0}, "not clipped, step 2": {"clip": False, "lr": 2.0},
                  "clipped, step 2": {"clip": True, "lr": 2.0}},
-        null_draws=8, loop=loop, judge=partial(judge, clipped="clipped, step 30", least=STRONG),
+        null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 30", least=STRONG),
         rule=_RULE.format(STRONG), history=_HISTORY,
         differs="No schedule, no weight decay. Steps 30 and 2 and threshold 0.25 are the thesis' own.",
         models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"), paper_model="AWD-LSTM on Penn Treebank",
@@ -117,7 +117,7 @@ STUDIES = (
                 "cpu": Scale({**_DIGITS, "steps": 3000, "every": 30, "m": 1792}, seeds=5)},
         methods={"SGD with momentum": {"clip": False, "lr": 0.3, "momentum": 0.9},
                  "not clipped, step 0.3": {"clip": False, "lr": 0.3}, "clipped, step 1.5": {"clip": True, "lr": 1.5}},
-        null_draws=8, loop=loop, judge=partial(judge, clipped="clipped, step 1.5", least=PRESENT),
+        null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 1.5", least=PRESENT),
         rule=_RULE.format(PRESENT), history=_HISTORY, differs="The thesis' steps do not train a network without "
         "normalisation: the steps without clipping and with momentum are the best of 0.01, 0.03, ..., 100 by training "
         "loss, the one with clipping is five times the first, as in the thesis.",

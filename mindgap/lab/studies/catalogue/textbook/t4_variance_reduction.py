@@ -145,7 +145,7 @@ def _factor(logarithm: float) -> str:
     return f"{np.exp(logarithm):.3g}"  # infinite where one seed says nothing
 
 
-_QUICK = {"train": 1000, "batch": 20, "passes": 21, "width": 32, "layers": 3, "radius": 1.0, "decay": 0.0,
+_QUICK = {"train": 1000, "batch": 20, "passes": 18, "width": 32, "layers": 3, "radius": 1.0, "decay": 0.0,
           "steps": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0], "rule": "sgd"}
 _CONVEX = {"layers": 1, "decay": 0.05}
 
