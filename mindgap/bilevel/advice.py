@@ -105,7 +105,7 @@ def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, p
     tokens = problem.lower_data.draw(seed, "lower", 0, batches)
     lower = [row(tokens, i) for i in range(batches)]
     if oracle.seeded:
-        lower = [Sample(token.which, seed + i) for i, token in enumerate(lower)]
+        lower = [Sample(token.which, (seed + i) % 2**31) for i, token in enumerate(lower)]
     upper = row(problem.upper_data.draw(seed, "upper", 0, 1), 0)
 
     def largest(y: Tensor) -> float:
@@ -147,7 +147,7 @@ def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr
 
 def _largest(hessian: Product, like: Tensor, products: int, seed: int) -> float:
     """Largest eigenvalue in size, by power iteration."""
-    v = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=like.dtype).to(like.device)
+    v = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed % 2**63), dtype=like.dtype).to(like.device)
     size = 0.0
     for _ in range(products):
         v = v / v.norm()

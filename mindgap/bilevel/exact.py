@@ -38,12 +38,26 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
     return value.to(pack.device)
 
 
+def check_token(name: str, token: Sample) -> Sample:
+    """Refuse what is not a token."""
+    if not isinstance(token, Sample):
+        fail(name, "must be a Sample, such as FULL", token)
+    return token
+
+
 def linear_solver(
     kind: str | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
 ) -> LinearSolver:
     """A solver of H z = v by its name."""
-    if callable(kind):
-        return kind
+    if callable(kind) and not isinstance(kind, type):
+
+        def own(hessian: Product, v: Tensor) -> Tensor:
+            z = kind(hessian, v)
+            if not isinstance(z, Tensor) or z.shape != v.shape:
+                fail("solver", f"must return a tensor of shape {tuple(v.shape)}", z)
+            return z
+
+        return own
     one_of_texts("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
@@ -121,7 +135,8 @@ def hypergradient(
     check_count("products", products)
     solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
                           damping=positive("damping", damping))  # fmt: skip
-    return hypergradient_at(TorchOracle(problem), x, y, lower, upper, solve)
+    tokens = check_token("lower", lower), check_token("upper", upper)
+    return hypergradient_at(TorchOracle(problem), x, y, *tokens, solve)
 
 
 def implicit_solution(
@@ -164,7 +179,7 @@ def implicit_solution(
     solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
                           damping=positive("damping", damping))  # fmt: skip
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
-        x, flat_vector(problem, "y", y).detach(), problem, lower, solve)
+        x, flat_vector(problem, "y", y).detach(), problem, check_token("lower", lower), solve)
     return found
 
 
