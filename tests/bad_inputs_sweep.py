@@ -15,8 +15,10 @@ import doctest
 import functools
 import inspect
 import io
+import os
 import pkgutil
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -130,7 +132,9 @@ def sweep(packages: list[str], *, seconds: float = 5.0, only: int | None = None)
 
 
 def main() -> int:
-    tried, faults, silent = sweep(sys.argv[1:] or ["mindgap"])
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # "abc" is a legal path
+        tried, faults, silent = sweep(sys.argv[1:] or ["mindgap"])
     print("\n".join(faults))
     print(f"{tried} bad inputs, {len(faults)} foreign errors or hangs, {len(silent)} public functions without a call")
     return bool(faults)
