@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from references.made_up_runs import made_up
 
-from mindgap.bilevel import METHODS
+from mindgap.bilevel.registry import SIXTEEN as METHODS
 from mindgap.lab.studies.bilevel_runs import TITLES, method_of, states, tuned_methods
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial

@@ -8,7 +8,7 @@ import torch
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import exact_hypergradient, solve
-from mindgap.bilevel.registry import METHODS
+from mindgap.bilevel.registry import SIXTEEN as METHODS
 from mindgap.lab.studies.bilevel_runs import method_of
 from mindgap.lab.tasks.data import Table, digits
 from mindgap.lab.tasks.problems import hyper_representation, split_table
