@@ -46,8 +46,8 @@ class AdamStep:
         >>> step = AdamStep()
         >>> d, _ = step.direction(TorchOps(), step.init(TorchOps(), torch.zeros(2)), torch.tensor([4.0, -0.1]),
         ...                       torch.zeros(2))
-        >>> d
-        tensor([ 1., -1.])
+        >>> [round(float(v), 3) for v in d]
+        [1.0, -1.0]
 
     Source: Kingma, Ba 2015; Loshchilov, Hutter 2019.
     """

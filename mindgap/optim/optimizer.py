@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -17,7 +16,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from mindgap.base.check import RuleError, fail, one_of
-from mindgap.base.tensors import blocks, local, placed, widen
+from mindgap.base.tensors import blocks, local, placed
+from mindgap.optim.batch import Batch as Batch
 from mindgap.optim.fused import FusedSteps, state_of
 from mindgap.optim.norms import (
     QUANTILE,
@@ -33,7 +33,6 @@ from mindgap.optim.norms import (
 from mindgap.optim.report import Report as Report
 from mindgap.optim.report import Spike as Spike
 from mindgap.optim.report import Tally
-from mindgap.optim.settings import scalar
 from mindgap.rules.fused.plan import FusedRecord, Policy
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
@@ -71,47 +70,6 @@ class Options(TypedDict, total=False):
     maximize: bool
     foreach: bool | None
     fused: bool | None
-
-
-@dataclass
-class Batch:
-    """The parameters of one group that have a gradient, as plain real tensors of this process.
-
-    ``scale`` is what clipping the gradient's norm multiplies each gradient by; None for nothing.
-    """
-
-    group: dict[str, Any]
-    owners: list[Tensor]
-    params: list[Tensor]
-    grads: list[Tensor]
-    k: int
-    scale: Tensor | None = None
-
-    @property
-    def sign(self) -> float:
-        return -1.0 if self.group["maximize"] else 1.0
-
-    @property
-    def single(self) -> bool:
-        """Whether the plain loop was asked for."""
-        return self.group["foreach"] is False
-
-    @property
-    def lr(self) -> float | Tensor:
-        """η as a number or a 0-dim tensor."""
-        return scalar(self.group["lr"])
-
-    @property
-    def shrink(self) -> float | Tensor:
-        """η·w, the part of the parameters that decoupled weight decay takes away."""
-        return self.lr * self.group["weight_decay"] if self.group["weight_decay"] else 0.0
-
-    def scaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """A block of the gradients in at least float32, after clipping."""
-        wide = [widen(g) for g in gradients]
-        if self.scale is None:
-            return wide
-        return list(torch._foreach_mul(wide, self.scale.to(wide[0].device, wide[0].dtype)))
 
 
 class RuleOptimizer(Optimizer, ABC):

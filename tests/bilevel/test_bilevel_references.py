@@ -219,7 +219,7 @@ def _first(name, draw, kind):
     return init(ORACLES, X0, Y0)
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", RUNS)
 def test_every_transcription_converges(name):
     samples, letters, kind, steps, level = RUNS[name]
     draw = Draws(0)

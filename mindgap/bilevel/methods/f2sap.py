@@ -45,8 +45,8 @@ class F2SAp(Method):
     The y of the state is the mean of y_1 and y_-1. All nodes use the same samples.
 
     Example:
-        >>> F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes()
-        {-2: 0.08333333333333333, -1: -0.6666666666666666, 1: 0.6666666666666666, 2: -0.08333333333333333}
+        >>> {node: round(weight, 3) for node, weight in F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes().items()}
+        {-2: 0.083, -1: -0.667, 1: 0.667, 2: -0.083}
 
     Source: Chen, Li, Zhang 2025, "Faster gradient methods for highly-smooth stochastic bilevel optimization".
 

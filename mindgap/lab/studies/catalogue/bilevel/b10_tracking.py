@@ -39,7 +39,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     lower_data = Batches(quadratic.lower_samples[0][:, 2], trial["batch_size"], shuffle=False)
     problem = BilevelProblem(lambda x, y, batch: (batch @ x).mean(), lower, quadratic.x0, quadratic.y0,
                              Batches(slopes, trial["batch_size"], shuffle=False), lower_data)
-    method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm)
+    method = SLIP(lr_x=Constant(drift), lr_y=rate, lr_z=rate, warm_start=warm, samples="shared")
     direction = -slopes.mean(0) / slopes.mean(0).norm()
     lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
