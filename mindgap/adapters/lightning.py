@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from mindgap.base.check import fail
+from mindgap.base.check import fail, missing
 from mindgap.measure.table import DEFAULT_PROBES
 
 
@@ -42,7 +42,7 @@ def monitor_callback(
         The callback. Its ``monitor`` is the ``Monitor`` once training has begun, ``readings`` its rows.
 
     Raises:
-        RuleError: Lightning is not installed.
+        MissingPackageError: Lightning is not installed.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
@@ -56,25 +56,17 @@ def _callback_class() -> Any:
     """The callback's class, made when Lightning is first needed (its import takes seconds)."""
     try:
         from lightning.pytorch import Callback
-    except ImportError as error:
-        fail("lightning", "must be installed (pip install 'mindgap[lightning]')", str(error))
+    except ImportError:
+        missing("lightning", "lightning")
 
-    from mindgap.adapters.watching import Watching
+    from mindgap.adapters.watching import Watched, Watching
 
-    class MonitorCallback(Callback):  # type: ignore[misc, unused-ignore]
+    class MonitorCallback(Watched, Callback):  # type: ignore[misc, unused-ignore]
         """Made by ``monitor_callback``."""
 
         def __init__(self, optimizer: int, *settings: Any) -> None:
             super().__init__()
             self._optimizer, self._watching = optimizer, Watching(*settings)
-
-        @property
-        def monitor(self) -> Any:
-            return self._watching.monitor
-
-        @property
-        def readings(self) -> list[dict[str, Any]]:
-            return self._watching.readings
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             if not 0 <= self._optimizer < len(trainer.optimizers):

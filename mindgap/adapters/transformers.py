@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from mindgap.base.check import fail
+from mindgap.base.check import fail, missing
 from mindgap.measure.table import DEFAULT_PROBES
 
 
@@ -26,20 +26,12 @@ def monitor_callback(
 ) -> Any:
     """A ``TrainerCallback`` that runs a ``Monitor`` for the length of ``train``.
 
-    Args:
-        probes: as ``Monitor`` takes them.
-        batches: measuring batches on the model's device; by default ``limit`` random ones of the training data.
-        loss: ``loss(model, batch) -> scalar``; by default ``model(**batch).loss``. Give it where the Trainer computes
-            another one (label smoothing, a custom ``compute_loss``).
-        limit: batches to draw.
-        to: as ``Monitor`` takes it. Only the world's process zero writes.
-        options: ``every``, ``budget``, ``name``, ``seed`` of ``Monitor``.
-
-    Returns:
-        The callback. Its ``monitor`` is the ``Monitor`` once training has begun, ``readings`` its rows.
+    The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model, batch)`` is by default
+    ``model(**batch).loss``; give it where the Trainer computes another one (label smoothing, a custom
+    ``compute_loss``). Only the world's process zero writes.
 
     Raises:
-        RuleError: transformers is not installed.
+        MissingPackageError: transformers is not installed.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
@@ -53,24 +45,16 @@ def _callback_class() -> Any:
     """The callback's class, made when transformers is first needed (its import takes seconds)."""
     try:
         from transformers import TrainerCallback
-    except ImportError as error:
-        fail("transformers", "must be installed (pip install 'mindgap[transformers]')", str(error))
+    except ImportError:
+        missing("transformers", "transformers")
 
-    from mindgap.adapters.watching import Watching
+    from mindgap.adapters.watching import Watched, Watching
 
-    class MonitorCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    class MonitorCallback(Watched, TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Made by ``monitor_callback``."""
 
         def __init__(self, *settings: Any) -> None:
             self._watching = Watching(*settings)
-
-        @property
-        def monitor(self) -> Any:
-            return self._watching.monitor
-
-        @property
-        def readings(self) -> list[dict[str, Any]]:
-            return self._watching.readings
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             self._watching.begin(
@@ -100,5 +84,6 @@ def _model_loss(model: Any, batch: Any) -> Any:
 
 def _to_device(batch: Any, device: Any) -> Any:
     from torch import Tensor
+    from torch.utils._pytree import tree_map_only
 
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+    return tree_map_only(Tensor, lambda t: t.to(device), dict(batch))

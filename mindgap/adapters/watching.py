@@ -71,3 +71,19 @@ class Watching:
         """Close the monitor, with what ended the training where that was an error."""
         if self.monitor is not None:
             self.monitor.close(*([f"{type(error).__name__}: {error}"] if error is not None else []))
+
+
+class Watched:
+    """What a callback shows of its monitor."""
+
+    _watching: Watching
+
+    @property
+    def monitor(self) -> Any:
+        """The ``Monitor`` once training has begun."""
+        return self._watching.monitor
+
+    @property
+    def readings(self) -> list[dict[str, Any]]:
+        """The rows so far."""
+        return self._watching.readings

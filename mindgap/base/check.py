@@ -28,6 +28,21 @@ def fail(name: str, rule: str, value: Any) -> NoReturn:
     raise RuleError(f"{name} {rule}, got {text if len(text) <= 200 else text[:197] + '...'}")
 
 
+class MissingPackageError(RuleError):
+    """Something needs a package that is not installed. The message says what to install."""
+
+
+def missing(package: str, extra: str) -> NoReturn:
+    """Raise the one error of this library for a missing package.
+
+    Example:
+        >>> missing("optuna", "tune")
+        Traceback (most recent call last):
+        mindgap.base.check.MissingPackageError: optuna is not installed: pip install 'mindgap[tune]'
+    """
+    raise MissingPackageError(f"{package} is not installed: pip install 'mindgap[{extra}]'")
+
+
 def number(name: str, value: Any) -> float:
     """A real number that is not NaN (a bool is not a number here)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindgap.base.check import fail
+from mindgap.base.check import missing
 from mindgap.cli.show import span
 from mindgap.lab.studies.times import reference_times
 from mindgap.record.follow import Follower
@@ -182,7 +182,7 @@ class Boards:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            fail("tensorboard", "must be installed: pip install 'mindgap[tensorboard]'", None)
+            missing("tensorboard", "tensorboard")
         self._event, self._summary, self._writer = Event, Summary, EventFileWriter
         self._folder = folder
         self._open: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from mindgap.base.check import between, fail, one_of, whole
+from mindgap.base.check import between, fail, missing, one_of, whole
 from mindgap.lab.studies.processes import ATTEMPTS, Lost, in_processes, stop_workers
 from mindgap.record.schema import End, Header
 
@@ -205,4 +205,4 @@ def _import(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        fail("backend", f"must be installed: pip install 'mindgap[{extra}]'", extra)
+        missing(extra, extra)

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mindgap.base.check import fail, one_of, whole
+from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study, Trial
@@ -274,6 +274,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        fail("optuna", "must be installed: pip install 'mindgap[tune]'", None)
+        missing("optuna", "tune")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

