@@ -31,7 +31,7 @@ def optimizers(long: Long = False) -> None:
 
 
 def methods(long: Long = False) -> None:
-    """List the sixteen bilevel methods of the SLIP paper (Table 1), then all others."""
+    """List the bilevel methods: the sixteen of the SLIP paper first."""
     from mindgap.bilevel.registry import FURTHER, SIXTEEN
 
     columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
