@@ -152,7 +152,9 @@ def _preconditioned(
             second = state["square_avg"]
             if group["centered"]:
                 second = second - state["grad_avg"].square()
-            parts.append(lr / (_at_least(second.clamp(min=0).sqrt(), g) + group["eps"]))
+            filled = (1 - group["alpha"] ** max(t, 1)) ** 0.5  # its average starts at zero and is not corrected
+            root = _at_least(second.clamp(min=0).sqrt(), None if g is None else filled * g)
+            parts.append(lr / (root + group["eps"]))
             betas.add((float(group["momentum"]), False))
         else:  # Adagrad
             rate = lr / (1 + t * group["lr_decay"])

@@ -286,7 +286,7 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
     if signed:
         rows = rows - np.median(rows)
     if groups is not None:
-        labels = np.asarray(groups) if isinstance(groups, (list, tuple, np.ndarray)) else np.empty(0)
+        labels = np.asarray(groups) if isinstance(groups, (list, tuple, range, np.ndarray)) else np.empty(0)
         if labels.shape != (rows.shape[1],):
             fail("groups", f"must give one label for each of {rows.shape[1]} columns", f"shape {labels.shape}")
         rows = rows.copy()
