@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 
 def bert_shapes() -> list[tuple[int, ...]]:
@@ -43,16 +43,36 @@ def small_shapes(device: str) -> list[tuple[int, ...]]:
     return [(side, side), (side,)] * pairs
 
 
-#: name -> (constructor, bytes a float32 parameter that the rule must move)
+#: name -> (constructor, bytes per float32 parameter that the rule must move)
 OURS = {
-    "ACClip": (lambda p, **o: ACClip(p, bias_correction=False, clip=None, **o), 28),
+    "AdamW clip": (lambda p, **o: AdamW(p, clip=1.0, **o), 32),
+    "AdamW clip auto": (lambda p, **o: AdamW(p, clip="auto", **o), 32),
+    "AdamW clip guard": (lambda p, **o: AdamW(p, clip=1.0, spike_guard="clip", **o), 32),
+    "AdamW": (lambda p, **o: AdamW(p, **o), 28),
+    "SGD clip": (lambda p, **o: SGD(p, 1e-3, momentum=0.9, clip=1.0, **o), 24),
+    "ACClip default": (lambda p, **o: ACClip(p, **o), 32),
+    "ACClip second": (lambda p, **o: ACClip(p, form="second_moment", **o), 32),
+    "ACClip": (lambda p, **o: ACClip(p, 1e-3, form="algorithm", bias_correction=False, clip=None, **o), 28),
     "CClip": (lambda p, **o: CClip(p, 1e-3, 1.0, **o), 12),
     "CClip momentum": (lambda p, **o: CClip(p, 1e-3, 1.0, beta=0.9, **o), 20),
     "GClip": (lambda p, **o: GClip(p, 1e-3, 1.0, **o), 16),
-    "GClip momentum": (lambda p, **o: GClip(p, 1e-3, 1.0, beta=0.9, **o), 24),
+    "GClip momentum": (lambda p, **o: GClip(p, 1e-3, 1.0, beta=0.9, clip="momentum", **o), 24),
+    "GClip gradient": (lambda p, **o: GClip(p, 1e-3, 1.0, beta=0.9, **o), 24),
+    "GClip auto": (lambda p, **o: GClip(p, 1e-3, "auto", beta=0.9, **o), 24),
+    "GClip guard": (lambda p, **o: GClip(p, 1e-3, 1.0, beta=0.9, spike_guard="clip", **o), 24),
     "NormalizedSGD": (lambda p, **o: NormalizedSGD(p, 1e-3, **o), 16),
     "StochasticINGD": (lambda p, **o: StochasticINGD(p, **o), 28),
 }
+
+
+def pair(params: list[Any], optimizer: Any) -> Any:
+    """What everybody writes: clip the norm, then step."""
+
+    def step() -> None:
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+
+    return step
 
 
 def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[Any, int]]:
@@ -69,6 +89,9 @@ def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[An
             if form in which.split(","):
                 found[f"torch {name} {form}"] = (make(**options).step, size)
     found["torch clip_grad_norm_"] = (lambda: torch.nn.utils.clip_grad_norm_(params, 1.0), 12)
+    for name, (make, size) in theirs.items():
+        if name != "Adam" and "fused" in which.split(","):
+            found[f"torch clip_grad_norm_ + {name} fused"] = (pair(params, make(fused=True)), size + 12)
     for name, (build, size) in OURS.items():
         for form, options in {"fused": {"fused": None}, "foreach": {"foreach": True}}.items():
             if form in which.split(","):
@@ -133,6 +156,18 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
+#: What to compare, in one run: ours, theirs, how many times as fast ours must be (below 1: how much slower it may be).
+PAIRS = (
+    ("AdamW clip fused", "torch clip_grad_norm_ + AdamW fused", {"cpu": 1.5, "cuda": 2.5}),
+    ("SGD clip fused", "torch clip_grad_norm_ + SGD momentum fused", {}),
+    ("AdamW clip auto fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
+    ("AdamW clip guard fused", "AdamW clip fused", {"cpu": 0.97, "cuda": 0.97}),
+    ("GClip auto fused", "GClip gradient fused", {"cpu": 0.97, "cuda": 0.97}),
+    ("GClip guard fused", "GClip gradient fused", {"cpu": 0.97, "cuda": 0.97}),
+    ("ACClip foreach", "torch AdamW foreach", {}),
+)
+
+
 def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, which: str) -> None:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(s, device=device) * 0.02) for s in shapes]
@@ -167,6 +202,11 @@ def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, whic
         cells = f"{middle * 1e3:.3f} | {middle / base:.3f} | {single * 1e3:.3f} | {single / base_alone:.3f}"
         ratios = f"{middle / limit:.2f} | {single / limit:.2f}"
         print(f"| {key} | {cells} | {limit * 1e3:.3f} | {ratios} | {memory[key]:.1f} |", flush=True)
+    print("\n| pair, median of the rounds' ratios | times as fast | aim |\n|---|---|---|")
+    for ours, other, aims in PAIRS:
+        if ours in times and other in times:
+            ratio = statistics.median(b / a for a, b in zip(times[ours], times[other]))
+            print(f"| {ours} against {other} | {ratio:.3f} | {aims.get(device, '')} |", flush=True)
 
 
 def first_step(device: str) -> None:

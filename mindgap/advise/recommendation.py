@@ -124,7 +124,7 @@ def recommend(
         >>> def problem():
         ...     model = torch.nn.Linear(4, 1)
         ...     return (model, lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean()), batches
-        >>> answer = recommend(problem, minutes=60, steps=96)
+        >>> answer = recommend(problem, minutes=1, steps=96)
         >>> answer.about["steps"], answer.gain[0] >= 0
         (96, True)
     """

@@ -93,13 +93,9 @@ def survey(
             return count
         return max(2, min(count, int(share * seconds / (gradients * gradient_seconds))))
 
-    few = held[: affordable(curvature_batches, 0.6, 110.0)]  # two searches of 25 products, the ray, the ball
-    noisy = held[: affordable(len(held), 0.2, 2.5)]
+    few = held[: affordable(curvature_batches, 0.55, 110.0)]  # two searches of 25 products, the ray, the ball
+    noisy = held[: affordable(len(held), 0.25, 2.5)]
     sampled = held[: affordable(16, 0.2, 60.0)]
-    enough = len(few) == len(held[:curvature_batches])  # time for everything
-    products = 100 if enough else max(12, min(100, affordable(100, 0.35, 2.5 * len(few))))
-    points = ray_points if enough else max(10, min(ray_points, affordable(ray_points, 0.15, float(len(few)))))
-    samples = 16 if enough else max(4, affordable(16, 0.1, float(len(few))))
     findings: list[SurveyLine] = []
     figures: dict[str, Any] = {}
 
@@ -113,20 +109,12 @@ def survey(
         if finished is not None:
             finished(quantity)
 
-    part("training statistics", lambda: _statistics(objective, sampled, figures, enough, seed))
+    part("training statistics", lambda: _statistics(objective, sampled, figures, seed))
     part("gradient noise", lambda: _noise(objective, noisy, figures, seed), "finite variance")
     readings: list[Sharpness] = []
 
     def curvature() -> list[SurveyLine]:
-        reading = sharpness(
-            objective,
-            few,
-            optimizer=optimizer,
-            both=enough,
-            tol=1e-3 if enough else 1e-2,
-            max_products=products,
-            seed=seed,
-        )
+        reading = sharpness(objective, few, optimizer=optimizer, both=True, seed=seed)
         readings.append(reading)
         figures["spectrum"] = _spectrum(reading)
         edge = reading.stability
@@ -143,10 +131,10 @@ def survey(
         return lines
 
     part("sharpness", curvature)
-    part("smoothness", lambda: _ray(objective, few, points, figures, seed), "smoothness")
+    part("smoothness", lambda: _ray(objective, few, ray_points, figures, seed), "smoothness")
 
     def stationarity() -> list[SurveyLine]:
-        found = goldstein_distance(objective, few, delta, samples=samples, seed=seed)
+        found = goldstein_distance(objective, few, delta, samples=16, seed=seed)
         said = f"some mean of gradients within {delta:g} of here has norm {found.bound:.3g} or less"
         return [SurveyLine("Goldstein distance", said, found.bound)]
 
@@ -186,10 +174,8 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
         return time.perf_counter() - begin
 
 
-def _statistics(
-    objective: Objective, held: list[Any], figures: dict[str, Any], curved: bool, seed: int
-) -> list[SurveyLine]:
-    found = training_statistics(objective, held, tol=1e-2, with_sharpness=curved, seed=seed)
+def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
+    found = training_statistics(objective, held, tol=1e-2, seed=seed)
     figures["settling"] = [asdict(row) for row in found.growth]
     times = found.noise / found.gradient_norm_unbiased if found.gradient_norm_unbiased else math.inf
     settled = ", ".join(f"{name.replace('_', ' ')} {'yes' if ok else 'no'}" for name, ok in found.settled.items())
@@ -301,7 +287,9 @@ def _spectrum(reading: Sharpness) -> dict[str, Any]:
     }
 
 
-def _ray(objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int) -> list[SurveyLine]:
+def _ray(
+    objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int
+) -> list[SurveyLine]:
     """Local smoothness against gradient norm along one ray up the gradient; the parameters are put back."""
     read = smoothness_along_ray(objective, few, points=points, seed=seed)
     first, floor = read.smoothness[0], read.noise_floor

@@ -6,7 +6,7 @@ counting and reporting to the optimizer.
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -82,11 +82,12 @@ class FusedSteps:
             reason = self._build(groups, state, records)
         if reason is None and policy.looks and self._plans and len({plan.device for _, plan in self._plans}) > 1:
             reason = "the parameters lie on several devices"
-        if reason is not None:
-            if wanted:
-                fail("fused", f"cannot be True here: {reason}", True)
-            return None
-        if not self._plans:
+        if reason is not None and wanted:
+            fail("fused", f"cannot be True here: {reason}", True)
+        if reason is not None or not self._plans:
+            if self._plans is not None:
+                self.follow_device(groups)
+                self.forget()
             return None
         if policy.remembers:
             device = self._plans[0][1].device
@@ -148,6 +149,9 @@ class FusedSteps:
         scopes = {record.scope for record in records} - {None}
         if scopes and len({plan.device for _, plan in plans}) > 1:
             return "the parameters lie on several devices"
+        by_group = Counter(i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None)
+        if any(count > 1 for count in by_group.values()):
+            return "a threshold that follows a quantile needs one dtype per group on CUDA"
         lasting = all(plan.lasting for _, plan in plans)
         for _, plan in plans:
             plan.lasting = lasting
@@ -164,36 +168,34 @@ class FusedSteps:
             outcome = self._run_on_cuda(jobs, policy) if kind == "cuda" else _cpu_run(jobs, policy)
         return outcome
 
-    def _run_on_cuda(self, jobs: list[Job], nonfinite: str) -> Outcome:
-        """As ``_run`` without waiting for the device; a step like the last one makes its launches again."""
+    def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
+        """As on the CPU without waiting for the device; a step like the last one makes its launches again."""
         from mindgap.rules.fused import cuda, cuda_rules
 
-        settings = _settings(jobs, nonfinite)
+        settings = _settings(jobs, policy)
         taped = settings is not None and self._tape is not None and settings == self._taped[0] and self._tape.fits()
         if taped and all(map(cuda_rules.counted, jobs)):
             self._tape.play()
             return self._taped[1]
         self._tape = None
-        if nonfinite == "raise" and not math.isfinite(norm := cuda_rules.gradient_norm(jobs)):
-            fail("gradients", "must be finite (nonfinite='raise')", norm)
         with cuda.Tape() as tape:
-            # With "skip" nobody waits: the kernels read a flag and leave everything as it is where it is 0.
-            flag, skips = cuda_rules.guard(jobs) if nonfinite == "skip" else (None, None)
-            outcome = Outcome(getattr(cuda_rules, jobs[0].record.rule)(jobs, flag), skips=skips)
+            outcome = cuda_rules.run(jobs, policy)
         if settings is not None:
             self._tape, self._taped = tape, (settings, outcome)
         return outcome
 
     def follow_device(self, groups: Groups) -> None:
-        """Take over step numbers that run on the device, where graph replays advance them (waits for it)."""
-        for _, plan in self._plans or ():
-            if "cuda" in plan.kept:
+        """Take over what the device counted, which graph replays and skipped steps change (waits for it)."""
+        ahead: dict[int, int] = {}
+        for i, plan in self._plans or ():
+            if "cuda" in plan.kept and i < len(groups):
                 from mindgap.rules.fused import cuda_rules
 
-                k = cuda_rules.device_step(plan)
+                k = cuda_rules.follow(plan)
                 if k is not None:
-                    for group in groups:
-                        group["k"] = k
+                    ahead.setdefault(i, k - groups[i]["k"])
+        for i, group in enumerate(groups if ahead else ()):
+            group["k"] += ahead.get(i, next(iter(ahead.values())))
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -222,7 +224,7 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
             return "norms over a device mesh are taken by collectives", ()
         grad = local(placed(grad, p))
     plain, kind = local(p), p.device.type
-    if kind != "cpu":
+    if kind not in ("cpu", "cuda"):
         return f"there are no kernels for the device {kind}", ()
     kernels: Any = cpu if kind == "cpu" else cuda
     why = kernels.unavailable() or obstacle(plain, grad, {}) or kernels.wrong_dtype(plain.dtype, grad.dtype)
@@ -237,16 +239,21 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
     return obstacle(plain, grad, states), (plain, grad, *states.values())
 
 
-def _settings(jobs: Sequence[Job], nonfinite: str) -> list[Any] | None:
+def _settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
     """All that a step depends on besides memory and the step number; None where it may change unseen."""
-    if nonfinite == "raise":
+    if policy.nonfinite == "raise":
         return None
-    values: list[Any] = [nonfinite]
+    values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _place(policy.window)]
     for job in jobs:
         if not job.plan.lasting:
             return None
-        values += [job.plan.moves, *[v for name, v in job.record.numbers.items() if name != "k"]]
+        numbers = [v for name, v in job.record.numbers.items() if name != "k"]
+        values += [job.plan.moves, job.record.rule, _place(job.record.window), *numbers]
     return values if all(map(_lasting, values)) else None
+
+
+def _place(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _lasting(value: Any) -> bool:

@@ -226,6 +226,8 @@ class RuleOptimizer(Optimizer, ABC):
         self.tally.skipped += outcome.skipped
         if outcome.skips is not None:
             self.tally.device_skips = outcome.skips
+        if outcome.spikes is not None:
+            self.tally.device_spikes = outcome.spikes
         self.tally.note(**outcome.notes)
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
@@ -267,6 +269,7 @@ class RuleOptimizer(Optimizer, ABC):
                     self.state[p][name] = value.to(device=mine.device)
 
     def __getstate__(self) -> dict[str, Any]:
+        self._fused.follow_device(self.param_groups)
         # torch's keeps only groups and states; the fused plans and the processes of ZeRO are not for a copy.
         own = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
         kept = {n: v for n, v in own.items() if n in ("tally", "_joint") or n in self._own_settings}

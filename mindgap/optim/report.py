@@ -80,10 +80,12 @@ class Tally:
         self.device_skips: Tensor | None = None
         #: The last norms where a kernel keeps them, oldest first, zeros for none.
         self.device_norms: Tensor | None = None
+        #: Spikes that a kernel kept: rows of step, norm, low and high, zeros for none.
+        self.device_spikes: Tensor | None = None
 
     def clear(self) -> None:
         """Count from zero again; kernels go on counting in the same memory."""
-        for tensor in (*self.device_counts, self.device_skips, self.device_norms):
+        for tensor in (*self.device_counts, self.device_skips, self.device_norms, self.device_spikes):
             if tensor is not None:
                 tensor.zero_()
         self.__init__()  # type: ignore[misc]
@@ -141,8 +143,14 @@ class Tally:
             quantiles.get(0.5),
             quantiles,
             float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
-            tuple(self.spikes),
+            (*self.spikes, *_spikes(self.device_spikes)),
         )
+
+
+def _spikes(kept: Tensor | None) -> list[Spike]:
+    """What a kernel kept, by step."""
+    rows = [] if kept is None else sorted(row for row in kept.tolist() if row[0] > 0)
+    return [Spike(int(step), *numbers) for step, *numbers in rows]
 
 
 def _as_float(value: Any) -> float:

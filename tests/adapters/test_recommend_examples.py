@@ -22,5 +22,5 @@ def test_the_example_gets_an_answer(name, needs):
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    answer = recommend(module.problem, minutes=600, steps=96)
+    answer = recommend(module.problem, minutes=10, steps=96)
     assert answer.about["loss"] <= answer.about["baseline_loss"]

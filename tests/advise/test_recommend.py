@@ -30,7 +30,7 @@ def problem(seed: int = 0) -> tuple[tuple[nn.Module, object], list[torch.Tensor]
 
 
 def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
-    whole = recommend(problem, minutes=600, steps=STEPS, folder=tmp_path / "whole")
+    whole = recommend(problem, minutes=5, steps=STEPS, folder=tmp_path / "whole")
     pieces = itertools.count()
     own = racing.train_until
 
@@ -42,8 +42,8 @@ def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(racing, "train_until", interrupted)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            recommend(problem, minutes=600, steps=STEPS, folder=tmp_path / "again")
-    again = recommend(problem, minutes=600, steps=STEPS, folder=tmp_path / "again")
+            recommend(problem, minutes=5, steps=STEPS, folder=tmp_path / "again")
+    again = recommend(problem, minutes=5, steps=STEPS, folder=tmp_path / "again")
     assert again.sentence == whole.sentence
     assert [(t.name, t.seed, t.steps, t.loss) for t in again.tried] == [
         (t.name, t.seed, t.steps, t.loss) for t in whole.tried
@@ -51,14 +51,14 @@ def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
 
 
 def test_another_call_into_the_same_folder_is_refused(tmp_path):
-    recommend(problem, minutes=600, steps=STEPS, folder=tmp_path)
+    recommend(problem, minutes=5, steps=STEPS, folder=tmp_path)
     with pytest.raises(RuleError, match="folder must hold a race with the same arguments"):
-        recommend(problem, minutes=600, steps=STEPS + 1, folder=tmp_path)
+        recommend(problem, minutes=5, steps=STEPS + 1, folder=tmp_path)
 
 
 def test_the_cost_is_at_most_four_runs_and_random_states_stay():
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    answer = recommend(problem, minutes=600, steps=120)
+    answer = recommend(problem, minutes=5, steps=120)
     assert answer.about["full_length_runs"] <= racing.COST
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]

@@ -108,7 +108,7 @@ def test_recommend_answers_with_a_sentence_code_and_a_page(tmp_path):
         "    loss = lambda m, b: (m(b) - b.sum(1, keepdim=True)).square().mean()\n"
         "    return (torch.nn.Linear(3, 1), loss), list(torch.randn(40, 8, 3))\n"
     )
-    command = [sys.executable, "-m", "mindgap", "recommend", "mine:problem", "--minutes", "600", "--steps", "96"]
+    command = [sys.executable, "-m", "mindgap", "recommend", "mine:problem", "--minutes", "5", "--steps", "96"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "optimizer = " in done.stdout

@@ -17,12 +17,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from references import optimizers as reference
 
-from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
+from mindgap.optim import SGD, AdamW, CClip, GClip, NormalizedSGD
+from mindgap.optim import ACClip as AnyACClip
+from mindgap.optim import StochasticINGD as AnyStochasticINGD
 from mindgap.rules.schedule import unit_draw
 
-# Settings that have kernels.
-ACClip = partial(ACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
-StochasticINGD = partial(StochasticINGD, clip=None)
+# The papers' settings, which the transcriptions have.
+ACClip = partial(AnyACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
+StochasticINGD = partial(AnyStochasticINGD, clip=None)
 
 #: Units in the last place that a fused step may differ from the exactly computed one.
 ULPS = 4
@@ -133,7 +135,7 @@ def worst_error(name, device, dtype, steps=STEPS):
         at, target = flat(params), expected.get("y", expected["x"])
         # An average may cancel: its rounding error is relative to what enters it, and so is the step's.
         entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))
-        if name.endswith("normalized"):
+        if name.endswith("first_moment"):
             entering /= expected["tau_alpha"] ** (1 / float(name.split()[1])) + 1e-5
         # Below its smallest normal number a dtype's spacing no longer shrinks.
         least = eps * torch.finfo(dtype).smallest_normal
@@ -194,6 +196,86 @@ def check_settings(device):
         assert (first.steps, first.skipped, first.clipped) == (second.steps, second.skipped, second.clipped), name
         for ours, theirs in ((first.direction_norm, second.direction_norm), (first.update_norm, second.update_norm)):
             assert ours is None or abs(ours - theirs) <= 1e-5 * theirs, (name, ours, theirs)
+
+
+def forms():
+    """name -> constructor, of everything that clips the gradient's norm, counts gradients or follows a quantile."""
+    return {
+        "gclip auto": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, **o),
+        "gclip auto momentum": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, clip="momentum", scope="group", **o),
+        "cclip auto": lambda p, **o: CClip(p, 0.1, "auto", **o),
+        "cclip auto momentum": lambda p, **o: CClip(p, 0.1, "auto", beta=0.9, weight_decay=0.1, **o),
+        **{
+            f"acclip {form} {alpha}": lambda p, form=form, alpha=alpha, **o: AnyACClip(
+                p, 0.05, form=form, alpha=alpha, **o
+            )
+            for form in ("first_moment", "second_moment", "algorithm")
+            for alpha in (1.0, 1.5, 2.0)
+        },
+        "acclip factor": lambda p, **o: AnyACClip(p, 0.05, form="second_moment", factor=2.0, clip=None, **o),
+        "acclip paper": lambda p, **o: AnyACClip(p, 0.05, form="second_moment", bias_correction=False, clip=2.0, **o),
+        "adamw": lambda p, **o: AdamW(p, 0.05, clip=1.0, **o),
+        "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", maximize=True, **o),
+        "adamw without clip": lambda p, **o: AdamW(p, 0.05, betas=(0.0, 0.9), eps=0.0, **o),
+        "sgd": lambda p, **o: SGD(p, 0.05, clip=1.0, **o),
+        "sgd momentum": lambda p, **o: SGD(p, 0.05, momentum=0.9, weight_decay=0.1, clip="auto", **o),
+        "sgd nesterov": lambda p, **o: SGD(p, 0.05, momentum=0.9, nesterov=True, maximize=True, **o),
+        "sgd dampening": lambda p, **o: SGD(p, 0.05, momentum=0.9, dampening=0.5, weight_decay=0.1, **o),
+        "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.05, beta=0.9, **o),
+        "stochastic_ingd": lambda p, **o: AnyStochasticINGD(p, **o),
+    }
+
+
+def check_forms(device, steps=32, only=None):
+    """Every form under every policy, with a spike, a NaN and a missing gradient: fused equals the plain loop."""
+    policies = (
+        {"nonfinite": "skip"},
+        {"nonfinite": "skip", "spike_guard": "clip"},
+        {"nonfinite": "skip", "spike_guard": "skip"},
+    )
+    for name, make in forms().items():
+        for policy in policies[: 1 if "1.5" in name else 3]:
+            if only is not None and only != name:
+                continue
+            worlds = []
+            for options in ({}, {"foreach": False}):
+                params = tensors(device, torch.float32, np.random.default_rng(3))
+                groups = [{"params": params[:3]}, {"params": params[3:], "lr": 0.03}]
+                worlds.append((params, make(groups, **policy, **options)))
+            rng, used = np.random.default_rng(4), 0
+            size = sum(p.numel() for p in worlds[0][0])
+            for k in range(steps):
+                vector = rng.normal(size=size) * (1e4 if k == 25 else rng.uniform(0.5, 1.5))
+                if k == 27:
+                    vector[5] = np.nan
+                for params, optimizer in worlds:
+                    set_grads(params, vector)
+                    if k == 4:
+                        params[1].grad = None
+                    optimizer.step()
+                used += worlds[0][1]._fused.used
+                (ours, first), (theirs, second) = worlds
+                for i, (a, b) in enumerate(zip(ours, theirs)):
+                    rounding = 2e-6 * (1.0 + float(b.detach().abs().max() if b.numel() else 0.0))
+                    np.testing.assert_allclose(
+                        flat([a]), flat([b]), rtol=2e-5, atol=20 * rounding, err_msg=f"{name} {policy} step {k + 1}"
+                    )
+                    a.data.copy_(b.data)
+                    for key in first.state[a]:
+                        where = f"{name} {policy} step {k + 1} {key} {i}"
+                        mine, other = first.state[a][key], second.state[b][key]
+                        scale = 2e-5 * (1e-3 + float(other.abs().max() if other.numel() else 0.0))
+                        np.testing.assert_allclose(flat([mine]), flat([other]), rtol=2e-5, atol=scale, err_msg=where)
+                        if key != "step":
+                            mine.copy_(other)
+            reports = [optimizer.report() for _, optimizer in worlds]
+            assert used >= steps - 2, f"{name}: the fused form was used in {used} of {steps} steps"
+            assert reports[0].skipped == reports[1].skipped, (name, reports)
+            if reports[0].clipped is not None and reports[1].clipped is not None:
+                assert abs(reports[0].clipped - reports[1].clipped) < 0.05, (name, reports)
+            spikes = [[(s.step, round(s.norm, -2)) for s in r.spikes] for r in reports]
+            assert spikes[0] == spikes[1], (name, spikes)
+            assert bool(spikes[0]) == ("spike_guard" in policy), (name, policy, reports[0])
 
 
 def check_stochastic_decay(device):

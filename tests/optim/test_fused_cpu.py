@@ -38,6 +38,12 @@ def test_settings():
 
 
 @needs_numba
+@pytest.mark.parametrize("name", checks.forms())
+def test_forms_and_policies(name):
+    checks.check_forms("cpu", only=name)
+
+
+@needs_numba
 def test_tables_follow_moving_tensors():
     checks.check_moving_tensors("cpu")
 

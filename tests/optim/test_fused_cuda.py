@@ -15,6 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from optim import fused_checks as checks
+from optim import fused_memory, fused_sequences
 
 from mindgap.optim import ACClip, CClip, GClip, NormalizedSGD, StochasticINGD
 
@@ -48,6 +49,22 @@ def test_settings_and_moving_tensors():
     checks.check_settings("cuda")
     checks.check_stochastic_decay("cuda")
     checks.check_moving_tensors("cuda")
+
+
+def test_forms_and_policies():
+    checks.check_forms("cuda")
+
+
+def test_what_may_happen_between_two_steps():
+    for name, check in fused_memory.CHECKS.items():
+        print(name, flush=True)
+        check("cuda")
+
+
+def test_random_sequences():
+    """2,000 by hand: python tests/optim/fused_sequences.py --count 2000 --device cuda."""
+    found = [fused_sequences.run_sequence(seed, "cuda") for seed in range(100)]
+    assert [text for text in found if text] == []
 
 
 def test_policies_for_gradients_that_are_not_finite():
@@ -216,7 +233,7 @@ def test_changing_lr_compiles_nothing():
         slowest = max(slowest, time.perf_counter() - begin)
     from mindgap.rules.fused import cuda
 
-    caches = getattr(cuda.kernels().adaptive, "device_caches", None)
+    caches = getattr(cuda.kernel("first_moment_first"), "device_caches", None)
     if caches is not None:
         compiled = {id(k) for cache in caches.values() for k in cache[0].values()}
         before = len(compiled)

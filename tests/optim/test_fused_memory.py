@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from optim import fused_memory, fused_sequences
 
-from mindgap.rules.fused import cpu
+from mindgap.rules.fused import arithmetic, cpu
 
 ROOT = Path(__file__).parents[2]
 needs_numba = pytest.mark.skipif(cpu.unavailable() is not None, reason=str(cpu.unavailable()))
@@ -89,6 +89,17 @@ def test_a_full_or_read_only_disk_does_not_stop_a_step(name, norm_kernel, monkey
     else:  # as in a read-only installation without a home
         monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert norm_kernel() == 12.0
+
+
+@needs_numba
+def test_no_two_kernels_call_functions_of_one_name():
+    """Code that two processes kept on disk is linked by name in a third."""
+    names = []
+    for rule in arithmetic.RULES:
+        for parallel in (False, True):
+            inside = cpu.compiled(rule, parallel, False).py_func.__globals__
+            names += [inside[called].py_func.__qualname__ for called in ("sweep", "total")]
+    assert len(set(names)) == len(names)
 
 
 @needs_numba

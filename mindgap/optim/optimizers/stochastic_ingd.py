@@ -126,7 +126,7 @@ class StochasticINGD(RuleOptimizer):
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if not group["training"]:
             return FusedRecord(refusal="the parameters stand at x for evaluation")
-        numbers = {"beta": group["momentum"], "coupled": group["weight_decay"], "k": group["k"] + 1}
+        numbers = {"beta": group["momentum"], "coupled": group["weight_decay"]}
         numbers.update({name: group[name] for name in ("p", "q", "seed")})
         # The first gradient of a parameter starts its states, outside the kernels.
         return FusedRecord.of("interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",))

@@ -125,7 +125,16 @@ def _inlined(function: Any, names: dict[str, Any], **options: Any) -> Any:
     import numba
 
     copy = FunctionType(function.__code__, names, function.__name__)
-    return numba.njit(copy, error_model="numpy", **{"inline": "always", **options})
+    return numba.njit(copy, error_model="numpy", inline="always", **options)
+
+
+def _called(function: Any, names: dict[str, Any], name: str, fastmath: Any) -> Any:
+    """A function that kernels call. Its name must be its own: code from disk is linked by name within a process."""
+    import numba
+
+    copy = FunctionType(function.__code__, names, f"{function.__name__}_{name}")
+    copy.__qualname__ = copy.__name__
+    return numba.njit(copy, error_model="numpy", fastmath=fastmath)
 
 
 @lru_cache(None)
@@ -173,12 +182,13 @@ def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., None]:
         names[called] = names[meaning.__name__]
     if this.function is not None:
         names["rule"] = _inlined(this.function, names)
-    names["sweep"] = _inlined(SWEEPS[this.lists, this.outputs], names, inline="never", fastmath={"contract"})
+    own = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
+    names["sweep"] = _called(SWEEPS[this.lists, this.outputs], names, own, {"contract"})
     # Sums may be taken in any order; NaN and infinities keep their meaning.
-    flags: Any = {"reassoc", "contract"} if this.sums else False
-    names["total"] = _inlined(_total if this.sums else _no_total, names, inline="never", fastmath=flags)
-    function = FunctionType(_walk.__code__, names, f"_{name}")
-    function.__qualname__ = f"{name}_{'parallel' if parallel else 'serial'}_{_digest()}"
+    flags = {"reassoc", "contract"} if this.sums else False
+    names["total"] = _called(_total if this.sums else _no_total, names, own, flags)
+    function = FunctionType(_walk.__code__, names, own)
+    function.__qualname__ = own
     return numba.njit(function, error_model="numpy", parallel=parallel, nogil=True, cache=cache)
 
 

@@ -167,7 +167,7 @@ def _with_norm(
         late = scale if programs[places[0]].first is NORM else 1.0
         whole = total if scope == "all" else _joined([float(n) for i in places for n in own[i]])
         numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
-        level = numbers.get("level")
+        level: Any = numbers.get("level")
         if window is not None:
             level = _followed(window, whole * late, numbers["quantile"])
         clipped = []

@@ -14,13 +14,13 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from functools import lru_cache
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from mindgap.rules.fused import arithmetic
-from mindgap.rules.fused.cuda_kernels import HELPERS, KERNELS
+from mindgap.rules.fused import cuda_kernels as sources
 
 #: Elements of a chunk and warps of a program; 2048 and more elements were half as fast on an H200.
 BLOCK = 1024
@@ -33,9 +33,11 @@ def unavailable() -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     try:
-        import triton  # noqa: F401
+        import triton
     except Exception as error:  # a broken installation must not break the optimizers
         return f"triton cannot be imported ({error})"
+    if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 3):
+        return f"the CUDA kernels need triton 3.3, this is {triton.__version__}"
     return None
 
 
@@ -48,6 +50,9 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
 
 
 _RUNNERS: dict[Any, Any] = {}
+SINGLES = {function.__name__[1:] for function in sources.SINGLES}
+#: Place of the step size's memory among the tensors of a walker, and of ``_factor``.
+RATE = (5, 7)
 
 
 class Tape:
@@ -93,7 +98,9 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     """
     device, tape = tensors[0].device.index, Tape.running
     addresses = tuple([t.data_ptr() for t in tensors])
-    key = (name, programs, WARPS, device, addresses, *constants.values())
+    # The dtype of a step size in device memory is the only one that neither name nor constants tell.
+    rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
+    key = (name, programs, WARPS, device, addresses, rate, *constants.values())
     found = _RUNNERS.get(key)
     if found is not None:
         runner, tail = found
@@ -105,12 +112,12 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
         return
     if tape is not None:
         tape.whole = False
-    kernel = getattr(kernels(), name)
-    compiled = kernel[(programs,)](*tensors, *numbers, **constants, num_warps=8 if "WIDE" in constants else WARPS)
+    function = kernel(name)
+    compiled = function[(programs,)](*tensors, *numbers, **constants, num_warps=8 if "WIDE" in constants else WARPS)
     if compiled is not None:  # Triton's interpreter compiles nothing
         if len(_RUNNERS) > 1024:  # gradients that move at every step would fill it
             _RUNNERS.clear()
-        _RUNNERS[key] = _runner(compiled, programs), [constants[p.name] for p in kernel.params if p.is_constexpr]
+        _RUNNERS[key] = _runner(compiled, programs), [constants[p.name] for p in function.params if p.is_constexpr]
 
 
 def _runner(compiled: Any, programs: int) -> Any:
@@ -133,30 +140,45 @@ def _stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-@lru_cache(None)
-def kernels() -> SimpleNamespace:
-    """All kernels, handed to Triton; each is compiled when it is first launched with a set of dtypes and options."""
+def _taken(function: Any, names: dict[str, Any]) -> Any:
+    """A function handed to Triton with other globals."""
     import triton
+
+    copy = FunctionType(function.__code__, names, function.__name__)
+    copy.__module__ = __name__
+    copy.__annotations__ = {k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)}
+    whole = ("count", "begin", "end", "first", "last", "base")
+    return triton.jit(copy, do_not_specialize=[a for a in whole if a in inspect.signature(copy).parameters])
+
+
+@lru_cache(None)
+def _names() -> dict[str, Any]:
+    """The primitives, formulas and helpers, for the globals of every kernel."""
     import triton.language as language
 
     names: dict[str, Any] = {"__name__": __name__, "tl": language, "Number": language.tensor}
     try:
-        from triton.language.extra import libdevice as names_libdevice
+        from triton.language.extra import libdevice
 
-        names["libdevice"] = names_libdevice
-    except ImportError:  # pragma: no cover - very old or stripped Triton: only powers other than 1 and 2 need it
+        names["libdevice"] = libdevice
+    except ImportError:  # pragma: no cover - a stripped Triton: only powers other than 1 and 2 need it
         pass
+    for function in (*sources.PRIMITIVES, *sources.HELPERS):
+        names[function.__name__[1:]] = _taken(function, names)
+    for formula in arithmetic.FORMULAS:
+        names[formula.__name__] = _taken(formula, names)
+    return names
 
-    def taken(function: Any, name: str) -> Any:
-        copy = FunctionType(function.__code__, names, name)
-        copy.__module__ = __name__
-        constant = {k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)}
-        copy.__annotations__ = constant
-        counts = [a for a in ("n", "begin", "end", "first", "last", "base") if a in inspect.signature(copy).parameters]
-        return triton.jit(copy, do_not_specialize=counts)
 
-    for name in ("blend", "held", "clipped", "moved"):
-        names[name] = taken(getattr(arithmetic, name), name)
-    for function in HELPERS:
-        names[function.__name__[1:]] = taken(function, function.__name__)
-    return SimpleNamespace(**{k.__name__[1:]: taken(k, k.__name__) for k in KERNELS})
+@lru_cache(None)
+def kernel(name: str) -> Any:
+    """A rule's walker, or one of the kernels with a single program; compiled when it is first launched."""
+    for function in sources.SINGLES:
+        if function.__name__ == f"_{name}":
+            return _taken(function, _names())
+    this = arithmetic.RULES[name]
+    names = {**_names(), **{called: _names()[meaning.__name__] for called, meaning in this.uses.items()}}
+    if this.function is not None:
+        names["rule"] = _taken(this.function, names)
+    names["part"] = _taken(sources._part, names)
+    return _taken(sources._walk, names)

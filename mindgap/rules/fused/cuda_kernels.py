@@ -1,8 +1,9 @@
 """The CUDA kernels, in Triton's language.
 
 Plain functions here: ``cuda.kernels`` hands them to Triton and puts the names they use (``tl``, the formulas of
-``arithmetic``, each other without the underscore) into their globals. A program of a launch works on one chunk of
-``BLOCK`` elements of one tensor, which it finds in a table.
+``arithmetic``, each other without the underscore) into their globals. One walker serves all rules: a program works on
+one chunk of ``BLOCK`` elements of one tensor, which it finds in a table, and ``rule`` is the rule's arithmetic. The
+other kernels have a single program: they turn sums into the numbers w of the next walk.
 """
 
 # ruff: noqa: F821
@@ -27,14 +28,6 @@ def _power(x, exponent):
     return libdevice.pow(x, exponent)
 
 
-def _find(tensor_of, first_of, sizes, BLOCK: tl.constexpr):
-    """Tensor, first element and tensor size of this program's chunk."""
-    chunk = tl.program_id(0)
-    t = tl.load(tensor_of + chunk)
-    start = (chunk - tl.load(first_of + t)).to(tl.int64) * BLOCK
-    return t, start, tl.load(sizes + t)
-
-
 def _address(addresses, row, t, n, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     pointer = tl.load(addresses + row * n + t).to(tl.pointer_type(DTYPE))
     if ALIGNED:
@@ -57,140 +50,84 @@ def _put(pointer, offset, size, value, FULL: tl.constexpr):
         tl.store(pointer + offset, value.to(pointer.dtype.element_ty), mask=offset < size)
 
 
-def _weight(lr, lr_at, LR_AT: tl.constexpr):
-    if LR_AT:
-        lr = tl.load(lr_at).to(tl.float32)
-    return lr
-
-
 def _guarded(flag_at, GUARD: tl.constexpr):
-    """Whether to work at all: false where a gradient was found not to be finite."""
+    """Whether to work at all: false where the step is left out."""
     go = True
     if GUARD:
         go = tl.load(flag_at) != 0
     return go
 
 
-def _adaptive_part(
-    p, g, m, v, offset, size, lr, keep, beta1, rest1, beta2, rest2, alpha, inverse, eps, MODE: tl.constexpr,
-    NORMALIZED: tl.constexpr, FULL: tl.constexpr
+def _part(
+    p0, p1, p2, p3, offset, size, w, n, LISTS: tl.constexpr, OUTPUTS: tl.constexpr, SUMS: tl.constexpr, FULL:
+    tl.constexpr
 ):
-    # All loads come before the first store: the compiler must assume that a store may change what is loaded after it.
-    gradient = fetch(g, offset, size, FULL)
-    momentum = blend(fetch(m, offset, size, FULL), gradient, beta1, rest1)
-    moment = fetch(v, offset, size, FULL)
-    x = fetch(p, offset, size, FULL)
-    if MODE == 1:
-        moment = blend(moment, magnitude(gradient), beta2, rest2)
-        tau = moment
-    elif MODE == 2:
-        moment = blend(moment, gradient * gradient, beta2, rest2)
-        tau = root(moment)
-    else:
-        moment = blend(moment, power(magnitude(gradient), alpha), beta2, rest2)
-        tau = power(moment, inverse)
-    step = clipped(momentum, tau, eps, 1.0)
-    if NORMALIZED:
-        step = step / (tau + eps)
-    put(m, offset, size, momentum, FULL)
-    put(v, offset, size, moment, FULL)
-    put(p, offset, size, moved(x, step, lr, keep), FULL)
-
-
-def _adaptive(
-    addresses, tensor_of, first_of, sizes, lr_at, flag_at, n, lr, decay, beta1, rest1, beta2, rest2, alpha, inverse,
-    eps, P: tl.constexpr, G: tl.constexpr, MODE: tl.constexpr, NORMALIZED: tl.constexpr, LR_AT: tl.constexpr, GUARD:
-    tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
-):
-    if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        p, g = address(addresses, 0, t, n, P, ALIGNED), address(addresses, 1, t, n, G, ALIGNED)
-        m, v = address(addresses, 2, t, n, tl.float32, ALIGNED), address(addresses, 3, t, n, tl.float32, ALIGNED)
-        lr = weight(lr, lr_at, LR_AT)
-        keep = 1.0 - lr * decay
-        offset = start + tl.arange(0, BLOCK)
-        # A whole chunk needs no mask, and only then are the loads 16 bytes wide.
-        if start + BLOCK <= size:
-            adaptive_part(
-                p, g, m, v, offset, size, lr, keep, beta1, rest1, beta2, rest2, alpha, inverse, eps, MODE, NORMALIZED,
-                True
-            )
+    """One chunk. All loads come before the first store: a store might change what is loaded after it."""
+    x = fetch(p0, offset, size, FULL)
+    if LISTS == 2:
+        x = rule(x, fetch(p1, offset, size, FULL), w, n)
+    elif LISTS == 3:
+        if OUTPUTS == 1:
+            x = rule(x, fetch(p1, offset, size, FULL), fetch(p2, offset, size, FULL), w, n)
         else:
-            adaptive_part(
-                p, g, m, v, offset, size, lr, keep, beta1, rest1, beta2, rest2, alpha, inverse, eps, MODE, NORMALIZED,
-                False
-            )
+            x, a = rule(x, fetch(p1, offset, size, FULL), fetch(p2, offset, size, FULL), w, n)
+            put(p2, offset, size, a, FULL)
+    elif LISTS == 4:
+        first, second = fetch(p2, offset, size, FULL), fetch(p3, offset, size, FULL)
+        x, a, b = rule(x, fetch(p1, offset, size, FULL), first, second, w, n)
+        put(p2, offset, size, a, FULL)
+        put(p3, offset, size, b, FULL)
+    if OUTPUTS > 0:
+        put(p0, offset, size, x, FULL)
+    total = 0.0
+    if SUMS:
+        wide = x.to(tl.float64)
+        if not FULL:
+            wide = tl.where(offset < size, wide, 0.0)
+        total = tl.sum(wide * wide, axis=0)
+    return total
 
 
-def _held_part(p, m, g, offset, size, lr, keep, tau, beta, rest, FORM: tl.constexpr, FULL: tl.constexpr):
-    gradient = fetch(g, offset, size, FULL)
-    x = fetch(p, offset, size, FULL)
-    if FORM == 0:
-        step = held(gradient, tau)
-    elif FORM == 1:
-        momentum = blend(fetch(m, offset, size, FULL), gradient, beta, rest)
-        put(m, offset, size, momentum, FULL)
-        step = held(momentum, tau)
-    else:
-        step = blend(fetch(m, offset, size, FULL), held(gradient, tau), beta, rest)
-        put(m, offset, size, step, FULL)
-    put(p, offset, size, moved(x, step, lr, keep), FULL)
-
-
-def _held(
-    addresses, tensor_of, first_of, sizes, lr_at, flag_at, n, lr, decay, tau, beta, rest, sign, P: tl.constexpr, G:
-    tl.constexpr, FORM: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK:
+def _walk(
+    addresses, tensor_of, first_of, sizes, marks, lr_at, flag_at, sums, count, lr, decay, n2, n3, n4, n5, n6, n7, n8,
+    n9, n10, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, LISTS: tl.constexpr, OUTPUTS: tl.constexpr, SUMS:
+    tl.constexpr, EACH: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK:
     tl.constexpr
 ):
     if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        p, g = address(addresses, 0, t, n, P, ALIGNED), address(addresses, 1, t, n, G, ALIGNED)
-        # Without momentum there is no third list; any valid address will do, it is not read.
-        m = p
-        if FORM != 0:
-            m = address(addresses, 2, t, n, tl.float32, ALIGNED)
-        lr = weight(lr, lr_at, LR_AT)
-        keep = 1.0 - lr * decay
+        chunk = tl.program_id(0)
+        t = tl.load(tensor_of + chunk)
+        start = (chunk - tl.load(first_of + t)).to(tl.int64) * BLOCK
+        size = tl.load(sizes + t)
+        if LR_AT:
+            lr = tl.load(lr_at).to(tl.float32)
+        row = marks
+        if EACH:
+            row = marks + t * 4
+        w = (tl.load(row).to(tl.float32), tl.load(row + 1).to(tl.float32), tl.load(row + 2).to(tl.float32),
+             tl.load(row + 3).to(tl.float32))
+        n = (lr, 1.0 - lr * decay, n2, n3, n4, n5, n6, n7, n8, n9, n10)
+        p0 = address(addresses, 0, t, count, D0, ALIGNED)
+        # A rule with fewer lists gets valid addresses that are not read.
+        p1 = p0
+        p2 = p0
+        p3 = p0
+        if LISTS > 1:
+            p1 = address(addresses, 1, t, count, D1, ALIGNED)
+        if LISTS > 2:
+            p2 = address(addresses, 2, t, count, D2, ALIGNED)
+        if LISTS > 3:
+            p3 = address(addresses, 3, t, count, tl.float32, ALIGNED)
         offset = start + tl.arange(0, BLOCK)
+        # A whole chunk needs no mask, and only then are the loads 16 bytes wide.
         if start + BLOCK <= size:
-            held_part(p, m, g, offset, size, sign * lr, keep, tau, beta, rest, FORM, True)
+            total = part(p0, p1, p2, p3, offset, size, w, n, LISTS, OUTPUTS, SUMS, True)
+            if SUMS:
+                tl.store(sums + chunk, total)
         else:
-            held_part(p, m, g, offset, size, sign * lr, keep, tau, beta, rest, FORM, False)
-
-
-def _sum_part(d, g, y, offset, size, beta, rest, decay, FORM: tl.constexpr, FULL: tl.constexpr):
-    if FORM == 0:
-        value = fetch(g, offset, size, FULL)
-    else:
-        gradient = fetch(g, offset, size, FULL)
-        if FORM == 2:
-            gradient = gradient + decay * fetch(y, offset, size, FULL)
-        value = blend(fetch(d, offset, size, FULL), gradient, beta, rest)
-        put(d, offset, size, value, FULL)
-    wide = value.to(tl.float64)
-    return tl.sum(wide * wide, axis=0)
-
-
-def _sum(
-    addresses, tensor_of, first_of, sizes, sums, flag_at, n, beta, rest, decay, P: tl.constexpr, G: tl.constexpr,
-    FORM: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Sum of squares of a chunk: of g (form 0), of m after averaging g in (1), or g + w·y (2)."""
-    if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        g = address(addresses, 0, t, n, G, ALIGNED)
-        d = g
-        y = g
-        if FORM != 0:
-            d = address(addresses, 1, t, n, tl.float32, ALIGNED)
-        if FORM == 2:
-            y = address(addresses, 2, t, n, P, ALIGNED)
-        offset = start + tl.arange(0, BLOCK)
-        if start + BLOCK <= size:
-            total = sum_part(d, g, y, offset, size, beta, rest, decay, FORM, True)
-        else:
-            total = sum_part(d, g, y, offset, size, beta, rest, decay, FORM, False)
-        tl.store(sums + tl.program_id(0), total)
+            total = part(p0, p1, p2, p3, offset, size, w, n, LISTS, OUTPUTS, SUMS, False)
+            if SUMS:
+                tl.store(sums + chunk, total)
 
 
 def _length(sums, begin, end, WIDE: tl.constexpr):
@@ -203,51 +140,165 @@ def _length(sums, begin, end, WIDE: tl.constexpr):
     return tl.sqrt(tl.sum(total, axis=0))
 
 
-def _flag(sums, out, tally, end, WIDE: tl.constexpr):
-    """out ← whether the sum of all squares is finite; a sum that is not counts one skipped step."""
+def _ranked(window, values, count, q, WINDOW: tl.constexpr):
+    """Of the window's positive values the one of rank ⌈q·(count+1)⌉, at most the largest; 0 where there is none."""
+    rank = tl.minimum(tl.ceil(q * (count + 1.0)), count)
+    below = tl.zeros((WINDOW,), dtype=tl.float64)
+    up_to = tl.zeros((WINDOW,), dtype=tl.float64)
+    for start in range(0, WINDOW, 16):
+        others = tl.load(window + start + tl.arange(0, 16))[None, :]
+        below += tl.sum(((others > 0.0) & (others < values[:, None])).to(tl.float64), axis=1)
+        up_to += tl.sum(((others > 0.0) & (others <= values[:, None])).to(tl.float64), axis=1)
+    return tl.max(tl.where((values > 0.0) & (below < rank) & (up_to >= rank), values, 0.0), axis=0)
+
+
+def _push(window, norm, room, WINDOW: tl.constexpr):
+    """Forget the oldest norm of a window and add one, 0 for a norm that is 0 or not finite; nothing where room is 0."""
+    place = tl.arange(0, WINDOW)
+    values = tl.load(window + place + 1, mask=place < WINDOW - 1, other=0.0)
+    newest = tl.where((norm - norm) == 0.0, norm, 0.0)
+    values = tl.where(place == WINDOW - 1, newest, values)
+    tl.debug_barrier()
+    tl.store(window + place, values, mask=place < room)
+
+
+def _remember(history, norm, WINDOW: tl.constexpr):
+    """Keep the norm for the report; the entry behind the window says how many came before."""
+    seen = tl.load(history + WINDOW)
+    tl.store(history + (seen.to(tl.int64) % WINDOW), norm)
+    tl.store(history + WINDOW, seen + 1.0)
+
+
+def _front(
+    sums, row, stats, window, history, spikes, flag_at, counter, end, clip, eps, q, least, NONFINITE: tl.constexpr,
+    CLIP: tl.constexpr, SPIKES: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr, WINDOW: tl.constexpr
+):
+    """What the policy makes of the norm of all gradients.
+
+    row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag = whether to step.
+    CLIP: 0 for none, 1 for a number, 2 for the window's quantile. SPIKES: 0 for none, 1 to clip them, 2 to skip them.
+    """
     norm = length(sums, 0, end, WIDE)
-    finite = (norm - norm) == 0.0
-    tl.store(out, finite.to(tl.int32))
-    tl.store(tally, tl.load(tally) + (1.0 - finite.to(tl.float64)))
+    go = (norm >= 0.0) | (norm != norm)
+    if NONFINITE:
+        go = (norm - norm) == 0.0
+    scale = tl.where(norm == norm, 1.0, 1.0).to(tl.float64)
+    k = tl.load(counter) + 1
+    if COUNT:
+        tl.store(counter, k)
+    threshold = tl.where(norm == norm, clip, clip).to(tl.float64)
+    if (CLIP == 2) | (SPIKES > 0):
+        values = tl.load(window + tl.arange(0, WINDOW))
+        count = tl.sum((values > 0.0).to(tl.float64), axis=0)
+        high = tl.where(count > 0.0, ranked(window, values, count, q, WINDOW), float("inf"))
+        if CLIP == 2:
+            threshold = high
+        if SPIKES > 0:
+            # q is a float32: a whole rank must not become the next one.
+            low = ranked(window, values, count, 0.999999 - q, WINDOW)
+            ratio = high / low
+            ratio = tl.where(ratio > 2.0, ratio, 2.0)
+            limit = tl.where(count >= least, high * ratio * ratio, float("inf"))
+            spike = go & (norm > limit)
+            number = tl.load(stats + 3)
+            at = spikes + (number.to(tl.int64) % 64) * 4
+            tl.store(at, k.to(tl.float64), mask=spike)
+            tl.store(at + 1, norm, mask=spike)
+            tl.store(at + 2, low, mask=spike)
+            tl.store(at + 3, limit, mask=spike)
+            tl.store(stats + 3, number + spike.to(tl.float64))
+        push(window, norm, tl.where(go, WINDOW, 0), WINDOW)
+        if SPIKES == 1:
+            down = high / norm
+            scale = tl.where(spike, tl.where(down < 1.0, down, 1.0), scale)
+        if SPIKES == 2:
+            go = go & (norm <= limit)
+    if CLIP > 0:
+        ratio = threshold / (norm + eps)
+        scale = tl.where(ratio < scale, ratio, scale)
+        scale = tl.where(ratio != ratio, ratio, scale)
+        tl.store(stats + 2, tl.load(stats + 2) + (go & (norm > threshold)).to(tl.float64))
+        remember(history, norm, WINDOW)
+    tl.store(row, scale)
+    tl.store(stats, norm)
+    tl.store(stats + 1, tl.load(stats + 1) + (1.0 - go.to(tl.float64)))
+    tl.store(flag_at, go.to(tl.int32))
+
+
+def _correct(
+    row, marks, steps, flag_at, count, log1, log2, EARLIER: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr
+):
+    """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER takes β₂^(k−1)."""
+    if guarded(flag_at, GUARD):
+        scale = tl.load(row)
+        at = 0
+        while at < count:
+            place = at + tl.arange(0, WIDE)
+            inside = place < count
+            k = tl.load(steps + place, mask=inside, other=1.0) + 1.0
+            tl.store(steps + place, k, mask=inside)
+            first = 1.0 - tl.exp(k * log1)
+            second = 1.0 - tl.exp(k * log2)
+            if EARLIER:
+                second = tl.where(k == 1.0, 1.0, 1.0 - tl.exp((k - 1.0) * log2))
+            tl.store(marks + place * 4, scale + 0.0 * k, mask=inside)
+            tl.store(marks + place * 4 + 1, 1.0 / first, mask=inside)
+            tl.store(marks + place * 4 + 2, 1.0 / second, mask=inside)
+            tl.store(marks + place * 4 + 3, tl.where(k == 1.0, 1.0, 0.0).to(tl.float64), mask=inside)
+            at += WIDE
 
 
 def _factor(
-    sums, out, tally, lr_at, flag_at, counter, begin, end, first, last, lr, level, decay, sign, q, base, KIND:
-    tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr
+    sums, row, out, marks, tally, history, window, lr_at, flag_at, counter, begin, end, first, last, lr, level, sign, q,
+    base, KIND: tl.constexpr, LATE: tl.constexpr, RATED: tl.constexpr, WINDOWED: tl.constexpr, REMEMBER: tl.constexpr,
+    COUNT: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr, WINDOW: tl.constexpr
 ):
-    """From sums of squares to the numbers of the next kernel.
+    """From the sums of a rule's own norm to w of its step: marks = (factor, draw).
 
-    out = (own norm, norm that counts, factor·lr, sign·factor·lr, 1 − lr·decay, draw, factor), all float64.
+    out = (own norm, norm that counts, factor), all float64. KIND: 0 clips, 1 normalises, 2 interpolates. LATE: the norm
+    is that of the gradient before ``row`` scales it.
     """
+    if COUNT:
+        k = tl.load(counter) + 1
+        tl.store(counter, k)
+        tl.store(marks + 1, draw(k, base))
     if guarded(flag_at, GUARD):
         own = length(sums, begin, end, WIDE)
         norm = own
         if (first != begin) | (last != end):
             norm = length(sums, first, last, WIDE)
-        if LR_AT:
-            rate = tl.load(lr_at).to(tl.float64)
-        else:
-            rate = lr
+        if REMEMBER:
+            remember(history, norm, WINDOW)
+        late = 1.0
+        if LATE:
+            late = tl.load(row)
+        size = late * norm
         if KIND == 0:
-            ratio = level / norm
+            tau = tl.where(norm == norm, level, level).to(tl.float64)
+            if WINDOWED:
+                values = tl.load(window + tl.arange(0, WINDOW))
+                count = tl.sum((values > 0.0).to(tl.float64), axis=0)
+                tau = tl.where(count > 0.0, ranked(window, values, count, q, WINDOW), float("inf"))
+                push(window, size, WINDOW, WINDOW)
+            ratio = tau / size
             factor = tl.where(ratio < 1.0, ratio, 1.0)
-            factor = tl.where(norm != norm, norm, factor)
-            tl.store(tally, tl.load(tally) + (norm > level).to(tl.float64))
+            factor = tl.where(size != size, size, factor)
+            tl.store(tally, tl.load(tally) + (size > tau).to(tl.float64))
         else:
-            size = norm + level
+            bottom = size + level
             if KIND == 2:
-                size = level * norm + q
-            factor = tl.where(size == 0.0, 0.0, 1.0 / tl.where(size == 0.0, 1.0, size))
-        if KIND == 2:
-            k = tl.load(counter) + 1
-            tl.store(counter, k)
-            tl.store(out + 5, draw(k, base))
-        tl.store(out + 0, own)
+                bottom = level * size + q
+            factor = tl.where(bottom == 0.0, 0.0, 1.0 / tl.where(bottom == 0.0, 1.0, bottom))
+        factor = factor * late
+        if RATED:
+            if LR_AT:
+                factor = factor * tl.load(lr_at).to(tl.float64)
+            else:
+                factor = factor * lr
+        tl.store(out, own)
         tl.store(out + 1, norm)
-        tl.store(out + 2, factor * rate)
-        tl.store(out + 3, sign * factor * rate)
-        tl.store(out + 4, 1.0 - rate * decay)
-        tl.store(out + 6, factor)
+        tl.store(out + 2, factor)
+        tl.store(marks, factor * sign)
 
 
 def _draw(k, base):
@@ -259,77 +310,6 @@ def _draw(k, base):
     return z.to(tl.int64, bitcast=True).to(tl.float64) * 1.1102230246251565e-16
 
 
-def _scaled_part(p, d, offset, size, scale, keep, FULL: tl.constexpr):
-    value = moved(fetch(p, offset, size, FULL), fetch(d, offset, size, FULL), scale, keep)
-    put(p, offset, size, value, FULL)
-
-
-def _scaled(
-    addresses, tensor_of, first_of, sizes, numbers, flag_at, n, P: tl.constexpr, D: tl.constexpr, GUARD: tl.constexpr,
-    ALIGNED: tl.constexpr, BLOCK: tl.constexpr
-):
-    if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        p, d = address(addresses, 0, t, n, P, ALIGNED), address(addresses, 1, t, n, D, ALIGNED)
-        scale, keep = tl.load(numbers + 3).to(tl.float32), tl.load(numbers + 4).to(tl.float32)
-        offset = start + tl.arange(0, BLOCK)
-        if start + BLOCK <= size:
-            scaled_part(p, d, offset, size, scale, keep, True)
-        else:
-            scaled_part(p, d, offset, size, scale, keep, False)
-
-
-def _average_part(p, m, g, offset, size, lr, keep, beta, rest, FULL: tl.constexpr):
-    momentum = blend(fetch(m, offset, size, FULL), fetch(g, offset, size, FULL), beta, rest)
-    x = fetch(p, offset, size, FULL)
-    put(m, offset, size, momentum, FULL)
-    put(p, offset, size, moved(x, momentum, lr, keep), FULL)
-
-
-def _average(
-    addresses, tensor_of, first_of, sizes, numbers, lr_at, flag_at, n, lr, beta, rest, P: tl.constexpr, G:
-    tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
-):
-    """m ← β·m + (1−β)·c·g, x ← (1−ηw)·x − η·m with the factor c of the numbers."""
-    if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        p, m = address(addresses, 0, t, n, P, ALIGNED), address(addresses, 1, t, n, tl.float32, ALIGNED)
-        g = address(addresses, 2, t, n, G, ALIGNED)
-        lr, keep = weight(lr, lr_at, LR_AT), tl.load(numbers + 4).to(tl.float32)
-        part = rest * tl.load(numbers + 6).to(tl.float32)
-        offset = start + tl.arange(0, BLOCK)
-        if start + BLOCK <= size:
-            average_part(p, m, g, offset, size, lr, keep, beta, part, True)
-        else:
-            average_part(p, m, g, offset, size, lr, keep, beta, part, False)
-
-
-def _interpolate_part(p, x, m, offset, size, eta, part, FULL: tl.constexpr):
-    step = eta * fetch(m, offset, size, FULL)
-    at = fetch(x, offset, size, FULL)
-    put(p, offset, size, at - part * step, FULL)
-    put(x, offset, size, at - step, FULL)
-
-
-def _interpolate(
-    addresses, tensor_of, first_of, sizes, numbers, flag_at, n, P: tl.constexpr, GUARD: tl.constexpr, ALIGNED:
-    tl.constexpr, BLOCK: tl.constexpr
-):
-    if guarded(flag_at, GUARD):
-        t, start, size = find(tensor_of, first_of, sizes, BLOCK)
-        p, x = address(addresses, 0, t, n, P, ALIGNED), address(addresses, 1, t, n, tl.float32, ALIGNED)
-        m = address(addresses, 2, t, n, tl.float32, ALIGNED)
-        eta, part = tl.load(numbers + 2).to(tl.float32), tl.load(numbers + 5).to(tl.float32)
-        offset = start + tl.arange(0, BLOCK)
-        if start + BLOCK <= size:
-            interpolate_part(p, x, m, offset, size, eta, part, True)
-        else:
-            interpolate_part(p, x, m, offset, size, eta, part, False)
-
-
-HELPERS = (
-    *(_select, _magnitude, _root, _power),
-    *(_find, _address, _fetch, _put, _weight, _guarded, _length, _draw),
-    *(_adaptive_part, _held_part, _sum_part, _scaled_part, _average_part, _interpolate_part),
-)
-KERNELS = (_adaptive, _held, _sum, _flag, _factor, _scaled, _average, _interpolate)
+PRIMITIVES = (_select, _magnitude, _root, _power)
+HELPERS = (_address, _fetch, _put, _guarded, _length, _ranked, _push, _remember, _draw)
+SINGLES = (_front, _correct, _factor)

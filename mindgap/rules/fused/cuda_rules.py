@@ -1,4 +1,4 @@
-"""The rules as sequences of CUDA kernels. Every scalar stays on the device; nothing here waits for it.
+"""Steps on CUDA. Every scalar stays on the device; nothing here waits for it.
 
 Buffers and tables are made at the first step and kept with the plan, so that a step can be captured in a CUDA graph
 after one step outside: with a tensor lr the captured step follows the tensor's value.
@@ -6,6 +6,7 @@ after one step outside: with a tensor lr the captured step follows the tensor's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -15,15 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mindgap.base.check import fail
 from mindgap.rules.fused import cuda
-from mindgap.rules.fused.plan import Job, Plan
+from mindgap.rules.fused.arithmetic import RULES
+from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy
+from mindgap.rules.fused.program import NORM, PROGRAMS, Pass, Program
 from mindgap.rules.schedule import draw_base
 
 #: Width of the single program that adds up the chunks' sums.
 WIDE = 4096
+#: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms`` holds.
+WINDOW = 128
 #: Tables held back for captures: memory cannot be allocated while a graph is being captured.
 RESERVE = 4
-
+_KINDS = {"clip": 0, "normalize": 1, "interpolate": 2}
 
 _HERE = nullcontext()
 
@@ -37,20 +43,48 @@ class _Tables:
         self.chunks = int(counts.sum())
         self.n = len(sizes)
         device = plan.device
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
         self.tensor_of = _to(np.repeat(np.arange(self.n, dtype=np.int32), counts), device)
         self.first_of = _to(np.cumsum(counts) - counts, device)
         self.sizes = _to(sizes, device)
-        self.sums = torch.zeros(max(self.chunks, 1), dtype=torch.float64, device=device)
-        self.numbers = torch.zeros(8, dtype=torch.float64, device=device)
-        self.own, self.step = self.numbers[0], self.numbers[2]
-        self.tally = torch.zeros((), dtype=torch.float64, device=device)
-        self.skips = torch.zeros((), dtype=torch.float64, device=device)
+        self.sums = zeros(max(self.chunks, 1))
+        #: The front's factor as numbers w of a rule, and what the front counts: norm, skips, clipped steps, spikes.
+        self.row, self.stats, self.spikes = _to(np.array([1.0, 1.0, 1.0, 0.0]), device), zeros(4), zeros(64, 4)
+        #: A rule's own norms, its numbers w, and its count of clipped steps.
+        self.out, self.marks, self.tally = zeros(3), zeros(4 * (self.n if plan.steps is not None else 1)), zeros(1)
+        #: The last norms for a report, and behind them how many there were.
+        self.history = zeros(WINDOW + 1)
+        #: Lasting views, because a report tells memory that it knows by the object.
+        self.norm, self.skips, self.clips = self.stats[0], self.stats[1], self.stats[2]
+        self.own, self.factor, self.norms = self.out[0], self.out[2], self.history[:WINDOW]
+        self.fronted = False
         self.flag = torch.ones((), dtype=torch.int32, device=device)
-        self.counter: Tensor | None = None
+        self.counter = torch.zeros((), dtype=torch.int64, device=device)
+        self.counting = False
         self.host_k = -1
+        self.steps: Tensor | None = None
+        self.host_steps: Tensor | None = None
         self._addresses: dict[tuple[str, ...], tuple[np.ndarray, Tensor, bool, bool]] = {}
         self._spare: dict[tuple[str, ...], list[tuple[Tensor, Tensor]]] = {}
         self._captured: list[Any] = []
+
+    def follow_count(self, k: int) -> None:
+        """Let the device count steps from k; it follows the host's number where steps were made elsewhere."""
+        if not self.counting or k != self.host_k + 1:
+            self.counter.fill_(k - 1)
+        self.counting, self.host_k = True, k
+
+    def follow_steps(self, steps: Tensor) -> Tensor:
+        """The gradients seen per tensor, on the device; the host's numbers count where they were changed."""
+        if self.steps is None:
+            self.steps = _to(steps.double().numpy(), self.sums.device)
+        elif not torch.equal(steps, self.host_steps):  # type: ignore[arg-type]
+            self.steps.copy_(steps)
+        self.host_steps = steps.add_(1).clone()
+        return self.steps
 
     def addresses(self, plan: Plan, names: tuple[str, ...]) -> tuple[Tensor, bool]:
         """The plan's addresses on the device, and whether all are multiples of 16 bytes."""
@@ -101,16 +135,21 @@ def tables(plan: Plan) -> _Tables:
 
 
 @lru_cache(None)
-def _type(dtype: torch.dtype) -> Any:
+def _types() -> dict[torch.dtype, Any]:
     import triton.language as tl
 
-    return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}[dtype]
+    return {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+def _type(plan: Plan, name: str) -> Any:
+    """Triton's name for the dtype of a plan's list; all states are float32."""
+    return _types()[{"param": plan.dtype, "grad": plan.grad_dtype}.get(name, torch.float32)]
 
 
 def _rate(job: Job, like: Tensor) -> tuple[float, Tensor, bool]:
     """A step size as a number, or as memory for the kernel to read."""
     lr = job["lr"]
-    if isinstance(lr, Tensor) and lr.device.type == like.device.type:
+    if isinstance(lr, Tensor) and lr.device == like.device:
         return 0.0, lr, True
     return float(lr), like, False
 
@@ -121,19 +160,24 @@ def _on(plan: Plan) -> Any:
     return torch.cuda.device(plan.device)
 
 
-def _sums(
-    job: Job, form: int, lists: tuple[str, ...], numbers: Sequence[float], sums: Tensor, guard: Tensor | None
+def _launch(
+    job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False
 ) -> None:
-    plan, held = job.plan, tables(job.plan)
+    """Walk through a job's tensors with a rule."""
+    plan, held, rule = job.plan, tables(job.plan), RULES[this.rule]
     if not held.chunks:
         return
-    rows, aligned = held.addresses(plan, lists)
-    flag = held.flag if guard is None else guard
+    rows, aligned = held.addresses(plan, this.lists)
+    lr, lr_at, read = _rate(job, held.out)
+    kinds = [_type(plan, name) for name in this.lists[:3]]
+    numbers = tuple(map(float, this.numbers))
     with _on(plan):
         cuda.launch(
-            "sum", held.chunks, (rows, held.tensor_of, held.first_of, held.sizes, sums, flag), (held.n, *numbers),
-            P=_type(plan.dtype), G=_type(plan.grad_dtype), FORM=form, GUARD=guard is not None, ALIGNED=aligned,
-            BLOCK=cuda.BLOCK,
+            this.rule, held.chunks,
+            (rows, held.tensor_of, held.first_of, held.sizes, marks, lr_at, held.flag if flag is None else flag, sums),
+            (held.n, lr, float(job["decay"]), *numbers, *(0.0,) * (9 - len(numbers))),
+            D0=kinds[0], D1=kinds[min(1, len(kinds) - 1)], D2=kinds[-1], LISTS=rule.lists, OUTPUTS=rule.outputs,
+            SUMS=rule.sums, EACH=each, LR_AT=read, GUARD=flag is not None, ALIGNED=aligned, BLOCK=cuda.BLOCK,
         )  # fmt: skip
 
 
@@ -149,183 +193,136 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
     return kept["shared"], parts
 
 
-def _part(sums: Tensor, begin: int, end: int) -> Tensor:
-    return sums if end - begin == sums.numel() else sums[begin:end]
-
-
-def gradient_norm(jobs: Sequence[Job]) -> float:
-    """Norm of all gradients (waits for the device)."""
+def _summed(jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Sums of squares by chunk, of all jobs in one buffer."""
     sums, parts = _shared_sums(jobs)
-    for job, (begin, end) in zip(jobs, parts):
-        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), _part(sums, begin, end), None)
-    return float(sums.sum().sqrt())
+    row = tables(jobs[0].plan).row
+    for job, this, (begin, end) in zip(jobs, passes, parts):
+        _launch(job, this, sums if end - begin == sums.numel() else sums[begin:end], flag, row)
+    return sums, parts
 
 
-def guard(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
-    """A flag on the device, 0 where a gradient is not finite, and the count of such steps so far."""
+def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
     held = tables(jobs[0].plan)
-    sums, parts = _shared_sums(jobs)
-    for job, (begin, end) in zip(jobs, parts):
-        _sums(job, 0, ("grad",), (0.0, 0.0, 0.0), _part(sums, begin, end), None)
+    clip = {None: 0, "auto": 2}.get(policy.clip, 1)  # type: ignore[arg-type]
+    number = float(policy.clip) if clip == 1 else 0.0  # type: ignore[arg-type]
+    window = held.history if policy.window is None else policy.window
     with _on(jobs[0].plan):
-        cuda.launch("flag", 1, (sums, held.flag, held.skips), (parts[-1][1],), WIDE=WIDE)
-    return held.flag, held.skips
+        cuda.launch(
+            "front", 1, (sums, held.row, held.stats, window, held.history, held.spikes, held.flag, held.counter),
+            (end, number, policy.eps, policy.quantile, float(policy.spike_after)),
+            NONFINITE=policy.nonfinite != "propagate", CLIP=clip, SPIKES={None: 0, "clip": 1, "skip": 2}[policy.guard],
+            COUNT=jobs[0].record.rule != "interpolated", WIDE=WIDE, WINDOW=WINDOW,
+        )  # fmt: skip
 
 
-def _factors(
-    jobs: Sequence[Job], sums: Tensor, parts: list[tuple[int, int]], kind: int, together: bool, flag: Tensor | None
-) -> None:
-    """Each job's numbers from the sums: over all jobs, or over its own only."""
-    for job, (begin, end) in zip(jobs, parts):
-        held = tables(job.plan)
-        lr, lr_at, lr_read = _rate(job, held.numbers)
-        first, last = (0, parts[-1][1]) if together else (begin, end)
-        level = float(job["p"] if kind == 2 else job["level"])
-        q, base, counter = 0.0, 2**40, held.first_of
-        if kind == 2:
-            q, base, counter = float(job["q"]), draw_base(job["seed"]), _counter(job, held)
-        decay = 0.0 if kind == 2 else job["decay"]
+def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
+    """One step of all jobs."""
+    programs = [PROGRAMS[job.record.rule](job) for job in jobs]
+    lead = tables(jobs[0].plan)
+    if lead.fronted and not policy.looks:
+        lead.row[0] = 1.0
+    lead.fronted = policy.looks
+    if policy.looks and programs[0].kind != "interpolate":
+        lead.follow_count(jobs[0]["k"])
+    notes: dict[str, Any] = {}
+    flag, skips, spikes, summed = None, None, None, None
+    if policy.looks:
+        summed = _summed(jobs, [NORM] * len(jobs), None)
+        if policy.nonfinite == "raise" and not math.isfinite(norm := float(summed[0].sum().sqrt())):
+            fail("gradients", "must be finite (nonfinite='raise')", norm)
+        _front(jobs, policy, summed[0], summed[1][-1][1])
+        if policy.nonfinite == "skip" or policy.guard == "skip":
+            flag, skips = lead.flag, lead.skips
+        if policy.clip is not None:
+            notes = {"direction": [(1.0, lead.norm)], "tallies": [lead.clips], "norms": lead.norms}
+        spikes = lead.spikes if policy.guard else None
+    if programs[0].kind:
+        notes.update(_with_norm(jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None))
+        return Outcome(notes, skips=skips, spikes=spikes)
+    for job, program in zip(jobs, programs):
+        marks = _corrections(job, lead, flag) if job.record.counts else lead.row
+        _launch(job, program.step, lead.sums, flag, marks, each=job.record.counts)
+    return Outcome(notes, skips=skips, spikes=spikes)
+
+
+def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
+    held, steps = tables(job.plan), job.plan.steps
+    assert steps is not None
+    seen = held.follow_steps(steps)
+    logs = [math.log(beta) if beta else -1e30 for beta in (job["beta"], job["beta2"])]
+    with _on(job.plan):
+        cuda.launch(
+            "correct", 1, (lead.row, held.marks, seen, held.flag if flag is None else flag), (held.n, *logs),
+            EARLIER=job["form"] == "second_moment", GUARD=flag is not None, WIDE=1024,
+        )  # fmt: skip
+    return held.marks
+
+
+def _with_norm(
+    jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | None, summed: Any, *, looked: bool, remember: bool
+) -> dict[str, Any]:
+    """Steps whose factor follows from a norm of the gradient or of its average."""
+    lead, kind = tables(jobs[0].plan), programs[0].kind
+    firsts = [program.first for program in programs]
+    known = summed is not None and all(first is NORM for first in firsts)
+    sums, parts = summed if known else _summed(jobs, firsts, flag)  # type: ignore[arg-type]
+    for i, (job, program, (begin, end)) in enumerate(zip(jobs, programs, parts)):
+        held, late = tables(job.plan), looked and program.first is NORM
+        lr, lr_at, read = _rate(job, held.out)
+        span = [part for part, other in zip(parts, jobs) if job.record.scope == "all" or other.group == job.group]
+        numbers, window = job.record.numbers, job.record.window
+        level, q, base = float(numbers.get("level", 0.0)), float(numbers.get("quantile", 0.0)), 2**40
+        if kind == "interpolate":
+            level, q, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
+            held.follow_count(job["k"])
+        sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
         with _on(job.plan):
             cuda.launch(
-                "factor", 1, (sums, held.numbers, held.tally, lr_at, held.flag if flag is None else flag, counter),
-                (begin, end, first, last, lr, level, float(decay), _sign(job), q, base),
-                KIND=kind, LR_AT=lr_read, GUARD=flag is not None, WIDE=WIDE,
+                "factor", 1,
+                (sums, lead.row, held.out, held.marks, held.tally, lead.history, held.history if window is None else
+                 window, lr_at, held.flag if flag is None else flag, held.counter),
+                (begin, end, span[0][0], span[-1][1], lr, level, sign, q, base),
+                KIND=_KINDS[kind], LATE=late, RATED=program.rated, WINDOWED=window is not None,
+                REMEMBER=remember and i == 0, COUNT=kind == "interpolate", LR_AT=read, GUARD=flag is not None,
+                WIDE=WIDE, WINDOW=WINDOW,
             )  # fmt: skip
-
-
-def _sign(job: Job) -> float:
-    # Momentum has the sign already.
-    return job["sign"] if not job.record.numbers.get("beta") else 1.0
-
-
-def _counter(job: Job, held: _Tables) -> Tensor:
-    """The step number in device memory; it follows the host's where steps were made outside the kernels."""
-    k = job["k"]
-    if held.counter is None:
-        held.counter = torch.full((), k - 1, dtype=torch.int64, device=job.plan.device)
-    elif k != held.host_k + 1:
-        held.counter.fill_(k - 1)
-    held.host_k = k
-    return held.counter
+    every = [tables(job.plan) for job in jobs]
+    for job, program, held in zip(jobs, programs, every):
+        _launch(job, program.step, held.sums, flag, held.marks)
+    notes: dict[str, Any] = {"direction": [(1.0, held.own) for held in every]}
+    if remember:
+        notes["norms"] = lead.norms
+    if kind == "clip":
+        notes["tallies"] = [held.tally for held in every]
+    if all(program.rated for program in programs):
+        notes["update"] = [(held.factor, held.own) for held in every]
+    return notes
 
 
 def counted(job: Job) -> bool:
-    """Whether the device counts the next step as its number k by itself, or does not count; notes that it was made."""
-    held, k = tables(job.plan), int(job.record.numbers.get("k", 0))
-    if held.counter is not None and k != held.host_k + 1:
+    """Whether the device counts the next step by itself as the host does; notes that it was made."""
+    held, k = tables(job.plan), job["k"]
+    if held.counting and k != held.host_k + 1:
         return False
+    if held.steps is not None:
+        if not torch.equal(job.plan.steps, held.host_steps):  # type: ignore[arg-type]
+            return False
+        held.host_steps.add_(1)  # type: ignore[union-attr]
+        job.plan.steps.add_(1)  # type: ignore[union-attr]
     held.host_k = k
     return True
 
 
-def device_step(plan: Plan) -> int | None:
-    """The step number that the device has reached (graph replays included), where it keeps one. Waits for it."""
+def follow(plan: Plan) -> int | None:
+    """Take over what the device counted (graph replays and skipped steps included); returns its step number, if any."""
     held = plan.kept.get("cuda")
-    return None if held is None or held.counter is None else int(held.counter)
-
-
-def _launch(
-    job: Job,
-    name: str,
-    lists: tuple[str, ...],
-    flag: Tensor | None,
-    memory: tuple[Tensor, ...],
-    numbers: tuple[float, ...] = (),
-    **constants: Any,
-) -> None:
-    """Launch an element-wise kernel over a plan; ``memory`` is what it reads besides the plan's tables."""
-    plan, held = job.plan, tables(job.plan)
-    if not held.chunks:
-        return
-    rows, aligned = held.addresses(plan, lists)
-    with _on(plan):
-        cuda.launch(
-            name,
-            held.chunks,
-            (rows, held.tensor_of, held.first_of, held.sizes, *memory, held.flag if flag is None else flag),
-            (held.n, *numbers),
-            P=_type(plan.dtype),
-            GUARD=flag is not None,
-            ALIGNED=aligned,
-            BLOCK=cuda.BLOCK,
-            **constants,
-        )
-
-
-def _notes(jobs: Sequence[Job], **more: Any) -> dict[str, Any]:
-    held = [tables(job.plan) for job in jobs]
-    return {"direction": [(1.0, h.own) for h in held], "update": [(h.step, h.own) for h in held], **more}
-
-
-def scaled(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
-    """GClip (kind "clip") and NormalizedSGD ("normalize"): x ← x − η·c(‖d‖)·d."""
-    scope, kind, on_gradient = jobs[0].record.scope, jobs[0]["kind"], jobs[0]["order"] == "gradient"
-    sums, parts = _shared_sums(jobs)
-    for job, (begin, end) in zip(jobs, parts):
-        averaged = job["beta"] > 0 and not on_gradient
-        numbers = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), 0.0)
-        summed = ("grad", "momentum") if averaged else ("grad",)
-        _sums(job, 1 if averaged else 0, summed, numbers, _part(sums, begin, end), flag)
-    _factors(jobs, sums, parts, 0 if kind == "clip" else 1, scope == "all", flag)
-    for job in jobs:
-        held = tables(job.plan)
-        if job["beta"] > 0 and on_gradient:
-            lr, lr_at, read = _rate(job, held.numbers)
-            rest = job["sign"] * (1.0 - job["beta"])
-            constants = {"G": _type(job.plan.grad_dtype), "LR_AT": read}
-            lists = ("param", "momentum", "grad")
-            _launch(job, "average", lists, flag, (held.numbers, lr_at), (lr, float(job["beta"]), rest), **constants)
-        else:
-            name = "momentum" if job["beta"] > 0 else "grad"
-            dtype = torch.float32 if job["beta"] > 0 else job.plan.grad_dtype
-            _launch(job, "scaled", ("param", name), flag, (held.numbers,), D=_type(dtype))
-    notes = _notes(jobs)
-    if kind == "clip":
-        notes["tallies"] = [tables(job.plan).tally for job in jobs]
-    if on_gradient and any(job["beta"] > 0 for job in jobs):
-        del notes["update"]
-    return notes
-
-
-def coordinate(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
-    """CClip: x ← x − η·min{τ/|m|, 1}·m."""
-    for job in jobs:
-        held = tables(job.plan)
-        lr, lr_at, read = _rate(job, held.numbers)
-        form = 0 if job["beta"] == 0 else (2 if job["order"] == "gradient" else 1)
-        lists = ("param", "grad") if form == 0 else ("param", "grad", "momentum")
-        sign = job["sign"] if form == 0 else 1.0
-        numbers = (float(job["level"]), float(job["beta"]), job["sign"] * (1.0 - job["beta"]), sign)
-        constants = {"G": _type(job.plan.grad_dtype), "FORM": form, "LR_AT": read}
-        _launch(job, "held", lists, flag, (lr_at,), (lr, float(job["decay"]), *numbers), **constants)
-    return {}
-
-
-def adaptive(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
-    """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m."""
-    for job in jobs:
-        held = tables(job.plan)
-        lr, lr_at, read = _rate(job, held.numbers)
-        beta2, alpha, eps = job["beta2"], float(job["alpha"]), float(job["eps"])
-        weights = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), float(beta2), 1.0 - beta2)
-        mode = {1.0: 1, 2.0: 2}.get(alpha, 0)
-        constants = {"G": _type(job.plan.grad_dtype), "MODE": mode, "LR_AT": read}
-        lists = ("param", "grad", "momentum", "moment")
-        numbers = (lr, float(job["decay"]), *weights, alpha, 1.0 / alpha, eps)
-        normalized = job["form"] == "first_moment"
-        _launch(job, "adaptive", lists, flag, (lr_at,), numbers, NORMALIZED=normalized, **constants)
-    return {}
-
-
-def interpolated(jobs: Sequence[Job], flag: Tensor | None = None) -> dict[str, Any]:
-    """StochasticINGD: m ← β·m + (1−β)·g, x ← x − m/(p‖m‖+q), y on the segment."""
-    sums, parts = _shared_sums(jobs)
-    for job, (begin, end) in zip(jobs, parts):
-        lists = ("grad", "m", "param") if job["decay"] else ("grad", "m")
-        numbers = (float(job["beta"]), job["sign"] * (1.0 - job["beta"]), job["sign"] * job["decay"])
-        _sums(job, 2 if job["decay"] else 1, lists, numbers, _part(sums, begin, end), flag)
-    _factors(jobs, sums, parts, 2, True, flag)
-    for job in jobs:
-        held = tables(job.plan)
-        _launch(job, "interpolate", ("param", "x", "m"), flag, (held.numbers,))
-    return _notes(jobs)
+    if held is None:
+        return None
+    if held.steps is not None:
+        plan.steps.copy_(held.steps)  # type: ignore[union-attr]
+        held.host_steps = plan.steps.clone()  # type: ignore[union-attr]
+    if not held.counting:
+        return None
+    held.host_k = int(held.counter)
+    return held.host_k

@@ -22,7 +22,7 @@ class FusedRecord(NamedTuple):
 
     Attributes:
         rule: which entry of ``program.PROGRAMS`` makes the step.
-        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
+        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay``, ``sign`` and ``k``.
         states: names of the states that the rule reads or writes, one tensor per parameter each.
         scope: over which parameters the rule takes a norm; None where it takes none.
         started: states that the optimizer itself must have made before (the others start at zero).
@@ -47,10 +47,11 @@ class FusedRecord(NamedTuple):
         Example:
             >>> group = {"lr": 0.1, "weight_decay": 0.0, "maximize": False}
             >>> FusedRecord.of("scaled", group, {"beta": 0.9}).numbers
-            {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'beta': 0.9}
+            {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'k': 1, 'beta': 0.9}
         """
         sign = -1.0 if group["maximize"] else 1.0
-        filled = {"lr": group["lr"], "decay": group["weight_decay"], "sign": sign, **numbers}
+        k = group.get("k", 0) + 1
+        filled = {"lr": group["lr"], "decay": group["weight_decay"], "sign": sign, "k": k, **numbers}
         for name, value in numbers.items():
             if isinstance(value, Tensor):  # a function of the step may return one
                 if value.device.type != "cpu" or value.numel() != 1:
