@@ -74,6 +74,9 @@ class FusedSteps:
                 wanted = True
             elif group["fused"] is False or group["foreach"] is not None:
                 return None
+        # These CUDA kernels have run in Triton's interpreter only, not yet on a GPU: they are taken when asked for.
+        if not wanted and any(p.is_cuda for group in groups for p in group["params"][:1]):
+            return None
         records = [read(group) for group in groups]
         reason = next((record.refusal for record in records if record.refusal is not None), None)
         if reason is None and not self._current(groups, state, records):
