@@ -123,7 +123,9 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
             return outcome
     first = None if scale == 1.0 else np.array([[scale, 1.0, 1.0, 0.0]])
     if programs[0].kind:
-        outcome.notes.update(_with_norm(jobs, programs, scale, first, summed))
+        # What is said of the gradient counts: the rule's own norm is that of a state.
+        for name, value in _with_norm(jobs, programs, scale, first, summed).items():
+            outcome.notes.setdefault(name, value)
         return outcome
     for job, program in zip(jobs, programs):
         _run(job, program.step, _corrections(job, scale) if job.record.counts else first)
