@@ -14,6 +14,7 @@ import torch
 from torch.nn import Parameter
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
+warnings.filterwarnings("ignore", "Fail to import hypothesis", ImportWarning)  # torch's tests would use it, ours do not
 pytest.importorskip("expecttest")
 from torch.optim import lr_scheduler  # noqa: E402
 from torch.testing._internal.common_optimizers import (  # noqa: E402
