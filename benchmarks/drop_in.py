@@ -2,7 +2,7 @@
 
     python benchmarks/drop_in.py --tiny --out out                  on the CPU, made-up data, a minute
     python benchmarks/drop_in.py --out $OUT --minutes 8            one GPU, several processes side by side
-    python benchmarks/drop_in.py --table out --docs docs/optimizers.md
+    python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md
 
 Each run appends one line to a record in ``--out``; a second call makes only the runs that are missing.
 """
@@ -197,66 +197,116 @@ def work(out: Path, device: str, number: int, count: int, until: float, steps: i
                 file.write(json.dumps(row) + "\n")
 
 
+Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
+
+
 def table(folder: Path) -> str:
-    """The records as Markdown: training loss relative to torch's AdamW at its default, mean over seeds."""
-    rows = list(read(folder).values())
-    lines = ["| optimizer | lr | " + " | ".join(TASKS) + " |", "|---|---|" + "---|" * len(TASKS)]
-
-    def cell(task: str, name: str, pick: Callable[[dict[str, Any]], bool], of: str, fault: str = "") -> float:
-        values = [
-            r[of] for r in rows if r["task"] == task and r["optimizer"] == name and r["fault"] == fault and pick(r)
-        ]
-        return mean(values) if values and all(map(math.isfinite, values)) else math.inf if values else math.nan
-
-    def best(task: str, name: str) -> float:
-        found = [r for r in rows if r["task"] == task and r["optimizer"] == name and not r["fault"] and r["seed"] == 0]
-        return min(found, key=score)["lr"] if found else math.nan
-
-    def words(value: float, reference: float) -> str:
-        if math.isnan(value):
-            return ""
-        return "diverges" if math.isinf(value) else f"{value:.3f} ({100 * (value / reference - 1):+.1f} %)"
-
-    def at(lr: float) -> str:
-        return "" if math.isnan(lr) else f" at {lr:g}"
-
-    base = {task: cell(task, "torch AdamW", lambda r: r["lr"] == 1e-3, "train") for task in TASKS}
+    """The records as Markdown tables: default learning rates, best of five, one table per fault, missing runs."""
+    rows = read(folder)
+    runs = grouped(rows)
+    base = {task: average([r["train"] for r in runs[task, "torch AdamW", ""] if r["lr"] == 1e-3]) for task in TASKS}
+    defaults, tuned = [], []
     for name, (lr, _) in OPTIMIZERS.items():
-        cells = [words(cell(t, name, lambda r, lr=lr: r["lr"] == lr, "train"), base[t]) for t in TASKS]
-        lines.append(f"| `{name}` | {lr:g} | " + " | ".join(cells) + " |")
-        tuned = {t: best(t, name) for t in TASKS}
-        cells = [
-            words(cell(t, name, lambda r, b=tuned[t]: r["lr"] == b, "train"), base[t]) + at(tuned[t]) for t in TASKS
-        ]
-        lines.append("| | best of five | " + " | ".join(cells) + " |")
+        cells, best_cells = [], []
+        for task in TASKS:
+            found = runs.get((task, name, ""), [])
+            cells.append(relative(average([r["train"] for r in found if r["lr"] == lr]), base[task]))
+            best = min((r for r in found if r["seed"] == 0), key=score)["lr"]
+            best_cells.append(
+                f"{relative(average([r['train'] for r in found if r['lr'] == best]), base[task])} at {best:g}"
+            )
+        defaults.append([f"`{name}`", f"{lr:g}", *cells])
+        tuned.append([f"`{name}`", *best_cells])
+    defaults[0][2:] = [f"{base[task]:.3f}" for task in TASKS]
+    parts = [
+        "**Default learning rates** (bold: more than 3 % worse than AdamW):",
+        markdown(["optimizer", "lr", *TASKS], defaults),
+        "**Best of five learning rates**, chosen with one seed:",
+        markdown(["optimizer", *TASKS], tuned),
+    ]
     for fault in FAULTS:
-        lines += ["", f"Fault: {FAULT_WORDS[fault]} (clean loss on data kept back, relative to AdamW with "
-                  "`clip_grad_norm_(1)`; wins over it in the three seeds):", ""]  # fmt: skip
-        lines += ["| optimizer | " + " | ".join(FAULT_TASKS) + " |", "|---|" + "---|" * len(FAULT_TASKS)]
-        for name in OPTIMIZERS:
-            cells = []
-            for task in FAULT_TASKS:
-                reference = cell(task, FAULT_METHODS[1], lambda r: True, "clean", fault)
-                value = cell(task, name, lambda r: True, "clean", fault)
-                pairs = [
-                    (a["clean"], b["clean"])
-                    for a in rows for b in rows
-                    if a["fault"] == b["fault"] == fault and a["task"] == b["task"] == task and a["seed"] == b["seed"]
-                    and a["optimizer"] == name and b["optimizer"] == FAULT_METHODS[1]
-                ]  # fmt: skip
-                wins = sum(a < b or (math.isfinite(a) and not math.isfinite(b)) for a, b in pairs)
-                text = words(value, reference) if math.isfinite(reference) else f"{value:.3f}"
-                cells.append(f"{text}, {wins} of {len(pairs)}" if pairs else "")
-            if any(cells):
-                lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        tasks = FAULT_TASKS if fault != "spike" else FAULT_TASKS[:1]
+        lines = [[f"`{name}`", *(fault_cell(runs, task, name, fault) for task in tasks)] for name in OPTIMIZERS]
+        parts += [f"**{FAULT_WORDS[fault]}**:", markdown(["optimizer", *tasks], [x for x in lines if any(x[1:])])]
+    first = next(iter(rows.values()))
+    left = plan(rows, first["steps"], first["tiny"])
+    if left:
+        count = {fault: sum(job["fault"] == fault for job in left) for fault in ("", *FAULTS)}
+        named = ", ".join(f"{n} of *{fault or 'no fault'}*" for fault, n in count.items() if n)
+        parts.append(
+            f"{len(rows):,} runs are recorded, {len(left)} are missing ({named}). They are made by `python "
+            f"benchmarks/drop_in.py --steps {first['steps']} --resume benchmarks/records --out OUT`."
+        )
+    return "\n\n".join(parts)
+
+
+def grouped(rows: dict[str, dict[str, Any]]) -> Runs:
+    runs: Runs = {}
+    for row in rows.values():
+        runs.setdefault((row["task"], row["optimizer"], row["fault"]), []).append(row)
+    return runs
+
+
+def summary(folder: Path) -> str:
+    """The README's table: two optimizers at their defaults, without a fault and with one bad batch in 200."""
+    runs, lines = grouped(read(folder)), []
+    for task in TASKS:
+        base = average([r["train"] for r in runs[task, "torch AdamW", ""] if r["lr"] == 1e-3])
+        ours = ("AdamW(clip='auto')", "ACClip")
+        plain = [relative(average([r["train"] for r in runs[task, n, ""] if r["lr"] == 1e-3]), base) for n in ours]
+        bad = [fault_cell(runs, task, name, "scale").partition(",")[0] or "–" for name in ("torch AdamW", *ours)]
+        lines.append([task, *plain, *bad])
+    head = ["", '`AdamW(clip="auto")`', "`ACClip`", "bad batch: torch's AdamW", '`AdamW(clip="auto")`', "`ACClip`"]
+    return markdown(head, lines)
+
+
+def average(values: list[float]) -> float:
+    """The mean; infinite where a run diverged, NaN where there is none."""
+    return math.nan if not values else mean(values) if all(map(math.isfinite, values)) else math.inf
+
+
+def relative(value: float, reference: float) -> str:
+    """A loss as a difference from the reference in percent, bold where it is more than 3 % worse."""
+    if math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return "**diverges**"
+    difference = round(100 * (value / reference - 1), 1)
+    text = f"{difference:+.1f} %".replace("-", "−") if difference else "0.0 %"
+    return f"**{text}**" if difference > 3 else text
+
+
+def fault_cell(runs: Runs, task: str, name: str, fault: str) -> str:
+    """Held-out loss under a fault against AdamW with ``clip_grad_norm_(1)``; in how many seeds it is lower."""
+    mine = {r["seed"]: r["clean"] for r in runs.get((task, name, fault), [])}
+    theirs = {r["seed"]: r["clean"] for r in runs.get((task, FAULT_METHODS[1], fault), [])}
+    both = sorted(mine.keys() & theirs.keys())
+    if not both:
+        return ""
+    value, reference = average([mine[s] for s in both]), average([theirs[s] for s in both])
+    if name == FAULT_METHODS[1] or math.isinf(reference):
+        return f"{value:.3f}" if math.isfinite(value) else "**diverges**"
+    wins = sum(mine[s] < theirs[s] for s in both)
+    return f"{relative(value, reference)}, {wins} of {len(both)}"
+
+
+def written(page: Path, folder: Path) -> str:
+    """The text of a page with the table between its marks: the README gets the summary."""
+    begin, end = "<!-- drop_in: begin -->", "<!-- drop_in: end -->"
+    head, _, rest = page.read_text().partition(begin)
+    text = summary(folder) if page.name == "README.md" else table(folder)
+    return f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
 
 
 FAULT_WORDS = {
-    "scale": "one batch in 200 has a loss 1,000 times too large",
-    "labels": "a heavy-tailed share of each batch (5 % times a Pareto variable of index 1.1) has random labels",
-    "nan": 'one batch gives NaN (ours with `nonfinite="skip"`)',
-    "spike": "one gradient is multiplied by 10,000",
+    "scale": "Fault *scale*: one batch in 200 has a loss 1,000 times too large",
+    "labels": "Fault *labels*: a share of each batch, 5 % times a Pareto variable of index 1.1, has random labels",
+    "nan": 'Fault *nan*: one batch gives NaN (ours with `nonfinite="skip"`)',
+    "spike": "Fault *spike*: one gradient is multiplied by 10,000",
 }
 
 
@@ -269,17 +319,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--resume", type=Path, help="a folder with records of an earlier call")
     parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
-    parser.add_argument("--docs", type=Path, help="with --table: write it between the marks in this page")
+    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
     parser.add_argument("--work", nargs=2, metavar=("NUMBER", "UNTIL"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.table:
-        text = table(args.table)
-        print(text)
-        if args.docs:
-            page = args.docs.read_text()
-            begin, end = "<!-- drop_in: begin -->", "<!-- drop_in: end -->"
-            head, rest = page.split(begin)
-            args.docs.write_text(f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")
+        print(table(args.table))
+        for path in args.docs:
+            path.write_text(written(path, args.table))
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     steps = args.steps or (20 if args.tiny else 400)

@@ -1,0 +1,46 @@
+"""The drop-in tables of the documents are those of the records."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "benchmarks" / "records"
+
+
+@pytest.fixture(scope="module")
+def drop_in() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import drop_in
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    return drop_in
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md"])
+def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert "<!-- drop_in: end -->" in text
+    assert drop_in.written(ROOT / page, RECORDS) == text, (
+        "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md"
+    )
+
+
+def test_the_table_names_the_runs_that_are_missing(drop_in: ModuleType, tmp_path: Path) -> None:
+    lines = (RECORDS / "drop_in.jsonl").read_text().splitlines()
+    assert "27 are missing (3 of *nan*, 24 of *spike*)" in drop_in.table(RECORDS)
+    (tmp_path / "drop_in.jsonl").write_text("\n".join(x for x in lines if '"fault": "labels"' not in x))
+    assert "117 of *labels*" in drop_in.table(tmp_path)
+
+
+def test_cells_say_what_the_losses_are(drop_in: ModuleType) -> None:
+    assert drop_in.relative(1.05, 1.0) == "**+5.0 %**"
+    assert drop_in.relative(0.99, 1.0) == "−1.0 %"
+    assert drop_in.relative(drop_in.average([1.0, math.nan]), 1.0) == "**diverges**"
+    assert drop_in.relative(drop_in.average([]), 1.0) == ""
