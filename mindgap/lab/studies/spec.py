@@ -20,7 +20,7 @@ from mindgap.record.schema import Row, Run, Verdict
 
 __all__ = [
     "AXES", "SCALES", "Figure", "Parts", "Row", "Run", "Scale", "Source", "Study", "Trial", "Verdict",
-    "typed_like",
+    "scales", "typed_like",
 ]  # fmt: skip
 
 #: From seconds on two cores to the sizes of the papers.
@@ -51,6 +51,21 @@ class Scale:
     settings: Mapping[str, Any]
     seeds: int = 1
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, int] = (1, 1)) -> dict[str, Scale]:
+    """The two scales that run on CPUs.
+
+    Args:
+        quick: settings at scale quick.
+        cpu: the settings that are others at scale cpu.
+        seeds: how many seeds each method gets, at quick and at cpu.
+
+    Example:
+        >>> scales({"steps": 30, "lr": 0.5}, {"steps": 900}, seeds=(2, 5))["cpu"]
+        Scale(settings={'steps': 900, 'lr': 0.5}, seeds=5, methods={})
+    """
+    return {"quick": Scale(quick, seeds[0]), "cpu": Scale({**quick, **cpu}, seeds[1])}
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,12 @@ def test_a_method_without_tuned_steps_is_left_out_and_breaks_no_study(monkeypatc
     from importlib import reload
 
     from mindgap.lab.studies import bilevel_runs
+    from mindgap.lab.studies.catalogue import studies_of
     from mindgap.lab.studies.catalogue.bilevel import b0_unbounded_smoothness, b3_hyper_cleaning
 
     monkeypatch.setitem(bilevel_runs.TITLES, "A new one", "soba")
     for module in (b0_unbounded_smoothness, b3_hyper_cleaning):
-        assert "A new one" not in reload(module).STUDIES[0].methods
+        assert "A new one" not in studies_of(reload(module).__name__)[0].methods
     assert tuned_methods({"A new one": (1.0, 2.0)}) == {"A new one": {"key": "soba", "lr_x": 1.0, "lr_y": 2.0}}
 
 

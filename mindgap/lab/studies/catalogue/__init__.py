@@ -1,8 +1,8 @@
 """One file per claim or family of claims, found by their file names; :func:`find` imports the one that it needs.
 
-Every module of a group folder defines ``STUDIES``, a tuple of :class:`~mindgap.lab.studies.spec.Study`, and imports
-without torch. A study's name stands in quotes in its file. A module that cannot be imported is left out of
-:func:`catalogue` and named by :func:`broken`.
+A module of a group folder imports without torch. Each :class:`~mindgap.lab.studies.spec.Study` among its global names
+is part of the catalogue, and so is each in its tuple ``STUDIES``. A study's name stands in quotes in its file. A module
+that cannot be imported is left out of :func:`catalogue` and named by :func:`broken`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,16 @@ def find(name: str) -> Study:
     """The study of that name; an unknown name is answered with the nearest known one."""
     for module, text in modules().items():
         if f'"{name}"' in text:
-            for study in import_module(module).STUDIES:
+            for study in studies_of(module):
                 if study.name == name:
                     return study
     return catalogue()[one_of("study", name, list(catalogue()))]
+
+
+def studies_of(module: str) -> list[Study]:
+    """The studies that one module declares."""
+    declared = vars(import_module(module))
+    return [thing for thing in (*declared.values(), *declared.get("STUDIES", ())) if isinstance(thing, Study)]
 
 
 def catalogue() -> dict[str, Study]:
@@ -52,7 +58,7 @@ def _load() -> tuple[dict[str, Study], dict[str, str]]:
     errors = {}
     for module in modules():
         try:
-            studies += import_module(module).STUDIES
+            studies += studies_of(module)
         except Exception as error:  # a broken study breaks itself only
             errors[module.removeprefix(f"{__name__}.")] = f"{type(error).__name__}: {error}"
     return {study.name: study for study in sorted(studies, key=_place)}, errors

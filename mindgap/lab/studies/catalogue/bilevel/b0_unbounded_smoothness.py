@@ -70,24 +70,22 @@ _QUICK = {"growth": "exponential", "rate": 3.0, "distance": 5.0, "lower": 512, "
 _CPU = {**_QUICK, "lower": 4096, "upper": 1024, "dim_y": 50, "dim_x": 20, "oracle_calls": 20_000, "readings": 40}
 _GPU = {**_CPU, "lower": 32_768, "upper": 8192, "dim_y": 500, "dim_x": 100, "batch_size": 256, "device": "cuda"}
 
-STUDIES = (
-    Study(
-        name="b0-unbounded-smoothness", claim="B0", title="An upper level of unbounded smoothness",
-        statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP converge at steps "
-        "at which methods made for a bounded smoothness diverge, and these crawl at the steps they survive.",
-        source=Source("slip-rebuttal-a", "Table 1"),
-        scales={"quick": Scale(_QUICK, seeds=5), "cpu": Scale(_CPU, seeds=10), "gpu": Scale(_GPU, seeds=10),
-                "paper": Scale({**_GPU, "oracle_calls": 1_000_000, "readings": 100}, seeds=10)},
-        methods=tuned_methods(TUNED), loop=loop, judge=judge, rule="In at least nine tenths of the seeds each of "
-        "BO-REP and SLIP ends below all other methods; refuted where the median of one of them is not below the best "
-        "median of the others.",
-        figures=(
-            Figure("Gradient of the hyper-objective", "gradient_norm", "‖∇Φ(x)‖", x="oracle_calls", log_y=True,
-                   caption="All methods from the same start, with the best steps of the same grid. A line that "
-                   "ended early would have left the finite numbers."),
-        ),
-        tunable={"lr_x": (1e-7, 1.0), "lr_y": (0.1, 0.3)},
-        grid={"lr_x": [float(f"{10 ** (k / 2):.3g}") for k in range(-14, 1)], "lr_y": (0.1, 0.3)},
-        tune_on="gradient_norm",
+STUDY = Study(
+    name="b0-unbounded-smoothness", claim="B0", title="An upper level of unbounded smoothness",
+    statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP converge at steps "
+    "at which methods made for a bounded smoothness diverge, and these crawl at the steps they survive.",
+    source=Source("slip-rebuttal-a", "Table 1"),
+    scales={"quick": Scale(_QUICK, seeds=5), "cpu": Scale(_CPU, seeds=10), "gpu": Scale(_GPU, seeds=10),
+            "paper": Scale({**_GPU, "oracle_calls": 1_000_000, "readings": 100}, seeds=10)},
+    methods=tuned_methods(TUNED), loop=loop, judge=judge, rule="In at least nine tenths of the seeds each of "
+    "BO-REP and SLIP ends below all other methods; refuted where the median of one of them is not below the best "
+    "median of the others.",
+    figures=(
+        Figure("Gradient of the hyper-objective", "gradient_norm", "‖∇Φ(x)‖", x="oracle_calls", log_y=True,
+               caption="All methods from the same start, with the best steps of the same grid. A line that "
+               "ended early would have left the finite numbers."),
     ),
-)
+    tunable={"lr_x": (1e-7, 1.0), "lr_y": (0.1, 0.3)},
+    grid={"lr_x": [float(f"{10 ** (k / 2):.3g}") for k in range(-14, 1)], "lr_y": (0.1, 0.3)},
+    tune_on="gradient_norm",
+)  # fmt: skip

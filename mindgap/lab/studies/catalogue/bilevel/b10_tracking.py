@@ -109,27 +109,25 @@ _QUICK = {"lower": 1024, "upper": 64, "dim_y": 10, "dim_x": 5, "convexity": 0.2,
           "steps": 300, "every": 3}
 _CPU = {**_QUICK, "lower": 32_768, "dim_y": 100, "dim_x": 10, "convexity": 0.1, "steps": 20_000, "every": 50}
 
-STUDIES = (
-    Study(
-        name="b10-tracking", claim="B10", title="SGD tracks a drifting lower problem",
-        statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed of the "
-        "normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
-        source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
-        scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=10)},
-        methods={
-            f"drift {drift:g}, step {rate:g}": {"drift": drift, "lr_y": rate}
-            for rate in (0.1, 0.3)
-            for drift in (0.0, 0.03, 0.3)
-        },
-        loop=loop, judge=judge, rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's "
-        "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that "
-        "factor between the last two quarters.",
-        figures=(
-            Figure("How far y is behind y*(x)", "error", "‖y_t - y*(x_t)‖", log_y=True,
-                   caption="The error settles at a level that grows with the drift and, where the drift dominates, "
-                   "falls with the step; where noise dominates it is the other way round."),
-            Figure("Distance to plain SGD at the first x", "sgd_gap", "relative distance",
-                   caption="Zero where x is frozen."),
-        ),
+STUDY = Study(
+    name="b10-tracking", claim="B10", title="SGD tracks a drifting lower problem",
+    statement="One SGD step on y per iteration keeps y_t near y*(x_t) while x drifts at the speed of the "
+    "normalised step, after a warm start of three steps; with x frozen it is plain SGD.",
+    source=Source("slip-rebuttal-a", "A4 to F4oW, A5 to P6Br"),
+    scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=10)},
+    methods={
+        f"drift {drift:g}, step {rate:g}": {"drift": drift, "lr_y": rate}
+        for rate in (0.1, 0.3)
+        for drift in (0.0, 0.03, 0.3)
+    },
+    loop=loop, judge=judge, rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's "
+    "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that "
+    "factor between the last two quarters.",
+    figures=(
+        Figure("How far y is behind y*(x)", "error", "‖y_t - y*(x_t)‖", log_y=True,
+               caption="The error settles at a level that grows with the drift and, where the drift dominates, "
+               "falls with the step; where noise dominates it is the other way round."),
+        Figure("Distance to plain SGD at the first x", "sgd_gap", "relative distance",
+               caption="Zero where x is frozen."),
     ),
-)
+)  # fmt: skip

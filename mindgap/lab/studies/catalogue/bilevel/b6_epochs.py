@@ -58,29 +58,27 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 _SLIP = tuned_methods(TUNED)["SLIP"]
 
-STUDIES = (
-    Study(
-        name="b6-epochs", claim="B6", title="Epochs counted in updates of y or of x",
-        statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x fewer, makes a "
-        "negligible difference on data hyper-cleaning.", source=Source("slip-rebuttal-a", "Fig. 4, 5; A4 to P6Br"),
-        scales={"quick": Scale({**QUICK, "epochs": 25}, seeds=10), "cpu": Scale({**CPU, "epochs": 100}, seeds=20)},
-        methods={
-            f"epochs of {counted}, p = {p:g}": {**_SLIP, "counted": counted, "corruption": p}
-            for p in (0.2, 0.4)
-            for counted in ("x", "y")
-        },
-        loop=loop, judge=judge, rule="For each corruption the difference of training and test accuracy, at the last "
-        "epoch and on average over the epochs, lies within ± the spread (standard deviation) between seeds; all "
-        "intervals together miss with probability 5 %. Refuted where one lies outside altogether.",
-        history=("That negligible means less than the spread between seeds was settled beforehand.",),
-        differs="An epoch has 10 iterations here, so that three of them weigh more than in the paper.",
-        models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
-        paper_model="a recurrent net on Sentiment140",
-        figures=tuple(
-            Figure(f"{name} accuracy of SLIP", f"{name.lower()}_accuracy", "accuracy", x="epoch",
-                   x_label="epochs, in updates of x or of y", facet="corruption",
-                   caption="Bands: the spread between seeds. The lines of one panel differ by three iterations.")
-            for name in ("Test", "Train")
-        ),
+STUDY = Study(
+    name="b6-epochs", claim="B6", title="Epochs counted in updates of y or of x",
+    statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x fewer, makes a "
+    "negligible difference on data hyper-cleaning.", source=Source("slip-rebuttal-a", "Fig. 4, 5; A4 to P6Br"),
+    scales={"quick": Scale({**QUICK, "epochs": 25}, seeds=10), "cpu": Scale({**CPU, "epochs": 100}, seeds=20)},
+    methods={
+        f"epochs of {counted}, p = {p:g}": {**_SLIP, "counted": counted, "corruption": p}
+        for p in (0.2, 0.4)
+        for counted in ("x", "y")
+    },
+    loop=loop, judge=judge, rule="For each corruption the difference of training and test accuracy, at the last "
+    "epoch and on average over the epochs, lies within ± the spread (standard deviation) between seeds; all "
+    "intervals together miss with probability 5 %. Refuted where one lies outside altogether.",
+    history=("That negligible means less than the spread between seeds was settled beforehand.",),
+    differs="An epoch has 10 iterations here, so that three of them weigh more than in the paper.",
+    models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
+    paper_model="a recurrent net on Sentiment140",
+    figures=tuple(
+        Figure(f"{name} accuracy of SLIP", f"{name.lower()}_accuracy", "accuracy", x="epoch",
+               x_label="epochs, in updates of x or of y", facet="corruption",
+               caption="Bands: the spread between seeds. The lines of one panel differ by three iterations.")
+        for name in ("Test", "Train")
     ),
-)
+)  # fmt: skip

@@ -52,23 +52,19 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-STUDIES = (
-    Study(
-        name="h10-rmsprop-is-clipping", claim="H10", title="RMSProp as coordinate-wise clipping",
-        statement="With η_k = 2α/(ε + √(β2 v_k)) and τ_k = (ε + √(β2 v_k))/√(1-β2): h_clip/2 <= h_Adam <= 2h_clip.",
-        source=Source("acclip", "3.1"),
-        scales={"quick": Scale({"draws": 300}, seeds=2), "cpu": Scale({"draws": 20_000}, seeds=10)},
-        methods={"as printed": {"eta_factor": 2.0}, "η_k halved": {"eta_factor": 1.0}}, loop=loop, judge=judge,
-        rule="h_Adam / h_clip lies in [1/2, 2] in every random draw: as printed with η_k = 2α/(ε + √(β2 v_k)), as "
-        "corrected with half of that.",
-        history=(
-            "Until the two readings were reported in the same form, the verdict was that on the printed step (does "
-            "not hold).",
-        ),
-        figures=(
-            Figure("RMSProp's over the clipped step", "ratio", "h_Adam / h_clip", x="gradient_over_tau",
-                   x_label="|g| / τ", kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
-                   caption="As printed, every ratio lies at or below 1/2; with η_k halved all lie between 1/2 and 1."),
-        ),
+STUDY = Study(
+    name="h10-rmsprop-is-clipping", claim="H10", title="RMSProp as coordinate-wise clipping",
+    statement="With η_k = 2α/(ε + √(β2 v_k)) and τ_k = (ε + √(β2 v_k))/√(1-β2): h_clip/2 <= h_Adam <= 2h_clip.",
+    source=Source("acclip", "3.1"),
+    scales={"quick": Scale({"draws": 300}, seeds=2), "cpu": Scale({"draws": 20_000}, seeds=10)},
+    methods={"as printed": {"eta_factor": 2.0}, "η_k halved": {"eta_factor": 1.0}}, loop=loop, judge=judge,
+    rule="h_Adam / h_clip lies in [1/2, 2] in every random draw: as printed with η_k = 2α/(ε + √(β2 v_k)), as "
+    "corrected with half of that.",
+    history=("Until the two readings were reported in the same form, the verdict was that on the printed step (does "
+             "not hold).",),
+    figures=(
+        Figure("RMSProp's over the clipped step", "ratio", "h_Adam / h_clip", x="gradient_over_tau",
+               x_label="|g| / τ", kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
+               caption="As printed, every ratio lies at or below 1/2; with η_k halved all lie between 1/2 and 1."),
     ),
-)
+)  # fmt: skip

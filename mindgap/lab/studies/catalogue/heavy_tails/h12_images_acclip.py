@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, image_problem
 from mindgap.lab.studies.tuned_runs import tuned_run
 from mindgap.lab.studies.verdict import by_method, chosen_steps, finals, last, mean_interval, medians, step_words
@@ -103,37 +103,29 @@ PAIRS = (("ACClip", "Adam"), ("SGD with momentum", "ACClip"))
 _QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "steps": 60, "every": 20, "batch": 16,
           "schedule": "cosine", "optimizer": "sgd", "candidates": [0.1]}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="h12-images-acclip", claim="H12", title="ACClip on images: between Adam and SGD?",
-        statement="Training an image network with every optimizer tuned, ACClip reaches a better held-out accuracy "
-        "than Adam and a worse one than SGD with momentum.", source=Source("acclip", "App. I, Fig. 8"),
-        scales={
-            "quick": Scale(_QUICK, seeds=4),
-            "cpu": Scale({**_QUICK, "images": "cifar10", "train": 6000, "validation": 2000, "steps": 600, "every": 60,
-                          "batch": 32}, seeds=4),
-        },
-        methods={"SGD with momentum": {"optimizer": "sgd", "candidates": [0.003, 0.01, 0.03, 0.1, 0.3]},
-                 "Adam": {"optimizer": "adam", "candidates": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]},
-                 "ACClip": {"optimizer": "algorithm", "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]},
-                 "ACClip, normalised": {"optimizer": "normalized", "candidates": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]}},
-        loop=loop, judge=judge, rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals "
-        "of the differences over paired seeds lie above zero. Refuted where a difference is certainly below half a "
-        "point.",
-        history=(
-            "Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists were laid so that "
-            "the best of six wider steps, in validation runs with random numbers of their own, lies inside.",
-        ),
-        differs="Steps fall along half a cosine; no optimizer has weight decay. ACClip is Algorithm 1 to the letter; "
-        "the form divided by the moment (3.1 of acclip) runs beside it and is not judged.",
-        models={"quick": "three convolutions, width 8, on digits", "cpu": "three convolutions, width 8, on CIFAR-10"},
-        paper_model="ResNet50 on ImageNet",
-        figures=(
-            Figure("Test accuracy at the chosen step", "test_accuracy", "test accuracy"),
-            Figure("Validation loss at the chosen step", "validation_loss", "validation loss", log_y=True),
-            Figure("Training loss at the chosen step", "train_loss", "training loss", log_y=True),
-            Figure("What tuning saw", "candidate_score", "validation error", x="candidate", x_label="step size",
-                   log_x=True, caption="Five candidates and one budget for every optimizer; the lowest is chosen."),
-        ),
+STUDY = Study(
+    name="h12-images-acclip", claim="H12", title="ACClip on images: between Adam and SGD?",
+    statement="Training an image network with every optimizer tuned, ACClip reaches a better held-out accuracy "
+    "than Adam and a worse one than SGD with momentum.", source=Source("acclip", "App. I, Fig. 8"),
+    scales=scales(_QUICK, {"images": "cifar10", "train": 6000, "validation": 2000, "steps": 600, "every": 60,
+                  "batch": 32}, seeds=(4, 4)),
+    methods={"SGD with momentum": {"optimizer": "sgd", "candidates": [0.003, 0.01, 0.03, 0.1, 0.3]},
+             "Adam": {"optimizer": "adam", "candidates": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]},
+             "ACClip": {"optimizer": "algorithm", "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]},
+             "ACClip, normalised": {"optimizer": "normalized", "candidates": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]}},
+    loop=loop, judge=judge, rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals of "
+    "the differences over paired seeds lie above zero. Refuted where a difference is certainly below half a point.",
+    history=("Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists were laid so that "
+             "the best of six wider steps, in validation runs with random numbers of their own, lies inside.",),
+    differs="Steps fall along half a cosine; no optimizer has weight decay. ACClip is Algorithm 1 to the letter; "
+    "the form divided by the moment (3.1 of acclip) runs beside it and is not judged.",
+    models={"quick": "three convolutions, width 8, on digits", "cpu": "three convolutions, width 8, on CIFAR-10"},
+    paper_model="ResNet50 on ImageNet",
+    figures=(
+        Figure("Test accuracy at the chosen step", "test_accuracy", "test accuracy"),
+        Figure("Validation loss at the chosen step", "validation_loss", "validation loss", log_y=True),
+        Figure("Training loss at the chosen step", "train_loss", "training loss", log_y=True),
+        Figure("What tuning saw", "candidate_score", "validation error", x="candidate", x_label="step size",
+               log_x=True, caption="Five candidates and one budget for every optimizer; the lowest is chosen."),
     ),
 )  # fmt: skip

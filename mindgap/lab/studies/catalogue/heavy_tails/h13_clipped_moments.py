@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method
 
 
@@ -73,30 +73,25 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 _SETTINGS = {"alphas": [1.2, 1.5, 1.9], "shares": [0.0, 1.0], "thresholds": 7}
 
-STUDIES = (
-    Study(
-        name="h13-clipped-moments", claim="H13", title="Clipping trades variance for bias, as the lemmas say",
-        statement="E‖ĝ‖² <= G^α τ^(2-α) and ‖Eĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), and the variants for noise moments and "
-        "for coordinates.", source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
-        scales={
-            "quick": Scale(_SETTINGS),
-            "cpu": Scale({**_SETTINGS, "alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9], "thresholds": 30,
-                          "shares": [0.0, 0.3, 1.0]}),
-        },
-        methods={"Lemma 4.7.1": {"lemma": "4.7.1"}, "Lemma 4.7.2": {"lemma": "4.7.2"},
-                 "Lemma 2 as printed": {"lemma": "2 as printed"},
-                 "Lemma 4.7.5 as printed": {"lemma": "4.7.5 as printed"}},
-        loop=loop, judge=judge, rule="No second moment and no squared bias exceeds its bound (by 1e-5, for "
-        "quadrature). As corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip (mean square error "
-        "in place of the bias) and Lemma 4.7.5.",
-        figures=(
-            Figure("Squared bias over its bound", "bias", "bias² / bound", x="threshold",
-                   x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
-                   hlines={"bound": 1.0},
-                   caption="Exact sums and quadrature; points above 1 refute a lemma as printed."),
-            Figure("Second moment over its bound", "second", "E ĝ² / bound", x="threshold",
-                   x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
-                   hlines={"bound": 1.0}),
-        ),
+STUDY = Study(
+    name="h13-clipped-moments", claim="H13", title="Clipping trades variance for bias, as the lemmas say",
+    statement="E‖ĝ‖² <= G^α τ^(2-α) and ‖Eĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), and the variants for noise moments and "
+    "for coordinates.", source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
+    scales=scales(_SETTINGS, {"alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9], "thresholds": 30,
+                  "shares": [0.0, 0.3, 1.0]}),
+    methods={"Lemma 4.7.1": {"lemma": "4.7.1"}, "Lemma 4.7.2": {"lemma": "4.7.2"},
+             "Lemma 2 as printed": {"lemma": "2 as printed"},
+             "Lemma 4.7.5 as printed": {"lemma": "4.7.5 as printed"}},
+    loop=loop, judge=judge, rule="No second moment and no squared bias exceeds its bound (by 1e-5, for "
+    "quadrature). As corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip (mean square error "
+    "in place of the bias) and Lemma 4.7.5.",
+    figures=(
+        Figure("Squared bias over its bound", "bias", "bias² / bound", x="threshold",
+               x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
+               hlines={"bound": 1.0},
+               caption="Exact sums and quadrature; points above 1 refute a lemma as printed."),
+        Figure("Second moment over its bound", "second", "E ĝ² / bound", x="threshold",
+               x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
+               hlines={"bound": 1.0}),
     ),
-)
+)  # fmt: skip

@@ -95,47 +95,44 @@ _MODELS = dict.fromkeys(("quick", "cpu"), "three convolutions on digits and a on
 _QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits"}, seeds=2)
 _CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits"}, seeds=5)
 
-STUDIES = (
-    Study(
-        name="h1-gradient-noise", claim="H1", title="Whose gradient noise is heavy-tailed?",
-        statement="At initialisation the noise norms of an image network are concentrated, those of a language "
-        "transformer heavy-tailed, and the empirical variance settles for the first and not for the second.",
-        source=Source("acclip", "section 2, Fig. 2"), scales={"quick": _QUICK, "cpu": _CPU},
-        methods={**_NETWORKS, "Gaussian vectors": {"source": "gaussian"}, "stable vectors": {"source": "stable"}},
-        loop=loop_norms, judge=judge_norms, rule="Median answers over the seeds: the transformer's norms are heavier "
-        "than Gaussian and their variance does not settle; the convolutional network's are not heavier and theirs "
-        "settles. Controls that come out wrong decide nothing.",
-        history=(
-            "Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian vectors were "
-            "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 times, "
-            "undecided 62 times. So stable vectors need not be called unsettled.",
-        ),
-        models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
-        figures=(
-            Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
-                   x_label="norm / median norm", caption="Norms above 4 medians are not drawn; the records have them."),
-            Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
-                   x_label="minibatches", log_x=True, log_y=True,
-                   caption="One order of the minibatches per seed, as in the papers. A finite variance levels off."),
-            Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
-                   x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
-                   hlines={"infinite variance below": 2.0},
-                   caption="Gaussian samples give values far above 2 by the first two and 2 by the others."),
-        ),
+H1_GRADIENT_NOISE = Study(
+    name="h1-gradient-noise", claim="H1", title="Whose gradient noise is heavy-tailed?",
+    statement="At initialisation the noise norms of an image network are concentrated, those of a language "
+    "transformer heavy-tailed, and the empirical variance settles for the first and not for the second.",
+    source=Source("acclip", "section 2, Fig. 2"), scales={"quick": _QUICK, "cpu": _CPU},
+    methods={**_NETWORKS, "Gaussian vectors": {"source": "gaussian"}, "stable vectors": {"source": "stable"}},
+    loop=loop_norms, judge=judge_norms, rule="Median answers over the seeds: the transformer's norms are heavier "
+    "than Gaussian and their variance does not settle; the convolutional network's are not heavier and theirs "
+    "settles. Controls that come out wrong decide nothing.",
+    history=("Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian vectors were "
+             "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 times, "
+             "undecided 62 times. So stable vectors need not be called unsettled.",),
+    models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
+    figures=(
+        Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
+               x_label="norm / median norm", caption="Norms above 4 medians are not drawn; the records have them."),
+        Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
+               x_label="minibatches", log_x=True, log_y=True,
+               caption="One order of the minibatches per seed, as in the papers. A finite variance levels off."),
+        Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
+               x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
+               hlines={"infinite variance below": 2.0},
+               caption="Gaussian samples give values far above 2 by the first two and 2 by the others."),
     ),
-    Study(
-        name="h11-coordinates-or-norms", claim="H11", title="Coordinates or norms: two answers about one noise",
-        statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
-        "the noise as a vector is concentrated.", source=Source("acclip", "App. H"),
-        scales={"quick": _QUICK, "cpu": _CPU}, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,
-        rule="On the image network the published estimator per coordinate gives an index below 1.8 and the norms are "
-        "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide nothing.",
-        models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
-        figures=(
-            Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
-                   x_names=("coordinates,\nas published", "coordinates, one\nscale per layer", "norms"),
-                   hlines={"Gaussian": 2.0},
-                   caption="On one scale per layer the image network's index is near 2, the transformer's is not."),
-        ),
+)  # fmt: skip
+
+H11_COORDINATES_OR_NORMS = Study(
+    name="h11-coordinates-or-norms", claim="H11", title="Coordinates or norms: two answers about one noise",
+    statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
+    "the noise as a vector is concentrated.", source=Source("acclip", "App. H"),
+    scales={"quick": _QUICK, "cpu": _CPU}, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,
+    rule="On the image network the published estimator per coordinate gives an index below 1.8 and the norms are "
+    "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide nothing.",
+    models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
+    figures=(
+        Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
+               x_names=("coordinates,\nas published", "coordinates, one\nscale per layer", "norms"),
+               hlines={"Gaussian": 2.0},
+               caption="On one scale per layer the image network's index is near 2, the transformer's is not."),
     ),
 )  # fmt: skip

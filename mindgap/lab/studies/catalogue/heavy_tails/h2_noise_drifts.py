@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindgap.lab.studies.noise_runs import histogram_rows, number, of_nearly_all
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, image_problem
 from mindgap.lab.studies.verdict import by_method
 
@@ -118,46 +118,37 @@ def _drifts(rows: Sequence[Row], moments: int) -> float:
 _QUICK = {"model": "transformer", "images": "digits", "moments": [20, 100], "minibatches": 160, "batch": 8,
           "layers": 1, "lr": 3e-3, "width": 32}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="h2-noise-drifts", claim="H2", title="Whose gradient noise changes its shape during training?",
-        statement="The shape of the gradient noise changes during the training of a language transformer and remains "
-        "almost unchanged during that of an image network.", source=Source("acclip", "section 5.2, Fig. 5"),
-        scales={
-            "quick": Scale(_QUICK, seeds=3),
-            "cpu": Scale({**_QUICK, "images": "cifar10", "moments": [50, 200, 600, 2000], "minibatches": 1024,
-                          "layers": 2}, seeds=5),
-        },
-        methods={"transformer": {"model": "transformer", "lr": 3e-3, "width": 32},
-                 "convolutional network": {"model": "convolutions", "lr": 0.01, "width": 8}},
-        loop=loop, judge=judge, rule="Nearly all seeds (four of five, at least three seeds) of the transformer drift "
-        "and nearly all of the convolutional network keep their shape; refuted where nearly all say the opposite. A "
-        "run drifts when D from the start exceeds 0.1 at some later moment with p below 0.01 over the number of "
-        "moments, and keeps its shape when D is at most 0.1 at all of them. Two samples of the start that are told "
-        "apart decide nothing.",
-        history=(
-            "Settled before the first run, from the papers alone: by eye a histogram is almost unchanged while at "
-            "most a tenth of the minibatches lie elsewhere. Steps are the best of three by training loss on other "
-            "random numbers; the step on CIFAR-10 is that of digits.",
-        ),
-        differs="That the noise of the language model becomes more concentrated is reported, not judged; nor is its "
-        "scale.",
-        models={"quick": "one-layer transformer on prose, three convolutions on digits",
-                "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10"},
-        paper_model="BERT on Wikipedia and ResNet50 on ImageNet",
-        figures=(
-            Figure("Distance of the noise's shape from that at the start", "distance", "largest difference of the "
-                   "distribution functions", hlines={"almost unchanged below": NEGLIGIBLE},
-                   caption="At step 0 two samples of the same moment are compared: what chance alone gives."),
-            Figure("Distance from the moment before", "distance_before", "largest difference of the distribution "
-                   "functions", hlines={"almost unchanged below": NEGLIGIBLE}),
-            Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
-                   x_label="norm / median norm", facet="moment",
-                   caption="One panel per moment. Norms above 4 medians are not drawn."),
-            Figure("Tail index of the noise norms (Hill)", "index", "tail index", log_y=True,
-                   hlines={"infinite variance below": 2.0}),
-            Figure("Concentration", "spread", "90 % over 50 % quantile of the norms",
-                   caption="Falls where the noise becomes more concentrated."),
-        ),
+STUDY = Study(
+    name="h2-noise-drifts", claim="H2", title="Whose gradient noise changes its shape during training?",
+    statement="The shape of the gradient noise changes during the training of a language transformer and remains "
+    "almost unchanged during that of an image network.", source=Source("acclip", "section 5.2, Fig. 5"),
+    scales=scales(_QUICK, {"images": "cifar10", "moments": [50, 200, 600, 2000], "minibatches": 1024, "layers": 2},
+                  seeds=(3, 5)),
+    methods={"transformer": {"model": "transformer", "lr": 3e-3, "width": 32},
+             "convolutional network": {"model": "convolutions", "lr": 0.01, "width": 8}},
+    loop=loop, judge=judge, rule="Nearly all seeds (four of five, at least three seeds) of the transformer drift and "
+    "nearly all of the convolutional network keep their shape; refuted where nearly all say the opposite. A run drifts "
+    "when D from the start exceeds 0.1 at some later moment with p below 0.01 over the number of moments, and keeps "
+    "its shape when D is at most 0.1 at all of them. Two samples of the start that are told apart decide nothing.",
+    history=("Settled before the first run, from the papers alone: by eye a histogram is almost unchanged while at "
+             "most a tenth of the minibatches lie elsewhere. Steps are the best of three by training loss on other "
+             "random numbers; the step on CIFAR-10 is that of digits.",),
+    differs="That the noise of the language model becomes more concentrated is reported, not judged; nor is its scale.",
+    models={"quick": "one-layer transformer on prose, three convolutions on digits",
+            "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10"},
+    paper_model="BERT on Wikipedia and ResNet50 on ImageNet",
+    figures=(
+        Figure("Distance of the noise's shape from that at the start", "distance", "largest difference of the "
+               "distribution functions", hlines={"almost unchanged below": NEGLIGIBLE},
+               caption="At step 0 two samples of the same moment are compared: what chance alone gives."),
+        Figure("Distance from the moment before", "distance_before", "largest difference of the distribution "
+               "functions", hlines={"almost unchanged below": NEGLIGIBLE}),
+        Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
+               x_label="norm / median norm", facet="moment",
+               caption="One panel per moment. Norms above 4 medians are not drawn."),
+        Figure("Tail index of the noise norms (Hill)", "index", "tail index", log_y=True,
+               hlines={"infinite variance below": 2.0}),
+        Figure("Concentration", "spread", "90 % over 50 % quantile of the norms",
+               caption="Falls where the noise becomes more concentrated."),
     ),
 )  # fmt: skip

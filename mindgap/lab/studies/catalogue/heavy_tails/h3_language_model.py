@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of, tuned_run
 from mindgap.lab.studies.verdict import as_ratios, by_method, finals, log_ratio, ratio_words, step_words
@@ -75,42 +75,37 @@ _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, 
           "every": 12, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0],
           "streams": "h3"}
 
-STUDIES = (
-    Study(
-        name="h3-language-model", claim="H3", title="From SGD to ACClip on a language model",
-        statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
-        "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
-        source=Source("thesis", "4.6.1, Fig. 4-3a"),
-        scales={
-            "quick": Scale(_QUICK, seeds=3),
-            "cpu": Scale({**_QUICK, "text": "ptb", "words": 1000, "width": 32, "layers": 3, "length": 16, "steps": 500,
-                          "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0],
-                          "streams": "h3, lower"}, seeds=3),
-        },
-        methods=_METHODS, loop=loop, judge=judge, rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
-        "ACClip below Adam, in the last loss on test text. Below: the 95 % interval of the ratio over paired seeds "
-        "lies below 1; refuted where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
-        "four parts). Within: the whole interval; refuted where it lies outside.",
-        history=(
-            "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by trial runs "
-            "with other random numbers.",
-            "Run 1 at scale cpu, with lists from a ninth of the middle to nine times it: does not hold, because of "
-            "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that scale now, with "
-            "as many steps; the rule was not changed, and random numbers are not used again.",
-        ),
-        differs="No recurrent memory; rare words in one class. All optimizers have momentum 0.9 and a cosine schedule. "
-        "Thresholds are not tuned: GClip's is 0.25, CClip's makes a step clipped in every coordinate as long. ACClip "
-        "is Algorithm 1 as printed; its form over the moment is printed beside it and does not decide, because the "
-        "papers do not say which one they ran.",
-        models={"quick": "two-layer transformer, width 16, on prose", "cpu": "three-layer transformer, width 32, on "
-                "Penn Treebank"},
-        paper_model="six-layer Transformer-XL on Penn Treebank",
-        figures=(
-            Figure("Loss on test text at the chosen step", "test_loss", "loss on test text",
-                   caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
-                   x_label="times the step in the middle", log_x=True, log_y=True,
-                   caption="The same factors around a step of its own for every optimizer."),
-        ),
+STUDY = Study(
+    name="h3-language-model", claim="H3", title="From SGD to ACClip on a language model",
+    statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
+    "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
+    source=Source("thesis", "4.6.1, Fig. 4-3a"),
+    scales=scales(_QUICK, {"text": "ptb", "words": 1000, "width": 32, "layers": 3, "length": 16, "steps": 500,
+                  "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0], "streams": "h3, lower"},
+                  seeds=(3, 3)),
+    methods=_METHODS, loop=loop, judge=judge, rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
+    "ACClip below Adam, in the last loss on test text. Below: the 95 % interval of the ratio over paired seeds "
+    "lies below 1; refuted where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
+    "four parts). Within: the whole interval; refuted where it lies outside.",
+    history=(
+        "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by trial runs "
+        "with other random numbers.",
+        "Run 1 at scale cpu, with lists from a ninth of the middle to nine times it: does not hold, because of "
+        "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that scale now, with "
+        "as many steps; the rule was not changed, and random numbers are not used again.",
+    ),
+    differs="No recurrent memory; rare words in one class. All optimizers have momentum 0.9 and a cosine schedule. "
+    "Thresholds are not tuned: GClip's is 0.25, CClip's makes a step clipped in every coordinate as long. ACClip "
+    "is Algorithm 1 as printed; its form over the moment is printed beside it and does not decide, because the "
+    "papers do not say which one they ran.",
+    models={"quick": "two-layer transformer, width 16, on prose", "cpu": "three-layer transformer, width 32, on "
+            "Penn Treebank"},
+    paper_model="six-layer Transformer-XL on Penn Treebank",
+    figures=(
+        Figure("Loss on test text at the chosen step", "test_loss", "loss on test text",
+               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
+        Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
+               x_label="times the step in the middle", log_x=True, log_y=True,
+               caption="The same factors around a step of its own for every optimizer."),
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of, tuned_run
 from mindgap.lab.studies.verdict import (
@@ -99,46 +99,40 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD with momentum": {"optimizer": "sg
 _QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 50,
           "every": 10, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
-STUDIES = (
-    Study(
-        name="h4-masked-language-model", claim="H4", title="BERT's pre-training with SGD, GClip, Adam and ACClip",
-        statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than SGD with "
-        "momentum, GClip and Adam and restores more words than Adam, at every depth.",
-        source=Source("thesis", "4.6.2, Fig. 4-3b,c, Table 4.2"),
-        scales={
-            "quick": Scale(_QUICK, seeds=3),
-            "cpu": Scale({**_QUICK, "text": "wikitext-2", "words": 1000, "depths": [2, 4], "length": 16, "steps": 1500,
-                          "every": 100, "batch": 32, "validation": 2048, "factors": [1 / 3, 1.0, 3.0]}, seeds=3),
-        },
-        methods={
-            f"{depth}, {name}": {"depth": depth, **own}
-            for depth in DEPTHS
-            for name, own in _OPTIMIZERS.items()
-        },
-        loop=loop, judge=judge, rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
-        "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where "
-        "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 "
-        "studies of eight parts). Where no optimizer gets below the loss of word frequencies, nothing is decided.",
-        history=(
-            "Settled before the first run, from Table 4.2 and the text on Fig. 4-3b,c.",
-            "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 to 3 % below "
-            "Algorithm 1's), in two minutes. Steps and windows are fewer and shorter now, for time alone; the rule "
-            "was not changed, and random numbers are not used again.",
-            "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends every choice "
-            "lies; it offers three now, with fewer and smaller steps, for time.",
-        ),
-        differs="Rare words in one class, no prediction of next sentences; test data are not the validation data that "
-        "tuning saw. Momentum 0.9 and BERT's schedule for all. ACClip is Algorithm 1 as printed; its form over the "
-        "moment does not decide.",
-        models={"quick": "encoders of one and two layers on prose", "cpu": "encoders of two and four layers on "
-                "WikiText-2"},
-        paper_model="BERT of 6, 12 and 24 layers on Wikipedia and books",
-        figures=(
-            Figure("Loss on test text at the chosen step", "test_loss", "loss at masked places", facet="depth",
-                   caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-            Figure("Masked words that are right", "test_accuracy", "accuracy at masked places", facet="depth"),
-            Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
-                   x_label="times the step in the middle", log_x=True, log_y=True, facet="depth"),
-        ),
+STUDY = Study(
+    name="h4-masked-language-model", claim="H4", title="BERT's pre-training with SGD, GClip, Adam and ACClip",
+    statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than SGD with "
+    "momentum, GClip and Adam and restores more words than Adam, at every depth.",
+    source=Source("thesis", "4.6.2, Fig. 4-3b,c, Table 4.2"),
+    scales=scales(_QUICK, {"text": "wikitext-2", "words": 1000, "depths": [2, 4], "length": 16, "steps": 1500,
+                  "every": 100, "batch": 32, "validation": 2048, "factors": [1 / 3, 1.0, 3.0]}, seeds=(3, 3)),
+    methods={
+        f"{depth}, {name}": {"depth": depth, **own}
+        for depth in DEPTHS
+        for name, own in _OPTIMIZERS.items()
+    },
+    loop=loop, judge=judge, rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
+    "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where "
+    "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 "
+    "studies of eight parts). Where no optimizer gets below the loss of word frequencies, nothing is decided.",
+    history=(
+        "Settled before the first run, from Table 4.2 and the text on Fig. 4-3b,c.",
+        "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 to 3 % below "
+        "Algorithm 1's), in two minutes. Steps and windows are fewer and shorter now, for time alone; the rule "
+        "was not changed, and random numbers are not used again.",
+        "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends every choice "
+        "lies; it offers three now, with fewer and smaller steps, for time.",
+    ),
+    differs="Rare words in one class, no prediction of next sentences; test data are not the validation data that "
+    "tuning saw. Momentum 0.9 and BERT's schedule for all. ACClip is Algorithm 1 as printed; its form over the "
+    "moment does not decide.",
+    models={"quick": "encoders of one and two layers on prose", "cpu": "encoders of two and four layers on WikiText-2"},
+    paper_model="BERT of 6, 12 and 24 layers on Wikipedia and books",
+    figures=(
+        Figure("Loss on test text at the chosen step", "test_loss", "loss at masked places", facet="depth",
+               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
+        Figure("Masked words that are right", "test_accuracy", "accuracy at masked places", facet="depth"),
+        Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
+               x_label="times the step in the middle", log_x=True, log_y=True, facet="depth"),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, step_factor
 from mindgap.lab.studies.tuned_runs import OTHER, optimizer_of, tuned_run
 from mindgap.lab.studies.verdict import by_method, finals, last, mean_interval, spread, step_words
@@ -106,34 +106,28 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 300,
           "pre_steps": 60, "steps": 60, "every": 30, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
-STUDIES = (
-    Study(
-        name="h5-question-answering", claim="H5", title="Fine-tuning to answer questions with Adam and ACClip",
-        statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a higher exact match "
-        "and a higher F1 than Adam.", source=Source("thesis", "4.6.2, Table 4.3"),
-        scales={
-            "quick": Scale(_QUICK, seeds=5),
-            "cpu": Scale({**_QUICK, "source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60,
-                          "held_out": 800, "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=5),
-        },
-        methods={"Adam": {"optimizer": "adam", "middle": 0.003}, "ACClip": {"optimizer": "acclip", "middle": 0.3},
-                 OTHER: {"optimizer": "acclip, normalized", "middle": 0.003}},
-        loop=loop, judge=judge, rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals "
-        "over paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals "
-        "that err in one of 20 studies of two parts). Where neither optimizer finds twice as many answers as the most "
-        "frequent place, nothing is decided.", history=("Settled before the first run, from Table 4.3.",),
-        differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of "
-        "words; answers compared by their place. ACClip is Algorithm 1 as printed; its form over the moment does not "
-        "decide.",
-        models={"quick": "one-layer encoder on questions made from prose",
-                "cpu": "two-layer encoder on SQuAD's dev file, split in three"},
-        paper_model="BERT of three sizes on SQuAD v1.1",
-        figures=(
-            Figure("Exact match on test questions", "test_exact", "share of answers found exactly",
-                   caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-            Figure("F1 on test questions", "test_f1", "F1 of the words marked"),
-            Figure("What tuning saw", "candidate_score", "1 − F1 on validation questions", x="factor",
-                   x_label="times the step in the middle", log_x=True),
-        ),
+STUDY = Study(
+    name="h5-question-answering", claim="H5", title="Fine-tuning to answer questions with Adam and ACClip",
+    statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a higher exact match "
+    "and a higher F1 than Adam.", source=Source("thesis", "4.6.2, Table 4.3"),
+    scales=scales(_QUICK, {"source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60,
+                  "held_out": 800, "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=(5, 5)),
+    methods={"Adam": {"optimizer": "adam", "middle": 0.003}, "ACClip": {"optimizer": "acclip", "middle": 0.3},
+             OTHER: {"optimizer": "acclip, normalized", "middle": 0.003}},
+    loop=loop, judge=judge, rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals "
+    "over paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals "
+    "that err in one of 20 studies of two parts). Where neither optimizer finds twice as many answers as the most "
+    "frequent place, nothing is decided.", history=("Settled before the first run, from Table 4.3.",),
+    differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of words; "
+    "answers compared by their place. ACClip is Algorithm 1 as printed; its form over the moment does not decide.",
+    models={"quick": "one-layer encoder on questions made from prose",
+            "cpu": "two-layer encoder on SQuAD's dev file, split in three"},
+    paper_model="BERT of three sizes on SQuAD v1.1",
+    figures=(
+        Figure("Exact match on test questions", "test_exact", "share of answers found exactly",
+               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
+        Figure("F1 on test questions", "test_f1", "F1 of the words marked"),
+        Figure("What tuning saw", "candidate_score", "1 − F1 on validation questions", x="factor",
+               x_label="times the step in the middle", log_x=True),
     ),
 )  # fmt: skip

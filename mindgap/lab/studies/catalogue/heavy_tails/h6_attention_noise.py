@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindgap.lab.studies.noise_runs import control_norms, norm_rows, of_nearly_all, word
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, last, medians
 
 
@@ -59,39 +59,35 @@ STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attentio
 
 _QUICK = {"minibatches": 256, "batch": 8, "layers": 1, "attention": True, "input": "text", "law": ""}
 
-STUDIES = (
-    Study(
-        name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
-        statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention text makes the "
-        "noise heavy-tailed and Gaussian input does not.", source=Source("acclip", "section 5.2, Fig. 4"),
-        scales={"quick": Scale(_QUICK, seeds=3), "cpu": Scale({**_QUICK, "minibatches": 2048, "layers": 2}, seeds=5)},
-        methods={
-            **{
-                name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]}
-                for name in STATED
-            },
-            "Gaussian vectors": {"law": "gaussian"},
-            "stable vectors": {"law": "stable"},
+STUDY = Study(
+    name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
+    statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention text makes the "
+    "noise heavy-tailed and Gaussian input does not.", source=Source("acclip", "section 5.2, Fig. 4"),
+    scales=scales(_QUICK, {"minibatches": 2048, "layers": 2}, seeds=(3, 5)),
+    methods={
+        **{
+            name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]}
+            for name in STATED
         },
-        loop=loop, judge=judge, rule="Attention on both inputs and no attention on text are heavy-tailed, no attention "
-        "on Gaussian input is not: by Hill's estimator in nearly all seeds (four of five, at least three). Refuted "
-        "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide nothing.",
-        history=(
-            "Settled before the first run, from the papers alone. On 200 samples of 512 norms of each control, "
-            "Gaussian vectors were never called heavier and stable ones twice not.",
-        ),
-        differs="Causal layers that predict the next of 1000 words, not masked words.",
-        models={"quick": "one layer, prose", "cpu": "two layers, prose"},
-        paper_model="BERT of twelve layers on Wikipedia",
-        figures=(
-            Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
-                   x_label="norm / median norm", facet="panel", caption="Norms above 4 medians are not drawn."),
-            Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
-                   x_label="minibatches", log_x=True, log_y=True, facet="panel",
-                   caption="One order of the minibatches per seed. A finite variance levels off."),
-            Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
-                   x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"), facet="panel",
-                   hlines={"infinite variance below": 2.0}),
-        ),
+        "Gaussian vectors": {"law": "gaussian"},
+        "stable vectors": {"law": "stable"},
+    },
+    loop=loop, judge=judge, rule="Attention on both inputs and no attention on text are heavy-tailed, no attention "
+    "on Gaussian input is not: by Hill's estimator in nearly all seeds (four of five, at least three). Refuted "
+    "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide nothing.",
+    history=("Settled before the first run, from the papers alone. On 200 samples of 512 norms of each control, "
+             "Gaussian vectors were never called heavier and stable ones twice not.",),
+    differs="Causal layers that predict the next of 1000 words, not masked words.",
+    models={"quick": "one layer, prose", "cpu": "two layers, prose"},
+    paper_model="BERT of twelve layers on Wikipedia",
+    figures=(
+        Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
+               x_label="norm / median norm", facet="panel", caption="Norms above 4 medians are not drawn."),
+        Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
+               x_label="minibatches", log_x=True, log_y=True, facet="panel",
+               caption="One order of the minibatches per seed. A finite variance levels off."),
+        Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
+               x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"), facet="panel",
+               hlines={"infinite variance below": 2.0}),
     ),
 )  # fmt: skip

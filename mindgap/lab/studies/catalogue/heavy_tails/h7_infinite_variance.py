@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, median_of_means, slope
 
 if TYPE_CHECKING:
@@ -99,24 +99,21 @@ def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
 
 _SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
 
-STUDIES = (
-    Study(
-        name="h7-infinite-variance", claim="H7", title="Infinite variance breaks SGD, not clipped SGD",
-        statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed sequence of steps, "
-        "while clipped SGD converges.", source=Source("thesis", "Remark 4.4.1"),
-        scales={"quick": Scale(_SETTINGS, seeds=4),
-                "cpu": Scale({**_SETTINGS, "replicas": 262_144, "steps": 1024}, seeds=10)},
-        methods={"SGD": {"clip": False}, "GClip": {"clip": True}}, loop=loop, judge=judge,
-        rule="The median of block means of SGD's ‖∇f‖² grows with the block size n (slope above 0.15 by two standard "
-        "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.", tunable={"lr": (0.05, 5.0)},
-        tune_on="q90",
-        figures=(
-            Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block",
-                   x_label="block size n", log_x=True, log_y=True, caption="A finite mean would level off as the block "
-                   "grows: SGD's does not."),
-            Figure(
-                "99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True
-            ),
+STUDY = Study(
+    name="h7-infinite-variance", claim="H7", title="Infinite variance breaks SGD, not clipped SGD",
+    statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed sequence of steps, "
+    "while clipped SGD converges.", source=Source("thesis", "Remark 4.4.1"),
+    scales=scales(_SETTINGS, {"replicas": 262_144, "steps": 1024}, seeds=(4, 10)),
+    methods={"SGD": {"clip": False}, "GClip": {"clip": True}}, loop=loop, judge=judge,
+    rule="The median of block means of SGD's ‖∇f‖² grows with the block size n (slope above 0.15 by two standard "
+    "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.", tunable={"lr": (0.05, 5.0)},
+    tune_on="q90",
+    figures=(
+        Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block",
+               x_label="block size n", log_x=True, log_y=True, caption="A finite mean would level off as the block "
+               "grows: SGD's does not."),
+        Figure(
+            "99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True
         ),
     ),
-)
+)  # fmt: skip

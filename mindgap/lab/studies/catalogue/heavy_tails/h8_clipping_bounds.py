@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.clipping_runs import below_bounds, noise_law
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, slope
 
 
@@ -128,39 +128,32 @@ _BOUNDS = {
 _DIM = {"alpha": 1.5, "horizon": 60, "dimensions": [1, 10, 100, 1000], "coordinates": 20_000, "least_runs": 250,
         "multiples": [1.0, 2.0]}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="h8-errors-below-bounds", claim="H8", title="GClip and CClip stay below their strongly convex bounds",
-        statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for "
-        "CClip.", source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
-        scales={
-            "quick": Scale(_BOUNDS, seeds=2),
-            "cpu": Scale({**_BOUNDS, "horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0],
-                          "replicas": 200}, seeds=2),
-        },
-        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_bounds, judge=judge_bounds,
-        rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard errors, for any "
-        "law, α, μ and k.",
-        figures=(
-            Figure("Error over bound", "ratio", "mean error / bound", x="k", x_label="k", kind="points", log_x=True,
-                   log_y=True, facet="alpha", hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
-        ),
+H8_ERRORS_BELOW_BOUNDS = Study(
+    name="h8-errors-below-bounds", claim="H8", title="GClip and CClip stay below their strongly convex bounds",
+    statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for "
+    "CClip.", source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
+    scales=scales(_BOUNDS, {"horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0], "replicas": 200},
+                  seeds=(2, 2)),
+    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_bounds, judge=judge_bounds,
+    rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard errors, for any "
+    "law, α, μ and k.",
+    figures=(
+        Figure("Error over bound", "ratio", "mean error / bound", x="k", x_label="k", kind="points", log_x=True,
+               log_y=True, facet="alpha", hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
     ),
-    Study(
-        name="h8-dimension", claim="H8", title="CClip's worst error is free of the dimension, GClip's is not",
-        statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on d, GClip's grows.",
-        source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
-        scales={
-            "quick": Scale(_DIM),
-            "cpu": Scale({**_DIM, "horizon": 300, "coordinates": 200_000, "least_runs": 500,
-                          "multiples": [0.7, 1.0, 1.5, 2.5]}, seeds=2),
-        },
-        methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_dimension, judge=judge_dimension,
-        rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, above 0.05 and "
-        "within 0.1 of the sharp bound's 2/α - 1.",
-        figures=(
-            Figure("Worst error against dimension", "error", "E f(x̄_K) - f*", x="dimension", x_label="d", log_x=True,
-                   log_y=True, caption="Errors on the worst rare jump, with ‖B‖_2 = 1 shared by all coordinates."),
-        ),
+)  # fmt: skip
+
+H8_DIMENSION = Study(
+    name="h8-dimension", claim="H8", title="CClip's worst error is free of the dimension, GClip's is not",
+    statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on d, GClip's grows.",
+    source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
+    scales=scales(_DIM, {"horizon": 300, "coordinates": 200_000, "least_runs": 500, "multiples": [0.7, 1.0, 1.5, 2.5]},
+                  seeds=(1, 2)),
+    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_dimension, judge=judge_dimension,
+    rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, above 0.05 and "
+    "within 0.1 of the sharp bound's 2/α - 1.",
+    figures=(
+        Figure("Worst error against dimension", "error", "E f(x̄_K) - f*", x="dimension", x_label="d", log_x=True,
+               log_y=True, caption="Errors on the worst rare jump, with ‖B‖_2 = 1 shared by all coordinates."),
     ),
-)
+)  # fmt: skip

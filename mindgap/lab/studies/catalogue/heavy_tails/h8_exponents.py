@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, slope
 
 
@@ -132,40 +132,36 @@ _SC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 100, "last": 10_000, "horizons":
        "largest_jump": 3000.0, "replicas": 2000, "sample_until": 400, "step_factor": 1.0}  # fmt: skip
 _NC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 1e9, "last": 1e12, "horizons": 9, "jumps": 60, "step_factor": 1.0}
 
-STUDIES = (
-    Study(
-        name="h8-strongly-convex-exponent", claim="H8",
-        title="GClip converges like k^(-2(α-1)/α), and its printed threshold does not",
-        statement="GClip with η_k = 4/(μ(k+1)) and τ_k = G k^(1/α) has E f(x̄_k) - f* = O(k^(-2(α-1)/α)), and the "
-        "exponent is attained.", source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
-        scales={
-            "quick": Scale(_SC),
-            "cpu": Scale({**_SC, "last": 300_000, "horizons": 13, "jumps": 80, "largest_jump": 30_000.0,
-                          "replicas": 20_000, "sample_until": 2000}),
-        },
-        methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
-        loop=loop_strongly_convex, judge=judge_strongly_convex, rule="The exponent on the worst rare jump is within "
-        "0.03 and two standard errors of -2(α-1)/α at every α: as corrected with the threshold G k^(1/α) of the proof, "
-        "as printed with G k^(α-1). Sampled runs agree with the exact recursion within five standard errors.",
-        figures=(
-            Figure("Error on the worst rare jump", "error", "E f(x̄_k) - f*", x="k", x_label="k", log_x=True, log_y=True,
-                   facet="alpha", caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
-                   "one is flatter for α below 2."),
-        ),
+H8_STRONGLY_CONVEX_EXPONENT = Study(
+    name="h8-strongly-convex-exponent", claim="H8",
+    title="GClip converges like k^(-2(α-1)/α), and its printed threshold does not",
+    statement="GClip with η_k = 4/(μ(k+1)) and τ_k = G k^(1/α) has E f(x̄_k) - f* = O(k^(-2(α-1)/α)), and the "
+    "exponent is attained.", source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
+    scales=scales(_SC, {"last": 300_000, "horizons": 13, "jumps": 80, "largest_jump": 30_000.0, "replicas": 20_000,
+                  "sample_until": 2000}),
+    methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
+    loop=loop_strongly_convex, judge=judge_strongly_convex, rule="The exponent on the worst rare jump is within "
+    "0.03 and two standard errors of -2(α-1)/α at every α: as corrected with the threshold G k^(1/α) of the proof, "
+    "as printed with G k^(α-1). Sampled runs agree with the exact recursion within five standard errors.",
+    figures=(
+        Figure("Error on the worst rare jump", "error", "E f(x̄_k) - f*", x="k", x_label="k", log_x=True, log_y=True,
+               facet="alpha", caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
+               "one is flatter for α below 2."),
     ),
-    Study(
-        name="h8-nonconvex-exponent", claim="H8",
-        title="GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst law",
-        statement="With the stated constant step and threshold, (1/K) Σ E‖∇f(x_k)‖² = O(K^(-2(α-1)/(3α-2))), and the "
-        "exponent is attained.", source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
-        scales={"quick": Scale(_NC), "cpu": Scale({**_NC, "horizons": 25, "jumps": 400})},
-        methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}}, loop=loop_nonconvex,
-        judge=judge_nonconvex, rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
-        "of -2(α-1)/(3α-2) at every α, and no value exceeds its bound.",
-        figures=(
-            Figure("Mean square gradient on the worst rare jump", "error", "(1/K) Σ E‖∇f(x_k)‖²", x="K", x_label="K",
-                   log_x=True, log_y=True, facet="alpha", caption="Solved exactly, so the horizon can be as long as "
-                   "the theorem's step needs to leave its first regime."),
-        ),
+)  # fmt: skip
+
+H8_NONCONVEX_EXPONENT = Study(
+    name="h8-nonconvex-exponent", claim="H8",
+    title="GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst law",
+    statement="With the stated constant step and threshold, (1/K) Σ E‖∇f(x_k)‖² = O(K^(-2(α-1)/(3α-2))), and the "
+    "exponent is attained.", source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
+    scales=scales(_NC, {"horizons": 25, "jumps": 400}),
+    methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}}, loop=loop_nonconvex,
+    judge=judge_nonconvex, rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
+    "of -2(α-1)/(3α-2) at every α, and no value exceeds its bound.",
+    figures=(
+        Figure("Mean square gradient on the worst rare jump", "error", "(1/K) Σ E‖∇f(x_k)‖²", x="K", x_label="K",
+               log_x=True, log_y=True, facet="alpha", caption="Solved exactly, so the horizon can be as long as "
+               "the theorem's step needs to leave its first regime."),
     ),
-)
+)  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.clipping_runs import below_bounds, noise_law
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 
 #: max |f'| of one coordinate, at x = 1/√3.
 STEEPEST = 9 / (16 * math.sqrt(3))
@@ -86,20 +86,18 @@ _SETTINGS = {
     "start": 1.0, "horizon": 3000, "replicas": 20, "block": 250, "bound_factor": 1.0,
 }  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="h8-nonconvex-bounds", claim="H8", title="GClip and CClip stay below their non-convex bounds",
-        statement="With their constant steps and thresholds GClip (Theorem 4.4.1 as proved, Theorem 2 of acclip with "
-        "its L) and CClip (Theorem 5) keep the mean of E‖∇f(x_k)‖² below the stated bounds.",
-        source=Source("thesis", "Theorem 4.4.1; acclip, Theorems 2 and 5"),
-        scales={"quick": Scale(_SETTINGS), "cpu": Scale({**_SETTINGS, "horizon": 30_000, "dimension": 5}, seeds=2)},
-        methods={"GClip, Theorem 4.4.1": {"theorem": "4.4.1"}, "GClip, Theorem 2": {"theorem": "2"},
-                 "CClip, Theorem 5": {"theorem": "5"}},
-        loop=loop, judge=judge, rule="No mean (over seeds and replicas) exceeds its bound by more than four standard "
-        "errors, for any law and α.",
-        figures=(
-            Figure("Mean square gradient over its bound", "ratio", "mean / bound", x="alpha", x_label="α",
-                   kind="points", log_y=True, hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
-        ),
+STUDY = Study(
+    name="h8-nonconvex-bounds", claim="H8", title="GClip and CClip stay below their non-convex bounds",
+    statement="With their constant steps and thresholds GClip (Theorem 4.4.1 as proved, Theorem 2 of acclip with "
+    "its L) and CClip (Theorem 5) keep the mean of E‖∇f(x_k)‖² below the stated bounds.",
+    source=Source("thesis", "Theorem 4.4.1; acclip, Theorems 2 and 5"),
+    scales=scales(_SETTINGS, {"horizon": 30_000, "dimension": 5}, seeds=(1, 2)),
+    methods={"GClip, Theorem 4.4.1": {"theorem": "4.4.1"}, "GClip, Theorem 2": {"theorem": "2"},
+             "CClip, Theorem 5": {"theorem": "5"}},
+    loop=loop, judge=judge, rule="No mean (over seeds and replicas) exceeds its bound by more than four standard "
+    "errors, for any law and α.",
+    figures=(
+        Figure("Mean square gradient over its bound", "ratio", "mean / bound", x="alpha", x_label="α",
+               kind="points", log_y=True, hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
     ),
-)
+)  # fmt: skip

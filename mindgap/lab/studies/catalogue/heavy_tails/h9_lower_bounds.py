@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method, slope
 
 
@@ -117,34 +117,31 @@ _QUAD = {"alphas": [1.2, 1.5, 1.8, 2.0], "horizons": [1, 10, 100, 300], "replica
 _CHAIN = {"alphas": [1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125], "delta": 7296.0, "replicas": 50, "step": 3.0,
           "stretch": 1.0, "limit": 20_000}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="h9-bernoulli-quadratics", claim="H9", title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
-        statement="Every method that sees k stochastic gradients has an expected error of at least 2^(-14) "
-        "k^(-2(α-1)/α) on one of two one-dimensional quadratics.", source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
-        scales={"quick": Scale(_QUAD),
-                "cpu": Scale({**_QUAD, "horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=2)},
-        methods={"Bayes rule": {"rule": "bayes"}, "GClip": {"rule": "gclip"}, "averaged SGD": {"rule": "sgd"}},
-        loop=loop_quadratics, judge=judge_quadratics, rule="No method's mean error lies four standard errors below the "
-        "bound, nor below the exact Bayes risk, at any α and k.",
-        figures=(
-            Figure("Error over the lower bound", "ratio", "error / bound", x="k", x_label="k", log_x=True, log_y=True,
-                   facet="alpha", hlines={"bound": 1.0}, caption="The Bayes rule is exact: nothing can lie below it."),
-        ),
+H9_BERNOULLI_QUADRATICS = Study(
+    name="h9-bernoulli-quadratics", claim="H9", title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
+    statement="Every method that sees k stochastic gradients has an expected error of at least 2^(-14) "
+    "k^(-2(α-1)/α) on one of two one-dimensional quadratics.", source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
+    scales=scales(_QUAD, {"horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=(1, 2)),
+    methods={"Bayes rule": {"rule": "bayes"}, "GClip": {"rule": "gclip"}, "averaged SGD": {"rule": "sgd"}},
+    loop=loop_quadratics, judge=judge_quadratics, rule="No method's mean error lies four standard errors below the "
+    "bound, nor below the exact Bayes risk, at any α and k.",
+    figures=(
+        Figure("Error over the lower bound", "ratio", "error / bound", x="k", x_label="k", log_x=True, log_y=True,
+               facet="alpha", hlines={"bound": 1.0}, caption="The Bayes rule is exact: nothing can lie below it."),
     ),
-    Study(
-        name="h9-zero-chain", claim="H9", title="Zero-respecting methods stay above ε on the zero-chain",
-        statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
-        "ε^(-(3α-2)/(α-1)).", source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
-        scales={"quick": Scale(_CHAIN),
-                "cpu": Scale({**_CHAIN, "epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100})},
-        methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
-        loop=loop_chain, judge=judge_chain, rule="E‖∇f(x_k)‖ stays above ε for all stated steps and methods, and the "
-        "number of steps grows with an exponent within 15 % of (3α-2)/(α-1).",
-        figures=(
-            Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
-                   x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},
-                   caption="For so many steps the gradient stays above ε, whatever a method does with what it saw."),
-        ),
+)  # fmt: skip
+
+H9_ZERO_CHAIN = Study(
+    name="h9-zero-chain", claim="H9", title="Zero-respecting methods stay above ε on the zero-chain",
+    statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
+    "ε^(-(3α-2)/(α-1)).", source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
+    scales=scales(_CHAIN, {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
+    methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
+    loop=loop_chain, judge=judge_chain, rule="E‖∇f(x_k)‖ stays above ε for all stated steps and methods, and the "
+    "number of steps grows with an exponent within 15 % of (3α-2)/(α-1).",
+    figures=(
+        Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
+               x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},
+               caption="For so many steps the gradient stays above ε, whatever a method does with what it saw."),
     ),
-)
+)  # fmt: skip

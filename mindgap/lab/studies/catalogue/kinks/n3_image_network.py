@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.verdict import by_method, mean_interval
 
@@ -108,33 +108,30 @@ def _choice(run: Run) -> Row:
 
 _QUICK = {"train": 500, "validation": 300, "epochs": 10, "every": 2, "batch": 32, "width": 4, "optimizer": "sgd"}
 
-STUDIES = (
-    Study(
-        name="n3-image-network", claim="N3", title="Stochastic INGD against SGD and Adam on an image network",
-        statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches SGD "
-        "with momentum and beats Adam in test accuracy (here: a small network on digits).",
-        source=Source("thesis", "5.6, Fig. 5-1"),
-        scales={"quick": Scale(_QUICK, seeds=4),
-                "cpu": Scale({**_QUICK, "epochs": 100, "every": 5, "width": 16}, seeds=10)},
-        methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
-                 "Stochastic INGD": {"optimizer": "ingd"}},
-        loop=loop, judge=judge, rule="With 90 % intervals over paired seeds Stochastic INGD's test accuracy is within "
-        "one point of SGD's (the whole interval) and above Adam's (the lower end); refuted where the first interval "
-        "lies outside one point or the second below zero.",
-        history=(
-            "Settled before the runs: the thesis says that Stochastic INGD matches the SGD baseline and outperforms "
-            "Adam; matches means within one point here.",
-            "Run 1, with 700 digits to train on in place of 500, was inconclusive and too slow for scale quick; "
-            "nothing else was changed, and its random numbers are not used again.",
-        ),
-        differs="Settings are the thesis' own, without batch normalisation; 100 epochs are 20 at scale quick.",
-        models={"quick": "three convolutions, width 4, on digits", "cpu": "three convolutions, width 16, on digits"},
-        paper_model="ResNet20 on CIFAR-10",
-        figures=(
-            Figure("Test accuracy", "test_accuracy", "test accuracy", x_label="epoch", facet="panel",
-                   caption="One panel for each factor on the thesis' steps; a method's verdict rests on the factor "
-                   "that is best on validation data, seed by seed."),
-            Figure("Training accuracy", "train_accuracy", "training accuracy", x_label="epoch", facet="panel"),
-        ),
+STUDY = Study(
+    name="n3-image-network", claim="N3", title="Stochastic INGD against SGD and Adam on an image network",
+    statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches SGD "
+    "with momentum and beats Adam in test accuracy (here: a small network on digits).",
+    source=Source("thesis", "5.6, Fig. 5-1"),
+    scales=scales(_QUICK, {"epochs": 100, "every": 5, "width": 16}, seeds=(4, 10)),
+    methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
+             "Stochastic INGD": {"optimizer": "ingd"}},
+    loop=loop, judge=judge, rule="With 90 % intervals over paired seeds Stochastic INGD's test accuracy is within "
+    "one point of SGD's (the whole interval) and above Adam's (the lower end); refuted where the first interval "
+    "lies outside one point or the second below zero.",
+    history=(
+        "Settled before the runs: the thesis says that Stochastic INGD matches the SGD baseline and outperforms "
+        "Adam; matches means within one point here.",
+        "Run 1, with 700 digits to train on in place of 500, was inconclusive and too slow for scale quick; "
+        "nothing else was changed, and its random numbers are not used again.",
+    ),
+    differs="Settings are the thesis' own, without batch normalisation; 100 epochs are 20 at scale quick.",
+    models={"quick": "three convolutions, width 4, on digits", "cpu": "three convolutions, width 16, on digits"},
+    paper_model="ResNet20 on CIFAR-10",
+    figures=(
+        Figure("Test accuracy", "test_accuracy", "test accuracy", x_label="epoch", facet="panel",
+               caption="One panel for each factor on the thesis' steps; a method's verdict rests on the factor "
+               "that is best on validation data, seed by seed."),
+        Figure("Training accuracy", "train_accuracy", "training accuracy", x_label="epoch", facet="panel"),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method
 
 #: Fewer points than these to which a statement applies decide nothing.
@@ -170,23 +170,21 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon": 0.3, "radius_factor": 1.0,
           "family": "zigzag"}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="n5-certificate", claim="N5", title="A certificate of (δ, ε)-stationarity",
-        statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
-        "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
-        source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
-        scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale({**_QUICK, "instances": 300, "samples": 128}, seeds=5)},
-        methods={"piecewise linear": {"family": "zigzag"}, "largest of 8 affine functions": {"family": "affine"},
-                 "smooth quadratics": {"family": "quadratic"}},
-        loop=loop, judge=judge, rule="No bound lies below the exact distance, the gradient at a point is never shorter "
-        "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all "
-        "have gradients up to ε. How many points the sampled gradients certify is not judged: the thesis states no "
-        "number of gradients.",
-        figures=(
-            Figure("How fast the certificate closes in on d(0, ∂f(x + δB))", "excess",
-                   "bound less exact distance, mean", x_label="gradients near the point", log_x=True,
-                   caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1."),
-        ),
+STUDY = Study(
+    name="n5-certificate", claim="N5", title="A certificate of (δ, ε)-stationarity",
+    statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
+    "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
+    source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
+    scales=scales(_QUICK, {"instances": 300, "samples": 128}, seeds=(2, 5)),
+    methods={"piecewise linear": {"family": "zigzag"}, "largest of 8 affine functions": {"family": "affine"},
+             "smooth quadratics": {"family": "quadratic"}},
+    loop=loop, judge=judge, rule="No bound lies below the exact distance, the gradient at a point is never shorter "
+    "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all "
+    "have gradients up to ε. How many points the sampled gradients certify is not judged: the thesis states no "
+    "number of gradients.",
+    figures=(
+        Figure("How fast the certificate closes in on d(0, ∂f(x + δB))", "excess",
+               "bound less exact distance, mean", x_label="gradients near the point", log_x=True,
+               caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1."),
     ),
 )  # fmt: skip

@@ -269,54 +269,54 @@ def judge_adversary(runs: Sequence[Run]) -> Parts:
 _GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
 _STOCHASTIC = {"L": 1.0, "sigma": 0.1, "delta": 1.0, "epsilon": 0.98, "beta_factor": 1.0}
 
-STUDIES = (
-    Study(
-        name="n1-ingd", claim="N1", title="INGD's oracle calls",
-        statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls with probability 1 "
-        "- γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
-        source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
-        scales={
-            "quick": Scale({**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20),
-            "cpu": Scale({**_GRID, "L": [0.1, 1.0, 10.0], "epsilon_over_L": [0.2, 0.5, 0.8],
-                          "delta": [0.3, 0.1, 0.03]}, seeds=20),
-        },
-        methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}}, loop=ingd_loop, judge=judge_ingd,
-        rule="At most a share γ of the runs needs more calls than stated, every certificate is true, and on smooth "
-        "functions every search takes one inner step.",
-        figures=(
-            Figure("Calls against the stated bound", "share", "oracle calls / stated number", x="bound_printed",
-                   x_label="stated number of calls", kind="points", log_x=True, log_y=True, hlines={"stated": 1.0},
-                   caption="A point above 1 has needed more calls than stated; the bound is far from tight here."),
-        ),
+N1_INGD = Study(
+    name="n1-ingd", claim="N1", title="INGD's oracle calls",
+    statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls with probability 1 "
+    "- γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
+    source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
+    scales={
+        "quick": Scale({**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20),
+        "cpu": Scale({**_GRID, "L": [0.1, 1.0, 10.0], "epsilon_over_L": [0.2, 0.5, 0.8],
+                      "delta": [0.3, 0.1, 0.03]}, seeds=20),
+    },
+    methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}}, loop=ingd_loop, judge=judge_ingd,
+    rule="At most a share γ of the runs needs more calls than stated, every certificate is true, and on smooth "
+    "functions every search takes one inner step.",
+    figures=(
+        Figure("Calls against the stated bound", "share", "oracle calls / stated number", x="bound_printed",
+               x_label="stated number of calls", kind="points", log_x=True, log_y=True, hlines={"stated": 1.0},
+               caption="A point above 1 has needed more calls than stated; the bound is far from tight here."),
     ),
-    Study(
-        name="n2-stochastic-ingd", claim="N2", title="Stochastic INGD with the theorem's parameters",
-        statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is (δ, "
-        "ε)-stationary with probability at least 2/3.", source=Source("thesis", "Theorem 5.5.1"),
-        scales={"quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
-                "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4)},
-        methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}}, loop=stochastic_loop, judge=judge_stochastic,
-        rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most ε/3, and at least "
-        "two thirds of the outputs are (δ, ε)-stationary.",
-        figures=(
-            Figure("Mean of ‖m_t‖ up to step t", "mean_direction", "(1/t) Σ ‖m_s‖", log_x=True, log_y=True,
-                   caption="At the last step it must be at most ε/4."),
-        ),
+)  # fmt: skip
+
+N2_STOCHASTIC_INGD = Study(
+    name="n2-stochastic-ingd", claim="N2", title="Stochastic INGD with the theorem's parameters",
+    statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is (δ, "
+    "ε)-stationary with probability at least 2/3.", source=Source("thesis", "Theorem 5.5.1"),
+    scales={"quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
+            "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4)},
+    methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}}, loop=stochastic_loop, judge=judge_stochastic,
+    rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most ε/3, and at least "
+    "two thirds of the outputs are (δ, ε)-stationary.",
+    figures=(
+        Figure("Mean of ‖m_t‖ up to step t", "mean_direction", "(1/t) Σ ‖m_s‖", log_x=True, log_y=True,
+               caption="At the last step it must be at most ε/4."),
     ),
-    Study(
-        name="n4-resisting-oracles", claim="N4", title="Oracles that nobody gets past",
-        statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
-        "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
-        source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
-        scales={"quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
-                "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True})},
-        methods={name: {"optimizer": name} for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")},
-        loop=adversary_loop, judge=judge_adversary, rule="Every query and output of every optimizer stays at distance "
-        "L = 1 from stationarity, and the functions shown agree with every answer and lie in the class.",
-        figures=(
-            Figure("Distance from stationarity after all calls", "best_distance", "d(0, ∂f(x + δB)) at the best point",
-                   x="method", kind="points", facet="theorem", hlines={"L": 1.0},
-                   caption="Every optimizer stays at the largest possible distance, L = 1."),
-        ),
+)  # fmt: skip
+
+N4_RESISTING_ORACLES = Study(
+    name="n4-resisting-oracles", claim="N4", title="Oracles that nobody gets past",
+    statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
+    "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
+    source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
+    scales={"quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
+            "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True})},
+    methods={name: {"optimizer": name} for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")},
+    loop=adversary_loop, judge=judge_adversary, rule="Every query and output of every optimizer stays at distance "
+    "L = 1 from stationarity, and the functions shown agree with every answer and lie in the class.",
+    figures=(
+        Figure("Distance from stationarity after all calls", "best_distance", "d(0, ∂f(x + δB)) at the best point",
+               x="method", kind="points", facet="theorem", hlines={"L": 1.0},
+               caption="Every optimizer stays at the largest possible distance, L = 1."),
     ),
-)
+)  # fmt: skip

@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.verdict import by_method
 
@@ -76,41 +76,38 @@ def _at_most(successes: int, trials: int, share: float) -> float:
 
 _QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits"}
 
-STUDIES = (
-    Study(
-        name="e0-training-statistics", claim="E0", title="Four statistics along two training runs",
-        statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
-        "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
-        scales={"quick": Scale(_QUICK, seeds=3),
-                "cpu": Scale({**_QUICK, "steps": 4000, "every": 200, "m": 1792, "part": 224}, seeds=3)},
-        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
-        judge=judge, rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each "
-        "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because "
-        "errors fall like 1/√m. Refuted where a share is so low that a true share of nine in ten gives it with a "
-        "probability below 5 %.",
-        history=(
-            "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of ImageNet, 0.9 % "
-            "of WikiText-103), and its observations are about factors.",
-            "An earlier form had another m and a softer rule; its random numbers are not used again.",
-            "Changed before the first run at scale gpu: precision depends on the absolute m, not on the share of the "
-            "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m is compared "
-            "with an absolute number. Scale quick has fewer readings, for time.",
-        ),
-        differs="The thesis says that the sharpness of its image network varied too much to be commented on; it is "
-        "judged here like the others.",
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),
-        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
-        figures=tuple(
-            Figure(f"{title} along training", column, title.lower(), log_y=log)
-            for title, column, log in (
-                ("Loss", "loss", False), ("Gradient norm", "gradient_norm_unbiased", True), ("Noise", "noise", True),
-                ("Sharpness", "sharpness", True),
-            )
-        ) + tuple(
-            Figure(f"{title} of a second batch against the first", f"{column}_again", f"{title.lower()}, second batch",
-                   x=column, x_label=f"{title.lower()}, first batch", kind="points", log_x=True, log_y=True,
-                   caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 %.")
-            for title, column in (("Gradient norm", "gradient_norm"), ("Sharpness", "sharpness"))
-        ),
+STUDY = Study(
+    name="e0-training-statistics", claim="E0", title="Four statistics along two training runs",
+    statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
+    "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
+    scales=scales(_QUICK, {"steps": 4000, "every": 200, "m": 1792, "part": 224}, seeds=(3, 3)),
+    methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
+    judge=judge, rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each "
+    "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because "
+    "errors fall like 1/√m. Refuted where a share is so low that a true share of nine in ten gives it with a "
+    "probability below 5 %.",
+    history=(
+        "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of ImageNet, 0.9 % "
+        "of WikiText-103), and its observations are about factors.",
+        "An earlier form had another m and a softer rule; its random numbers are not used again.",
+        "Changed before the first run at scale gpu: precision depends on the absolute m, not on the share of the "
+        "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m is compared "
+        "with an absolute number. Scale quick has fewer readings, for time.",
+    ),
+    differs="The thesis says that the sharpness of its image network varied too much to be commented on; it is "
+    "judged here like the others.",
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),
+    paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
+    figures=tuple(
+        Figure(f"{title} along training", column, title.lower(), log_y=log)
+        for title, column, log in (
+            ("Loss", "loss", False), ("Gradient norm", "gradient_norm_unbiased", True), ("Noise", "noise", True),
+            ("Sharpness", "sharpness", True),
+        )
+    ) + tuple(
+        Figure(f"{title} of a second batch against the first", f"{column}_again", f"{title.lower()}, second batch",
+               x=column, x_label=f"{title.lower()}, first batch", kind="points", log_x=True, log_y=True,
+               caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 %.")
+        for title, column in (("Gradient norm", "gradient_norm"), ("Sharpness", "sharpness"))
     ),
 )  # fmt: skip

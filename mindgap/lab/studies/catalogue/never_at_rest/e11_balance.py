@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, has_settled
 from mindgap.lab.studies.verdict import by_method
 
@@ -69,34 +69,29 @@ def judge(runs: Sequence[Run]) -> Parts:
 _STEPS = (0.03, 0.1, 0.3)
 _QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
 
-STUDIES = (
-    Study(
-        name="e11-balance-and-edge", claim="E11", title="Grad² = η·Σ·𝓛·G, and the edge of stability",
-        statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
-        "moment of the minibatch gradient; the sharpness falls as the step grows.",
-        source=Source("thesis", "(6.10), 6.5.2"),
-        scales={"quick": Scale(_QUICK, seeds=1),
-                "cpu": Scale({**_QUICK, "steps": 20000, "every": 1000, "m": 1024}, seeds=3)},
-        methods={
-            f"{name}, step {lr:g}": {"source": source, "lr": lr}
-            for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
-            for lr in _STEPS
-        },
-        loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
-        "10 of 1 in the median of the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as "
-        "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. Fewer than two "
-        "settled steps of a network decide nothing.",
-        history=(
-            "Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
-            "calls very rough.",
-        ),
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
-        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
-        figures=(
-            Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},
-                   caption="(6.10) replaces an inner product by its upper bound: below 1 the bound is not reached."),
-            Figure("Distance to the edge of stability", "edge", "sharpness over 2/η", log_y=True, hlines={"edge": 1.0}),
-            Figure("Loss along training", "loss", "loss"),
-        ),
+STUDY = Study(
+    name="e11-balance-and-edge", claim="E11", title="Grad² = η·Σ·𝓛·G, and the edge of stability",
+    statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
+    "moment of the minibatch gradient; the sharpness falls as the step grows.",
+    source=Source("thesis", "(6.10), 6.5.2"),
+    scales=scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024}, seeds=(1, 3)),
+    methods={
+        f"{name}, step {lr:g}": {"source": source, "lr": lr}
+        for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
+        for lr in _STEPS
+    },
+    loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
+    "10 of 1 in the median of the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as "
+    "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. Fewer than two "
+    "settled steps of a network decide nothing.",
+    history=("Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
+             "calls very rough.",),
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
+    paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
+    figures=(
+        Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},
+               caption="(6.10) replaces an inner product by its upper bound: below 1 the bound is not reached."),
+        Figure("Distance to the edge of stability", "edge", "sharpness over 2/η", log_y=True, hlines={"edge": 1.0}),
+        Figure("Loss along training", "loss", "loss"),
     ),
 )  # fmt: skip

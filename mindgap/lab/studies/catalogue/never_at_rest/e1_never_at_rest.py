@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, step_factor
 from mindgap.lab.studies.verdict import by_method, by_seed
 
@@ -160,63 +160,56 @@ _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8
           "sharp_every": 6, "batch": 16, "m": 256, "part": 128, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
           "schedule": "constant"}
 
-STUDIES = (
-    Study(
-        name="e1-image-network", claim="E1", title="The loss settles, the gradient norm does not: images",
-        statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
-        "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
-        "a larger gradient norm.", source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
-        scales={
-            "quick": Scale(_IMAGES, seeds=3),
-            "cpu": Scale({**_IMAGES, "source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0,
-                          "steps": 6000, "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=3),
-        },
-        methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}}, loop=loop,
-        judge=judge_images,
-        rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
-        "and norm, noise and sharpness are larger than those of the full step.",
-        history=(
-            "Settled before the first run, from the text on Fig. 6-1 to 6-3.",
-            "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was inconclusive: no "
-            "loss had settled, and seeds of so narrow a network differed too much.",
-            "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the labels random "
-            "(the loss gets a floor), width, shift, step, eight times the samples at the start, and settling asked of "
-            "the mean over seeds. The rest of the rule stayed; no random numbers are used again.",
-            "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
-            "Runs at scale quick are shorter, for time.",
-        ),
-        differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The run with a tenth "
-        "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's.",
-        models={"quick": "three convolutions, width 4, on shifted digits",
-                "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped"},
-        paper_model="ResNet101 on ImageNet",
-        figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
+E1_IMAGE_NETWORK = Study(
+    name="e1-image-network", claim="E1", title="The loss settles, the gradient norm does not: images",
+    statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
+    "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
+    "a larger gradient norm.", source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
+    scales=scales(_IMAGES, {"source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0, "steps": 6000,
+                  "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=(3, 3)),
+    methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}}, loop=loop,
+    judge=judge_images,
+    rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
+    "and norm, noise and sharpness are larger than those of the full step.",
+    history=(
+        "Settled before the first run, from the text on Fig. 6-1 to 6-3.",
+        "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was inconclusive: no "
+        "loss had settled, and seeds of so narrow a network differed too much.",
+        "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the labels random "
+        "(the loss gets a floor), width, shift, step, eight times the samples at the start, and settling asked of "
+        "the mean over seeds. The rest of the rule stayed; no random numbers are used again.",
+        "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
+        "Runs at scale quick are shorter, for time.",
     ),
-    Study(
-        name="e2-language-model", claim="E2", title="The loss settles, the gradient norm does not: words",
-        statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
-        "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
-        source=Source("thesis", "6.2.2, Fig. 6-4"),
-        scales={
-            "quick": Scale(_WORDS, seeds=3),
-            "cpu": Scale({**_WORDS, "source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
-                          "steps": 3000, "every": 250, "sharp_every": 12, "m": 512, "lr": 0.003}, seeds=4),
-        },
-        methods={COSINE: {"schedule": "cosine"},
-                 **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
-        loop=loop, judge=judge_language,
-        rule=_RULE + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
-        "sharpness are larger at each smaller constant step.",
-        history=(
-            "Settled before the first run, from the text on Fig. 6-4.",
-            "Run twice at scale quick on the same random numbers, first with m samples at the start: does not hold "
-            "both times.",
-            "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
-            "Runs at scale quick are shorter, for time.",
-        ),
-        differs="A transformer without memory; Adam and the ratios of the steps are the thesis'.",
-        models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2"},
-        paper_model="Transformer-XL on WikiText-103",
-        figures=_figures("Adam on a cosine schedule, and with three constant steps."),
+    differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The run with a tenth "
+    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's.",
+    models={"quick": "three convolutions, width 4, on shifted digits",
+            "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped"},
+    paper_model="ResNet101 on ImageNet",
+    figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
+)  # fmt: skip
+
+E2_LANGUAGE_MODEL = Study(
+    name="e2-language-model", claim="E2", title="The loss settles, the gradient norm does not: words",
+    statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
+    "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
+    source=Source("thesis", "6.2.2, Fig. 6-4"),
+    scales=scales(_WORDS, {"source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16, "steps": 3000,
+                  "every": 250, "sharp_every": 12, "m": 512, "lr": 0.003}, seeds=(3, 4)),
+    methods={COSINE: {"schedule": "cosine"},
+             **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
+    loop=loop, judge=judge_language,
+    rule=_RULE + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
+    "sharpness are larger at each smaller constant step.",
+    history=(
+        "Settled before the first run, from the text on Fig. 6-4.",
+        "Run twice at scale quick on the same random numbers, first with m samples at the start: does not hold "
+        "both times.",
+        "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
+        "Runs at scale quick are shorter, for time.",
     ),
+    differs="A transformer without memory; Adam and the ratios of the steps are the thesis'.",
+    models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2"},
+    paper_model="Transformer-XL on WikiText-103",
+    figures=_figures("Adam on a cosine schedule, and with three constant steps."),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training
 from mindgap.lab.studies.verdict import by_method, last
 
@@ -64,32 +64,29 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 _QUICK = {"steps": 1200, "every": 100, "batch": 32, "lr": 0.05, "width": 8}
 
-STUDIES = (
-    Study(
-        name="e3-over-fitted", claim="E3", title="The gradient goes to zero where the data are over-fitted",
-        statement="Where the network over-fits its data the gradient norm converges to zero, unlike where it does not "
-        "(here: two widths of a network on digits).", source=Source("thesis", "6.6.1, Fig. 6-7"),
-        scales={"quick": Scale(_QUICK, seeds=3),
-                "cpu": Scale({**_QUICK, "steps": 20000, "every": 500, "lr": 0.02}, seeds=5)},
-        methods={WIDE: {"width": 8}, NARROW: {"width": 1}}, loop=loop, judge=judge,
-        rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and the other's at a "
-        "tenth or more, for every seed; refuted where in the median the first ends above a tenth or the second below a "
-        "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do not differ in "
-        "that, nothing is decided.",
-        history=(
-            "Settled before the runs.",
-            "Scale cpu begins at step 0.02: in ten thousand steps of 0.05 one of two wide networks was thrown out of "
-            "its fit, which left the study inconclusive.",
-        ),
-        differs="Both networks learn the same digits, one wide enough to know them by heart; the thesis compares "
-        "CIFAR-10 with ImageNet.",
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions, widths 8 and 1, on digits"),
-        paper_model="ResNet18 on CIFAR-10 and ResNet101 on ImageNet",
-        figures=(
-            Figure("Norm of the whole gradient", "gradient_norm", "‖∇L_S(θ)‖", log_y=True,
-                   caption="The step drops by ten after a half and after three quarters."),
-            Figure("Training loss", "loss", "loss", log_y=True),
-            Figure("Training accuracy", "train_accuracy", "accuracy on the training data"),
-        ),
+STUDY = Study(
+    name="e3-over-fitted", claim="E3", title="The gradient goes to zero where the data are over-fitted",
+    statement="Where the network over-fits its data the gradient norm converges to zero, unlike where it does not "
+    "(here: two widths of a network on digits).", source=Source("thesis", "6.6.1, Fig. 6-7"),
+    scales=scales(_QUICK, {"steps": 20000, "every": 500, "lr": 0.02}, seeds=(3, 5)),
+    methods={WIDE: {"width": 8}, NARROW: {"width": 1}}, loop=loop, judge=judge,
+    rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and the other's at a "
+    "tenth or more, for every seed; refuted where in the median the first ends above a tenth or the second below a "
+    "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do not differ in "
+    "that, nothing is decided.",
+    history=(
+        "Settled before the runs.",
+        "Scale cpu begins at step 0.02: in ten thousand steps of 0.05 one of two wide networks was thrown out of "
+        "its fit, which left the study inconclusive.",
+    ),
+    differs="Both networks learn the same digits, one wide enough to know them by heart; the thesis compares "
+    "CIFAR-10 with ImageNet.",
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions, widths 8 and 1, on digits"),
+    paper_model="ResNet18 on CIFAR-10 and ResNet101 on ImageNet",
+    figures=(
+        Figure("Norm of the whole gradient", "gradient_norm", "‖∇L_S(θ)‖", log_y=True,
+               caption="The step drops by ten after a half and after three quarters."),
+        Figure("Training loss", "loss", "loss", log_y=True),
+        Figure("Training accuracy", "train_accuracy", "accuracy on the training data"),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import rows_by_method
 
 QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
@@ -67,25 +67,22 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 _QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 2, "source": "digits"}
 
-STUDIES = (
-    Study(
-        name="e4-estimates-settle", claim="E4", title="Estimates of the four statistics settle",
-        statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
-        "four estimates converge as m grows to N.", source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),
-        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
-        scales={"quick": Scale(_QUICK, seeds=2),
-                "cpu": Scale({**_QUICK, "steps": 1000, "samples": 8192, "parts": 128, "orders": 5}, seeds=5)},
-        methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
-        judge=judge, rule="For each quantity the root mean squared deviation from the value on all N samples is at N/2 "
-        "at most half of what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not "
-        "too small on average on that part, by more than 1 % and two standard errors.",
-        figures=tuple(
-            Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
-                   x_label="samples m", kind="points", log_x=True, hlines={"all samples": 0.0})
-            for title, column in (
-                ("Loss", "loss"), ("Gradient norm", "gradient_norm"), ("Noise", "noise"), ("Sharpness", "sharpness"),
-            )
-        ),
+STUDY = Study(
+    name="e4-estimates-settle", claim="E4", title="Estimates of the four statistics settle",
+    statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
+    "four estimates converge as m grows to N.", source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),
+    paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
+    scales=scales(_QUICK, {"steps": 1000, "samples": 8192, "parts": 128, "orders": 5}, seeds=(2, 5)),
+    methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
+    judge=judge, rule="For each quantity the root mean squared deviation from the value on all N samples is at N/2 "
+    "at most half of what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not "
+    "too small on average on that part, by more than 1 % and two standard errors.",
+    figures=tuple(
+        Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
+               x_label="samples m", kind="points", log_x=True, hlines={"all samples": 0.0})
+        for title, column in (
+            ("Loss", "loss"), ("Gradient norm", "gradient_norm"), ("Noise", "noise"), ("Sharpness", "sharpness"),
+        )
     ),
 )  # fmt: skip

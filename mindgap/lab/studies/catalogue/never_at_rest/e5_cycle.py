@@ -57,29 +57,27 @@ def _tail(run: Run, name: str, share: int) -> list[float]:
     return column[-len(column) // share :]
 
 
-STUDIES = (
-    Study(
-        name="e5-cycle", claim="E5", title="Loss settles, weights never do",
-        statement="On 100·sin θ1·sin θ2 gradient descent converges with step 0.01; with step 0.04 it cycles for ever, "
-        "and only the running averages of loss and gradient norm settle.", source=Source("thesis", "6.3, Fig. 6-5"),
-        scales={"quick": Scale({"steps": 2000, "height": 100.0}, seeds=3),
-                "cpu": Scale({"steps": 100_000, "height": 100.0}, seeds=20)},
-        methods={"step 0.01": {"lr": 0.01}, "step 0.04": {"lr": 0.04}}, null_draws=10, loop=loop, judge=judge,
-        rule="The small step ends with ‖∇f‖ below 1e-6. With the large step ‖∇f‖ and the range of the loss stay above "
-        "1 over the last quarter, and both running averages move by less than a tenth of that range over the second "
-        "half. As printed, its last 500 iterates also visit at most 10 points (to 1e-3).",
-        differs="As corrected the large step never rests, without the words that the iterates only take values around "
-        "a few points (6.3).",
-        history=("The number of points was reported and not judged until the two readings were told apart.",),
-        figures=(
-            Figure("Gradient norm", "gradient_norm", "‖∇f(θ)‖", x="step", log_x=True, log_y=True,
-                   caption="With step 0.04 the norm stays near 70; with step 0.01 it falls to rounding errors."),
-            Figure("Running average of the gradient norm", "mean_gradient_norm", "time average of ‖∇f(θ)‖", log_x=True,
-                   caption="With step 0.04 the time average settles near 65; with step 0.01 it goes to zero."),
-            Figure("Running average of the loss", "mean_loss", "time average of f(θ)", log_x=True),
-            Figure("Where the iterates go", "theta2", "θ2", x="theta1", x_label="θ1", kind="points",
-                   caption="Step 0.01 ends in one point. Step 0.04 visits about a hundred points: on a line in some "
-                   "seeds, spread over an area in others."),
-        ),
+STUDY = Study(
+    name="e5-cycle", claim="E5", title="Loss settles, weights never do",
+    statement="On 100·sin θ1·sin θ2 gradient descent converges with step 0.01; with step 0.04 it cycles for ever, "
+    "and only the running averages of loss and gradient norm settle.", source=Source("thesis", "6.3, Fig. 6-5"),
+    scales={"quick": Scale({"steps": 2000, "height": 100.0}, seeds=3),
+            "cpu": Scale({"steps": 100_000, "height": 100.0}, seeds=20)},
+    methods={"step 0.01": {"lr": 0.01}, "step 0.04": {"lr": 0.04}}, null_draws=10, loop=loop, judge=judge,
+    rule="The small step ends with ‖∇f‖ below 1e-6. With the large step ‖∇f‖ and the range of the loss stay above "
+    "1 over the last quarter, and both running averages move by less than a tenth of that range over the second "
+    "half. As printed, its last 500 iterates also visit at most 10 points (to 1e-3).",
+    differs="As corrected the large step never rests, without the words that the iterates only take values around "
+    "a few points (6.3).",
+    history=("The number of points was reported and not judged until the two readings were told apart.",),
+    figures=(
+        Figure("Gradient norm", "gradient_norm", "‖∇f(θ)‖", x="step", log_x=True, log_y=True,
+               caption="With step 0.04 the norm stays near 70; with step 0.01 it falls to rounding errors."),
+        Figure("Running average of the gradient norm", "mean_gradient_norm", "time average of ‖∇f(θ)‖", log_x=True,
+               caption="With step 0.04 the time average settles near 65; with step 0.01 it goes to zero."),
+        Figure("Running average of the loss", "mean_loss", "time average of f(θ)", log_x=True),
+        Figure("Where the iterates go", "theta2", "θ2", x="theta1", x_label="θ1", kind="points",
+               caption="Step 0.01 ends in one point. Step 0.04 visits about a hundred points: on a line in some "
+               "seeds, spread over an area in others."),
     ),
-)
+)  # fmt: skip

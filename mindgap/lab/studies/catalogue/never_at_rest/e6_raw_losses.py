@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, has_settled
 from mindgap.lab.studies.verdict import by_method
 
@@ -108,38 +108,35 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {"steps": 1000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,
           "source": "digits"}
 
-STUDIES = (
-    Study(
-        name="e6-raw-losses", claim="E6", title="Raw losses oscillate, their time averages do not",
-        statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
-        source=Source("thesis", "6.3, Fig. 6-6"),
-        scales={"quick": Scale(_QUICK, seeds=2),
-                "cpu": Scale({**_QUICK, "steps": 20000, "lr": 0.01, "words": 1000}, seeds=3)},
-        methods={"convolutional network": {"source": "digits"},
-                 "transformer": {"source": "prose", "m": 64, "width": 16},
-                 CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0}},
-        loop=loop, judge=judge, rule="In the last half of the run the series moves around its straight line by more "
-        "than it moves on (ratio below 1), nine tenths of its way are to and fro, and the running average, its first "
-        "quarter left out, moves around its own line by at most a fifth of that: for every seed, of the minibatch's "
-        "loss and of the loss on fixed samples. Refuted where no seed of a network shows it. A loss that has not "
-        "settled, or a control that oscillates, decides nothing.",
-        history=(
-            "Thresholds settled before any run.",
-            "First form, 800 steps of larger networks: does not hold, because they were still learning fast. The "
-            "thesis speaks of the end of long runs of networks too small for their data, so the networks are small, "
-            "the runs longer, and losses must settle.",
-            "Second form: does not hold; one network on digits was so narrow that it learnt nothing and is twice as "
-            "wide now. Random numbers of earlier forms are not used again.",
-        ),
-        differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' 0.01. A loss that "
-        "still falls by more than it oscillates gives does not hold.",
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
-        paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
-        figures=(
-            Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),
-            Figure("The same on samples that stay the same", "fixed", "loss on fixed samples", kind="path"),
-            Figure("Time average of the minibatch losses", "average", "running average", kind="path",
-                   caption="Averaged from where the record begins, the middle of the run."),
-        ),
+STUDY = Study(
+    name="e6-raw-losses", claim="E6", title="Raw losses oscillate, their time averages do not",
+    statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
+    source=Source("thesis", "6.3, Fig. 6-6"),
+    scales=scales(_QUICK, {"steps": 20000, "lr": 0.01, "words": 1000}, seeds=(2, 3)),
+    methods={"convolutional network": {"source": "digits"},
+             "transformer": {"source": "prose", "m": 64, "width": 16},
+             CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0}},
+    loop=loop, judge=judge, rule="In the last half of the run the series moves around its straight line by more "
+    "than it moves on (ratio below 1), nine tenths of its way are to and fro, and the running average, its first "
+    "quarter left out, moves around its own line by at most a fifth of that: for every seed, of the minibatch's "
+    "loss and of the loss on fixed samples. Refuted where no seed of a network shows it. A loss that has not "
+    "settled, or a control that oscillates, decides nothing.",
+    history=(
+        "Thresholds settled before any run.",
+        "First form, 800 steps of larger networks: does not hold, because they were still learning fast. The "
+        "thesis speaks of the end of long runs of networks too small for their data, so the networks are small, "
+        "the runs longer, and losses must settle.",
+        "Second form: does not hold; one network on digits was so narrow that it learnt nothing and is twice as "
+        "wide now. Random numbers of earlier forms are not used again.",
+    ),
+    differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' 0.01. A loss that "
+    "still falls by more than it oscillates gives does not hold.",
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
+    paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
+    figures=(
+        Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),
+        Figure("The same on samples that stay the same", "fixed", "loss on fixed samples", kind="path"),
+        Figure("Time average of the minibatch losses", "average", "running average", kind="path",
+               caption="Averaged from where the record begins, the middle of the run."),
     ),
 )  # fmt: skip

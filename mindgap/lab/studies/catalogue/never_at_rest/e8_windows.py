@@ -50,19 +50,17 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-STUDIES = (
-    Study(
-        name="e8-windows", claim="E8", title="A window average that never settles",
-        statement="Gradient descent on the function (6.11) has period n+1, and averages of the loss over windows of n "
-        "steps do not converge.", source=Source("thesis", "Lemma 6.4.2, 6.7.2"),
-        scales={"quick": Scale({"periods": 20, "window": 0}), "cpu": Scale({"periods": 1000, "window": 0})},
-        methods={"n = 5": {"n": 5}, "n = 20": {"n": 20}}, loop=loop, judge=judge,
-        rule="The iterates have period n+1 and no shorter one, and the window average still changes by more than 1e-9 "
-        "in the last two periods. As printed (proof in 6.7.2) it jumps by at least 1/(2n).",
-        figures=(
-            Figure("Average of the loss over a window of n steps", "window_average", "M_t", facet="method",
-                   caption="The window is one step shorter than the period, so its average keeps moving."),
-            Figure("The iterates", "theta", "θ_t", facet="method"),
-        ),
+STUDY = Study(
+    name="e8-windows", claim="E8", title="A window average that never settles",
+    statement="Gradient descent on the function (6.11) has period n+1, and averages of the loss over windows of n "
+    "steps do not converge.", source=Source("thesis", "Lemma 6.4.2, 6.7.2"),
+    scales={"quick": Scale({"periods": 20, "window": 0}), "cpu": Scale({"periods": 1000, "window": 0})},
+    methods={"n = 5": {"n": 5}, "n = 20": {"n": 20}}, loop=loop, judge=judge,
+    rule="The iterates have period n+1 and no shorter one, and the window average still changes by more than 1e-9 "
+    "in the last two periods. As printed (proof in 6.7.2) it jumps by at least 1/(2n).",
+    figures=(
+        Figure("Average of the loss over a window of n steps", "window_average", "M_t", facet="method",
+               caption="The window is one step shorter than the period, so its average keeps moving."),
+        Figure("The iterates", "theta", "θ_t", facet="method"),
     ),
-)
+)  # fmt: skip

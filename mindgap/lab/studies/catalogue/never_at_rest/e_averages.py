@@ -199,53 +199,53 @@ _COMPACT = {"samples": 1797, "batch": 32, "width": 16, "copies": 20, "step_share
 _SMALL = {"samples": 60, "width": 8, "gamma": 0.02, "eta": 0.5, "batch": 1, "direction": 1.0,
           "c": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]}
 
-STUDIES = (
-    Study(
-        name="e7-one-step-change", claim="E7", title="The averaged one-step change falls like 1/√n",
-        statement="With probability 1 - δ the time-averaged one-step change of a bounded function is of order 1/√n.",
-        source=Source("thesis", "Theorem 6.4.1"),
-        scales={"quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
-                "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20)},
-        methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}}, loop=change_loop,
-        judge=judge_change, rule="At every n at most a share δ of the trajectories lies over the bound; the root mean "
-        "square falls like n^-1/2 (within 0.05) for the uniform map and at least like n^-0.45 for SGD.",
-        figures=(
-            Figure("Root mean square of the averaged one-step change", "rms", "|E_{μ_n}[φ - φ∘F]|", log_x=True,
-                   log_y=True, caption="Slope -1/2 for the uniform map: the rate is tight."),
-            Figure("Share of trajectories over the bound", "over", "share", log_x=True, hlines={"δ": 0.05}),
-        ),
+E7_ONE_STEP_CHANGE = Study(
+    name="e7-one-step-change", claim="E7", title="The averaged one-step change falls like 1/√n",
+    statement="With probability 1 - δ the time-averaged one-step change of a bounded function is of order 1/√n.",
+    source=Source("thesis", "Theorem 6.4.1"),
+    scales={"quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
+            "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20)},
+    methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}}, loop=change_loop,
+    judge=judge_change, rule="At every n at most a share δ of the trajectories lies over the bound; the root mean "
+    "square falls like n^-1/2 (within 0.05) for the uniform map and at least like n^-0.45 for SGD.",
+    figures=(
+        Figure("Root mean square of the averaged one-step change", "rms", "|E_{μ_n}[φ - φ∘F]|", log_x=True,
+               log_y=True, caption="Slope -1/2 for the uniform map: the rate is tight."),
+        Figure("Share of trajectories over the bound", "over", "share", log_x=True, hlines={"δ": 0.05}),
     ),
-    Study(
-        name="e9-compact-set", claim="E9", title="Weight decay keeps the weights in a compact set",
-        statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch normalisation), the "
-        "scale within 2√m/γ (with it), and the loss below its bound.",
-        source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
-        scales={"quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
-                "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]})},
-        methods={"3 layers": {"layers": 3, "batch_norm": False}, "5 layers": {"layers": 5, "batch_norm": False},
-                 "batch normalisation": {"layers": 2, "batch_norm": True}},
-        loop=compact_loop, judge=judge_compact, rule="In no run do the weights (with batch normalisation: the scale) "
-        "leave the set or does the loss exceed its bound.",
-        figures=(
-            Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
-                   facet="panel", hlines={"radius": 1.0},
-                   caption="They start at the edge of the set; no line may cross 1."),
-            Figure("Mean training loss", "loss", "loss", facet="panel"),
-        ),
+)  # fmt: skip
+
+E9_COMPACT_SET = Study(
+    name="e9-compact-set", claim="E9", title="Weight decay keeps the weights in a compact set",
+    statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch normalisation), the "
+    "scale within 2√m/γ (with it), and the loss below its bound.",
+    source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
+    scales={"quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
+            "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]})},
+    methods={"3 layers": {"layers": 3, "batch_norm": False}, "5 layers": {"layers": 5, "batch_norm": False},
+             "batch normalisation": {"layers": 2, "batch_norm": True}},
+    loop=compact_loop, judge=judge_compact, rule="In no run do the weights (with batch normalisation: the scale) "
+    "leave the set or does the loss exceed its bound.",
+    figures=(
+        Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
+               facet="panel", hlines={"radius": 1.0},
+               caption="They start at the edge of the set; no line may cross 1."),
+        Figure("Mean training loss", "loss", "loss", facet="panel"),
     ),
-    Study(
-        name="e10-small-step", claim="E10", title="At the invariant law a smaller step lowers the loss",
-        statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
-        "lowers it, unless the law is carried by stationary points.", source=Source("thesis", "Theorem 6.5.1"),
-        scales={"quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
-                "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5)},
-        methods={"network on digits": {}}, loop=small_step_loop, judge=judge_small_step,
-        rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, and E‖∇f‖² is "
-        "above 1e-6. Chains that are not at their invariant law decide nothing.",
-        figures=(
-            Figure("Change of the expected loss after one step of cη", "change", "E f(θ - cηg) - E f(θ)", x="c",
-                   x_label="c", log_x=True, hlines={"no change": 0.0},
-                   caption="Negative for small c, zero at c = 1 by invariance, positive beyond."),
-        ),
+)  # fmt: skip
+
+E10_SMALL_STEP = Study(
+    name="e10-small-step", claim="E10", title="At the invariant law a smaller step lowers the loss",
+    statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
+    "lowers it, unless the law is carried by stationary points.", source=Source("thesis", "Theorem 6.5.1"),
+    scales={"quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
+            "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5)},
+    methods={"network on digits": {}}, loop=small_step_loop, judge=judge_small_step,
+    rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, and E‖∇f‖² is "
+    "above 1e-6. Chains that are not at their invariant law decide nothing.",
+    figures=(
+        Figure("Change of the expected loss after one step of cη", "change", "E f(θ - cηg) - E f(θ)", x="c",
+               x_label="c", log_x=True, hlines={"no change": 0.0},
+               caption="Negative for small c, zero at c = 1 by invariance, positive beyond."),
     ),
-)
+)  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
 from mindgap.lab.studies.verdict import by_method
 
@@ -92,36 +92,33 @@ _FIGURES = (
     Figure("Training loss at the readings", "loss", "loss"),
 )  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="s1-smoothness-language-model", claim="S1",
-        title="Does smoothness grow with the gradient? A language model",
-        statement="Along the training of an LSTM, local smoothness and gradient norm are strongly correlated with "
-        "clipping and step 30, and much less without clipping or at step 2.", source=Source("thesis", "Fig. 3-1, 3-2"),
-        scales={"quick": Scale(_PROSE, seeds=3),
-                "cpu": Scale({**_PROSE, "steps": 2000, "every": 20, "m": 512}, seeds=3)},
-        methods={"clipped, step 30": {"clip": True, "lr": 30.0}, "not clipped, step 2": {"clip": False, "lr": 2.0},
-                 "clipped, step 2": {"clip": True, "lr": 2.0}},
-        null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 30", least=STRONG),
-        rule=_RULE.format(STRONG), history=_HISTORY,
-        differs="No schedule, no weight decay. Steps 30 and 2 and threshold 0.25 are the thesis' own.",
-        models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"), paper_model="AWD-LSTM on Penn Treebank",
-        figures=_FIGURES,
-    ),
-    Study(
-        name="s2-smoothness-image-model", claim="S2", title="Does smoothness grow with the gradient? An image model",
-        statement="Along the training of a convolutional network, local smoothness and gradient norm are correlated "
-        "with clipping and a large step, and not for SGD with momentum nor without clipping.",
-        source=Source("thesis", "Fig. 3-3"),
-        scales={"quick": Scale(_DIGITS, seeds=3),
-                "cpu": Scale({**_DIGITS, "steps": 3000, "every": 30, "m": 1792}, seeds=5)},
-        methods={"SGD with momentum": {"clip": False, "lr": 0.3, "momentum": 0.9},
-                 "not clipped, step 0.3": {"clip": False, "lr": 0.3}, "clipped, step 1.5": {"clip": True, "lr": 1.5}},
-        null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 1.5", least=PRESENT),
-        rule=_RULE.format(PRESENT), history=_HISTORY, differs="The thesis' steps do not train a network without "
-        "normalisation: the steps without clipping and with momentum are the best of 0.01, 0.03, ..., 100 by training "
-        "loss, the one with clipping is five times the first, as in the thesis.",
-        models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits"), paper_model="ResNet20 on CIFAR-10",
-        figures=_FIGURES,
-    ),
-)
+S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
+    name="s1-smoothness-language-model", claim="S1",
+    title="Does smoothness grow with the gradient? A language model",
+    statement="Along the training of an LSTM, local smoothness and gradient norm are strongly correlated with "
+    "clipping and step 30, and much less without clipping or at step 2.", source=Source("thesis", "Fig. 3-1, 3-2"),
+    scales=scales(_PROSE, {"steps": 2000, "every": 20, "m": 512}, seeds=(3, 3)),
+    methods={"clipped, step 30": {"clip": True, "lr": 30.0}, "not clipped, step 2": {"clip": False, "lr": 2.0},
+             "clipped, step 2": {"clip": True, "lr": 2.0}},
+    null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 30", least=STRONG),
+    rule=_RULE.format(STRONG), history=_HISTORY,
+    differs="No schedule, no weight decay. Steps 30 and 2 and threshold 0.25 are the thesis' own.",
+    models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose"), paper_model="AWD-LSTM on Penn Treebank",
+    figures=_FIGURES,
+)  # fmt: skip
+
+S2_SMOOTHNESS_IMAGE_MODEL = Study(
+    name="s2-smoothness-image-model", claim="S2", title="Does smoothness grow with the gradient? An image model",
+    statement="Along the training of a convolutional network, local smoothness and gradient norm are correlated "
+    "with clipping and a large step, and not for SGD with momentum nor without clipping.",
+    source=Source("thesis", "Fig. 3-3"),
+    scales=scales(_DIGITS, {"steps": 3000, "every": 30, "m": 1792}, seeds=(3, 5)),
+    methods={"SGD with momentum": {"clip": False, "lr": 0.3, "momentum": 0.9},
+             "not clipped, step 0.3": {"clip": False, "lr": 0.3}, "clipped, step 1.5": {"clip": True, "lr": 1.5}},
+    null_draws=4, loop=loop, judge=partial(judge, clipped="clipped, step 1.5", least=PRESENT),
+    rule=_RULE.format(PRESENT), history=_HISTORY, differs="The thesis' steps do not train a network without "
+    "normalisation: the steps without clipping and with momentum are the best of 0.01, 0.03, ..., 100 by training "
+    "loss, the one with clipping is five times the first, as in the thesis.",
+    models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits"), paper_model="ResNet20 on CIFAR-10",
+    figures=_FIGURES,
+)  # fmt: skip

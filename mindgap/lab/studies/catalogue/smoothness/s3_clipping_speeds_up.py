@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
 from mindgap.lab.studies.tuned_runs import mean_log, tuned_run
 from mindgap.lab.studies.verdict import as_ratios, by_method, finals, mean_interval, medians, ratio_words
@@ -67,28 +67,25 @@ _PROSE = {"source": "prose", "width": 32, "candidates": [1.0, 3.0, 10.0, 30.0, 1
 _DIGITS = {"source": "digits", "width": 8, "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]}
 _QUICK = {"steps": 40, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentum": 0.0}
 
-STUDIES = (
-    Study(
-        name="s3-clipping-speeds-up", claim="S3", title="Does clipping speed training up?",
-        statement="With clipping the training loss falls fastest: for a language model against SGD, for an image model "
-        "against SGD with and without momentum, each at its best step.", source=Source("thesis", "Fig. 3-4"),
-        scales={"quick": Scale(_QUICK, seeds=4),
-                "cpu": Scale({**_QUICK, "steps": 1000, "every": 50, "m": 1024}, seeds=5)},
-        methods={**{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
-                 **{f"convolutions, {name}": {**_DIGITS, **own} for name, own in _OPTIMIZERS.items()}},
-        loop=loop, judge=judge, rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
-        "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired seeds. Refuted where "
-        "certainly less than 2 % of the loss is saved.", history=("Settled before the first run.",),
-        differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay; validation curves "
-        "are not drawn.",
-        models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"),
-        paper_model="AWD-LSTM on Penn Treebank and ResNet20 on CIFAR-10",
-        figures=(
-            Figure("Training loss at the chosen step", "loss", "training loss", log_y=True, facet="source",
-                   caption="Each optimizer at the best of five candidate steps, chosen on other random numbers."),
-            Figure("What tuning saw", "candidate_score", "mean log training loss", x="candidate", x_label="step size",
-                   log_x=True, facet="source", caption="The same candidates and budgets for all optimizers of a "
-                   "problem; lower is faster."),
-        ),
+STUDY = Study(
+    name="s3-clipping-speeds-up", claim="S3", title="Does clipping speed training up?",
+    statement="With clipping the training loss falls fastest: for a language model against SGD, for an image model "
+    "against SGD with and without momentum, each at its best step.", source=Source("thesis", "Fig. 3-4"),
+    scales=scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(4, 5)),
+    methods={**{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
+             **{f"convolutions, {name}": {**_DIGITS, **own} for name, own in _OPTIMIZERS.items()}},
+    loop=loop, judge=judge, rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
+    "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired seeds. Refuted where "
+    "certainly less than 2 % of the loss is saved.", history=("Settled before the first run.",),
+    differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay; validation curves "
+    "are not drawn.",
+    models=dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"),
+    paper_model="AWD-LSTM on Penn Treebank and ResNet20 on CIFAR-10",
+    figures=(
+        Figure("Training loss at the chosen step", "loss", "training loss", log_y=True, facet="source",
+               caption="Each optimizer at the best of five candidate steps, chosen on other random numbers."),
+        Figure("What tuning saw", "candidate_score", "mean log training loss", x="candidate", x_label="step size",
+               log_x=True, facet="source", caption="The same candidates and budgets for all optimizers of a "
+               "problem; lower is faster."),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
@@ -220,46 +220,41 @@ _GRID = {"L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [
 _RATIO = {"L1": 1.0, "epsilon": 0.1, "delta": 2.0, "M": [10.0, 30.0, 100.0, 300.0, 1000.0], "patience": 3.0,
           "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0]}  # fmt: skip
 
-STUDIES = (
-    Study(
-        name="s4-counts-below-bounds", claim="S4",
-        title="Iteration counts stay below Theorems 3.4.1, 3.4.3, 3.4.4 and 3.4.5",
-        statement="Clipped GD, GD, clipped SGD and SGD reach an ε-stationary point within the stated iterations "
-        "(stochastic methods: with probability at least 1/2), with the constants that the proofs give.",
-        source=Source("thesis", "3.4, 3.7"),
-        scales={
-            "quick": Scale(_GRID),
-            "cpu": Scale({**_GRID, "L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0],
-                          "epsilon": 0.1, "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0],
-                          "epsilon_noisy": 0.4, "limit": 500_000, "teeth": 20_000}),
-        },
-        methods={"clipped GD (3.4.1)": {"theorem": "3.4.1"}, "GD (3.4.3)": {"theorem": "3.4.3"},
-                 "clipped SGD (3.4.4)": {"theorem": "3.4.4"}, "SGD (3.4.5)": {"theorem": "3.4.5"}},
-        loop=loop_counts, judge=judge_counts, rule="No count exceeds its bound, for any method, family of functions "
-        "and grid point. A run that was stopped before its bound decides nothing.",
-        figures=(
-            Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
-                   x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
-                   hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
-                   "bounds of the exact methods are within a factor three of the count."),
-            Figure("Iterations against the bound", "count", "iterations until ‖∇f‖ <= ε", x="bound", x_label="bound",
-                   kind="points", log_x=True, log_y=True, facet="family", caption="The counts behind the ratios."),
-        ),
+S4_COUNTS_BELOW_BOUNDS = Study(
+    name="s4-counts-below-bounds", claim="S4",
+    title="Iteration counts stay below Theorems 3.4.1, 3.4.3, 3.4.4 and 3.4.5",
+    statement="Clipped GD, GD, clipped SGD and SGD reach an ε-stationary point within the stated iterations "
+    "(stochastic methods: with probability at least 1/2), with the constants that the proofs give.",
+    source=Source("thesis", "3.4, 3.7"),
+    scales=scales(_GRID, {"L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
+                  "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0], "epsilon_noisy": 0.4,
+                  "limit": 500_000, "teeth": 20_000}),
+    methods={"clipped GD (3.4.1)": {"theorem": "3.4.1"}, "GD (3.4.3)": {"theorem": "3.4.3"},
+             "clipped SGD (3.4.4)": {"theorem": "3.4.4"}, "SGD (3.4.5)": {"theorem": "3.4.5"}},
+    loop=loop_counts, judge=judge_counts, rule="No count exceeds its bound, for any method, family of functions "
+    "and grid point. A run that was stopped before its bound decides nothing.",
+    figures=(
+        Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
+               x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
+               hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
+               "bounds of the exact methods are within a factor three of the count."),
+        Figure("Iterations against the bound", "count", "iterations until ‖∇f‖ <= ε", x="bound", x_label="bound",
+               kind="points", log_x=True, log_y=True, facet="family", caption="The counts behind the ratios."),
     ),
-    Study(
-        name="s4-clipping-beats-fixed-steps", claim="S4", title="Fixed steps lose to clipping as M·L1 grows",
-        statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more iterations, while "
-        "clipped GD does not depend on M.", source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
-        scales={"quick": Scale(_RATIO),
-                "cpu": Scale({**_RATIO, "M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0})},
-        methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}}, loop=loop_ratio,
-        judge=judge_ratio, rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard "
-        "errors in logarithms), no count of GD lies below the lower bound (as printed with Δ - 5ε/8, as corrected with "
-        "Δ - 5ε/4) and none of clipped GD above the upper bound.",
-        figures=(
-            Figure("Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
-                   x_label="M·L1", log_x=True, log_y=True, caption="The step that still converges on the exponential "
-                   "function crawls on the slow one."),
-        ),
+)  # fmt: skip
+
+S4_CLIPPING_BEATS_FIXED_STEPS = Study(
+    name="s4-clipping-beats-fixed-steps", claim="S4", title="Fixed steps lose to clipping as M·L1 grows",
+    statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more iterations, while "
+    "clipped GD does not depend on M.", source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
+    scales=scales(_RATIO, {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}),
+    methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}}, loop=loop_ratio,
+    judge=judge_ratio, rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard "
+    "errors in logarithms), no count of GD lies below the lower bound (as printed with Δ - 5ε/8, as corrected with "
+    "Δ - 5ε/4) and none of clipped GD above the upper bound.",
+    figures=(
+        Figure("Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
+               x_label="M·L1", log_x=True, log_y=True, caption="The step that still converges on the exponential "
+               "function crawls on the slow one."),
     ),
-)
+)  # fmt: skip

@@ -42,20 +42,18 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-STUDIES = (
-    Study(
-        name="s5-clipping-is-normalising", claim="S5", title="Clipping is normalising, within a factor 2",
-        statement="With γη_c = η_n and η_c = η_n/β the effective steps of clipped and normalised GD satisfy h_c/2 <= "
-        "h_n <= 2h_c.", source=Source("thesis", "3.3.1"),
-        scales={"quick": Scale({"draws": 300, "dimension": 5, "gamma_factor": 1.0}, seeds=2),
-                "cpu": Scale({"draws": 20_000, "dimension": 50, "gamma_factor": 1.0}, seeds=10)},
-        methods={"clipped vs normalised": {}}, loop=loop, judge=judge,
-        rule="h_n / h_c lies in [1/2, 2] in every random draw (rounding allowed for).",
-        differs="The statement is loose: h_n / h_c lies in [1/2, 1].",
-        figures=(
-            Figure("Normalised over clipped step", "ratio", "h_n / h_c", x="norm_over_beta", x_label="‖∇f‖ / β",
-                   kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
-                   caption="The two differ most, by the factor 2, where the gradient norm equals β."),
-        ),
+STUDY = Study(
+    name="s5-clipping-is-normalising", claim="S5", title="Clipping is normalising, within a factor 2",
+    statement="With γη_c = η_n and η_c = η_n/β the effective steps of clipped and normalised GD satisfy h_c/2 <= "
+    "h_n <= 2h_c.", source=Source("thesis", "3.3.1"),
+    scales={"quick": Scale({"draws": 300, "dimension": 5, "gamma_factor": 1.0}, seeds=2),
+            "cpu": Scale({"draws": 20_000, "dimension": 50, "gamma_factor": 1.0}, seeds=10)},
+    methods={"clipped vs normalised": {}}, loop=loop, judge=judge,
+    rule="h_n / h_c lies in [1/2, 2] in every random draw (rounding allowed for).",
+    differs="The statement is loose: h_n / h_c lies in [1/2, 1].",
+    figures=(
+        Figure("Normalised over clipped step", "ratio", "h_n / h_c", x="norm_over_beta", x_label="‖∇f‖ / β",
+               kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
+               caption="The two differ most, by the factor 2, where the gradient norm equals β."),
     ),
-)
+)  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
@@ -89,37 +89,34 @@ def judge_networks(runs: Sequence[Run]) -> Parts:
 _POLY = {"L1": 1.0, "radii": [1.0, 10.0, 100.0, 1e3, 1e4], "points": 4001, "polynomials": 5, "l0_factor": 1.0}
 _NET = {"points": 40, "width": 3, "samples": 8, "layers": 3, "farthest": 1e4}
 
-STUDIES = (
-    Study(
-        name="s6-polynomials", claim="S6", title="Polynomials are (L0, L1)-smooth and not L-smooth",
-        statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at every L1 > 0, "
-        "and no bound |f''| <= L.", source=Source("thesis", "Lemma 3.2.1"),
-        scales={"quick": Scale(_POLY, seeds=2), "cpu": Scale({**_POLY, "points": 40_001, "polynomials": 10}, seeds=5)},
-        methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)}, loop=loop_polynomials, judge=judge_polynomials,
-        rule="|f''| grows like R^(d-2) (within 0.1) and |f''| - L1|f'| never exceeds L0.",
-        figures=(
-            Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
-                   log_y=True, caption="An L-smooth function would level off; these grow like R^(d-2)."),
-            Figure("Largest |f''| - L1|f'| on [-R, R]", "relaxed", "max (|f''| - L1|f'|)", x="radius", x_label="R",
-                   log_x=True, caption="Relaxed smoothness: it stays below a constant L0 however large R is."),
-        ),
+S6_POLYNOMIALS = Study(
+    name="s6-polynomials", claim="S6", title="Polynomials are (L0, L1)-smooth and not L-smooth",
+    statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at every L1 > 0, "
+    "and no bound |f''| <= L.", source=Source("thesis", "Lemma 3.2.1"),
+    scales=scales(_POLY, {"points": 40_001, "polynomials": 10}, seeds=(2, 5)),
+    methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)}, loop=loop_polynomials, judge=judge_polynomials,
+    rule="|f''| grows like R^(d-2) (within 0.1) and |f''| - L1|f'| never exceeds L0.",
+    figures=(
+        Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
+               log_y=True, caption="An L-smooth function would level off; these grow like R^(d-2)."),
+        Figure("Largest |f''| - L1|f'| on [-R, R]", "relaxed", "max (|f''| - L1|f'|)", x="radius", x_label="R",
+               log_x=True, caption="Relaxed smoothness: it stays below a constant L0 however large R is."),
     ),
-    Study(
-        name="s6-deep-linear", claim="S6", title="Deep linear networks: gradient and curvature grow together",
-        statement="Gradient and Hessian of deep linear networks share factors, so that their norms are correlated over "
-        "the weights.", source=Source("thesis", "3.2.3"),
-        scales={"quick": Scale(_NET), "cpu": Scale({**_NET, "points": 200, "width": 6, "layers": 4}, seeds=2)},
-        methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}}, loop=loop_networks,
-        judge=judge_networks, rule="The rank correlation of gradient and Hessian norm over random weights is above "
-        "0.5. That the curvature is not bounded along the valley of zero loss is noted, not judged.",
-        history=(
-            "An earlier rule asked for (L0, L1)-smoothness on the whole space, which fails on the valley; the thesis "
-            "(3.2.3) conjectures a correlation only.",
-        ),
-        figures=(
-            Figure("Curvature against gradient norm", "curvature", "‖∇²f‖", x="gradient", x_label="‖∇f‖", kind="points",
-                   log_x=True, log_y=True, caption="Over random weights the two grow together; on the valley of zero "
-                   "loss the gradient is zero and the curvature anything."),
-        ),
+)  # fmt: skip
+
+S6_DEEP_LINEAR = Study(
+    name="s6-deep-linear", claim="S6", title="Deep linear networks: gradient and curvature grow together",
+    statement="Gradient and Hessian of deep linear networks share factors, so that their norms are correlated over "
+    "the weights.", source=Source("thesis", "3.2.3"),
+    scales=scales(_NET, {"points": 200, "width": 6, "layers": 4}, seeds=(1, 2)),
+    methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}}, loop=loop_networks,
+    judge=judge_networks, rule="The rank correlation of gradient and Hessian norm over random weights is above "
+    "0.5. That the curvature is not bounded along the valley of zero loss is noted, not judged.",
+    history=("An earlier rule asked for (L0, L1)-smoothness on the whole space, which fails on the valley; the thesis "
+             "(3.2.3) conjectures a correlation only.",),
+    figures=(
+        Figure("Curvature against gradient norm", "curvature", "‖∇²f‖", x="gradient", x_label="‖∇f‖", kind="points",
+               log_x=True, log_y=True, caption="Over random weights the two grow together; on the valley of zero "
+               "loss the gradient is zero and the curvature anything."),
     ),
-)
+)  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
 from mindgap.lab.studies.verdict import by_method, last, mean_interval
 
 #: A gap that is lower by less than this factor is no gain.
@@ -149,30 +149,27 @@ _QUICK = {"train": 1000, "batch": 20, "passes": 18, "width": 32, "layers": 3, "r
           "steps": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0], "rule": "sgd"}
 _CONVEX = {"layers": 1, "decay": 0.05}
 
-STUDIES = (
-    Study(
-        name="t4-variance-reduction", claim="T4", title="Variance reduction gains nothing on a deep network",
-        statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a convex problem "
-        "of the same data it does.", source=Source("thesis", "2.2, Fig. 2-2"),
-        scales={"quick": Scale(_QUICK, seeds=4),
-                "cpu": Scale({**_QUICK, "passes": 150, "width": 64, "layers": 4, "batch": 10}, seeds=10)},
-        methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"},
-                 "convex, SGD": {"rule": "sgd", **_CONVEX}, "convex, SVRG": {"rule": "svrg", **_CONVEX}},
-        loop=loop, judge=judge, rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
-        "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a "
-        "gain decides nothing.",
-        history=(
-            "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails to accelerate.",
-        ),
-        differs="Judged by the training loss; the test error stands beside it.",
-        models={"quick": "three layers, width 32, on digits", "cpu": "four layers, width 64, on digits"},
-        paper_model="large networks on CIFAR-10 and ImageNet",
-        figures=(
-            Figure("Training loss above its least value", "gap", "F - min F", x="passes", facet="problem", log_y=True,
-                   x_label="gradient evaluations / samples",
-                   caption="Equal work for both rules: an epoch of SVRG costs three passes, one of SGD costs one."),
-            Figure("Test error", "test_error", "share of the held-out digits missed", x="passes", facet="problem",
-                   x_label="gradient evaluations / samples"),
-        ),
+STUDY = Study(
+    name="t4-variance-reduction", claim="T4", title="Variance reduction gains nothing on a deep network",
+    statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a convex problem "
+    "of the same data it does.", source=Source("thesis", "2.2, Fig. 2-2"),
+    scales=scales(_QUICK, {"passes": 150, "width": 64, "layers": 4, "batch": 10}, seeds=(4, 10)),
+    methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"},
+             "convex, SGD": {"rule": "sgd", **_CONVEX}, "convex, SVRG": {"rule": "svrg", **_CONVEX}},
+    loop=loop, judge=judge, rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
+    "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a "
+    "gain decides nothing.",
+    history=(
+        "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails to accelerate.",
+    ),
+    differs="Judged by the training loss; the test error stands beside it.",
+    models={"quick": "three layers, width 32, on digits", "cpu": "four layers, width 64, on digits"},
+    paper_model="large networks on CIFAR-10 and ImageNet",
+    figures=(
+        Figure("Training loss above its least value", "gap", "F - min F", x="passes", facet="problem", log_y=True,
+               x_label="gradient evaluations / samples",
+               caption="Equal work for both rules: an epoch of SVRG costs three passes, one of SGD costs one."),
+        Figure("Test error", "test_error", "share of the held-out digits missed", x="passes", facet="problem",
+               x_label="gradient evaluations / samples"),
     ),
 )  # fmt: skip

@@ -166,63 +166,63 @@ _THEOREM = {"C": 3.0, "s": 1.0, "period": 3, "alpha": 0.5, "beta1": 0.0, "beta2"
 _FIGURE = {"C": 1010.0, "s": 10.0, "period": 101, "alpha": 0.5, "beta1": 0.9, "beta2": 0.99}
 _RATES = {"epsilon": 1e-8, "step_factor": 1.0, "functions": 50, "dimension": 20, "steps": 300}
 
-STUDIES = (
-    Study(
-        name="t1-textbook-rates", claim="T1", title="Iteration counts of the textbook",
-        statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or √(L/ε) (printed L/√ε), "
-        "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
-        source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
-        scales={
-            "quick": Scale({**_RATES, "conditions": [64.0, 256.0, 1024.0], "accuracies": [1e-2, 1e-3, 1e-4],
-                            "smoothness": [0.5, 1.0, 4.0]}, seeds=2),
-            "cpu": Scale({**_RATES, "functions": 500, "steps": 1000, "conditions": [64.0, 128.0, 256.0, 512.0, 1024.0],
-                          "accuracies": [1e-2, 1e-3, 1e-4], "smoothness": [0.25, 0.5, 1.0, 2.0, 4.0]}, seeds=20),
-        },
-        methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
-        loop=rates_loop, judge=judge_rates, rule="Every count is within its bound, the exponents are within 0.12 of "
-        "Table 2.1's (√L for Nesterov), and random quadratics stay below the bounds.",
-        figures=(
-            Figure("Steps to accuracy ε on the worst quadratic", "iterations", "iterations", x="at",
-                   x_label="Q, 1/ε or L", facet="part", log_x=True, log_y=True,
-                   caption="Slopes: 1 for GD, 1/2 for the accelerated methods, in all three panels."),
-        ),
+T1_TEXTBOOK_RATES = Study(
+    name="t1-textbook-rates", claim="T1", title="Iteration counts of the textbook",
+    statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or √(L/ε) (printed L/√ε), "
+    "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
+    source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
+    scales={
+        "quick": Scale({**_RATES, "conditions": [64.0, 256.0, 1024.0], "accuracies": [1e-2, 1e-3, 1e-4],
+                        "smoothness": [0.5, 1.0, 4.0]}, seeds=2),
+        "cpu": Scale({**_RATES, "functions": 500, "steps": 1000, "conditions": [64.0, 128.0, 256.0, 512.0, 1024.0],
+                      "accuracies": [1e-2, 1e-3, 1e-4], "smoothness": [0.25, 0.5, 1.0, 2.0, 4.0]}, seeds=20),
+    },
+    methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
+    loop=rates_loop, judge=judge_rates, rule="Every count is within its bound, the exponents are within 0.12 of "
+    "Table 2.1's (√L for Nesterov), and random quadratics stay below the bounds.",
+    figures=(
+        Figure("Steps to accuracy ε on the worst quadratic", "iterations", "iterations", x="at",
+               x_label="Q, 1/ε or L", facet="part", log_x=True, log_y=True,
+               caption="Slopes: 1 for GD, 1/2 for the accelerated methods, in all three panels."),
     ),
-    Study(
-        name="t2-worst-case-rates", claim="T2",
-        title="Nesterov's method is certified for every conditioning, heavy-ball is not",
-        statement="Rates computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem 2.1.3's for "
-        "every Q, and heavy-ball's reaches 1 at Q near 18.", source=Source("thesis", "Fig. 2-1"),
-        scales={
-            "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
-            "cpu": Scale({"conditions": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 16.0, 17.0, 17.8, 18.1, 20.0, 25.0,
-                                         32.0, 40.0, 50.0, 64.0, 80.0, 100.0], "pep_steps": [1, 2, 3, 4, 5, 6]}),
-        },
-        methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
-        loop=worst_case_loop, judge=judge_worst_case, rule="GD agrees with its analytic rate and finite worst cases "
-        "with their closed forms to 1e-4, Nesterov lies between its rate on quadratics and Theorem 2.1.3 for every Q, "
-        "and heavy-ball is certified below Q = 17.95 and not above.",
-        figures=(
-            Figure("Certified rate", "rate", "ρ", x="Q", x_label="condition number Q", log_x=True,
-                   hlines={"no rate": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
-            Figure("Rate on quadratics, in closed form", "on_quadratics", "ρ on quadratics", x="Q",
-                   x_label="condition number Q", log_x=True,
-                   caption="On quadratics heavy-ball is the fastest of the three."),
-        ),
+)  # fmt: skip
+
+T2_WORST_CASE_RATES = Study(
+    name="t2-worst-case-rates", claim="T2",
+    title="Nesterov's method is certified for every conditioning, heavy-ball is not",
+    statement="Rates computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem 2.1.3's for "
+    "every Q, and heavy-ball's reaches 1 at Q near 18.", source=Source("thesis", "Fig. 2-1"),
+    scales={
+        "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
+        "cpu": Scale({"conditions": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 16.0, 17.0, 17.8, 18.1, 20.0, 25.0,
+                                     32.0, 40.0, 50.0, 64.0, 80.0, 100.0], "pep_steps": [1, 2, 3, 4, 5, 6]}),
+    },
+    methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
+    loop=worst_case_loop, judge=judge_worst_case, rule="GD agrees with its analytic rate and finite worst cases "
+    "with their closed forms to 1e-4, Nesterov lies between its rate on quadratics and Theorem 2.1.3 for every Q, "
+    "and heavy-ball is certified below Q = 17.95 and not above.",
+    figures=(
+        Figure("Certified rate", "rate", "ρ", x="Q", x_label="condition number Q", log_x=True,
+               hlines={"no rate": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
+        Figure("Rate on quadratics, in closed form", "on_quadratics", "ρ on quadratics", x="Q",
+               x_label="condition number Q", log_x=True,
+               caption="On quadratics heavy-ball is the fastest of the three."),
     ),
-    Study(
-        name="t3-adam-regret", claim="T3", title="Adam's regret stays, AMSGrad's goes",
-        statement="On the online problem with a rare large loss Adam's average regret does not go to zero; AMSGrad's "
-        "does.", source=Source("thesis", "Fig. 2-3"),
-        scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
-        methods={"Adam": {"rule": "adam", **_THEOREM}, "AMSGrad": {"rule": "amsgrad", **_THEOREM},
-                 "Adam, as in the figure": {"rule": "adam", **_FIGURE},
-                 "AMSGrad, as in the figure": {"rule": "amsgrad", **_FIGURE}},
-        loop=regret_loop, judge=judge_regret, rule="Adam's average regret is never below nine tenths of its floor; "
-        "AMSGrad's falls to below half of the floor, faster than T^-0.3.",
-        figures=(
-            Figure("Average regret", "regret", "R_t / t", log_x=True, log_y=True,
-                   caption="Adam levels off at its floor; AMSGrad falls like 1/√t or faster."),
-            Figure("The point", "point", "x_t", log_x=True, caption="The best point is -1; Adam sits at +1."),
-        ),
+)  # fmt: skip
+
+T3_ADAM_REGRET = Study(
+    name="t3-adam-regret", claim="T3", title="Adam's regret stays, AMSGrad's goes",
+    statement="On the online problem with a rare large loss Adam's average regret does not go to zero; AMSGrad's "
+    "does.", source=Source("thesis", "Fig. 2-3"),
+    scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
+    methods={"Adam": {"rule": "adam", **_THEOREM}, "AMSGrad": {"rule": "amsgrad", **_THEOREM},
+             "Adam, as in the figure": {"rule": "adam", **_FIGURE},
+             "AMSGrad, as in the figure": {"rule": "amsgrad", **_FIGURE}},
+    loop=regret_loop, judge=judge_regret, rule="Adam's average regret is never below nine tenths of its floor; "
+    "AMSGrad's falls to below half of the floor, faster than T^-0.3.",
+    figures=(
+        Figure("Average regret", "regret", "R_t / t", log_x=True, log_y=True,
+               caption="Adam levels off at its floor; AMSGrad falls like 1/√t or faster."),
+        Figure("The point", "point", "x_t", log_x=True, caption="The best point is -1; Adam sits at +1."),
     ),
-)
+)  # fmt: skip
