@@ -46,6 +46,7 @@ class FusedSteps:
     def __init__(self) -> None:
         #: Whether the last step was made here.
         self.used = False
+        self._ledger: dict[int, Any] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -156,8 +157,8 @@ class FusedSteps:
         if any(count > 1 for count in by_group.values()):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
         lasting = all(plan.lasting for _, plan in plans)
-        for _, plan in plans:
-            plan.lasting = lasting
+        for place, (_, plan) in enumerate(plans):
+            plan.lasting, plan.ledger, plan.place = lasting, self._ledger, place
         self._plans, self._shape = plans, [record.states for record in records]
         self._states = (list(state), list(state.values()))
         return None

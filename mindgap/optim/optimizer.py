@@ -224,7 +224,8 @@ class RuleOptimizer(Optimizer, ABC):
         if outcome.spike is not None:
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
-        if outcome.skips is not None:
+        if outcome.skips is not None and outcome.skips is not self.tally.device_skips:
+            self.tally.skipped += 0 if self.tally.device_skips is None else int(self.tally.device_skips)
             self.tally.device_skips = outcome.skips
         if outcome.spikes is not None:
             self.tally.device_spikes = outcome.spikes

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,13 @@ class Tally:
             norms: a tensor in which a kernel keeps the last norms.
             last: ``direction`` and ``update`` of this step.
         """
-        for tally in tallies:
-            if not any(tally is known for known in self.device_counts):
-                self.device_counts.append(tally)
+        if tallies and not (len(tallies) == len(self.device_counts) and all(map(is_, tallies, self.device_counts))):
+            # Other memory than before (new groups, a copy of the optimizer): what was counted there is kept.
+            old = [tally / len(self.device_counts) for tally in self.device_counts]
+            for value, tally in zip(old, self.device_counts):
+                self.sums["share"] = self.sums["share"] + value if "share" in self.sums else value
+                tally.zero_()
+            self.device_counts = list(tallies)
         for name, value in (("share", share), ("coordinates", coordinates)):
             if value is not None:
                 self.sums[name] = self.sums[name] + value if name in self.sums else value

@@ -256,7 +256,7 @@ def replaced_state(w):
 
 def edited_state(w):
     found = w.any_state()
-    if found:
+    if found and found[1] != "step":  # half a step is none
         found[2].mul_(0.5)
 
 

@@ -96,7 +96,8 @@ def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
         threshold = high if policy.clip == "auto" else policy.clip
         if policy.guard and math.isfinite(window_quantile(entries, policy.quantile, policy.spike_after)):
             low = window_quantile(entries, 1.0 - policy.quantile)
-            limit = high * max(high / low, 2.0) ** 2
+            wide = max(high / low, 2.0)
+            limit = high * wide * wide
             spike = (norm, low, limit) if norm > limit else None
         _push(entries, norm)
         if spike and policy.guard == "skip":
@@ -175,8 +176,9 @@ def _with_norm(
         clipped = []
         for i in places:
             job, program = jobs[i], programs[i]
-            length = late * (own[i] if scope == "tensor" else np.array([whole]))
-            factor = late * _factor(kind, length, level, numbers)
+            with np.errstate(divide="ignore", invalid="ignore"):  # infinities and NaN pass through, as in torch
+                length = late * (own[i] if scope == "tensor" else np.array([whole]))
+                factor = late * _factor(kind, length, level, numbers)
             clipped.append(length > level if kind == "clip" else length[:0])
             if program.rated:
                 factor = factor * (float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0))
@@ -196,8 +198,7 @@ def _with_norm(
 
 
 def _factor(kind: str, length: np.ndarray, level: Any, numbers: Any) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if kind == "clip":
-            return np.minimum(level / length, 1.0)
-        size = numbers["p"] * length + numbers["q"] if kind == "interpolate" else length + level
-        return np.where(size == 0, 0.0, 1.0 / size)
+    if kind == "clip":
+        return np.minimum(level / length, 1.0)
+    size = numbers["p"] * length + numbers["q"] if kind == "interpolate" else length + level
+    return np.where(size == 0, 0.0, 1.0 / size)

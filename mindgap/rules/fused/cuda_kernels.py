@@ -212,7 +212,7 @@ def _front(
             down = high / norm
             scale = tl.where(spike, tl.where(down < 1.0, down, 1.0), scale)
         if SPIKES == 2:
-            go = go & (norm <= limit)
+            go = go & ((norm <= limit) | (norm != norm))
     if CLIP > 0:
         ratio = threshold / (norm + eps)
         scale = tl.where(ratio < scale, ratio, scale)

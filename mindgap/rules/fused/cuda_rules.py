@@ -51,16 +51,15 @@ class _Tables:
         self.first_of = _to(np.cumsum(counts) - counts, device)
         self.sizes = _to(sizes, device)
         self.sums = zeros(max(self.chunks, 1))
-        #: The front's factor as numbers w of a rule, and what the front counts: norm, skips, clipped steps, spikes.
-        self.row, self.stats, self.spikes = _to(np.array([1.0, 1.0, 1.0, 0.0]), device), zeros(4), zeros(64, 4)
-        #: A rule's own norms, its numbers w, and its count of clipped steps.
-        self.out, self.marks, self.tally = zeros(3), zeros(4 * (self.n if plan.steps is not None else 1)), zeros(1)
-        #: The last norms for a report, and behind them how many there were.
-        self.history = zeros(WINDOW + 1)
-        #: Lasting views, because a report tells memory that it knows by the object.
-        self.norm, self.skips, self.clips = self.stats[0], self.stats[1], self.stats[2]
-        self.own, self.factor, self.norms = self.out[0], self.out[2], self.history[:WINDOW]
-        self.fronted = False
+        #: The front's factor as numbers w of a rule.
+        self.row, self.fronted = _to(np.array([1.0, 1.0, 1.0, 0.0]), device), False
+        #: A rule's own norms, and its numbers w.
+        self.out, self.marks = zeros(3), zeros(4 * (self.n if plan.steps is not None else 1))
+        self.own, self.factor = self.out[0], self.out[2]
+        known = plan.ledger.get(plan.place)
+        if known is None or known.stats.device != device:
+            known = plan.ledger[plan.place] = Counts(device)
+        self.counts: Counts = known
         self.flag = torch.ones((), dtype=torch.int32, device=device)
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
         self.counting = False
@@ -113,6 +112,22 @@ class _Tables:
             pairs = [(blank.pin_memory() if device.type == "cuda" else blank, blank.to(device)) for _ in range(RESERVE)]
             self._spare[names] = pairs
         return _to(rows, device)
+
+
+class Counts:
+    """What the device counts for the report; it outlives the plan."""
+
+    def __init__(self, device: torch.device) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        #: Norm, steps left out, steps that the front clipped, spikes; and the rule's own count of clipped steps.
+        self.stats, self.tally, self.spikes = zeros(4), zeros(1), zeros(64, 4)
+        #: The last norms, and behind them how many there were.
+        self.history = zeros(WINDOW + 1)
+        # Lasting views: a report knows memory by the object.
+        self.norm, self.skips, self.clips = self.stats[0], self.stats[1], self.stats[2]
+        self.norms = self.history[:WINDOW]
 
 
 def _capturing(plan: Plan) -> bool:
@@ -204,12 +219,13 @@ def _summed(jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None) ->
 
 def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
     held = tables(jobs[0].plan)
+    counts = held.counts
     clip = {None: 0, "auto": 2}.get(policy.clip, 1)  # type: ignore[arg-type]
     number = float(policy.clip) if clip == 1 else 0.0  # type: ignore[arg-type]
-    window = held.history if policy.window is None else policy.window
+    window = counts.history if policy.window is None else policy.window
     with _on(jobs[0].plan):
         cuda.launch(
-            "front", 1, (sums, held.row, held.stats, window, held.history, held.spikes, held.flag, held.counter),
+            "front", 1, (sums, held.row, counts.stats, window, counts.history, counts.spikes, held.flag, held.counter),
             (end, number, policy.eps, policy.quantile, float(policy.spike_after)),
             NONFINITE=policy.nonfinite != "propagate", CLIP=clip, SPIKES={None: 0, "clip": 1, "skip": 2}[policy.guard],
             COUNT=jobs[0].record.rule != "interpolated", WIDE=WIDE, WINDOW=WINDOW,
@@ -233,10 +249,11 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
             fail("gradients", "must be finite (nonfinite='raise')", norm)
         _front(jobs, policy, summed[0], summed[1][-1][1])
         if policy.nonfinite == "skip" or policy.guard == "skip":
-            flag, skips = lead.flag, lead.skips
+            flag, skips = lead.flag, lead.counts.skips
         if policy.clip is not None:
-            notes = {"direction": [(1.0, lead.norm)], "tallies": [lead.clips], "norms": lead.norms}
-        spikes = lead.spikes if policy.guard else None
+            counts = lead.counts
+            notes = {"direction": [(1.0, counts.norm)], "tallies": [counts.clips], "norms": counts.norms}
+        spikes = lead.counts.spikes if policy.guard else None
     if programs[0].kind:
         notes.update(_with_norm(jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None))
         return Outcome(notes, skips=skips, spikes=spikes)
@@ -280,8 +297,8 @@ def _with_norm(
         with _on(job.plan):
             cuda.launch(
                 "factor", 1,
-                (sums, lead.row, held.out, held.marks, held.tally, lead.history, held.history if window is None else
-                 window, lr_at, held.flag if flag is None else flag, held.counter),
+                (sums, lead.row, held.out, held.marks, held.counts.tally, lead.counts.history, lead.counts.history if
+                 window is None else window, lr_at, held.flag if flag is None else flag, held.counter),
                 (begin, end, span[0][0], span[-1][1], lr, level, sign, q, base),
                 KIND=_KINDS[kind], LATE=late, RATED=program.rated, WINDOWED=window is not None,
                 REMEMBER=remember and i == 0, COUNT=kind == "interpolate", LR_AT=read, GUARD=flag is not None,
@@ -292,9 +309,9 @@ def _with_norm(
         _launch(job, program.step, held.sums, flag, held.marks)
     notes: dict[str, Any] = {"direction": [(1.0, held.own) for held in every]}
     if remember:
-        notes["norms"] = lead.norms
+        notes["norms"] = lead.counts.norms
     if kind == "clip":
-        notes["tallies"] = [held.tally for held in every]
+        notes["tallies"] = [held.counts.tally for held in every]
     if all(program.rated for program in programs):
         notes["update"] = [(held.factor, held.own) for held in every]
     return notes

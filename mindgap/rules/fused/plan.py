@@ -255,8 +255,10 @@ class Plan:
                 home["step"] = counter
         #: How often gradients were found at other addresses.
         self.moves = 0
-        #: Room for what an engine wants to keep with the plan (device tables, buffers).
+        #: Room for what an engine wants to keep with the plan (device tables, buffers), and beyond it.
         self.kept: dict[Any, Any] = {}
+        self.ledger: dict[int, Any] = {}
+        self.place = 0
 
     def fresh(self) -> bool:
         """Whether the plan still describes the tensors' memory; follows gradients that moved.
