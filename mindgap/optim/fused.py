@@ -79,7 +79,7 @@ class FusedSteps:
         if not wanted and any(p.is_cuda for group in groups for p in group["params"][:1]):
             return None
         records = [read(group) for group in groups]
-        reason = next((record.refusal for record in records if record.refusal is not None), None)
+        reason = _refusal(records)
         if reason is None and not self._current(groups, state, records):
             self.follow_device(groups)
             records = [read(group) for group in groups]
@@ -93,14 +93,15 @@ class FusedSteps:
                 self.follow_device(groups)
                 self.forget()
             return None
-        if policy.remembers:
+        if policy.clip == "auto" or policy.guard is not None:
             device = self._plans[0][1].device
             window = groups[0].get("norms")
             window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
             policy = policy._replace(window=window)
         outcome = self._run(self._plans, records, policy)
         if not outcome.skipped:
-            increment_version([p for _, plan in self._plans for p in plan.owners])
+            for _, plan in self._plans:
+                increment_version(plan.owners)
         if not self._plans[0][1].lasting:
             self._plans = None
         self.used = True
@@ -164,12 +165,11 @@ class FusedSteps:
         return None
 
     def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy) -> Outcome:
-        by_engine: dict[str, list[Job]] = {}
-        for i, plan in plans:
-            by_engine.setdefault(plan.device.type, []).append(Job(plan, records[i], i))
         outcome = Outcome()
-        for kind, jobs in by_engine.items():
-            outcome = self._run_on_cuda(jobs, policy) if kind == "cuda" else _cpu_run(jobs, policy)
+        for on_cuda in (False, True):
+            jobs = [Job(plan, records[i], i) for i, plan in plans if plan.on_cuda is on_cuda]
+            if jobs:
+                outcome = self._run_on_cuda(jobs, policy) if on_cuda else _cpu_run(jobs, policy)
         return outcome
 
     def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
@@ -200,6 +200,13 @@ class FusedSteps:
                     ahead.setdefault(i, k - groups[i]["k"])
         for i, group in enumerate(groups if ahead else ()):
             group["k"] += ahead.get(i, next(iter(ahead.values())))
+
+
+def _refusal(records: Sequence[FusedRecord]) -> str | None:
+    for record in records:
+        if record.refusal is not None:
+            return record.refusal
+    return None
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -120,6 +120,8 @@ class ACClip(CoordinateOptimizer):
         beta1, beta2 = group["betas"]
         names = ("alpha", "eps", "form", "factor")
         numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in names}}
+        # Without a correction and without a factor on the gradient the kernels have less to do.
+        numbers["bare"] = not (group["bias_correction"] or self._norm_clip is not None or self._spike_guard)
         more = {"scope": None if self._norm_clip is None else "all", "counts": group["bias_correction"]}
         return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **more)
 

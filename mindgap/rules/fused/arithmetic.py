@@ -69,6 +69,11 @@ def least(x: Number, most: Number) -> Number:
 
 
 def quotient(x: Number, y: Number) -> Number:
+    """x/y for y > 0."""
+    return x / y
+
+
+def quotient_or_zero(x: Number, y: Number) -> Number:
     """x/y, and 0 for 0/y."""
     return select(x == x - x, x, x / y)
 
@@ -94,14 +99,18 @@ def held(x: Number, tau: Number) -> Number:
 
 
 def clipped(m: Number, tau: Number, eps: Number, one: Number) -> Number:
-    """min{τ/(|m|+ε), 1}·m; m itself at 0/0: thesis, Alg. 1, l. 5.
+    """min{τ/(|m|+ε), 1}·m: thesis, Alg. 1, l. 5.
 
     Example:
         >>> clipped(4.0, 2.0, 0.0, 1.0), clipped(0.0, 0.0, 1e-300, 1.0)
         (2.0, 0.0)
     """
-    bottom = magnitude(m) + eps
-    return least(select(bottom == one - one, one, tau / bottom), one) * m
+    return least(tau / (magnitude(m) + eps), one) * m
+
+
+def clipped_or_zero(m: Number, tau: Number, eps: Number, one: Number) -> Number:
+    """The same for ε = 0, with 0 at 0/0."""
+    return select(m == m - m, m, clipped(m, tau, eps, one))
 
 
 def moved(x: Number, update: Number, lr: Number, keep: Number) -> Number:
@@ -114,6 +123,16 @@ def moved(x: Number, update: Number, lr: Number, keep: Number) -> Number:
     return keep * x - lr * update
 
 
+def product(x: Number, w: Number) -> Number:
+    """w·x."""
+    return w * x
+
+
+def bare(x: Number, w: Number) -> Number:
+    """x, where w is known to be 1."""
+    return x
+
+
 def whole(step: Number, tau: Number, eps: Number) -> Number:
     """The step as it is: Algorithm 1 of acclip."""
     return step
@@ -122,6 +141,11 @@ def whole(step: Number, tau: Number, eps: Number) -> Number:
 def divided(step: Number, tau: Number, eps: Number) -> Number:
     """The step divided by its threshold."""
     return quotient(step, tau + eps)
+
+
+def divided_or_zero(step: Number, tau: Number, eps: Number) -> Number:
+    """The same for ε = 0, with 0 at 0/0."""
+    return quotient_or_zero(step, tau + eps)
 
 
 def free(g: Number, x: Number, decay: Number) -> Number:
@@ -150,7 +174,7 @@ def followed(median: Number, size: Number, up: Number, down: Number) -> Number:
 
 def average(m, g, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·c·g, n = (η, keep, β, r)."""
-    return blend(m, w[0] * g, n[2], n[3])
+    return blend(m, g, n[2], n[3] * w[0])
 
 
 def average_decay(m, g, y, w, n):  # type: ignore[no-untyped-def]
@@ -165,24 +189,24 @@ def scaled(x, d, w, n):  # type: ignore[no-untyped-def]
 
 def average_step(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·c·g, then x ← (1−ηw)·x − η·m, n = (η, keep, β, r)."""
-    m = blend(m, w[0] * g, n[2], n[3])
+    m = blend(m, g, n[2], n[3] * w[0])
     return moved(x, m, n[0], n[1]), m
 
 
 def held_step(x, g, w, n):  # type: ignore[no-untyped-def]
     """x ← (1−ηw)·x − η·s·g held in [−τ, τ], n = (η, keep, β, r, s, τ)."""
-    return moved(x, n[4] * held(w[0] * g, n[5]), n[0], n[1])
+    return moved(x, held(g, n[5] / w[0]), n[0] * n[4] * w[0], n[1])
 
 
 def average_held(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """m ← β·m + r·g, then a step with m held in [−τ, τ]; n as above."""
-    m = blend(m, w[0] * g, n[2], n[3])
+    m = blend(m, g, n[2], n[3] * w[0])
     return moved(x, held(m, n[5]), n[0], n[1]), m
 
 
 def held_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
     """g is held in [−τ, τ] and then averaged; n as above."""
-    m = blend(m, held(w[0] * g, n[5]), n[2], n[3])
+    m = blend(m, held(g, n[5] / w[0]), n[2], n[3] * w[0])
     return moved(x, m, n[0], n[1]), m
 
 
@@ -202,11 +226,11 @@ def held_auto_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
 
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most, α, 1/α, 1)."""
-    g = w[0] * g
+    g = times(g, w[0])
     m = blend(m, g, n[2], n[3])
     v = blend(v, raised(magnitude(g), n[8], n[7]), n[4], n[5])
-    tau = lowered(w[2] * v, n[9], n[7])
-    return moved(x, finished(clipped(w[1] * m, tau, n[6], n[10]), tau, n[6]), n[0], n[1]), m, v
+    tau = lowered(times(v, w[2]), n[9], n[7])
+    return moved(x, finished(bounded(times(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]), m, v
 
 
 def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
@@ -214,7 +238,7 @@ def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     before = select(w[3] > w[3] - w[3], g * g, w[2] * v)
-    step = n[8] * held(quotient(w[1] * m, n[6] + root(n[4] * before)), n[9])
+    step = n[8] * held(over(w[1] * m, n[6] + root(n[4] * before)), n[9])
     return moved(x, step, n[0], n[1]), m, blend(v, least(g * g, n[7]), n[4], n[5])
 
 
@@ -223,7 +247,7 @@ def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     v = blend(v, least(g * g, n[7]), n[4], n[5])
-    return moved(x, quotient(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
+    return moved(x, over(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
 
 
 def descent(x, g, w, n):  # type: ignore[no-untyped-def]
@@ -250,8 +274,8 @@ def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
     return x - w[1] * step, x - step
 
 
-#: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, and no weight decay.
-raised, lowered, finished, coupled = same, same, whole, free
+#: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, ε > 0 and no weight decay.
+raised, lowered, finished, coupled, over, bounded, times = same, same, whole, free, quotient, clipped, product
 
 
 @dataclass(frozen=True)
@@ -263,7 +287,7 @@ class Rule:
         lists: how many lists of tensors it walks through.
         outputs: how many of them it writes.
         sums: whether the squares of the first list are added up afterwards.
-        uses: meanings of the names ``raised``, ``lowered``, ``finished`` and ``coupled``.
+        uses: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and ``times``.
     """
 
     function: Any
@@ -274,6 +298,8 @@ class Rule:
 
 
 _POWERS = {"first": (same, same), "second": (squared, rooted), "any": (raised_to, lowered_to)}
+#: With ε = 0 a quotient may be 0/0.
+_ZEROS = {"": {"over": quotient, "bounded": clipped}, "_zero": {"over": quotient_or_zero, "bounded": clipped_or_zero}}
 
 RULES = {
     "norm": Rule(None, 1, 0, sums=True),
@@ -286,8 +312,6 @@ RULES = {
     "held_average": Rule(held_average, 3, 2),
     "held_auto_step": Rule(held_auto_step, 3, 2),
     "held_auto_average": Rule(held_auto_average, 4, 3),
-    "second_moment": Rule(second_moment, 4, 3),
-    "adam": Rule(adam, 4, 3),
     "interpolate": Rule(interpolate, 3, 2),
     **{
         f"{f.__name__}{name}": Rule(f, lists, lists - 1, uses={"coupled": how})
@@ -295,13 +319,18 @@ RULES = {
         for name, how in {"": free, "_decay": pulled}.items()
     },
     **{
-        f"{form}_{order}": Rule(adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last})
+        f"{form}_{order}{end}{unscaled}": Rule(
+            adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last, "times": how, **zero}
+        )
         for order, (up, down) in _POWERS.items()
-        for form, last in {"algorithm": whole, "first_moment": divided}.items()
+        for end, zero in _ZEROS.items()
+        for form, last in {"algorithm": whole, "first_moment": divided_or_zero if end else divided}.items()
+        for unscaled, how in {"": product, "_bare": bare}.items()
     },
+    **{f"{f.__name__}{end}": Rule(f, 4, 3, uses=zero) for f in (second_moment, adam) for end, zero in _ZEROS.items()},
 }
 #: In the order in which they use each other.
 FORMULAS = (
-    *(least, quotient, same, squared, raised_to, rooted, lowered_to, blend, held, clipped, moved, whole, divided),
-    *(free, pulled, followed),
+    *(least, quotient, quotient_or_zero, same, squared, raised_to, rooted, lowered_to, blend, held),
+    *(clipped, clipped_or_zero, moved, product, bare, whole, divided, divided_or_zero, free, pulled, followed),
 )

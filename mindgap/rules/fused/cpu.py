@@ -62,7 +62,9 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
 def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
     for c in prange(chunks.shape[0]):
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
-        sweep(rows, t, start, length, marks[t % marks.shape[0]], n)
+        i = t % marks.shape[0]
+        # Numbers, not an array: the compiler must not fear that storing an element changes them.
+        sweep(rows, t, start, length, (marks[i, 0], marks[i, 1], marks[i, 2], marks[i, 3]), n, marks)
         sums[c] = total(rows[0, t], start, length, marks)
 
 
@@ -81,33 +83,33 @@ def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
 # Through one chunk of the lists of one tensor, by how many lists the rule has and how many it writes.
 
 
-def _sweep_1_0(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
+def _sweep_1_0(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
     return
 
 
-def _sweep_2_1(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
-    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
+def _sweep_2_1(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
     for i in range(length):
         x[i] = rule(x[i], g[i], w, n)
 
 
-def _sweep_3_1(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
-    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
-    y = at(rows[2, t], start, length, w)
+def _sweep_3_1(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
+    y = at(rows[2, t], start, length, like)
     for i in range(length):
         x[i] = rule(x[i], g[i], y[i], w, n)
 
 
-def _sweep_3_2(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
-    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
-    a = at(rows[2, t], start, length, w)
+def _sweep_3_2(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
+    a = at(rows[2, t], start, length, like)
     for i in range(length):
         x[i], a[i] = rule(x[i], g[i], a[i], w, n)
 
 
-def _sweep_4_3(rows, t, start, length, w, n):  # type: ignore[no-untyped-def]
-    x, g = at(rows[0, t], start, length, w), at(rows[1, t], start, length, w)
-    a, b = at(rows[2, t], start, length, w), at(rows[3, t], start, length, w)
+def _sweep_4_3(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
+    a, b = at(rows[2, t], start, length, like), at(rows[3, t], start, length, like)
     for i in range(length):
         x[i], a[i], b[i] = rule(x[i], g[i], a[i], b[i], w, n)
 
@@ -211,7 +213,7 @@ def launch(name: str, *arguments: Any) -> None:
     Args:
         name: key of ``arithmetic.RULES``.
         arguments: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor, start, length)); the
-            numbers w (one row for all tensors, or one per tensor) and n (a tuple), in the tensors' dtype; sums
+            numbers w (one row of four for all tensors, or one per tensor) and n (a tuple), in the tensors' dtype; sums
             (float64, one entry per chunk).
     """
     threads = torch.get_num_threads()

@@ -255,8 +255,8 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
             notes = {"direction": [(1.0, counts.norm)], "tallies": [counts.clips], "norms": counts.norms}
         spikes = lead.counts.spikes if policy.guard else None
     if programs[0].kind:
-        notes.update(_with_norm(jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None))
-        return Outcome(notes, skips=skips, spikes=spikes)
+        own = _with_norm(jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None)
+        return Outcome({**own, **notes}, skips=skips, spikes=spikes)
     for job, program in zip(jobs, programs):
         marks = _corrections(job, lead, flag) if job.record.counts else lead.row
         _launch(job, program.step, lead.sums, flag, marks, each=job.record.counts)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import is_, itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class FusedRecord(NamedTuple):
     """
 
     rule: str = ""
-    numbers: Mapping[str, Any] = {}
+    numbers: Mapping[str, Any] = MappingProxyType({})
     states: tuple[str, ...] = ()
     scope: str | None = None
     started: tuple[str, ...] = ()
@@ -83,18 +83,12 @@ class Policy(NamedTuple):
     spike_after: int = 20
 
     @property
-    def remembers(self) -> bool:
-        """Whether it needs the window."""
-        return self.clip == "auto" or self.guard is not None
-
-    @property
     def looks(self) -> bool:
         """Whether it needs the norm before the rule is applied."""
         return self.nonfinite != "propagate" or self.clip is not None or self.guard is not None
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a fused step did.
 
     Attributes:
@@ -105,7 +99,7 @@ class Outcome:
         spikes: the same with step numbers, kept on the device.
     """
 
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = MappingProxyType({})
     skipped: bool = False
     skips: Tensor | None = None
     spike: tuple[float, float, float] | None = None
@@ -234,8 +228,8 @@ class Plan:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.homes, self.lasting = names, homes, lasting
         self.device, self.dtype, self.grad_dtype = self.owners[0].device, self.owners[0].dtype, grads[0].dtype
+        self.on_cuda = self.device.type == "cuda"
         self.sizes = tuple(p.numel() for p in self.owners)
-        self.total = sum(self.sizes)
         everything = [*self.owners, *(t for tensors in states for t in tensors), *grads]
         # Pieces of DTensors have no gradients and states of their own, so these are kept here.
         self._pieces = None if lasting else dict(zip(("param", *names, "grad"), (self.owners, *states, grads)))

@@ -77,17 +77,19 @@ def _moments(job: Job) -> tuple[float, ...]:
 
 def adaptive(job: Job) -> Program:
     """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m, and its forms divided by a moment."""
-    lists, alpha = ("param", "grad", "momentum", "moment"), float(job["alpha"])
+    lists, alpha, end = ("param", "grad", "momentum", "moment"), float(job["alpha"]), "" if job["eps"] else "_zero"
     if job["form"] == "second_moment":
         bound = (1.0 - job["beta2"]) ** -0.5
-        return Program(None, Pass("second_moment", lists, (*_moments(job), float(job["factor"]), bound)))
+        return Program(None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound)))
     order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
-    return Program(None, Pass(f"{job['form']}_{order}", lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))
+    rule = f"{job['form']}_{order}{end}{'_bare' if job['bare'] else ''}"
+    return Program(None, Pass(rule, lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))
 
 
 def adam(job: Job) -> Program:
     """AdamW."""
-    return Program(None, Pass("adam", ("param", "grad", "exp_avg", "exp_avg_sq"), _moments(job)))
+    rule = "adam" if job["eps"] else "adam_zero"
+    return Program(None, Pass(rule, ("param", "grad", "exp_avg", "exp_avg_sq"), _moments(job)))
 
 
 def momentum(job: Job) -> Program:
