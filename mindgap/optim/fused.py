@@ -52,6 +52,7 @@ class FusedSteps:
     def forget(self) -> None:
         """Drop all plans."""
         self._plans: list[tuple[int, Plan]] | None = None
+        self._jobs: list[Job] = []
         self._shape: list[tuple[str, ...]] = []
         self._members: list[list[Tensor]] = []
         self._absent: list[Tensor] = []
@@ -103,7 +104,7 @@ class FusedSteps:
             for _, plan in self._plans:
                 increment_version(plan.owners)
         if not self._plans[0][1].lasting:
-            self._plans = None
+            self.forget()
         self.used = True
         return outcome
 
@@ -165,9 +166,13 @@ class FusedSteps:
         return None
 
     def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy) -> Outcome:
+        if self._jobs:
+            self._jobs = [job.renewed(records[job.group]) for job in self._jobs]
+        else:
+            self._jobs = [Job(plan, records[i], i) for i, plan in plans]
         outcome = Outcome()
         for on_cuda in (False, True):
-            jobs = [Job(plan, records[i], i) for i, plan in plans if plan.on_cuda is on_cuda]
+            jobs = [job for job in self._jobs if job.plan.on_cuda is on_cuda]
             if jobs:
                 outcome = self._run_on_cuda(jobs, policy) if on_cuda else _cpu_run(jobs, policy)
         return outcome
@@ -258,8 +263,7 @@ def _settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
     for job in jobs:
         if not job.plan.lasting:
             return None
-        numbers = [v for name, v in job.record.numbers.items() if name != "k"]
-        values += [job.plan.moves, job.record.rule, _place(job.record.window), *numbers]
+        values += [job.plan.moves, job.record.rule, _place(job.record.window), *job.record.numbers.values()]
     return values if all(map(_lasting, values)) else None
 
 

@@ -229,7 +229,8 @@ class RuleOptimizer(Optimizer, ABC):
             self.tally.device_skips = outcome.skips
         if outcome.spikes is not None:
             self.tally.device_spikes = outcome.spikes
-        self.tally.note(**outcome.notes)
+        if outcome.notes:
+            self.tally.note(**outcome.notes)
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
                 self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])

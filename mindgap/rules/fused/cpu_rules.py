@@ -13,7 +13,7 @@ from mindgap.base.check import fail
 from mindgap.base.tensors import robust_norm
 from mindgap.rules.fused import cpu
 from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy, chunk_table
-from mindgap.rules.fused.program import NORM, PROGRAMS, Pass, Program
+from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import unit_draw
 
 _NOTHING = Outcome()
@@ -31,10 +31,11 @@ def _run(job: Job, this: Pass, w: Any = None) -> np.ndarray:
         kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, _PLAIN.astype(dtype))
     table, sums, dtype, plain = kept
     if len(table):
-        lr = float(job["lr"])
-        # One array and its items: a tenth of a microsecond per number less than one scalar each.
-        numbers = tuple(np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype))
-        cpu.launch(this.rule, plan.addresses(this.lists), table, plain if w is None else w.astype(dtype), numbers, sums)
+        rows, numbers = plan.addresses(this.lists), job.launches.get(this.rule)
+        if numbers is None:
+            lr = float(job["lr"])
+            numbers = job.launches[this.rule] = tuple(np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype))
+        cpu.launch(this.rule, rows, table, plain if w is None else w.astype(dtype), numbers, sums)
     return sums
 
 
@@ -116,7 +117,7 @@ def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """One step of all jobs."""
-    programs = [PROGRAMS[job.record.rule](job) for job in jobs]
+    programs = [program_of(job) for job in jobs]
     scale, outcome, summed = 1.0, _NOTHING, None
     if policy.looks:
         summed = [_run(job, NORM) for job in jobs]
@@ -187,7 +188,7 @@ def _with_norm(
             w = np.zeros((len(factor), 4))
             w[:, 0] = factor
             if kind == "interpolate":
-                w[:, 1] = unit_draw(job["seed"], job["k"])
+                w[:, 1] = unit_draw(job["seed"], job.k)
             _run(job, program.step, w)
         if kind == "clip":
             shares.append(float(np.concatenate(clipped).mean()))

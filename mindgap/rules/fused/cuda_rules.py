@@ -20,7 +20,7 @@ from mindgap.base.check import fail
 from mindgap.rules.fused import cuda
 from mindgap.rules.fused.arithmetic import RULES
 from mindgap.rules.fused.plan import Job, Outcome, Plan, Policy
-from mindgap.rules.fused.program import NORM, PROGRAMS, Pass, Program
+from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import draw_base
 
 #: Width of the single program that adds up the chunks' sums.
@@ -234,13 +234,13 @@ def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """One step of all jobs."""
-    programs = [PROGRAMS[job.record.rule](job) for job in jobs]
+    programs = [program_of(job) for job in jobs]
     lead = tables(jobs[0].plan)
     if lead.fronted and not policy.looks:
         lead.row[0] = 1.0
     lead.fronted = policy.looks
     if policy.looks and programs[0].kind != "interpolate":
-        lead.follow_count(jobs[0]["k"])
+        lead.follow_count(jobs[0].k)
     notes: dict[str, Any] = {}
     flag, skips, spikes, summed = None, None, None, None
     if policy.looks:
@@ -292,7 +292,7 @@ def _with_norm(
         level, q, base = float(numbers.get("level", 0.0)), float(numbers.get("quantile", 0.0)), 2**40
         if kind == "interpolate":
             level, q, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
-            held.follow_count(job["k"])
+            held.follow_count(job.k)
         sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
         with _on(job.plan):
             cuda.launch(
@@ -319,7 +319,7 @@ def _with_norm(
 
 def counted(job: Job) -> bool:
     """Whether the device counts the next step by itself as the host does; notes that it was made."""
-    held, k = tables(job.plan), job["k"]
+    held, k = tables(job.plan), job.k
     if held.counting and k != held.host_k + 1:
         return False
     if held.steps is not None:

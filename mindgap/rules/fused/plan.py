@@ -22,11 +22,13 @@ class FusedRecord(NamedTuple):
 
     Attributes:
         rule: which entry of ``program.PROGRAMS`` makes the step.
-        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay``, ``sign`` and ``k``.
+        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
         states: names of the states that the rule reads or writes, one tensor per parameter each.
         scope: over which parameters the rule takes a norm; None where it takes none.
         started: states that the optimizer itself must have made before (the others start at zero).
         counts: whether the rule needs the number of gradients that each parameter has seen, its state ``step``.
+        plain: whether all numbers are Python's: none is a tensor, which may change unseen.
+        k: number of the step, from 1.
         window: the last norms, from which the rule takes its threshold; None where it takes none.
         refusal: why these settings have no fused form; None where they have one.
     """
@@ -37,7 +39,9 @@ class FusedRecord(NamedTuple):
     scope: str | None = None
     started: tuple[str, ...] = ()
     counts: bool = False
+    plain: bool = True
     window: Tensor | None = None
+    k: int = 0
     refusal: str | None = None
 
     @classmethod
@@ -47,18 +51,22 @@ class FusedRecord(NamedTuple):
         Example:
             >>> group = {"lr": 0.1, "weight_decay": 0.0, "maximize": False}
             >>> FusedRecord.of("scaled", group, {"beta": 0.9}).numbers
-            {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'k': 1, 'beta': 0.9}
+            {'lr': 0.1, 'decay': 0.0, 'sign': 1.0, 'beta': 0.9}
         """
         sign = -1.0 if group["maximize"] else 1.0
-        k = group.get("k", 0) + 1
-        filled = {"lr": group["lr"], "decay": group["weight_decay"], "sign": sign, "k": k, **numbers}
+        filled = {"lr": group["lr"], "decay": group["weight_decay"], "sign": sign, **numbers}
         for name, value in numbers.items():
             if isinstance(value, Tensor):  # a function of the step may return one
                 if value.device.type != "cpu" or value.numel() != 1:
                     more["refusal"] = f"{name} is a tensor"
                 else:
                     filled[name] = value.item()
-        return cls(rule, filled, **more)
+        plain = not isinstance(group["lr"], Tensor)
+        return cls(rule, filled, plain=plain, k=group.get("k", 0) + 1, **more)
+
+
+#: How many fields of a record, from the first, can be compared as they are.
+_NUMBERED = FusedRecord._fields.index("window")
 
 
 class Policy(NamedTuple):
@@ -303,13 +311,29 @@ class Plan:
 
 
 class Job:
-    """One plan with the record of its group for one step, and the group's place."""
+    """One plan with the record of its group, and the group's place; kept as long as neither changes.
 
-    __slots__ = ("group", "plan", "record")
+    Attributes:
+        k: number of the step.
+        launches: room for what an engine hands to its kernels, by rule.
+    """
+
+    __slots__ = ("group", "k", "launches", "plan", "program", "record")
 
     def __init__(self, plan: Plan, record: FusedRecord, group: int = 0) -> None:
-        self.plan, self.record, self.group = plan, record, group
+        self.plan, self.record, self.group, self.k = plan, record, group, record.k
+        self.program: Any = None
+        self.launches: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         """A number of the record."""
         return self.record.numbers[name]
+
+    def renewed(self, record: FusedRecord) -> Job:
+        """This job if a step with that record is the same but for its number; else a new one."""
+        mine = self.record
+        same = mine[:_NUMBERED] == record[:_NUMBERED] and mine.window is record.window and mine.plain and record.plain
+        if not same:
+            return Job(self.plan, record, self.group)
+        self.k = record.k
+        return self

@@ -114,3 +114,10 @@ def interpolated(job: Job) -> Program:
 
 
 PROGRAMS = {f.__name__: f for f in (scaled, coordinate, adaptive, adam, momentum, interpolated)}
+
+
+def program_of(job: Job) -> Program:
+    """The job's program, made once."""
+    if job.program is None:
+        job.program = PROGRAMS[job.record.rule](job)
+    return job.program
