@@ -32,6 +32,10 @@ from mindgap.lab.studies.run import plan, run_all
 from mindgap.record.schema import RecordError, to_json, without_timing
 from mindgap.record.store import read_run
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from cases.record_race import race
+
 MINDGAP = [sys.executable, "-m", "mindgap"]
 NAME, STEPS, SEEDS = "e5-cycle", 1500, 2
 STUDY = ["run", NAME, f"steps={STEPS}", "--seeds", str(SEEDS)]
@@ -177,34 +181,6 @@ def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[st
     finally:
         if kind == "disk" and out.is_mount():
             subprocess.run(["umount", str(out)], check=True)
-
-
-WRITER = """
-import sys, time
-from pathlib import Path
-from mindgap.record.schema import End, Header
-from mindgap.record.store import RunWriter
-folder, at = Path(sys.argv[1]), float(sys.argv[2])
-while time.time() < at:
-    pass
-with RunWriter(folder, Header("s", "S1", "quick", "m", 0, {"lr": 0.1})) as writer:
-    for step in range(200):
-        writer.row({"step": step})
-    writer.end(End("done"))
-"""
-
-
-def race(out: Path) -> None:
-    """Two processes create one record at the same moment: both see all rows in the end, written once."""
-    command = [sys.executable, "-c", WRITER, str(out), str(time.time() + 0.6)]
-    both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
-    said = [process.communicate()[1].decode() for process in both]
-    assert all(process.returncode == 0 for process in both), said
-    (path,) = out.glob("*.jsonl")
-    run = read_run(path)
-    assert run.done
-    assert run.column("step") == list(range(200))
-    assert path.read_text().count('"end"') == 1
 
 
 def change_bytes(source: Path, rng: random.Random) -> tuple[int, int]:

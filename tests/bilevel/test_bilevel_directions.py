@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from references.bilevel_small import small_quadratic
+from references.bilevel_small import Point
 
 from mindgap.bilevel import (
     FULL,
@@ -21,11 +21,7 @@ from mindgap.bilevel import (
 )
 from mindgap.bilevel import directions as d
 
-QUADRATIC = small_quadratic(seed=2)
-PROBLEM = QUADRATIC.problem(16)
-X = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64)
-Y = QUADRATIC.y_star(X)
-TRUTH = QUADRATIC.hypergradient(X)
+QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 
 
 def oracle():

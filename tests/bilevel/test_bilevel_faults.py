@@ -9,7 +9,7 @@ import pytest
 import torch
 from bad_values import faults
 from cases.bilevel import CASES
-from references.bilevel_small import small_quadratic
+from references.bilevel_small import PROBLEM, QUADRATIC
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import (
@@ -39,8 +39,6 @@ from mindgap.bilevel import (
 from mindgap.bilevel.graphs import CudaGraphs
 from mindgap.bilevel.registry import SIXTEEN, MethodInfo
 
-QUADRATIC = small_quadratic(seed=4)
-PROBLEM = QUADRATIC.problem(16)
 WILD = SOBA(lr_x=0.1, lr_y=Constant(50.0))
 
 

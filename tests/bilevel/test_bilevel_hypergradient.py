@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases.bilevel import BY_KEY
-from references.bilevel_small import small_quadratic
+from references.bilevel_small import Point
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import (
@@ -28,11 +28,7 @@ from mindgap.bilevel import (
 from mindgap.bilevel.directions import conjugate_gradients
 from mindgap.bilevel.ops import TorchOps
 
-QUADRATIC = small_quadratic(seed=2)
-PROBLEM = QUADRATIC.problem(16)
-X = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64)
-Y = QUADRATIC.y_star(X)
-TRUTH = QUADRATIC.hypergradient(X)
+QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 SOLVERS = {
     "cg": {"products": 12},
     "neumann": {"products": 600, "eta": 0.7},
@@ -164,7 +160,7 @@ def test_a_module_with_batch_norm_comes_back_with_its_statistics():
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, {tests!r})
-from references.bilevel_small import small_quadratic
+from references.bilevel_small import Point
 from mindgap.bilevel import SOBA, solve
 method = SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.1)
 problem, steps = small_quadratic(seed=4).problem(16), int(sys.argv[2])

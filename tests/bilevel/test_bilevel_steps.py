@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases.bilevel import BY_KEY
-from references.bilevel_small import small_quadratic
+from references.bilevel_small import PROBLEM, QUADRATIC
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import (
@@ -23,8 +23,6 @@ from mindgap.bilevel import (
 )
 from mindgap.bilevel.draws import draw_chunk
 
-QUADRATIC = small_quadratic(seed=4)
-PROBLEM = QUADRATIC.problem(16)
 STEPS = {"adam": AdamStep(weight_decay=0.01), "momentum": MomentumStep(weight_decay=0.01)}
 TORCH = {
     "adam": lambda p: torch.optim.AdamW([p], lr=0.05, weight_decay=0.01),

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from mindgap.lab.studies.spec import AXES
 from mindgap.record.forms import Figure, StudyDescription, write_form
 from mindgap.record.schema import End, Header, Verdict, line
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE, RunWriter, run_file
@@ -16,13 +17,6 @@ NASTY = ("<script>window.ran = 1</script>", "\"double\" & 'single'", "Ångström
 
 USUAL = {"verdict": "holds", "measured": "the loss falls", "numbers": {}}
 
-AXES = {
-    "step": "step",
-    "x_epoch": "epochs of the upper data (x-updates)",
-    "y_epoch": "epochs of the lower data (y-updates)",
-    "oracle_calls": "oracle calls",
-    "seconds": "seconds in the algorithm",
-}
 
 
 def figure(title: str, y: str, **more: Any) -> Figure:

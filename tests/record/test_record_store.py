@@ -6,12 +6,10 @@ import json
 import math
 import os
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from cases.record_race import race
 
 from mindgap.record.forms import StudyDescription, read_form, write_form
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Verdict, from_json, line, to_json
@@ -157,32 +155,9 @@ def test_a_damaged_end_is_not_taken_for_a_finished_run(tmp_path: Path) -> None:
     assert not is_finished(path)
 
 
-WRITER = """
-import sys, time
-from pathlib import Path
-from mindgap.record.schema import End, Header
-from mindgap.record.store import RunWriter
-folder, at = Path(sys.argv[1]), float(sys.argv[2])
-while time.time() < at:
-    pass
-with RunWriter(folder, Header("study", "S1", "quick", "method", 3, {"lr": 0.1})) as writer:
-    for step in range(50):
-        writer.row({"step": step})
-    writer.end(End("done"))
-"""
-
-
 @pytest.mark.parametrize("round_", range(3))
 def test_two_processes_that_create_one_record_write_it_once(tmp_path: Path, round_: int) -> None:
-    command = [sys.executable, "-c", WRITER, str(tmp_path), str(time.time() + 0.5)]
-    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    (path,) = tmp_path.glob("*.jsonl")
-    run = read_run(path)
-    assert run.done
-    assert run.column("step") == list(range(50))
-    assert path.read_text().count('{"end"') == 1
+    race(tmp_path)
 
 
 def test_a_finished_record_takes_no_second_end_and_no_further_row(tmp_path: Path) -> None:

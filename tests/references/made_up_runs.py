@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.spec import Parts, Scale, Source, Study
 from mindgap.record.schema import End, Header, Run
+
+
+def count(runs):
+    """A pass rule that always holds."""
+    parts = Parts()
+    parts.add("all are there", True, words=f"{len(runs)} runs")
+    return parts
+
+
+def toy_study(name, loop, settings, methods, **more):
+    """A study of two seeds at scale quick."""
+    return Study(name, "S1", f"A {name}", "It is one.", Source("thesis", "1"), {"quick": Scale(settings, seeds=2)},
+                 methods, loop, count, **more)
 
 
 def made_up(study, ends, scale="quick"):

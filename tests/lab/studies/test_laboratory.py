@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +17,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases.report_records import write_study
+from references.made_up_runs import toy_study
 
 from mindgap.base.check import RuleError
-from mindgap.base.source import Source
 from mindgap.cli.laboratory import cost
 from mindgap.cli.live import Boards, Watcher
 from mindgap.lab.report import write_page
 from mindgap.lab.report.compare import Difference, compare, difference
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import plan, run_all
-from mindgap.lab.studies.spec import Parts, Scale, Study
+from mindgap.lab.studies.spec import Scale
 from mindgap.lab.studies.tune import FIRST_SEED, JOURNAL_FILE, chosen, tune
 from mindgap.record.forms import Tuning, read_form
-from mindgap.record.schema import End, Row, Run
+from mindgap.record.schema import End, Row
 from mindgap.record.store import RunWriter, read_run
 
 SEEN: list[tuple[str, int, float]] = []
@@ -48,25 +48,8 @@ def bowl(trial: Trial) -> Iterator[Row]:
         }
 
 
-def judge(runs: Sequence[Run]) -> Parts:
-    parts = Parts()
-    parts.add("all are there", True, words=f"{len(runs)} runs")
-    return parts
-
-
-STUDY = Study(
-    name="bowl",
-    claim="S1",
-    title="A bowl",
-    statement="It has a bottom.",
-    source=Source("thesis", "1"),
-    scales={"quick": Scale({"lr": 1.0, "broken": False}, seeds=2)},
-    methods={"slow": {"best": -2.0}, "fast": {"best": 0.0}},
-    loop=bowl,
-    judge=judge,
-    tunable={"lr": (1e-3, 1e1)},
-    tune_on="validation_loss",
-)
+STUDY = toy_study("bowl", bowl, {"lr": 1.0, "broken": False}, {"slow": {"best": -2.0}, "fast": {"best": 0.0}},
+                  tunable={"lr": (1e-3, 1e1)}, tune_on="validation_loss")  # fmt: skip
 
 # ---- tuning -------------------------------------------------------------------------------------------------------
 

@@ -6,22 +6,22 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from references.made_up_runs import toy_study
 
 from mindgap.base.check import RuleError
-from mindgap.base.source import Source
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
-from mindgap.lab.studies.spec import Parts, Scale, Study
+from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep
 from mindgap.record.migrate import STEPS, migrate, migrate_file
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row, Run
+from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row
 from mindgap.record.store import RunWriter, read_run, run_file, schema_of
 
 
@@ -40,14 +40,7 @@ def walk(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             place += float(rng.standard_normal())
         trial.save(lambda: {"step": step + 1, "place": place, "rng": rng.bit_generator.state})  # noqa: B023
-        yield (
-            {"step": step, "place": place, "restored": bool(trial.restored)}
-            if trial["tell"]
-            else {
-                "step": step,
-                "place": place,
-            }
-        )
+        yield {"step": step, "place": place, **({"restored": bool(trial.restored)} if trial["tell"] else {})}
 
 
 def _perhaps_die(trial: Trial, step: int) -> None:
@@ -60,24 +53,8 @@ def _perhaps_die(trial: Trial, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def judge(runs: Sequence[Run]) -> Parts:
-    parts = Parts()
-    parts.add("all are there", True, words=f"{len(runs)} runs")
-    return parts
-
-
 SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False, "wait": 0.0}
-STUDY = Study(
-    name="walk",
-    claim="S1",
-    title="A walk",
-    statement="It walks.",
-    source=Source("thesis", "1"),
-    scales={"quick": Scale(SETTINGS, seeds=2)},
-    methods={"plain": {}, "other": {}},
-    loop=walk,
-    judge=judge,
-)
+STUDY = toy_study("walk", walk, SETTINGS, {"plain": {}, "other": {}})
 
 
 def rows(out: Path) -> dict[str, list[Row]]:
