@@ -16,6 +16,9 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: Pages whose own test runs their Python blocks and compares what they print.
 TESTED_ELSEWHERE = {"data.md"}
+#: A block of text directly after a block of Python is what the Python prints (``...`` stands for anything).
+PRINTS = re.compile(r"\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)")
 
 
@@ -33,12 +36,22 @@ def name(block: tuple[Path, int, str]) -> str:
 
 
 @pytest.mark.parametrize("block", [b for b in blocks("python") if b[0].name not in TESTED_ELSEWHERE], ids=name)
-def test_python_blocks_run(block: tuple[Path, int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(
+    block: tuple[Path, int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     path, line, code = block
+    text = path.read_text()
+    printed = PRINTS.match(text, text.index(code) + len(code) + len("```"))
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {"__name__": "__document__"}
     exec(compile("\n" * line + code, str(path), "exec"), scope)
     assert len(scope) > 1
+    if printed:
+        got = capsys.readouterr().out
+        assert doctest.OutputChecker().check_output(printed[1], got, FLAGS), got
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=name)
@@ -55,8 +68,7 @@ def test_console_blocks_print_what_they_show(block: tuple[Path, int, str], tmp_p
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         got = done.stdout + done.stderr
-        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        assert doctest.OutputChecker().check_output(expected, got, flags), f"{command}\nprinted\n{got}"
+        assert doctest.OutputChecker().check_output(expected, got, FLAGS), f"{command}\nprinted\n{got}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
