@@ -6,7 +6,8 @@
 Every run appends one line to ``FOLDER/records.jsonl``; a second call does only what is missing. Per task:
 
 * *search*: 60 full-length runs, optimizer and learning rate drawn at random from the candidates' families;
-* *recommend*: the recommendation, and its ablations (no instruments; instruments without the race);
+* *recommend*: the recommendation, and its ablations (no instruments; no sharpness; instruments without the race).
+  Gradient norm and sharpness are the only instruments whose readings change the candidates;
 * *final*: the chosen settings, the best of the search and AdamW at 1e-3, each on three fresh seeds, paired.
 """
 
@@ -66,7 +67,6 @@ def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     from recommend_tasks import TASKS, scale_of
 
     from mindgap.advise.candidates import BASELINE, Candidate, candidate
-    from mindgap.advise.recommendation import recommend
 
     torch.set_num_threads(1)
     kind, task, detail = job
@@ -82,10 +82,23 @@ def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     elif detail == "instruments only":
         line = {"setting": vars(candidate("AdamW with clipping", 1e-3, scale_of(task))), "runs": 0.0}
     else:
-        answer = recommend(factory, minutes=600, steps=steps, measure=detail != "race only")
+        leave_out = {"race only": ("gradient_norm", "sharpness"), "no sharpness": ("sharpness",)}.get(detail, ())
+        answer = recommend_without(leave_out, factory, steps)
         line = {"setting": answer.about["setting"] or vars(BASELINE), "runs": answer.about["full_length_runs"]}
         line |= {"sentence": answer.sentence, "gain": answer.gain, "minutes": answer.about["seconds"] / 60}
     return {"job": json.loads(json.dumps(job)), "seconds": time.perf_counter() - begun, **line}
+
+
+def recommend_without(leave_out: tuple[str, ...], factory: Any, steps: int) -> Any:
+    """The recommendation with some readings of the instruments replaced by "not measured"."""
+    from mindgap.advise import recommendation
+
+    measured = recommendation.measure_start
+    recommendation.measure_start = lambda *a, **k: {**measured(*a, **k), **dict.fromkeys(leave_out, math.nan)}
+    try:
+        return recommendation.recommend(factory, minutes=600, steps=steps)
+    finally:
+        recommendation.measure_start = measured
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -108,7 +121,7 @@ def carry_out(jobs: list[tuple[Any, ...]], folder: Path, processes: int, factor:
             file.flush()
 
 
-MODES = ("recommend", "race only", "instruments only")
+MODES = ("recommend", "race only", "no sharpness", "instruments only")
 
 
 def settings_to_confirm(task: str, done: dict[str, dict[str, Any]]) -> dict[str, tuple[Any, ...]]:
@@ -127,8 +140,8 @@ def settings_to_confirm(task: str, done: dict[str, dict[str, Any]]) -> dict[str,
 def table(tasks: list[str], folder: Path) -> str:
     """One row per task: gaps in per cent (negative: better), and the cost in full-length runs."""
     done = read(folder)
-    rows = ["| task | search | recommend | gap to search | gap to AdamW 1e-3 | race only | instruments only | runs |"]
-    rows += ["|---|---|---|---|---|---|---|---|"]
+    names = ["task", "search", "recommend", "gap to search", "gap to AdamW 1e-3", *MODES[1:], "runs"]
+    rows = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     gaps: dict[str, list[float]] = {"search": [], "AdamW 1e-3": []}
     for task in tasks:
         settings = settings_to_confirm(task, done)
@@ -136,8 +149,8 @@ def table(tasks: list[str], folder: Path) -> str:
         for name, setting in settings.items():
             lines = [done.get(json.dumps(["final", task, [list(setting), s]])) for s in FRESH_SEEDS]
             losses[name] = [line["loss"] for line in lines if line]
-        if any(len(values) < len(FRESH_SEEDS) for values in losses.values()) or len(losses) < 5:
-            rows.append(f"| {task} | not finished | | | | | | |")
+        if any(len(values) < len(FRESH_SEEDS) for values in losses.values()) or len(losses) < 2 + len(MODES):
+            rows.append(f"| {task} | not finished | | | | | | | |")
             continue
         mean = {name: statistics.fmean(values) for name, values in losses.items()}
         for rival, values in gaps.items():
@@ -147,7 +160,7 @@ def table(tasks: list[str], folder: Path) -> str:
         rows.append(
             f"| {task} | {_name(settings['search'])} {mean['search']:.3g} | {_name(settings['recommend'])} "
             f"{mean['recommend']:.3g} | {gaps['search'][-1]:+.1f} % | {gaps['AdamW 1e-3'][-1]:+.1f} % | "
-            f"{others[0]} | {others[1]} | {runs:.1f} |"
+            f"{' | '.join(others)} | {runs:.1f} |"
         )
     if gaps["search"]:
         rows.append("")

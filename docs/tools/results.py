@@ -122,6 +122,8 @@ def block(study: Study, folder: Path | None) -> list[str]:
     scale = folder.name if folder else ""
     rows = [("The paper states", f"{study.statement} ({study.source})")]
     rows.append(("The paper's model", study.paper_model or "none: the statement is about no model"))
+    none = "none printed: a figure" if study.paper_model else "none: a formula, checked as it stands"
+    rows.append(("The paper's number", study.paper_number or none))
     rows.append(("Our model", f"{model_of(study, scale)} (scale {scale})" if folder else "not run"))
     if folder is not None and verdict is not None:
         header = read_run(folder / verdict.files[0]).header

@@ -87,6 +87,7 @@ class Study:
         differs: how the study differs from the paper.
         models: scale -> model and data that the study runs on; empty where a statement is not about a model.
         paper_model: the model and data of the paper.
+        paper_number: the numbers that the paper prints; empty where it prints none.
         figures: what the page draws.
         tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
         tune_on: the column whose last value a search makes small; validation data, never a test column.
@@ -109,6 +110,7 @@ class Study:
     differs: str = ""
     models: Mapping[str, str] = field(default_factory=dict)
     paper_model: str = ""
+    paper_number: str = ""
     figures: tuple[Figure, ...] = ()
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tune_on: str = ""

@@ -128,6 +128,7 @@ STUDIES = (
                 "cpu": Scale({**cleaning_runs.CPU, "oracle_calls": 2000, "tried": 16}, seeds=10)},
         models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
         paper_model="a recurrent net on Sentiment140",
+        paper_number="training and test accuracy gain 0.14 and 0.31 points at p = 0.2, 0.05 and 0.10 points at p = 0.4",
         methods={
             f"{_label(steps)}, p = {p:g}": {"steps": steps, "corruption": p}
             for p in (0.2, 0.4)
@@ -147,6 +148,7 @@ STUDIES = (
         },
         models={"quick": "tanh encoder and linear heads on turned digits", "cpu": "averaged word vectors"},
         paper_model="a recurrent encoder on the Amazon reviews",
+        paper_number="training and test accuracy gain 1.70 and 1.10 points",
         methods={_label(steps): {"steps": steps} for steps in ("one", "two")},
     ),
 )

@@ -121,6 +121,7 @@ STUDY = Study(
     "the form divided by the moment (3.1 of acclip) runs beside it and is not judged.",
     models={"quick": "three convolutions, width 8, on digits", "cpu": "three convolutions, width 8, on CIFAR-10"},
     paper_model="ResNet50 on ImageNet",
+    paper_number="validation accuracy: SGD 0.754, ACClip 0.730, Adam 0.716 (App. I)",
     figures=(
         Figure("Test accuracy at the chosen step", "test_accuracy", "test accuracy"),
         Figure("Validation loss at the chosen step", "validation_loss", "validation loss", log_y=True),

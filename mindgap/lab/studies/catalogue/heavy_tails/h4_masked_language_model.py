@@ -128,6 +128,8 @@ STUDY = Study(
     "moment does not decide.",
     models={"quick": "encoders of one and two layers on prose", "cpu": "encoders of two and four layers on WikiText-2"},
     paper_model="BERT of 6, 12 and 24 layers on Wikipedia and books",
+    paper_number="validation loss at 6, 12 and 24 layers: Adam 1.907, 1.718, 1.432; ACClip 1.877, 1.615, 1.413; "
+    "accuracy in %: Adam 63.45, 66.44, 70.56; ACClip 63.85, 67.16, 70.97 (Table 4.2)",
     figures=(
         Figure("Loss on test text at the chosen step", "test_loss", "loss at masked places", facet="depth",
                caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),

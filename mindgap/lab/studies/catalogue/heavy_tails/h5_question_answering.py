@@ -123,6 +123,8 @@ STUDY = Study(
     models={"quick": "one-layer encoder on questions made from prose",
             "cpu": "two-layer encoder on SQuAD's dev file, split in three"},
     paper_model="BERT of three sizes on SQuAD v1.1",
+    paper_number="exact match at 6, 12 and 24 layers: Adam 76.85 ± 0.34, 81.42 ± 0.16, 83.94 ± 0.19; ACClip "
+    "78.07 ± 0.24, 81.62 ± 0.18, 84.93 ± 0.29; F1: Adam 84.79, 88.61, 90.87; ACClip 85.87, 88.82, 91.40 (Table 4.3)",
     figures=(
         Figure("Exact match on test questions", "test_exact", "share of answers found exactly",
                caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
