@@ -54,20 +54,21 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         rate = 1 / jnp.sqrt(t + 1.0)
         return x - STEP_X * rate * (fx - j), y - STEP_Y * rate * g, z - STEP_Y * rate * (h - fy)
 
+    def normalised(x, y, z, m, b, u):
+        g, h, j = fused(x, y, z, b)
+        fx, fy = f_xy(x, y, u)
+        m = BETA * m + (1 - BETA) * (fx - j)
+        return x - STEP_X * m / (jnp.sqrt(m @ m) + 1e-10), g, z - STEP_Y * (h - fy), m
+
     def slip(c, lo, up, k, t):
         x, y, z, m = c
         g = g_y(x, y, lo(0))
-        _, h, j = fused(x, y, z, lo(1))
-        fx, fy = f_xy(x, y, up(0))
-        m = BETA * m + (1 - BETA) * (fx - j)
-        return x - STEP_X * m / (jnp.sqrt(m @ m) + 1e-10), y - STEP_Y * g, z - STEP_Y * (h - fy), m
+        x, _, z, m = normalised(x, y, z, m, lo(1), up(0))
+        return x, y - STEP_Y * g, z, m
 
     def slip_shared(c, lo, up, k, t):
-        x, y, z, m = c
-        g, h, j = fused(x, y, z, lo(0))
-        fx, fy = f_xy(x, y, up(0))
-        m = BETA * m + (1 - BETA) * (fx - j)
-        return x - STEP_X * m / (jnp.sqrt(m @ m) + 1e-10), y - STEP_Y * g, z - STEP_Y * (h - fy), m
+        x, g, z, m = normalised(*c, lo(0), up(0))
+        return x, c[1] - STEP_Y * g, z, m
 
     def masoba(c, lo, up, k, t):
         x, y, z, m = c
@@ -76,20 +77,14 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         return x - STEP_X * m, y - STEP_Y * g, z - STEP_Y * (h - fy), 0.9 * m + 0.1 * (fx - j)
 
     def borep(c, lo, up, k, t):  # two iterations at once: hold, then update (N = 3)
-        def rest(x, y, z, m, b, u):
-            _, h, j = fused(x, y, z, b)
-            fx, fy = f_xy(x, y, u)
-            m = BETA * m + (1 - BETA) * (fx - j)
-            return x - STEP_X * m / (jnp.sqrt(m @ m) + 1e-10), z - STEP_Y * (h - fy), m
-
         x, y, z, m = c
-        x, z, m = rest(x, y, z, m, lo(0), up(0))
+        x, _, z, m = normalised(x, y, z, m, lo(0), up(0))
         v, total = y, jnp.zeros_like(y)
         for i in range(3):
             v = v - STEP_Y * g_y(x, v, lo(1 + i))
             total = total + v
         y = total / 3
-        x, z, m = rest(x, y, z, m, lo(4), up(1))
+        x, _, z, m = normalised(x, y, z, m, lo(4), up(1))
         return x, y, z, m
 
     def saba(c, lo, up, k, t):

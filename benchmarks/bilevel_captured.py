@@ -6,7 +6,9 @@ own eager and JAX runs of the same problem stand beside them.
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,10 @@ from bilevel_timing import X, Y, best, prepare
 
 from mindgap.bilevel import METHODS, Constant
 from mindgap.bilevel.solver import Eager
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from cases.captured import graph_of
 
 
 def functional_steps(problem: Any, count: int) -> Any:
@@ -51,15 +57,7 @@ def captured(problem: Any, below: list[Any], above: list[Any]) -> Any:
             y.sub_(g, alpha=Y)
             z.sub_(hz - f_y, alpha=Y)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    graph = graph_of(step)
 
     def run(steps: int) -> None:
         for t in range(steps):

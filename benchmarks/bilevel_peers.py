@@ -41,16 +41,28 @@ def largest_eigenvalue(oracle: TorchOracle, x: torch.Tensor, y: torch.Tensor) ->
     return float(v.norm())
 
 
-def betty_peers(
-    problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int
-) -> dict[str, Callable[[], Any]]:
-    try:
-        from betty.configs import Config  # type: ignore[import-not-found]
-        from betty.hypergradient.cg import cg  # type: ignore[import-not-found]
-        from betty.hypergradient.neumann import neumann  # type: ignore[import-not-found]
-    except ImportError as error:
-        print(f"# betty: skipped ({error})")
-        return {}
+Peers = dict[str, Callable[[], Any]]
+
+
+def where_installed(peers: Callable[..., Peers]) -> Callable[..., Peers]:
+    """No peers, and a line that says why, where their package is not installed."""
+
+    def found(*arguments: Any) -> Peers:
+        try:
+            return peers(*arguments)
+        except ImportError as error:
+            print(f"# {peers.__name__}: skipped ({error})")
+            return {}
+
+    return found
+
+
+@where_installed
+def betty_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int) -> Peers:
+    from betty.configs import Config  # type: ignore[import-not-found]
+    from betty.hypergradient.cg import cg  # type: ignore[import-not-found]
+    from betty.hypergradient.neumann import neumann  # type: ignore[import-not-found]
+
     x, y = x.clone().requires_grad_(), y.view(784, 10).clone().requires_grad_()
     below, above = problem.lower_data.fetch(LOWER), problem.upper_data.fetch(UPPER)
     config = Config(neumann_iterations=products, neumann_alpha=eta, cg_iterations=products, cg_alpha=1.0)
@@ -66,14 +78,10 @@ def betty_peers(
     return {"betty 0.2.1, Neumann": lambda: call(neumann), "betty 0.2.1, CG": lambda: call(cg)}
 
 
-def torchopt_peers(
-    problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int
-) -> dict[str, Callable[[], Any]]:
-    try:
-        import torchopt  # type: ignore[import-not-found]
-    except ImportError as error:
-        print(f"# torchopt: skipped ({error})")
-        return {}
+@where_installed
+def torchopt_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int) -> Peers:
+    import torchopt  # type: ignore[import-not-found]
+
     x, y = x.clone().requires_grad_(), y.view(784, 10).clone()
     below, above = problem.lower_data.fetch(LOWER), problem.upper_data.fetch(UPPER)
     solvers = {

@@ -2,7 +2,7 @@
 
 A module ends with ``check_arguments(__name__)``, or its package with ``check_package(__name__)``. Each public function
 and class then refuses an argument that its annotation excludes, before its own code runs: a text for a ``float``, a
-number for a ``Callable``, NaN. Ranges (``positive``, ``between``) stay in the functions.
+number for a ``Callable``, NaN. Ranges are annotations too: ``Positive``, ``Count``, ``Annotated[float, Range(0, 1)]``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,47 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
 from typing import Annotated, Any
 
-from mindgap.base.check import RuleError, fail
+from mindgap.base.check import RuleError, between, fail, non_negative, positive, whole
 
-Rule = Callable[[Any], bool]
+Test = Callable[[Any], bool]
+#: ``rule(name, value)`` raises unless the value is allowed.
+Rule = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval of numbers, for ``Annotated[float, Range(0, 1, "()")]``."""
+
+    low: float
+    high: float
+    ends: str = "[]"
+
+    def __call__(self, name: str, value: Any) -> None:
+        between(name, value, self.low, self.high, ends=self.ends)
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Whole numbers from one on, for ``Annotated[int, AtLeast(2)]``."""
+
+    least: int
+
+    def __call__(self, name: str, value: Any) -> None:
+        whole(name, value, least=self.least)
+
+
+Positive = Annotated[float, positive]
+NonNegative = Annotated[float, non_negative]
+Count = Annotated[int, AtLeast(1)]
+#: Strictly between 0 and 1.
+Share = Annotated[float, Range(0, 1, "()")]
+#: α of chapter 4: the order of a moment of the noise, 1 < α <= 2.
+Order = Annotated[float, Range(1, 2, "(]")]
 
 #: An array or tensor whose last axis is a vector: the annotation of an argument that cannot be one number.
 Vectors = Annotated[Any, "vectors"]
@@ -68,7 +102,7 @@ def _is_array(value: Any) -> bool:
 
 
 @cache
-def _rule(hint: Any) -> tuple[Rule, str] | None:
+def _rule(hint: Any) -> tuple[Test, str] | None:
     """What an annotation asks for, as a test and in words; None where it asks for nothing that can be tested."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -125,16 +159,31 @@ class _Names(dict[str, Any]):
         return object
 
 
-def _rules(function: Callable[..., Any]) -> dict[str, tuple[Rule, str]]:
-    """Parameter name -> test and words, for every parameter whose annotation can be tested."""
+def _named_rule(hint: Any) -> Rule | None:
+    """The rule of an annotation, or None where nothing can be tested."""
+    inside = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated and callable(inside[1]):
+        return inside[1]
+    if len(inside) == 2 and inside[1] is type(None) and typing.get_origin(inside[0]) is Annotated:
+        ranged = _named_rule(inside[0])
+        return None if ranged is None else lambda name, value: value is None or ranged(name, value)
+    found = _rule(hint)
+    if found is None or found[1] == "a object":
+        return None
+    test, words = found
+    return lambda name, value: test(value) or fail(name, f"must be {words}", value)
+
+
+def _rules(function: Callable[..., Any]) -> dict[str, Rule]:
+    """Parameter name -> its rule, for every parameter whose annotation can be tested."""
     names = _Names(getattr(function, "__globals__", {}))
     found = {}
     for name, hint in function.__annotations__.items():
         try:
-            rule = _rule(eval(hint, {}, names) if isinstance(hint, str) else hint)
+            rule = _named_rule(eval(hint, {}, names) if isinstance(hint, str) else hint)
         except (TypeError, AttributeError, NameError):
             rule = None
-        if name != "return" and rule is not None and rule[1] != "a object":
+        if name != "return" and rule is not None:
             found[name] = rule
     return found
 
@@ -164,7 +213,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         mindgap.base.check.RuleError: x must be a number, got 'a'
     """
     order = list(inspect.signature(function).parameters)
-    rules: dict[str, tuple[Rule, str]] = {}
+    rules: dict[str, Rule] = {}
     state = {"read": False}
     caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
     if "Callable" in str(function.__annotations__):
@@ -174,12 +223,9 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not state["read"]:
             rules.update(_read(function))
             state["read"] = True
-        for name, value in zip(order, args):
-            if name in rules and not rules[name][0](value):
-                _refuse(name, f"must be {rules[name][1]}", value)
-        for name, value in kwargs.items():
-            if name in rules and not rules[name][0](value):
-                _refuse(name, f"must be {rules[name][1]}", value)
+        for name, value in (*zip(order, args), *kwargs.items()):
+            if name in rules:
+                rules[name](name, value)
         try:
             return function(*args, **kwargs)
         except _RuleError:

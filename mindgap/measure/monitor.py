@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
 from mindgap.measure.gradients import NonFiniteError
 from mindgap.measure.probe import Probe, Reading
-from mindgap.measure.restoring import undisturbed
+from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES
 from mindgap.measure.watch import LoopWatch
@@ -132,7 +131,7 @@ class Monitor:
         self._every = every
         self._objective, self._seed = objective, seed
         self._groups = _grouped(probes)
-        self._batches = _drawn(objective, batches, whole("limit", limit, least=1, most=2**31))
+        self._batches = first_batches(objective.model, batches, whole("limit", limit, least=1, most=2**31))
         if len(self._batches) < 2 and any("gradients" in g.needs and "update" not in g.needs for g in self._groups):
             fail("batches", "must give at least two batches to measure noise", len(self._batches))
         settings = {"every": every or 0, "budget": self._budget or 0.0, "batches": len(self._batches)}
@@ -366,14 +365,3 @@ def _grouped(probes: Sequence[str | Probe]) -> list[_Group]:
         whole("every", probe.every, least=1)
         groups.setdefault(probe.needs, []).append(probe)
     return [_Group(needs, members) for needs, members in groups.items()]
-
-
-def _drawn(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
-    """The first batches, drawn without moving any random state on."""
-    if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
-        fail("batches", "must be an iterable of batches", batches)
-    with undisturbed(objective.model, batches):
-        held = list(islice(iter(batches), limit))
-    if not held:
-        fail("batches", "must give at least one batch", batches)
-    return held

@@ -6,11 +6,9 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
@@ -25,7 +23,7 @@ from mindgap.measure.probes.statistics import training_statistics
 from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
 from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
-from mindgap.measure.restoring import undisturbed
+from mindgap.measure.restoring import first_batches
 from mindgap.record.survey import Survey, SurveyLine
 
 #: What a survey measures, one after the other.
@@ -84,7 +82,9 @@ def survey(
     if finished is not None and not callable(finished):
         fail("finished", "must be a function of a text", finished)
     begin = time.perf_counter()
-    held = _first(objective, batches, limit)
+    if not isinstance(objective, Objective):
+        fail("objective", "must be a mindgap Objective", objective)
+    held = first_batches(objective.model, batches, limit)
     gradient_seconds = _time_of_gradient(objective, held[0], seed)
 
     def affordable(count: int, share: float, gradients: float) -> int:
@@ -151,18 +151,6 @@ def survey(
         "seed": seed,
     }
     return Survey(tuple(findings), figures, about)
-
-
-def _first(objective: Objective, batches: Iterable[Any], limit: int) -> list[Any]:
-    if not isinstance(objective, Objective):
-        fail("objective", "must be a mindgap Objective", objective)
-    if not hasattr(batches, "__iter__") or (isinstance(batches, torch.Tensor) and batches.ndim == 0):
-        fail("batches", "must be an iterable of batches", batches)
-    with undisturbed(objective.model, batches):
-        held = list(islice(iter(batches), limit))
-    if not held:
-        fail("batches", "must give at least one batch", batches)
-    return held
 
 
 def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:

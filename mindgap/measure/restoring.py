@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -231,3 +232,12 @@ def plain_tree(batch: Any) -> Any:
     if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
         return dict(batch.items())
     return batch
+
+
+def first_batches(model: nn.Module, batches: Any, limit: int) -> list[Any]:
+    """The first batches, drawn without moving any random state on."""
+    if not hasattr(batches, "__iter__") or (isinstance(batches, Tensor) and batches.ndim == 0):
+        fail("batches", "must be an iterable of batches", batches)
+    with undisturbed(model, batches):
+        held = list(islice(iter(batches), limit))
+    return held or fail("batches", "must give at least one batch", batches)

@@ -40,30 +40,33 @@ class ProbeEntry:
         return getattr(import_module(self.module), self.class_name)
 
 
-#: name, class, file, needs, paper, place, statement
+def _entry(
+    name: str, file: str, cls: str, place: str, statement: str, *, needs: str = "gradients", paper: str = "thesis"
+) -> ProbeEntry:
+    module = f"mindgap.measure.probes.{file}"
+    return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
+
+
 _ROWS = (
-    ("noise", "NoiseProbe", "noise", "gradients", "thesis", "4.2, Fig. 4-1",
-     "loss, gradient norm less its bias, and the spread of minibatch gradients"),
-    ("sharpness", "SharpnessProbe", "curvature", "hessian", "thesis", "(6.2)",
-     "largest Hessian eigenvalue and the optimizer's distance to its edge of stability"),
-    ("smoothness", "SmoothnessProbe", "smoothness", "gradients update", "thesis", "3.2, Fig. 3-1",
-     "how fast the gradient changes along the update, on equal batches"),
-    ("statistics", "StatisticsProbe", "statistics", "gradients hessian", "thesis", "(6.2), (6.10)",
-     "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)"),
-    ("tails", "TailsProbe", "monitored", "gradients", "acclip", "App. H",
-     "tail index of the gradient noise per coordinate, with an interval"),
-    ("stationarity", "StationarityProbe", "monitored", "gradients", "thesis", "Definition 5.3.1",
-     "upper bound on the smallest mean of gradients within a ball"),
-    ("ergodic", "AverageProbe", "monitored", "gradients", "thesis", "6.4, Fig. 6-6",
-     "running average of the loss, and its change from reading to reading"),
-    ("update", "UpdateProbe", "update", "update", "thesis", "3.3.1",
-     "length of the update, absolute and relative to the parameters"),
+    _entry("noise", "noise", "NoiseProbe", "4.2, Fig. 4-1",
+           "loss, gradient norm less its bias, and the spread of minibatch gradients"),
+    _entry("sharpness", "curvature", "SharpnessProbe", "(6.2)",
+           "largest Hessian eigenvalue and the optimizer's distance to its edge of stability", needs="hessian"),
+    _entry("smoothness", "smoothness", "SmoothnessProbe", "3.2, Fig. 3-1",
+           "how fast the gradient changes along the update, on equal batches", needs="gradients update"),
+    _entry("statistics", "statistics", "StatisticsProbe", "(6.2), (6.10)",
+           "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)", needs="gradients hessian"),
+    _entry("tails", "monitored", "TailsProbe", "App. H",
+           "tail index of the gradient noise per coordinate, with an interval", paper="acclip"),
+    _entry("stationarity", "monitored", "StationarityProbe", "Definition 5.3.1",
+           "upper bound on the smallest mean of gradients within a ball"),
+    _entry("ergodic", "monitored", "AverageProbe", "6.4, Fig. 6-6",
+           "running average of the loss, and its change from reading to reading"),
+    _entry("update", "update", "UpdateProbe", "3.3.1", "length of the update, absolute and relative to the parameters",
+           needs="update"),
 )  # fmt: skip
 
-PROBES: dict[str, ProbeEntry] = {
-    name: ProbeEntry(name, cls, f"mindgap.measure.probes.{file}", tuple(needs.split()), Source(paper, place), statement)
-    for name, cls, file, needs, paper, place, statement in _ROWS
-}
+PROBES: dict[str, ProbeEntry] = {entry.name: entry for entry in _ROWS}
 
 #: What a monitor runs unless it is told otherwise.
 DEFAULT_PROBES = ("noise", "sharpness", "smoothness", "update")

@@ -95,6 +95,16 @@ def lightning_run(tmp_path: Path, callback=None, clip: float = 1e-2):
     return module
 
 
+def at_its_point(readings, parameters, points):
+    """Each of the four readings, with the parameters set to what they were at its step."""
+    assert [row["step"] for row in readings] == [0, 2, 4, 6]
+    for row in readings:
+        with torch.no_grad():
+            for p, value in zip(parameters, points[row["step"]]):
+                p.copy_(value)
+        yield row
+
+
 def test_lightning_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
     pytest.importorskip("lightning", reason="needs the extra mindgap[lightning]")
     from mindgap.adapters.lightning import monitor_callback
@@ -106,12 +116,8 @@ def test_lightning_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
 
     callback = monitor_callback(["noise", "sharpness", "update"], batches=batches, loss=loss, every=2)
     module = lightning_run(tmp_path, callback)
-    assert [row["step"] for row in callback.readings] == [0, 2, 4, 6]
     parameters = list(module.parameters())
-    for row in callback.readings:
-        with torch.no_grad():
-            for p, value in zip(parameters, module.points[row["step"]]):
-                p.copy_(value)
+    for row in at_its_point(callback.readings, parameters, module.points):
         noise, norm = hand_noise(lambda b: loss(module, b), parameters, batches)
         assert row["noise_level"] == pytest.approx(noise, rel=1e-5)
         assert row["noise_mean_norm"] == pytest.approx(norm, rel=1e-5)
@@ -194,12 +200,8 @@ def test_trainer_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
     batches = [{"x": DATA[i : i + 16], "labels": LABELS[i : i + 16]} for i in range(0, 64, 16)]
     callback = monitor_callback(["noise", "sharpness", "update"], batches=batches, every=2)
     model, watch = trainer_run(tmp_path, callback)
-    assert [row["step"] for row in callback.readings] == [0, 2, 4, 6]
     parameters = list(model.parameters())
-    for row in callback.readings:
-        with torch.no_grad():
-            for p, value in zip(parameters, watch.points[row["step"]]):
-                p.copy_(value)
+    for row in at_its_point(callback.readings, parameters, watch.points):
         noise, norm = hand_noise(lambda b: model(**b)["loss"], parameters, batches)
         assert row["noise_level"] == pytest.approx(noise, rel=1e-5)
         assert row["noise_mean_norm"] == pytest.approx(norm, rel=1e-5)

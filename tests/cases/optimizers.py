@@ -46,6 +46,10 @@ class OptimizerCase:
         return self.build(params, **{**self.settings, **changes})
 
 
+def of_ours(name: str, settings: dict[str, Any], **more: Any) -> OptimizerCase:
+    return OptimizerCase(name, OPTIMIZERS[name].load(), settings, **more)
+
+
 COMMON_BAD = (
     ({"lr": -1.0}, "lr must be zero or positive, and finite, got -1.0"),
     ({"lr": float("nan")}, "lr must be a number, got nan"),
@@ -82,10 +86,7 @@ NO_SPARSE = {"sparse_refused": "torch.optim.SGD takes sparse gradients"}
 CASES = {
     case.name: case
     for case in (
-        OptimizerCase(
-            "adamw",
-            OPTIMIZERS["adamw"].load(),
-            {"lr": 0.05, "weight_decay": 0.0},
+        of_ours("adamw", {"lr": 0.05, "weight_decay": 0.0},
             variants={
                 "clip": {"clip": 1.0, "weight_decay": 0.1},
                 "auto": {"clip": "auto", "spike_guard": "skip"},
@@ -99,10 +100,7 @@ CASES = {
                 ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
             ),
         ),
-        OptimizerCase(
-            "sgd",
-            OPTIMIZERS["sgd"].load(),
-            {"lr": 0.02},
+        of_ours("sgd", {"lr": 0.02},
             variants={
                 "momentum": {"momentum": 0.9, "clip": 1.0},
                 "nesterov": {"momentum": 0.8, "nesterov": True, "clip": "auto", "weight_decay": 0.01},
@@ -116,10 +114,7 @@ CASES = {
             ),
             excuses={"huge_entries": "SGD without clipping takes a step of the gradient's size"},
         ),
-        OptimizerCase(
-            "gclip",
-            OPTIMIZERS["gclip"].load(),
-            {"lr": 0.05, "tau": 1.0},
+        of_ours("gclip", {"lr": 0.05, "tau": 1.0},
             variants={
                 "momentum": {"beta": 0.9},
                 "momentum-first": {"beta": 0.9, "clip": "momentum"},
@@ -137,10 +132,7 @@ CASES = {
                 ({"tau": torch.ones(3)}, "tau must be a number, got tensor([1., 1., 1.])"),
             ),
         ),
-        OptimizerCase(
-            "cclip",
-            OPTIMIZERS["cclip"].load(),
-            {"lr": 0.05, "tau": 0.5},
+        of_ours("cclip", {"lr": 0.05, "tau": 0.5},
             variants={
                 "momentum": {"beta": 0.9},
                 "momentum-first": {"beta": 0.9, "clip": "momentum", "track": True},
@@ -157,10 +149,7 @@ CASES = {
                 ({"tau": [1.0, 1.0, -torch.ones(5)]}, "tau must be positive in every coordinate, got -1.0"),
             ),
         ),
-        OptimizerCase(
-            "acclip",
-            OPTIMIZERS["acclip"].load(),
-            {"lr": 0.02, "weight_decay": 0.0},
+        of_ours("acclip", {"lr": 0.02, "weight_decay": 0.0},
             variants={
                 "second moment": {"form": "second_moment", "spike_guard": "skip"},
                 "algorithm, alpha 1.5": {
@@ -193,10 +182,7 @@ CASES = {
                 ({"form": "adam"}, "form must be one of 'first_moment', 'second_moment', 'algorithm', got 'adam'"),
             ),
         ),
-        OptimizerCase(
-            "normalized_sgd",
-            OPTIMIZERS["normalized_sgd"].load(),
-            {"lr": 0.05},
+        of_ours("normalized_sgd", {"lr": 0.05},
             variants={
                 "momentum": {"beta": 0.9, "damping": 0.1},
                 "momentum-first": {"beta": 0.9, "normalize": "momentum"},
@@ -208,10 +194,7 @@ CASES = {
             + PROJECT_BAD
             + (({"damping": -1.0}, "damping must be zero or positive, and finite, got -1.0"),),
         ),
-        OptimizerCase(
-            "ingd",
-            OPTIMIZERS["ingd"].load(),
-            {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
+        of_ours("ingd", {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
             bad=(
                 ({"delta": 0.0}, "delta must be positive and finite, got 0.0"),
                 ({"epsilon": -1.0}, "epsilon must be positive and finite, got -1.0"),
@@ -230,10 +213,7 @@ CASES = {
                 "propagates": "moves only where f was seen to fall; the outcome says 'non-finite'",
             },
         ),
-        OptimizerCase(
-            "stochastic_ingd",
-            OPTIMIZERS["stochastic_ingd"].load(),
-            {"p": 1.0, "q": 10.0},
+        of_ours("stochastic_ingd", {"p": 1.0, "q": 10.0},
             variants={"decay": {"weight_decay": 0.1, "beta": 0.5, "seed": 3, "clip": None}},
             bad=COMMON_BAD
             + BETA_BAD

@@ -46,8 +46,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA", listed=False),\n')  # fmt: skip
     # a probe
     copy_file(package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe")
-    add_row(package / "measure/table.py", '    ("sharpness", "SharpnessProbe"',
-            '    ("dummy", "DummyProbe", "dummy", "update", "thesis", "nowhere", "a dummy"),\n')
+    add_row(package / "measure/table.py", '    _entry("sharpness", "curvature"',
+            '    _entry("dummy", "dummy", "DummyProbe", "nowhere", "a dummy", needs="update"),\n')
     # a study
     folder = "lab/studies/catalogue/never_at_rest"
     copy_file(package, f"{folder}/e5_cycle.py", f"{folder}/e5_dummy.py", "e5-cycle", "e5-dummy")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from cases.networks import Attentive, Recurrent
 from torch import nn
 
 from mindgap.base.check import RuleError
@@ -104,37 +108,13 @@ def dense_hessian(objective: Objective, batches: list) -> torch.Tensor:
     return torch.stack(rows).detach()
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.cell(x)[0][:, -1])
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(5, 4, 2), nn.BatchNorm1d(4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
 
 
-class Attentive(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix, self.out = nn.Linear(3, 6), nn.Linear(2, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.mix(x).unsqueeze(1).chunk(3, dim=-1)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0, -1])
-
-
-class Convolutional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Conv1d(5, 4, 2), nn.BatchNorm1d(4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
-
-
-@pytest.mark.parametrize("make", [Recurrent, Attentive, Convolutional])
+@pytest.mark.parametrize("make", [partial(Recurrent, 3, 4, 2), partial(Attentive, 3, 2, 2), convolutional])
 @pytest.mark.parametrize("memory", [1, 2**31])
-def test_networks_against_their_dense_hessian(make: type[nn.Module], memory: float) -> None:
+def test_networks_against_their_dense_hessian(make: Callable[[], nn.Module], memory: float) -> None:
     torch.manual_seed(1)
     model = make().double()
     before = {k: v.clone() for k, v in model.state_dict().items()}

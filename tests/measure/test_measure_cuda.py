@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from cases.networks import Attentive, Recurrent
 from torch import nn
 
 from mindgap.base.check import RuleError
@@ -22,47 +26,26 @@ from mindgap.measure.table import PROBES
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.out = nn.LSTM(5, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.cell(x)[0][:, -1])
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(30, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 3))
 
 
-class Attentive(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix, self.out = nn.Linear(5, 48), nn.Linear(16, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.mix(x).unsqueeze(1).chunk(3, dim=-1)
-        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0, -1])
-
-
-class Plain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(30, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
+RECURRENT, ATTENTIVE = partial(Recurrent, 5, 8, 3), partial(Attentive, 5, 16, 3)
 
 
 def loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def problem(make: type[nn.Module], device: str, dtype: torch.dtype = torch.float32) -> tuple[Objective, list]:
+def problem(make: Callable[[], nn.Module], device: str, dtype: torch.dtype = torch.float32) -> tuple[Objective, list]:
     torch.manual_seed(0)
     model = make().to(dtype)
     batches = [(torch.randn(16, 6, 5).to(dtype), torch.randint(0, 3, (16,))) for _ in range(4)]
     return Objective(model.to(device), loss), [(x.to(device), y.to(device)) for x, y in batches]
 
 
-@pytest.mark.parametrize("make", [Recurrent, Attentive])
-def test_same_answers_as_on_the_cpu(make: type[nn.Module]) -> None:
+@pytest.mark.parametrize("make", [RECURRENT, ATTENTIVE])
+def test_same_answers_as_on_the_cpu(make: Callable[[], nn.Module]) -> None:
     """cuDNN's recurrent kernels and flash attention have no second derivative: they are switched, and switched back."""
     answers = []
     for device in ("cpu", "cuda"):
@@ -82,8 +65,8 @@ def test_same_answers_as_on_the_cpu(make: type[nn.Module]) -> None:
     assert (torch.backends.cudnn.enabled, torch.backends.cuda.flash_sdp_enabled()) == flags
 
 
-@pytest.mark.parametrize("make", [Plain, Attentive])
-def test_monitored_equals_unmonitored_with_cuda_random_states(make: type[nn.Module]) -> None:
+@pytest.mark.parametrize("make", [plain, ATTENTIVE])
+def test_monitored_equals_unmonitored_with_cuda_random_states(make: Callable[[], nn.Module]) -> None:
     ends = []
     for watched in (False, True):
         objective, batches = problem(make, "cuda")
@@ -106,13 +89,13 @@ def test_monitored_equals_unmonitored_with_cuda_random_states(make: type[nn.Modu
 
 
 def test_a_batch_on_another_device_is_named() -> None:
-    objective, _ = problem(Plain, "cuda")
+    objective, _ = problem(plain, "cuda")
     with pytest.raises(RuleError, match="batches must lie on the model's device cuda:0, got a batch on cpu"):
         sharpness(objective, [(torch.randn(16, 6, 5), torch.zeros(16, dtype=torch.long))])
 
 
 def test_survey_runs_there() -> None:
-    objective, batches = problem(Attentive, "cuda")
+    objective, batches = problem(ATTENTIVE, "cuda")
     found = survey(objective, batches, ray_points=10)
     assert found.about["device"].startswith("cuda")
     assert {"spectrum", "smoothness", "settling", "noise_histogram"} <= set(found.figures)

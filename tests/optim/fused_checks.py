@@ -65,31 +65,18 @@ def rules():
         return lambda s, g, k: line(s, g, 0.1, clip, beta)
 
     one, two = reference.clipped_descent, reference.clipped_gradient_first
-    g_clip = lambda m: reference.gclip(1.5, m)  # noqa: E731
-    c_clip = lambda m: reference.cclip(0.7, m)  # noqa: E731
+    clipping = {}
+    for name, rule, tau, clip in (("gclip", GClip, 1.5, reference.gclip), ("cclip", CClip, 0.7, reference.cclip)):
+
+        def make(p, rule=rule, tau=tau, **options):
+            return rule(p, 0.1, tau, **options)
+
+        clip = partial(clip, tau)
+        clipping[name] = (make, clipped(one, clip, 0.0), {})
+        for of, line in (("momentum", one), ("gradient", two)):
+            clipping[f"{name} {of}"] = (partial(make, beta=0.9, clip=of), clipped(line, clip, 0.9), momentum)
     return {
-        "gclip": (lambda p, **o: GClip(p, 0.1, 1.5, **o), clipped(one, g_clip, 0.0), {}),
-        "gclip momentum": (
-            lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="momentum", **o),
-            clipped(one, g_clip, 0.9),
-            momentum,
-        ),
-        "gclip gradient": (
-            lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="gradient", **o),
-            clipped(two, g_clip, 0.9),
-            momentum,
-        ),
-        "cclip": (lambda p, **o: CClip(p, 0.1, 0.7, **o), clipped(one, c_clip, 0.0), {}),
-        "cclip momentum": (
-            lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, clip="momentum", **o),
-            clipped(one, c_clip, 0.9),
-            momentum,
-        ),
-        "cclip gradient": (
-            lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, clip="gradient", **o),
-            clipped(two, c_clip, 0.9),
-            momentum,
-        ),
+        **clipping,
         **{
             f"acclip {alpha} {form}": (
                 lambda p, alpha=alpha, form=form, **o: ACClip(p, 0.1, alpha=alpha, weight_decay=0.0, form=form, **o),

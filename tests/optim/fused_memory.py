@@ -89,44 +89,35 @@ def state_names(optimizer, p):
 
 
 def check_model_to_double_and_back(device):
-    def double(optimizer, params):
-        for p in params:
-            p.data, p.grad = p.data.double(), p.grad.double()
+    for before, after in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
+
+        def convert(optimizer, params, after=after):
+            for p in params:
+                p.data, p.grad = p.data.to(after), p.grad.to(after)
+            steps(optimizer, params)
+
+        twins(device, convert, dtype=before)
+
+
+def load_changed(change):
+    """Load a checkpoint whose tensors were changed, then step."""
+
+    def load(optimizer, params):
+        saved = copy.deepcopy(optimizer.state_dict())
+        for states in saved["state"].values():
+            states |= {name: change(value) for name, value in states.items() if value.dim()}
+        optimizer.load_state_dict(saved)
         steps(optimizer, params)
 
-    def single(optimizer, params):
-        for p in params:
-            p.data, p.grad = p.data.float(), p.grad.float()
-        steps(optimizer, params)
-
-    twins(device, double)
-    twins(device, single, dtype=torch.float64)
+    return load
 
 
 def check_checkpoint_of_another_dtype(device):
-    def load(optimizer, params):
-        saved = copy.deepcopy(optimizer.state_dict())
-        for states in saved["state"].values():
-            for name, value in states.items():
-                if value.dim():
-                    states[name] = value.float()
-        optimizer.load_state_dict(saved)
-        steps(optimizer, params)
-
-    twins(device, load, dtype=torch.float64)
+    twins(device, load_changed(torch.Tensor.float), dtype=torch.float64)
 
 
 def check_checkpoint_of_another_shape(device):
-    def load(optimizer, params):
-        saved = copy.deepcopy(optimizer.state_dict())
-        for states in saved["state"].values():
-            for name, value in states.items():
-                if value.dim():
-                    states[name] = torch.zeros(3, dtype=value.dtype, device=value.device)
-        optimizer.load_state_dict(saved)
-        steps(optimizer, params)
-
-    twins(device, load)
+    twins(device, load_changed(lambda value: torch.zeros(3, dtype=value.dtype, device=value.device)))
 
 
 def check_larger_data(device):

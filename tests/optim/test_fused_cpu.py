@@ -80,6 +80,12 @@ def test_float64_norms_beyond_the_range_of_squares():
         torch.testing.assert_close(p.detach(), torch.tensor([-6e-301, -8e-301, 0, 0], dtype=torch.float64))
 
 
+def in_a_new_process(program, **environment):
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @needs_numba
 def test_two_threads_give_the_same_as_one():
     """In a process of its own: the number of threads is a setting of the whole process."""
@@ -89,9 +95,7 @@ def test_two_threads_give_the_same_as_one():
         "assert c.worst_error('acclip 1.0 algorithm', 'cpu', torch.float32, 5) <= c.ULPS\n"
         "assert c.worst_error('gclip momentum', 'cpu', torch.float32, 5) <= c.ULPS\n"
     )
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    in_a_new_process(program, OMP_NUM_THREADS="2", NUMBA_NUM_THREADS="2")
 
 
 def one(**options):
@@ -133,8 +137,7 @@ def test_without_numba_and_triton_everything_works():
         "except ValueError as e: assert 'numba' in str(e), e\n"
         "else: raise SystemExit('no error')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    in_a_new_process(program)
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset memory peaks")
@@ -152,8 +155,7 @@ def test_no_form_takes_more_than_64_mib_beside_its_tensors():
         "        extra = resident_peak(optimizer.step)\n"
         "        assert extra <= 64, (name, options, extra)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    in_a_new_process(program)
 
 
 @needs_numba

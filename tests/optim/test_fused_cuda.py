@@ -14,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from cases.captured import graph_of
 from optim import fused_checks as checks
 from optim import fused_memory, fused_sequences
 
@@ -138,25 +139,18 @@ def test_a_step_made_from_the_last_ones_launches_equals_a_step_made_anew():
             assert played >= 8, (name, policy, played)
 
 
+def train(model, optimizer, data):
+    optimizer.zero_grad(set_to_none=True)
+    model(data).square().mean().backward()
+    optimizer.step()
+
+
 def test_a_step_outside_follows_a_capture():
     model = torch.nn.Linear(64, 3).cuda()
     optimizer = ACClip(model.parameters(), torch.tensor(0.05, device="cuda"), fused=True)
     data = torch.randn(32, 64, device="cuda")
 
-    def train():
-        optimizer.zero_grad(set_to_none=True)
-        model(data).square().mean().backward()
-        optimizer.step()
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            train()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        train()
+    graph_of(lambda: train(model, optimizer, data))
     for p in model.parameters():  # the captured step has not run: its gradients hold nothing yet
         p.grad.fill_(0.5)
     before = model.weight.detach().clone()
@@ -190,27 +184,14 @@ def test_captured_step_replays_with_a_tensor_lr():
         captured, eager = make(list(model.parameters()), rates[0]), make(list(twin.parameters()), rates[1])
         data = torch.randn(32, 64, device="cuda")
 
-        def train(model, optimizer, data=data):
-            optimizer.zero_grad(set_to_none=True)
-            model(data).square().mean().backward()
-            optimizer.step()
-
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                train(model, captured)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            train(model, captured)
+        graph = graph_of(partial(train, model, captured, data))
         for _ in range(3):
-            train(twin, eager)
+            train(twin, eager, data)
         for k in range(10):
             for rate in rates:
                 rate.fill_(0.05 / (1 + k))
             graph.replay()
-            train(twin, eager)
+            train(twin, eager, data)
         for a, b in zip(model.parameters(), twin.parameters()):
             torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
         assert not torch.equal(next(model.parameters()), next(twin.parameters()) + 1)

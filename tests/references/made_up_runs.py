@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import Parts, Scale, Source, Study
 from mindgap.record.schema import End, Header, Run
@@ -18,6 +20,16 @@ def toy_study(name, loop, settings, methods, **more):
     """A study of two seeds at scale quick."""
     return Study(name, "S1", f"A {name}", "It is one.", Source("thesis", "1"), {"quick": Scale(settings, seeds=2)},
                  methods, loop, count, **more)
+
+
+def verdicts(*, holds=({},), refuted=(), undecided=()):
+    """A test of (case, verdict) with these cases."""
+    cases = {"holds": holds, "does not hold": refuted, "inconclusive": undecided}
+    return pytest.mark.parametrize(("case", "verdict"), [(c, said) for said, all_ in cases.items() for c in all_])
+
+
+def only_first_seed(runs):
+    return [run for run in runs if run.header.seed == 0]
 
 
 def made_up(study, ends, scale="quick"):

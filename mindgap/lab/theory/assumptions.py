@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.base.check import between, fail, non_negative, positive
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail, non_negative, positive
+from mindgap.base.checked import NonNegative, Order, Positive, check_arguments
 
 
 def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
@@ -25,13 +25,6 @@ def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") 
     if not epsilon < below:
         fail(name, f"must be below {below:g}", epsilon)
     return epsilon
-
-
-def moment_and_positive(record: object, *names: str) -> None:
-    """The checks that the records of chapter 4 share: 1 < α <= 2, and the named constants are positive."""
-    between("alpha", getattr(record, "alpha", None), 1, 2, ends="(]")
-    for name in names:
-        positive(name, getattr(record, name))
 
 
 @dataclass(frozen=True)
@@ -56,17 +49,10 @@ class RelaxedSmooth:
     Source: thesis, 3.3, Assumptions 3.3.1-3.3.3 and 3.4.1.
     """
 
-    L0: float
-    L1: float
-    delta: float
-    M: float | None = None
-
-    def __post_init__(self) -> None:
-        positive("L0", self.L0)
-        non_negative("L1", self.L1)
-        positive("delta", self.delta)
-        if self.M is not None:
-            positive("M", self.M)
+    L0: Positive
+    L1: NonNegative
+    delta: Positive
+    M: Positive | None = None
 
     def need_m(self) -> float:
         """M, or an error when the record has none."""
@@ -88,10 +74,7 @@ class BoundedNoise:
         BoundedNoise(tau=0.5)
     """
 
-    tau: float
-
-    def __post_init__(self) -> None:
-        positive("tau", self.tau)
+    tau: Positive
 
 
 @dataclass(frozen=True)
@@ -108,13 +91,10 @@ class HeavyTail:
     Source: thesis, Assumptions 4.4.1 and 4.4.2.
     """
 
-    alpha: float
-    sigma: float
-    L: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        moment_and_positive(self, "sigma", "L", "delta")
+    alpha: Order
+    sigma: Positive
+    L: Positive
+    delta: Positive
 
 
 @dataclass(frozen=True)
@@ -131,12 +111,9 @@ class StronglyConvexMoment:
     Source: thesis, Assumptions 4.4.3 and 4.4.4.
     """
 
-    alpha: float
-    G: float
-    mu: float
-
-    def __post_init__(self) -> None:
-        moment_and_positive(self, "G", "mu")
+    alpha: Order
+    G: Positive
+    mu: Positive
 
 
 @dataclass(frozen=True)
@@ -155,19 +132,17 @@ class CoordinateMoment:
     Source: thesis, Assumption 4.5.1; acclip, Assumption 2.
     """
 
-    alpha: float
+    alpha: Order
     B: tuple[float, ...]
-    mu: float
+    mu: Positive
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
         if not isinstance(self.B, tuple) or not self.B:
             fail("B", "must be a non-empty tuple of numbers", self.B)
         for i, b in enumerate(self.B):
             non_negative(f"B[{i}]", b)
         if not any(self.B):
             fail("B", "must have a positive entry", self.B)
-        positive("mu", self.mu)
 
     @property
     def dimension(self) -> int:

@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from mindgap.base.check import between, fail, one_of, positive
-from mindgap.base.checked import check_arguments
+from mindgap.base.checked import Order, Range, Share, check_arguments
 
 Array = np.ndarray
 Scale = float | Sequence[float] | Array
@@ -165,12 +165,8 @@ class Student(NoiseLaw):
         (3.0, inf)
     """
 
-    df: float
+    df: Annotated[float, Range(1, math.inf, "()")]
     scale: Scale = 1.0
-
-    def __post_init__(self) -> None:
-        between("df", self.df, 1, math.inf, ends="()")
-        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -201,12 +197,8 @@ class SymmetricPareto(NoiseLaw):
         5.0
     """
 
-    index: float
+    index: Annotated[float, Range(1, math.inf, "()")]
     scale: Scale = 1.0
-
-    def __post_init__(self) -> None:
-        between("index", self.index, 1, math.inf, ends="()")
-        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -242,12 +234,8 @@ class Stable(NoiseLaw):
         (2.0, inf)
     """
 
-    index: float
+    index: Order
     scale: Scale = 1.0
-
-    def __post_init__(self) -> None:
-        between("index", self.index, 1, 2, ends="(]")
-        super().__post_init__()
 
     @property
     def tail_index(self) -> float:
@@ -287,12 +275,8 @@ class TwoPoint(NoiseLaw):
         (0.0078125, 8.0, 0.0)
     """
 
-    probability: float
+    probability: Share
     scale: Scale = 1.0
-
-    def __post_init__(self) -> None:
-        between("probability", self.probability, 0, 1, ends="()")
-        super().__post_init__()
 
     @classmethod
     def of_4_7_6(cls, alpha: float, epsilon: float, nu: int) -> TwoPoint:

@@ -132,17 +132,9 @@ def sharpness(
 
 
 def sharpness_in(
-    passes: GradientPasses,
-    *,
-    product: HessianProduct | None = None,
-    tol: float = 1e-3,
-    max_products: int = 100,
-    both: bool = False,
-    start: Sharpness | None = None,
-    optimizer: Any = None,
-    memory: float = DEFAULT_MEMORY,
-    seed: int = 0,
-) -> Sharpness:
+    passes: GradientPasses, *, product: HessianProduct | None = None, tol: float, max_products: int = 100,
+    both: bool = False, start: Sharpness | None, optimizer: Any, memory: float = DEFAULT_MEMORY, seed: int = 0,
+) -> Sharpness:  # fmt: skip
     """``sharpness`` inside passes that are already open, with a product that others may share."""
     if start is not None and not isinstance(start, Sharpness):
         fail("start", "must be an earlier Sharpness or None", start)

@@ -186,11 +186,8 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
 
     Example:
         >>> import torch
-        >>> w = torch.nn.Linear(1, 1, bias=False).double()
-        >>> problem = Objective(w, lambda m, b: 0.5 * (m.weight.sum() - b).square().mean())
-        >>> with torch.no_grad():
-        ...     _ = w.weight.fill_(0.0)
-        >>> found = training_statistics(problem, [torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [5.0]])])
+        >>> problem = Objective(torch.nn.Linear(1, 1), lambda m, b: 0.5 * (m.weight.sum() - b).square().mean())
+        >>> found = training_statistics(problem, list(torch.tensor([[[1.0], [3.0]], [[3.0], [5.0]]])))
         >>> round(equilibrium(found, lr=0.5, batch_size=2).edge, 6)
         0.25
 

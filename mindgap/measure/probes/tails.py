@@ -74,13 +74,12 @@ class TailIndex:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        low, high = self.interval
-        numbers = f"index {_short(self.index)} [{_short(low)}, {_short(high)}]"
-        if self.heavier is None:
-            return f"heavier than Gaussian: cannot tell from {self.samples} samples ({numbers})"
-        if self.heavier:
-            return f"heavier than Gaussian: {numbers}"
-        return f"no heavy tail: {numbers}, below 2 would mean infinite variance"
+        numbers = _numbers(self)
+        return {
+            None: f"heavier than Gaussian: cannot tell from {self.samples} samples ({numbers})",
+            True: f"heavier than Gaussian: {numbers}",
+            False: f"no heavy tail: {numbers}, below 2 would mean infinite variance",
+        }[self.heavier]
 
 
 def tail_index(
@@ -187,12 +186,12 @@ class InfiniteVariance:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        numbers = f"index {_short(self.index)} [{_short(self.interval[0])}, {_short(self.interval[1])}]"
-        if self.infinite is None:
-            return f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers}, border 2"
-        if self.infinite:
-            return f"the variance is infinite: {numbers}, below 2"
-        return f"the variance is finite: {numbers} (below 2 would mean infinite variance)"
+        numbers = _numbers(self)
+        return {
+            None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers}, border 2",
+            True: f"the variance is infinite: {numbers}, below 2",
+            False: f"the variance is finite: {numbers} (below 2 would mean infinite variance)",
+        }[self.infinite]
 
 
 def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
@@ -424,6 +423,10 @@ def _null(method: str, n: int, signed: bool, draws: int) -> Array:
             x = rng.standard_normal((n, 1))
             gammas[i] = functional(x if signed else np.abs(x), signed, 1, rng)[0]
     return np.array([_inverse(float(g)) for g in gammas])
+
+
+def _numbers(found: TailIndex | InfiniteVariance) -> str:
+    return f"index {_short(found.index)} [{_short(found.interval[0])}, {_short(found.interval[1])}]"
 
 
 def _short(value: float) -> str:

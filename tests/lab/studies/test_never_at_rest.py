@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from references.made_up_runs import made_up
+from references.made_up_runs import made_up, only_first_seed, verdicts
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
@@ -38,21 +38,21 @@ def images(*, full=1.0, long=2.0, noise=2.0, loss=1.0, accuracy=0.9, spread=0.05
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("case", "verdict"),
-    [
-        ({}, "holds"),
-        ({"full": 0.001, "long": 0.002}, "does not hold"),  # goes to zero
-        ({"noise": 0.5}, "does not hold"),
-        ({"full": 3.0}, "does not hold"),  # the smaller step has the smaller norm
-        ({"more": (1.0, 2.0)}, "does not hold"),  # or the smaller noise
-        ({"more": (3.0, 0.5)}, "does not hold"),  # or the smaller sharpness
-        ({"long": lambda share: 4.0 - 2.0 * share}, "does not hold"),  # falls when trained longer
-        ({"full": 0.05}, "inconclusive"),  # between a hundredth and a tenth
-        ({"spread": 0.9}, "inconclusive"),
-        ({"accuracy": 1.0}, "inconclusive"),
-        ({"loss": lambda share: 3.0 - 2.0 * share}, "inconclusive"),
-        ({"loss": lambda share: 3.0 - 2.0 * share, "noise": 0.5}, "inconclusive"),  # a run too short refutes nothing
+@verdicts(
+    refuted=[
+        {"full": 0.001, "long": 0.002},  # goes to zero
+        {"noise": 0.5},
+        {"full": 3.0},  # the smaller step has the smaller norm
+        {"more": (1.0, 2.0)},  # or the smaller noise
+        {"more": (3.0, 0.5)},  # or the smaller sharpness
+        {"long": lambda share: 4.0 - 2.0 * share},  # falls when trained longer
+    ],
+    undecided=[
+        {"full": 0.05},  # between a hundredth and a tenth
+        {"spread": 0.9},
+        {"accuracy": 1.0},
+        {"loss": lambda share: 3.0 - 2.0 * share},
+        {"loss": lambda share: 3.0 - 2.0 * share, "noise": 0.5},  # a run too short refutes nothing
     ],
 )
 def test_verdict_on_images(case, verdict):
@@ -74,25 +74,21 @@ def words(*, small=3.0, middle=2.0, large=1.0, noise=2.0, loss=1.0, spread=0.05)
     return made_up(E2, ends)
 
 
-@pytest.mark.parametrize(
-    ("case", "verdict"),
-    [
-        ({}, "holds"),
-        ({"small": 1.0}, "does not hold"),
-        ({"small": lambda share: 6.0 - 3.0 * share}, "does not hold"),  # larger than the others, and decreasing
-        ({"noise": 0.5}, "does not hold"),
-        ({"large": 1e-3, "middle": 2e-3, "small": 3e-3}, "does not hold"),
-        ({"small": 2.02}, "inconclusive"),
-        ({"loss": lambda share: 3.0 - 2.0 * share}, "inconclusive"),
+@verdicts(
+    refuted=[
+        {"small": 1.0},
+        {"small": lambda share: 6.0 - 3.0 * share},  # larger than the others, and decreasing
+        {"noise": 0.5},
+        {"large": 1e-3, "middle": 2e-3, "small": 3e-3},
     ],
+    undecided=[{"small": 2.02}, {"loss": lambda share: 3.0 - 2.0 * share}],
 )
 def test_verdict_on_words(case, verdict):
     assert find(E2).judge(words(**case)).verdict == verdict
 
 
 def test_one_seed_says_nothing():
-    runs = [run for run in images() if run.header.seed == 0]
-    assert find(E1).judge(runs).verdict == "inconclusive"
+    assert find(E1).judge(only_first_seed(images())).verdict == "inconclusive"
 
 
 def test_negative_squares_are_averaged_before_the_root():

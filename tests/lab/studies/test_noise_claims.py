@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from references.made_up_runs import made_up
+from references.made_up_runs import made_up, verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
@@ -80,22 +80,22 @@ STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attentio
           "no attention, Gaussian input": 0.0, "Gaussian vectors": 0.0, "stable vectors": 1.0}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "verdict"),
-    [
-        ({}, "holds"),
-        ({"attention, text": 0.0}, "does not hold"),
-        ({"attention, Gaussian input": 0.0}, "does not hold"),
-        ({"no attention, text": 0.0}, "does not hold"),
-        ({"no attention, Gaussian input": 1.0}, "does not hold"),
-        ({"no attention, Gaussian input": 0.5}, "inconclusive"),
-        ({"stable vectors": 0.0, "attention, text": 0.0}, "inconclusive"),
-        ({"Gaussian vectors": 1.0}, "inconclusive"),
+@verdicts(
+    refuted=[
+        {"attention, text": 0.0},
+        {"attention, Gaussian input": 0.0},
+        {"no attention, text": 0.0},
+        {"no attention, Gaussian input": 1.0},
+    ],
+    undecided=[
+        {"no attention, Gaussian input": 0.5},
+        {"stable vectors": 0.0, "attention, text": 0.0},
+        {"Gaussian vectors": 1.0},
     ],
 )
-def test_verdict_on_attention(change, verdict):
+def test_verdict_on_attention(case, verdict):
     rest = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}
-    rows = {name: [{"hill_heavier": heavy, **rest}] * 3 for name, heavy in {**STATED, **change}.items()}
+    rows = {name: [{"hill_heavier": heavy, **rest}] * 3 for name, heavy in {**STATED, **case}.items()}
     assert find(H6).judge(made_up(H6, rows)).verdict == verdict
 
 

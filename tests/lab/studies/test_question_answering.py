@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from references.made_up_runs import made_up
+from references.made_up_runs import made_up, verdicts
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
@@ -105,17 +105,13 @@ def scores(*, gain=0.02, gain_f1=0.02, adam=0.5, guess=0.1, spread=0.005):
     return made_up(H5, ends)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("case", "verdict"),
-    [
-        ({}, "holds"),
-        ({"gain": -0.02}, "does not hold"),
-        ({"gain_f1": -0.02}, "does not hold"),
-        ({"gain": 0.0, "spread": 0.0005}, "does not hold"),  # certainly no gain worth the name
-        ({"spread": 0.1}, "inconclusive"),
-        ({"guess": 0.4}, "inconclusive"),
-        ({"guess": 0.4, "gain": -0.02}, "inconclusive"),
+@verdicts(
+    refuted=[
+        {"gain": -0.02},
+        {"gain_f1": -0.02},
+        {"gain": 0.0, "spread": 0.0005},  # certainly no gain worth the name
     ],
+    undecided=[{"spread": 0.1}, {"guess": 0.4}, {"guess": 0.4, "gain": -0.02}],
 )
 def test_verdict_on_answers(case, verdict):
     assert find(H5).judge(scores(**case)).verdict == verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from references.made_up_runs import verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.catalogue.kinks.n5_certificate import INSTANCES, shortest_way
@@ -137,20 +138,14 @@ def test_certificates_close_in_from_above(family):
     assert rows[-1]["below"] == rows[-1]["first_fails"] == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "verdict"),
-    [
-        ({}, "holds"),
-        ({"below": 1}, "does not hold"),
-        ({"first_fails": 1}, "does not hold"),
-        ({"second_fails": 1}, "does not hold"),
-        ({"close": 2}, "inconclusive"),
-    ],
+@verdicts(
+    refuted=[{"below": 1}, {"first_fails": 1}, {"second_fails": 1}],
+    undecided=[{"close": 2}],
 )
-def test_verdict_on_certificates(change, verdict):
+def test_verdict_on_certificates(case, verdict):
     study = find("n5-certificate")
     row = {"below": 0, "near": 9, "shown": 8, "first_fails": 0, "close": 6, "second_fails": 0}
-    runs = [finished(study.name, method, [{**row, **change}]) for method in study.methods]
+    runs = [finished(study.name, method, [{**row, **case}]) for method in study.methods]
     assert study.judge(runs).verdict == verdict
 
 

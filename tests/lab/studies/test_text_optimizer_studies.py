@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from references.made_up_runs import made_up
+from references.made_up_runs import made_up, only_first_seed, verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
@@ -32,27 +32,22 @@ def losses(*, sgd=4.2, gclip=4.0, cclip=3.6, adam=3.6, acclip=3.5, spread=0.01):
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("case", "verdict"),
-    [
-        ({}, "holds"),
-        ({"gclip": 4.2, "spread": 0.003}, "does not hold"),  # clipping gains nothing
-        ({"adam": 4.1, "cclip": 4.1, "acclip": 4.0}, "does not hold"),  # Adam behind GClip
-        ({"cclip": 3.8}, "does not hold"),
-        ({"cclip": 3.4}, "does not hold"),  # too good to be comparable
-        ({"acclip": 3.7}, "does not hold"),
-        ({"acclip": 3.57, "spread": 0.05}, "inconclusive"),
-        ({"cclip": 3.66, "spread": 0.04}, "inconclusive"),
-        ({"spread": 1.0}, "inconclusive"),
+@verdicts(
+    refuted=[
+        {"gclip": 4.2, "spread": 0.003},  # clipping gains nothing
+        {"adam": 4.1, "cclip": 4.1, "acclip": 4.0},  # Adam behind GClip
+        {"cclip": 3.8},
+        {"cclip": 3.4},  # too good to be comparable
+        {"acclip": 3.7},
     ],
+    undecided=[{"acclip": 3.57, "spread": 0.05}, {"cclip": 3.66, "spread": 0.04}, {"spread": 1.0}],
 )
 def test_verdict_on_the_order(case, verdict):
     assert find(H3).judge(losses(**case)).verdict == verdict
 
 
 def test_one_seed_says_nothing_about_the_order():
-    runs = [run for run in losses() if run.header.seed == 0]
-    assert find(H3).judge(runs).verdict == "inconclusive"
+    assert find(H3).judge(only_first_seed(losses())).verdict == "inconclusive"
 
 
 def test_a_choice_at_an_end_of_its_list_is_printed():
@@ -98,18 +93,13 @@ def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.
     return made_up(H4, ends)
 
 
-@pytest.mark.parametrize(
-    ("case", "verdict"),
-    [
-        ({}, "holds"),
-        ({"adam": 2.95}, "does not hold"),
-        ({"gclip": 2.9}, "does not hold"),
-        ({"sgd": 2.9}, "does not hold"),
-        ({"deep_right": 0.2}, "does not hold"),
-        ({"deep_right": 0.301}, "inconclusive"),
-        ({"spread": 0.5}, "inconclusive"),
-        ({"floor": 2.9}, "inconclusive"),
-        ({"floor": 2.9, "adam": 2.95}, "inconclusive"),  # where nothing was learnt nothing is refuted
+@verdicts(
+    refuted=[{"adam": 2.95}, {"gclip": 2.9}, {"sgd": 2.9}, {"deep_right": 0.2}],
+    undecided=[
+        {"deep_right": 0.301},
+        {"spread": 0.5},
+        {"floor": 2.9},
+        {"floor": 2.9, "adam": 2.95},  # where nothing was learnt nothing is refuted
     ],
 )
 def test_verdict_on_pre_training(case, verdict):

@@ -71,10 +71,22 @@ def test_the_nonconvex_exponent_is_attained_and_not_before_the_step_leaves_its_f
     assert verdict("h8-nonconvex-exponent", step_factor=30.0).verdict == "does not hold"
 
 
-def test_errors_stay_below_the_bounds_and_a_few_thousandths_are_too_little() -> None:
-    small = {"laws": "pareto,rare jump", "alphas": "1.5", "mus": "1.0"}
-    assert verdict("h8-errors-below-bounds", **small).verdict == "holds"
-    assert verdict("h8-errors-below-bounds", **small, bound_factor=0.003).verdict == "does not hold"
+@pytest.mark.parametrize(
+    ("name", "small", "false"),
+    [
+        # a few thousandths of the bound are too little
+        ("h8-errors-below-bounds", {"laws": "pareto,rare jump", "alphas": "1.5", "mus": "1"}, {"bound_factor": 0.003}),
+        # the dimension matters for GClip below alpha = 2 only
+        ("h8-dimension", {"dimensions": "1,10,100", "least_runs": 400}, {"alpha": 2.0}),
+        # no rule beats the Bernoulli bound, and twenty times the bound is too much
+        ("h9-bernoulli-quadratics", {"horizons": "1,10,100", "replicas": 300}, {"bound_factor": 20.0}),
+        # zero-respecting methods stay above epsilon, and not for ever
+        ("h9-zero-chain", {"alphas": "2.0", "epsilons": "0.25,0.18", "replicas": 100}, {"stretch": 8.0}),
+    ],
+)
+def test_a_bound_holds_and_a_false_one_does_not(name: str, small: dict, false: dict) -> None:
+    assert verdict(name, **small).verdict == "holds"
+    assert verdict(name, **small, **false).verdict == "does not hold"
 
 
 def test_nonconvex_runs_stay_below_the_bounds_and_a_fifth_of_them_is_too_little() -> None:
@@ -83,25 +95,6 @@ def test_nonconvex_runs_stay_below_the_bounds_and_a_fifth_of_them_is_too_little(
     assert result.verdict == "holds"
     assert result.numbers["GClip, Theorem 2"]["largest_ratio"] > 0.2
     assert verdict("h8-nonconvex-bounds", **small, bound_factor=0.2).verdict == "does not hold"
-
-
-def test_dimension_matters_for_gclip_below_alpha_two_only() -> None:
-    small = {"dimensions": "1,10,100", "least_runs": 400}
-    assert verdict("h8-dimension", **small).verdict == "holds"
-    assert verdict("h8-dimension", **small, alpha=2.0).verdict == "does not hold"
-
-
-def test_no_rule_beats_the_bernoulli_bound_and_twenty_times_the_bound_is_too_much() -> None:
-    small = {"horizons": "1,10,100", "replicas": 300}
-    assert verdict("h9-bernoulli-quadratics", **small).verdict == "holds"
-    assert verdict("h9-bernoulli-quadratics", **small, bound_factor=20.0).verdict == "does not hold"
-
-
-def test_zero_respecting_methods_stay_above_epsilon_and_not_for_ever() -> None:
-    small = {"alphas": "2.0", "epsilons": "0.25,0.18", "replicas": 100}
-    result = verdict("h9-zero-chain", **small)
-    assert result.verdict == "holds"
-    assert verdict("h9-zero-chain", **small, stretch=8.0).verdict == "does not hold"
 
 
 def test_clipped_moments_hold_and_the_printed_lemma_2_would_not() -> None:

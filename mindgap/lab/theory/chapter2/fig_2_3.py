@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from mindgap.base.check import between, fail, one_of, positive, whole
+from mindgap.base.checked import AtLeast, Positive
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,11 @@ class RareLargeLoss:
     Source: Reddi et al., cited for thesis, Fig. 2-3.
     """
 
-    C: float
-    s: float = 1.0
-    period: int = 3
+    C: Positive
+    s: Positive = 1.0
+    period: Annotated[int, AtLeast(2)] = 3
 
     def __post_init__(self) -> None:
-        positive("C", self.C)
-        positive("s", self.s)
-        whole("period", self.period, least=2)
         if self.gain <= 0:
             fail("C", f"must be above (P-1)s = {(self.period - 1) * self.s:g}", self.C)
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindgap.base.check import fail, non_negative, one_of, positive, whole
+from mindgap.base.check import fail, one_of, positive, whole
+from mindgap.base.checked import NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,11 @@ class SmoothConvex:
     Source: thesis, Definitions 2.1.3 and 2.1.4.
     """
 
-    L: float
-    mu: float = 0.0
-    D: float = 1.0
+    L: Positive
+    mu: NonNegative = 0.0
+    D: Positive = 1.0
 
     def __post_init__(self) -> None:
-        positive("L", self.L)
-        non_negative("mu", self.mu)
-        positive("D", self.D)
         if self.mu > self.L:
             fail("mu", f"must be at most L = {self.L:g}", self.mu)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import between, fail, positive
+from mindgap.base.checked import Positive
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import Function, namespace
 
@@ -35,10 +36,7 @@ class ExponentialQuadratic(Function):
     Source: thesis, 3.7.2, first display.
     """
 
-    L1: float
-
-    def __post_init__(self) -> None:
-        positive("L1", self.L1)
+    L1: Positive
 
     def value(self, x: Any) -> Any:
         xp = namespace(x)
@@ -90,10 +88,7 @@ class SlowFunction(Function):
     Source: thesis, 3.7.2, second display.
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
+    epsilon: Positive
 
     def value(self, x: Any) -> Any:
         xp = namespace(x)
@@ -143,13 +138,9 @@ class HyperbolicCosine(Function):
     Source: thesis, 3.7.2; this function is the library's own.
     """
 
-    L0: float
-    L1: float
+    L0: Positive
+    L1: Positive
     dimension: int = 1
-
-    def __post_init__(self) -> None:
-        positive("L0", self.L0)
-        positive("L1", self.L1)
 
     def value(self, x: Any) -> Any:
         xp = namespace(x)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.base.check import fail, positive, whole
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, Positive
 from mindgap.lab.theory.assumptions import RelaxedSmooth
 from mindgap.lab.theory.function import Function, namespace
 
@@ -35,16 +36,12 @@ class ToothedSlope(Function):
         (0.2, 0.1, 0.0775)
     """
 
-    slope: float
-    step: float
-    L: float
-    teeth: int
+    slope: Positive
+    step: Positive
+    L: Positive
+    teeth: Count
 
     def __post_init__(self) -> None:
-        positive("slope", self.slope)
-        positive("step", self.step)
-        positive("L", self.L)
-        whole("teeth", self.teeth, least=1)
         if self.step * self.L > 1:
             fail("step", f"must be at most 1/L = {1 / self.L:g}", self.step)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, whole
-from mindgap.lab.theory.assumptions import moment_and_positive
+from mindgap.base.checked import Order, Positive
 from mindgap.lab.theory.chapter4.thm_4_4_1 import ConstantClip
 
 
@@ -29,13 +29,10 @@ class SmoothMoment:
     Source: acclip, Assumption 1 and Definition 4.
     """
 
-    alpha: float
-    G: float
-    L: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        moment_and_positive(self, "G", "L", "delta")
+    alpha: Order
+    G: Positive
+    L: Positive
+    delta: Positive
 
 
 def moment_nonconvex_parameters(a: SmoothMoment, K: int) -> ConstantClip:

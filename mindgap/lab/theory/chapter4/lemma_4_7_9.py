@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from mindgap.base.check import between, whole
-from mindgap.base.checked import Vectors
+from mindgap.base.check import between
+from mindgap.base.checked import Count, Range, Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 _ROOT = math.sqrt(2 * math.pi * math.e)
@@ -103,10 +103,7 @@ class ZeroChain(Function):
     Source: thesis, 4.7.7.
     """
 
-    dimension: int
-
-    def __post_init__(self) -> None:
-        whole("dimension", self.dimension, least=1)
+    dimension: Count
 
     def value(self, x: Vectors) -> Any:
         before, after = x[..., :-1], x[..., 1:]
@@ -139,10 +136,7 @@ class ChainOracle:
     """
 
     chain: ZeroChain
-    probability: float
-
-    def __post_init__(self) -> None:
-        between("probability", self.probability, 0, 1, ends="(]")
+    probability: Annotated[float, Range(0, 1, "(]")]
 
     def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""

@@ -11,11 +11,12 @@ line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from mindgap.base.check import between, one_of, whole
+from mindgap.base.checked import Order, Range
 from mindgap.lab.theory.function import Function
 from mindgap.lab.theory.noise import TwoPoint
 
@@ -37,13 +38,11 @@ class BernoulliQuadratic(Function):
     Source: thesis, (4.2), (4.4), (4.5).
     """
 
-    alpha: float
-    epsilon: float
+    alpha: Order
+    epsilon: Annotated[float, Range(0, 0.125, "(]")]
     nu: int
 
     def __post_init__(self) -> None:
-        between("alpha", self.alpha, 1, 2, ends="(]")
-        between("epsilon", self.epsilon, 0, 0.125, ends="(]")
         one_of("nu", self.nu, (0, 1))
 
     @property

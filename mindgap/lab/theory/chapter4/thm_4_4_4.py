@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.lab.theory.assumptions import moment_and_positive
+from mindgap.base.checked import Order, Positive
 from mindgap.lab.theory.chapter4.lemma_4_7_9 import ChainOracle, ZeroChain
 
 
@@ -42,14 +42,13 @@ class HardChain:
     Source: thesis, 4.7.7.
     """
 
-    alpha: float
-    L: float
-    delta: float
+    alpha: Order
+    L: Positive
+    delta: Positive
     G: float
-    epsilon: float
+    epsilon: Positive
 
     def __post_init__(self) -> None:
-        moment_and_positive(self, "L", "delta", "epsilon")
         floor = 4 * math.sqrt(self.delta * self.L)
         if floor >= self.G:
             fail("G", f"must be above 4*sqrt(delta*L) = {floor:g}", self.G)

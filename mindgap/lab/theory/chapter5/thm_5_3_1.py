@@ -6,12 +6,15 @@ with all its answers and is not stationary anywhere the algorithm has been, nor 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
-from mindgap.base.check import between, fail, positive, whole
+from mindgap.base.check import between, fail, whole
+from mindgap.base.checked import Positive
 from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
 
 
@@ -31,12 +34,8 @@ class LipschitzClass:
     Source: thesis, (5.2).
     """
 
-    L: float
-    Delta: float
-
-    def __post_init__(self) -> None:
-        positive("L", self.L)
-        positive("Delta", self.Delta)
+    L: Positive
+    Delta: Positive
 
     def holds(self, f: PiecewiseLinear, start: Number) -> bool:
         """Whether a function of one variable belongs to the class, exactly."""
@@ -119,7 +118,42 @@ def resisting_function(points: Sequence[Number], constants: LipschitzClass, thet
     return PiecewiseLinear(tuple(breaks), tuple([-slope, slope] * len(x)), anchor=x[0])
 
 
-class ValueAdversary:
+class Adversary(ABC):
+    """An oracle that gives one answer to every query and shows a fitting function at the end."""
+
+    answer: Any
+
+    def __init__(self, constants: LipschitzClass, start: float, calls: int) -> None:
+        self.constants = constants
+        self.calls = whole("calls", calls, least=1)
+        self.start = float(exact_points([start])[0])
+        self.queries = [self.start]
+        self._start_paid = True
+
+    def __call__(self, x: float, direction: float = 0.0) -> Any:
+        """The answer, whatever x."""
+        if x == self.start and self._start_paid:
+            self._start_paid = False  # asked for already, before the algorithm began
+            return self.answer
+        if len(self.queries) >= self.calls:
+            raise OutOfCalls
+        self.queries.append(float(exact_points([x])[0]))
+        return self.answer
+
+    def play(self, algorithm: Callable[[Any, float], float]) -> Defeat:
+        """Let an algorithm run until it returns a point or the calls are spent, then show the function."""
+        try:
+            output = float(algorithm(self, self.start))
+        except OutOfCalls:
+            output = self.queries[-1]
+        return self.show(output)
+
+    @abstractmethod
+    def show(self, output: float) -> Defeat:
+        """A function under which neither a query nor the output is stationary."""
+
+
+class ValueAdversary(Adversary):
     """The resisting oracle of 5.7.3, against any algorithm that sees values and gradients.
 
     Call it with a point (and, as Assumption 5.3.1 has it, a direction, which does not matter here) to get
@@ -145,30 +179,10 @@ class ValueAdversary:
     is chosen after the queries: what is shown is that every run, with its seed fixed, is defeated.
     """
 
-    def __init__(self, constants: LipschitzClass, start: float, calls: int) -> None:
-        self.constants = constants
-        self.calls = whole("calls", calls, least=1)
-        self.start = float(exact_points([start])[0])
-        self.queries = [self.start]
-        self._start_paid = True
-
-    def __call__(self, x: float, direction: float = 0.0) -> tuple[float, float]:
-        """f(x) = 0 and ∇f(x) = L, whatever x."""
-        if x == self.start and self._start_paid:
-            self._start_paid = False  # asked for already, before the algorithm began
-            return 0.0, self.constants.L
-        if len(self.queries) >= self.calls:
-            raise OutOfCalls
-        self.queries.append(float(exact_points([x])[0]))
+    @property
+    def answer(self) -> tuple[float, float]:
+        """f(x) = 0 and ∇f(x) = L."""
         return 0.0, self.constants.L
-
-    def play(self, algorithm: Callable[[ValueAdversary, float], float]) -> Defeat:
-        """Let an algorithm run until it returns a point or the calls are spent, then show the function."""
-        try:
-            output = float(algorithm(self, self.start))
-        except OutOfCalls:
-            output = self.queries[-1]
-        return self.show(output)
 
     def family(self, count: int) -> list[PiecewiseLinear]:
         """Functions f_θ for ``count`` values of θ: all agree with the answers, no two share a stationary point."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.base.check import between, fail, non_negative, positive, whole
+from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.checked import Positive, Share
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,13 @@ class NonsmoothTarget:
     Source: thesis, (5.2) and Theorem 5.4.1.
     """
 
-    L: float
-    Delta: float
-    delta: float
-    epsilon: float
-    gamma: float = 0.1
+    L: Positive
+    Delta: Positive
+    delta: Positive
+    epsilon: Positive
+    gamma: Share = 0.1
 
     def __post_init__(self) -> None:
-        positive("L", self.L)
-        positive("Delta", self.Delta)
-        positive("delta", self.delta)
-        positive("epsilon", self.epsilon)
-        between("gamma", self.gamma, 0, 1, ends="()")
         if not self.epsilon < self.L:
             fail("epsilon", f"must be below L = {self.L:g}", self.epsilon)
 

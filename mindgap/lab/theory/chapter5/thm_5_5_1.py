@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.check import fail, whole
+from mindgap.base.checked import NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -27,18 +28,13 @@ class StochasticTarget:
     Source: thesis, Assumption 5.3.1, 2. and Theorem 5.5.1.
     """
 
-    L: float
-    sigma: float
-    Delta: float
-    delta: float
-    epsilon: float
+    L: Positive
+    sigma: NonNegative
+    Delta: Positive
+    delta: Positive
+    epsilon: Positive
 
     def __post_init__(self) -> None:
-        positive("L", self.L)
-        non_negative("sigma", self.sigma)
-        positive("Delta", self.Delta)
-        positive("delta", self.delta)
-        positive("epsilon", self.epsilon)
         if not self.epsilon < self.L:
             fail("epsilon", f"must be below L = {self.L:g}", self.epsilon)
 

@@ -7,13 +7,13 @@ wherever the algorithm has been and where it ended, with no kink within δ of an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
 from mindgap.base.check import fail, positive
 from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
-from mindgap.lab.theory.chapter5.thm_5_3_1 import Defeat, LipschitzClass, OutOfCalls
+from mindgap.lab.theory.chapter5.thm_5_3_1 import Adversary, Defeat, LipschitzClass
 
 
 def gradient_call_bound(Delta: float, delta: float) -> float:
@@ -85,7 +85,7 @@ def separated_pair(points: Sequence[Number], delta: Number, start: Number) -> tu
     )
 
 
-class GradientAdversary:
+class GradientAdversary(Adversary):
     """The resisting oracle of 5.7.6, against any algorithm that sees gradients only (L = 1).
 
     Args:
@@ -111,33 +111,16 @@ class GradientAdversary:
     constant Δ/(8δ). As in 5.3.1 the function is chosen after the queries: every run with a fixed seed is defeated.
     """
 
+    #: ∇f(x) = 1
+    answer = 1.0
+
     def __init__(self, Delta: float, delta: float, start: float, calls: int | None = None) -> None:
         most = math.floor(gradient_call_bound(Delta, delta) * (1 + 1e-12))
-        self.constants, self.delta = LipschitzClass(1.0, Delta), delta
-        self.calls = most if calls is None else calls
-        if not 1 <= self.calls <= most:
-            fail("calls", f"must lie between 1 and Δ/(8δ) = {most}", self.calls)
-        self.start = float(exact_points([start])[0])
-        self.queries = [self.start]
-        self._start_paid = True
-
-    def __call__(self, x: float, direction: float = 0.0) -> float:
-        """∇f(x) = 1, whatever x."""
-        if x == self.start and self._start_paid:
-            self._start_paid = False  # asked for already, before the algorithm began
-            return 1.0
-        if len(self.queries) >= self.calls:
-            raise OutOfCalls
-        self.queries.append(float(exact_points([x])[0]))
-        return 1.0
-
-    def play(self, algorithm: Callable[[GradientAdversary, float], float]) -> Defeat:
-        """Let an algorithm run until it returns a point or the calls are spent, then show the function."""
-        try:
-            output = float(algorithm(self, self.start))
-        except OutOfCalls:
-            output = self.queries[-1]
-        return self.show(output)
+        calls = most if calls is None else calls
+        if not 1 <= calls <= most:
+            fail("calls", f"must lie between 1 and Δ/(8δ) = {most}", calls)
+        super().__init__(LipschitzClass(1.0, Delta), start, calls)
+        self.delta = delta
 
     def pair(self) -> tuple[PiecewiseLinear, PiecewiseLinear]:
         """Two functions of the class that give every answer and share no (δ, ε)-stationary point."""

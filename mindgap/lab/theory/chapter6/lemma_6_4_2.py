@@ -12,17 +12,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.base.check import whole
+from mindgap.base.checked import Count
 
 
 @dataclass(frozen=True)
 class _Orbit(ABC):
     """Gradient descent with step 1 from θ_0 = 0.2/(n+1), which returns after n+1 steps."""
 
-    n: int
-
-    def __post_init__(self) -> None:
-        whole("n", self.n, least=1)
+    n: Count
 
     @property
     def start(self) -> float:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mindgap.base.check import between, positive, whole
+from mindgap.base.check import whole
+from mindgap.base.checked import Positive, Share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,12 +29,8 @@ class BoundedValues:
     Source: thesis, Theorem 6.4.1.
     """
 
-    M: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        positive("M", self.M)
-        between("delta", self.delta, 0, 1, ends="()")
+    M: Positive
+    delta: Share
 
 
 def one_step_change_bound(constants: BoundedValues, n: int) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from mindgap.base.check import positive, whole
+from mindgap.base.checked import AtLeast, Positive
 from mindgap.lab.theory.chapter6.lemma_6_4_5 import CROSS_ENTROPY_LIPSCHITZ
 
 
@@ -32,16 +34,10 @@ class DecayedNetwork:
     L = 2, and at L = 1 the proof asks for a radius that is large, not small.
     """
 
-    layers: int
-    gamma: float
-    c_sigma: float = 1.0
-    c_ell: float = CROSS_ENTROPY_LIPSCHITZ
-
-    def __post_init__(self) -> None:
-        whole("layers", self.layers, least=3)
-        positive("gamma", self.gamma)
-        positive("c_sigma", self.c_sigma)
-        positive("c_ell", self.c_ell)
+    layers: Annotated[int, AtLeast(3)]
+    gamma: Positive
+    c_sigma: Positive = 1.0
+    c_ell: Positive = CROSS_ENTROPY_LIPSCHITZ
 
     @property
     def radius(self) -> float:

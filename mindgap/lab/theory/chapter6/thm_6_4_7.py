@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.base.check import positive, whole
+from mindgap.base.check import whole
+from mindgap.base.checked import Count, Positive
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,8 @@ class DecayedBatchNorm:
     it) and is 4m/γ + 2/γ + log d.
     """
 
-    batch: int
-    gamma: float
-
-    def __post_init__(self) -> None:
-        whole("batch", self.batch, least=1)
-        positive("gamma", self.gamma)
+    batch: Count
+    gamma: Positive
 
     @property
     def largest_step(self) -> float:

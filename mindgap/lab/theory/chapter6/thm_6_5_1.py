@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail, non_negative, positive
+from mindgap.base.checked import Positive
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,12 @@ class InvariantDistribution:
     Source: thesis, Theorem 6.5.1.
     """
 
-    eta: float
-    grad_square: float
+    eta: Positive
+    grad_square: Positive
     second_moment: float
-    curvature: float
+    curvature: Positive
 
     def __post_init__(self) -> None:
-        positive("eta", self.eta)
-        positive("grad_square", self.grad_square)
-        positive("curvature", self.curvature)
         if positive("second_moment", self.second_moment) < self.grad_square * (1 - 1e-12):
             fail("second_moment", f"must be at least E‖∇f‖² = {self.grad_square:g}", self.second_moment)
 
