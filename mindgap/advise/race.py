@@ -35,7 +35,7 @@ FACTOR = 10**0.5
 
 @dataclass(frozen=True)
 class Noise:
-    """Spread of log loss between seeds after the common part of each seed is taken out.
+    """Spread of the loss between seeds, on the race's own scale, after the common part of each seed is taken out.
 
     Attributes:
         deviation: standard deviation of one run.
@@ -46,7 +46,7 @@ class Noise:
     freedom: int
 
     def reach(self) -> float:
-        """Half-width of the 90 % interval for the difference of two runs with the same seed, in log loss."""
+        """Half-width of the 90 % interval for the difference of two runs with the same seed, on the race's scale."""
         if self.freedom < 1:
             return math.inf
         return _T95[min(self.freedom, len(_T95)) - 1] * math.sqrt(2) * self.deviation
@@ -103,6 +103,7 @@ class Race:
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)]
         self.noise = Noise(math.nan, 0)
+        self.unit = 0.0  # 0: losses are compared by their logs
         self.standing: list[list[str]] = []
         self._told = told or (lambda sentence, share: None)
 
@@ -134,8 +135,33 @@ class Race:
     def _ranked(self, entries: list[Entry], step: int) -> list[Entry]:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
+    def level(self, loss: float) -> float:
+        """A loss on the scale of the race: its log, or, where losses can be negative, a multiple of their usual size.
+
+        Example:
+            >>> race = Race(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2))
+            >>> race.level(math.e), race.level(0.0)
+            (1.0, -inf)
+        """
+        if self.unit:
+            return loss / self.unit
+        return math.log(loss) if loss > 0 else -math.inf
+
+    def gain(self, own: float, other: float, shift: float = 0.0) -> float:
+        """Share of the other loss that is saved, after ``shift`` is taken off the difference of the two levels.
+
+        Example:
+            >>> race = Race(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2))
+            >>> race.gain(0.5, 1.0), race.gain(0.5, 1.0, shift=math.log(4.0))
+            (0.5, -1.0)
+        """
+        saved = (0.0 if own == other else self.level(other) - self.level(own)) - shift
+        if not self.unit:
+            return 1 - math.exp(min(-saved, 700.0))
+        return saved * self.unit / abs(other) if other else 0.0
+
     def _mean(self, entry: Entry, step: int) -> float:
-        values = [math.log(max(entry.score(step, s), 1e-300)) for s in entry.runs]
+        values = [self.level(entry.score(step, s)) for s in entry.runs]
         return sum(values) / len(values)
 
     def _extend(self, step: int) -> None:
@@ -167,11 +193,14 @@ class Race:
         for entry in field:
             for seed in seeds:
                 self._advance(entry, seed, step)
-        logs = torch.tensor([[math.log(max(e.score(step, s), 1e-300)) for s in (self.seed, *seeds)] for e in field])
-        logs = logs[logs.isfinite().all(1)].double()
-        n, m = logs.shape if len(logs) else (0, 0)
+        losses = torch.tensor([[e.score(step, s) for s in (self.seed, *seeds)] for e in field], dtype=torch.float64)
+        if len(losses) and bool((losses <= 0).any()):
+            self.unit = float(losses.abs().median()) or 1.0
+        levels = losses / self.unit if self.unit else losses.log()
+        levels = levels[levels.isfinite().all(1)]
+        n, m = levels.shape if len(levels) else (0, 0)
         if n >= 2:
-            residual = logs - logs.mean(0, keepdim=True) - logs.mean(1, keepdim=True) + logs.mean()
+            residual = levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
             freedom = (n - 1) * (m - 1)
             self.noise = Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
 

@@ -278,8 +278,7 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
         sentence = f"{best.candidate.name} trains; AdamW at lr 0.001 diverges."
         gain = (1.0, 1.0, 1.0)
     else:
-        difference = (his - own) / abs(his) if his else 0.0
-        gain = (difference, difference - reach, difference + reach)
+        gain = (race.gain(own, his), race.gain(own, his, reach), race.gain(own, his, -reach))
         sentence = _sentence(race, best, gain)
     tried = [
         Tried(e.candidate.name, s, r.steps, r.scores[max(r.scores)], tuple(r.curve))
@@ -303,7 +302,7 @@ def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
     else:
         head = (
             f"{best.candidate.name} ended {100 * gain[0]:.1f} % below AdamW at lr 0.001, "
-            f"within the noise between seeds (± {100 * reach:.1f} %)"
+            f"within the noise between seeds ({100 * gain[1]:.0f} to {100 * gain[2]:.0f} %)"
         )
     others = []
     for family in FAMILIES:
@@ -318,7 +317,7 @@ def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
         mine, other = best.score(step, seed), entry.score(step, seed)
         if math.isinf(other):
             others.append(f"{family} diverges")
-        elif abs(other - mine) <= reach * abs(mine):
+        elif abs(race.level(other) - race.level(mine)) <= reach:
             others.append(f"{family} ties at step {step}")
         else:
             word = "worse" if other > mine else "better"

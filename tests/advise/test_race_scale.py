@@ -1,0 +1,38 @@
+"""The race compares losses by their logs, and negative losses by their size."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mindgap.advise.candidates import Scale
+from mindgap.advise.race import Race
+from mindgap.advise.recommendation import recommend
+
+BATCHES = list(torch.randn(60, 16, 4, generator=torch.Generator().manual_seed(0)))
+
+
+def negative_problem():
+    """A loss that is negative from the first step on."""
+    model = torch.nn.Linear(4, 1)
+    return (model, lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean() - 50.0), BATCHES
+
+
+def test_negative_losses_have_a_noise_and_a_gain() -> None:
+    answer = recommend(negative_problem, minutes=1, steps=96)
+    low, high = answer.gain[1:]
+    assert answer.about["noise"] > 0
+    assert math.isfinite(low)
+    assert low <= answer.gain[0] <= high
+    assert answer.gain[0] < 1
+
+
+def test_an_interval_of_logs_never_saves_more_than_everything() -> None:
+    race = Race(negative_problem, total=48, scale=Scale(5))
+    assert race.gain(0.2, 1.0, shift=-1.0) < 1
+    assert race.gain(0.2, 1.0, shift=1.0) == pytest.approx(1 - 0.2 * math.e)
+    race.unit = 50.0
+    assert race.gain(-50.0, -40.0) == pytest.approx(0.25)
+    assert race.gain(-50.0, -40.0, shift=0.2) == pytest.approx(0.0, abs=1e-12)
