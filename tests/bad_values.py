@@ -18,12 +18,11 @@ end within the time limit, is a fault.
 from __future__ import annotations
 
 import inspect
-import signal
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from mindgap.base.alarm import time_limit
 from mindgap.base.check import RuleError
 
 
@@ -71,22 +70,6 @@ class TimeIsUp(BaseException):
     """A call ran past its limit; no ``except Exception`` catches it."""
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise ``TimeIsUp`` in the main thread after that many seconds of real time."""
-
-    def ring(*_: Any) -> None:
-        raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def parameters(function: Callable[..., Any], *, leave_out: Collection[str] = ()) -> list[str]:
     """Names of the parameters that a caller may set by name (or, for ``*args``, not at all)."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -97,7 +80,7 @@ def parameters(function: Callable[..., Any], *, leave_out: Collection[str] = ())
 def outcome(call: Callable[[], Any], *, seconds: float = 10.0, allowed: tuple[type[BaseException], ...] = ()) -> str:
     """``"accepted"``, ``"refused"`` (our error), ``"hang"``, or the foreign error in words."""
     try:
-        with warnings.catch_warnings(), time_limit(seconds):
+        with warnings.catch_warnings(), time_limit(seconds, TimeIsUp()):
             warnings.simplefilter("ignore")
             call()
     except (RuleError, *allowed):

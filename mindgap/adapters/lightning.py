@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
-from mindgap.base.check import fail, missing
+from mindgap.adapters.watching import Watched, callback_class
+from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
@@ -48,49 +48,29 @@ def monitor_callback(
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
         <mindgap.adapters.lightning.MonitorCallback object at ...>
     """
-    return _callback_class()(optimizer, probes, batches, loss, limit, to, options)
+    callback = callback_class(_Events, "lightning.pytorch", "Callback", "lightning")
+    return callback(optimizer, probes, batches, loss, limit, to, options)
 
 
-@cache
-def _callback_class() -> Any:
-    """The callback's class, made when Lightning is first needed (its import takes seconds)."""
-    try:
-        from lightning.pytorch import Callback
-    except ImportError:
-        missing("lightning", "lightning")
+class _Events(Watched):
+    def __init__(self, optimizer: int, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._optimizer = optimizer
 
-    from mindgap.adapters.watching import Watched, Watching
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not 0 <= self._optimizer < len(trainer.optimizers):
+            fail("optimizer", f"must be one of the trainer's {len(trainer.optimizers)}", self._optimizer)
+        if self._watching.to == "logger":
+            self._watching.to = _to_logger(trainer)
+        self._watching.begin(
+            trainer.optimizers[self._optimizer], pl_module, _training_loss(trainer), trainer.train_dataloader,
+            trainer.strategy.batch_to_device, trainer.is_global_zero)  # fmt: skip
 
-    class MonitorCallback(Watched, Callback):  # type: ignore[misc, unused-ignore]
-        """Made by ``monitor_callback``."""
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._watching.end()
 
-        def __init__(self, optimizer: int, *settings: Any) -> None:
-            super().__init__()
-            self._optimizer, self._watching = optimizer, Watching(*settings)
-
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            if not 0 <= self._optimizer < len(trainer.optimizers):
-                fail("optimizer", f"must be one of the trainer's {len(trainer.optimizers)}", self._optimizer)
-            if self._watching.to == "logger":
-                self._watching.to = _to_logger(trainer)
-            self._watching.begin(
-                trainer.optimizers[self._optimizer],
-                pl_module,
-                _training_loss(trainer),
-                trainer.train_dataloader,
-                trainer.strategy.batch_to_device,
-                trainer.is_global_zero,
-            )
-
-        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            self._watching.end()
-
-        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            self._watching.end(exception)
-
-    MonitorCallback.__qualname__ = "MonitorCallback"
-    globals()["MonitorCallback"] = MonitorCallback  # found again when a callback is pickled
-    return MonitorCallback
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._watching.end(exception)
 
 
 def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:

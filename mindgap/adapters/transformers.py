@@ -8,10 +8,10 @@ noise whatever ``max_grad_norm`` says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
-from mindgap.base.check import fail, missing
+from mindgap.adapters.watching import Watched, callback_class
+from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
@@ -37,41 +37,18 @@ def monitor_callback(
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
         <mindgap.adapters.transformers.MonitorCallback object at ...>
     """
-    return _callback_class()(probes, batches, loss, limit, to, options)
+    callback = callback_class(_Events, "transformers", "TrainerCallback", "transformers")
+    return callback(probes, batches, loss, limit, to, options)
 
 
-@cache
-def _callback_class() -> Any:
-    """The callback's class, made when transformers is first needed (its import takes seconds)."""
-    try:
-        from transformers import TrainerCallback
-    except ImportError:
-        missing("transformers", "transformers")
+class _Events(Watched):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._watching.begin(
+            given["optimizer"], given["model"], _model_loss, given["train_dataloader"],
+            lambda batch: _to_device(batch, args.device), state.is_world_process_zero)  # fmt: skip
 
-    from mindgap.adapters.watching import Watched, Watching
-
-    class MonitorCallback(Watched, TrainerCallback):  # type: ignore[misc, unused-ignore]
-        """Made by ``monitor_callback``."""
-
-        def __init__(self, *settings: Any) -> None:
-            self._watching = Watching(*settings)
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            self._watching.begin(
-                given["optimizer"],
-                given["model"],
-                _model_loss,
-                given["train_dataloader"],
-                lambda batch: _to_device(batch, args.device),
-                state.is_world_process_zero,
-            )
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            self._watching.end()
-
-    MonitorCallback.__qualname__ = "MonitorCallback"
-    globals()["MonitorCallback"] = MonitorCallback
-    return MonitorCallback
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._watching.end()
 
 
 def _model_loss(model: Any, batch: Any) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from mindgap.adapters.batches import sample_batches
+from mindgap.base.check import missing
 from mindgap.base.objective import Objective
 from mindgap.measure.monitor import Monitor
 
@@ -76,7 +79,9 @@ class Watching:
 class Watched:
     """What a callback shows of its monitor."""
 
-    _watching: Watching
+    def __init__(self, *settings: Any) -> None:
+        super().__init__()
+        self._watching = Watching(*settings)
 
     @property
     def monitor(self) -> Any:
@@ -87,3 +92,16 @@ class Watched:
     def readings(self) -> list[dict[str, Any]]:
         """The rows so far."""
         return self._watching.readings
+
+
+@cache
+def callback_class(events: type[Watched], package: str, base: str, extra: str) -> Any:
+    """A trainer's callback with these events, made when it is first needed (the import of a trainer takes seconds)."""
+    try:
+        parent = getattr(import_module(package), base)
+    except ImportError:
+        missing(extra, extra)
+    module = import_module(events.__module__)
+    made = type("MonitorCallback", (events, parent), {"__module__": module.__name__})
+    module.MonitorCallback = made  # type: ignore[attr-defined]  # found again when a callback is pickled
+    return made

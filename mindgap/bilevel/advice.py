@@ -86,10 +86,8 @@ def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, p
         products: Hessian products per minibatch and per hypergradient.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
-        ...     batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> advice = suggest_steps(problem)
         >>> round(advice.curvature, 4), round(advice.lr_y, 4), advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1]
         (2.0, 0.2, True)

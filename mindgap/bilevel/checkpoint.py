@@ -77,11 +77,9 @@ def pack_state(state: State) -> dict[str, Any]:
     """A state as tensors, numbers and texts, to be kept wherever one likes; :func:`unpack_state` is the inverse.
 
     Example:
-        >>> from mindgap.bilevel import SOBA, BilevelProblem
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
-        ...     batch_size=2)
+        >>> from mindgap.bilevel import SOBA
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> method = SOBA(lr_x=0.1, lr_y=0.5)
         >>> state = method.step(method.start(problem))
         >>> again = unpack_state(pack_state(state), method, method.oracle(problem))

@@ -108,10 +108,8 @@ class CudaGraphs(Backend):
 
     Example:
         >>> from mindgap.bilevel import SOBA, solve
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
-        ...     batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> a, b = (solve(problem, SOBA(lr_x=0.1, lr_y=0.2), steps=50, backend=who).state
         ...         for who in (None, CudaGraphs()))
         >>> bool(torch.allclose(a.x, b.x)), a.calls == b.calls

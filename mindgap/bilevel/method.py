@@ -286,11 +286,9 @@ class Method(ABC):
         """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).
 
         Example:
-            >>> from mindgap.bilevel import SOBA, BilevelProblem
-            >>> problem = BilevelProblem(
-            ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-            ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
-            ...     batch_size=2)
+            >>> from mindgap.bilevel import SOBA
+            >>> from mindgap.bilevel.problem import example_problem
+            >>> problem = example_problem()
             >>> state = SOBA(lr_x=0.1, lr_y=0.5).start(problem, seed=0)
             >>> for _ in range(400):
             ...     state = state.method.step(state)

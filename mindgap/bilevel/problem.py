@@ -298,3 +298,16 @@ class BilevelProblem:
                 pack.own_buffers = False
             for m, momentum in zip(norms, momenta, strict=True):
                 m.momentum = momentum
+
+
+def example_problem() -> BilevelProblem:
+    """A problem of two unknowns for examples: y*(x) = x, the upper loss is (y - 1)², and x = y = 1 solves it.
+
+    Example:
+        >>> example_problem().dim_x
+        1
+    """
+    ones = torch.ones(4)
+    return BilevelProblem(
+        upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
+        x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=ones, lower_data=ones, batch_size=2)  # fmt: skip

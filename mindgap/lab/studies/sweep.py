@@ -6,17 +6,15 @@ not raised. A worker that dies harms no other trial: what it was doing is tried 
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
+from mindgap.base.alarm import time_limit
 from mindgap.base.check import between, fail, missing, one_of, whole
 from mindgap.lab.studies.processes import ATTEMPTS, Lost, in_processes, stop_workers
 from mindgap.record.schema import End, Header
@@ -83,32 +81,14 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
         yield from _on_cluster(execute, work, sweep)
     elif sweep.jobs == 1 or len(work) < 2:
         for study, header, folder in work:
-            with _time_limit(sweep.limit):
+            late = TimeoutError(f"it took longer than the limit of {sweep.limit:g} s; its rows are kept")
+            with time_limit(sweep.limit, late):
                 end = execute(study, header, folder)
             yield header, end
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
             yield work[number][1], End("failed", message=end.reason) if isinstance(end, Lost) else end
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise ``TimeoutError`` in the body after so many seconds (main thread, systems with alarms)."""
-    if not seconds or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def too_late(number: int, frame: Any) -> NoReturn:
-        raise TimeoutError(f"it took longer than the limit of {seconds:g} s; its rows are kept")
-
-    before = signal.signal(signal.SIGALRM, too_late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _on_cluster(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:

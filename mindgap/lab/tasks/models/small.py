@@ -63,17 +63,9 @@ class SmallTransformer(nn.Module):
     START = 0.02
 
     def __init__(
-        self,
-        words: int,
-        width: int = 32,
-        layers: int = 2,
-        heads: int = 4,
-        length: int = 64,
-        *,
-        causal: bool = True,
-        attention: bool = True,
-        embedding: bool = True,
-    ) -> None:
+        self, words: int, width: int = 32, layers: int = 2, heads: int = 4, length: int = 64, *, causal: bool = True,
+        attention: bool = True, embedding: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)

@@ -65,16 +65,9 @@ class TransformerXL(nn.Module):
     """
 
     def __init__(
-        self,
-        words: int,
-        width: int = 410,
-        layers: int = 6,
-        heads: int = 10,
-        inner: int = 2100,
-        *,
-        memory: int = 150,
+        self, words: int, width: int = 410, layers: int = 6, heads: int = 10, inner: int = 2100, *, memory: int = 150,
         dropout: float = 0.1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.memory, self.dropout = memory, dropout
         self.words = nn.Embedding(words, width)

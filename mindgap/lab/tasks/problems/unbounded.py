@@ -38,8 +38,7 @@ class UnboundedSmoothness:
 
     Example:
         >>> task = unbounded_problem(lower=256, upper=64, dim_y=8, dim_x=4, rate=2.0)
-        >>> x = task.x0.clone().requires_grad_()
-        >>> (slope,) = torch.autograd.grad(task.hyper_objective(x), x)
+        >>> slope = torch.func.grad(task.hyper_objective)(task.x0)
         >>> bool(torch.allclose(slope, task.hypergradient(task.x0)))
         True
     """
