@@ -1,26 +1,46 @@
-"""One hypergradient of hyper-cleaning by us and by installed peers: its cost, and its error against the exact one.
+"""Our bilevel methods beside other people's, in one run, interleaved; on a shared machine use the ratios.
 
-All take the same number of Hessian products on the same two minibatches at the same point, and the same step where
-there is one, so a column of errors stands beside each column of times. Peers are called at their innermost function,
-without their training loops. To have them (nothing of the library needs them):
+    python benchmarks/bilevel_peers.py FOLDER [--repeats 9] [--seeds 5] [--methods soba,f2sa]
 
-    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 optree graphviz
-    PYTHONPATH=DIR python benchmarks/bilevel.py cleaning
+FOLDER holds a copy of https://github.com/benchopt/benchmark_bilevel, whose own solvers are raced by
+``bilevel_field.py``. Then follows one hypergradient of hyper-cleaning by us and by every peer that is installed: its
+cost, and its error against the exact one. All take the same number of Hessian products on the same two minibatches at
+the same point, and the same step where there is one. Peers are called at their innermost function, without their
+training loops, jaxopt compiled as our compiled backend is. To have them (nothing of the library needs them):
+
+    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 jaxopt optree graphviz
+    pip install --no-deps --target DIR git+https://github.com/prolearner/hypertorch
+
+``PYTHONPATH=DIR python benchmarks/bilevel.py cleaning`` prints the second table alone.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import platform
+import sys
 import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from bilevel_timing import best
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+os.environ.setdefault("PJRT_NPROC", "1")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle
-from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at, neumann_of
-from mindgap.bilevel.solver import Eager
+import bilevel_timing  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle  # noqa: E402
+from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at, neumann_of  # noqa: E402
+from mindgap.bilevel.exact import linear_solver  # noqa: E402
+from mindgap.bilevel.ops import TorchOps  # noqa: E402
+from mindgap.bilevel.solver import Eager  # noqa: E402
 
 LOWER, UPPER = Sample(3), Sample(5)
 
@@ -102,6 +122,57 @@ def torchopt_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, p
     return {f"TorchOpt 0.7.3, {name}": make(solver) for name, solver in solvers.items()}
 
 
+def hypertorch_peers(
+    problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int
+) -> dict[str, Callable[[], Any]]:
+    try:
+        from hypergrad.hypergradients import CG, neumann  # type: ignore[import-not-found]
+    except ImportError as error:
+        print(f"# hypertorch: skipped ({error})")
+        return {}
+    x, y = x.clone().requires_grad_(), y.view(784, 10).clone().requires_grad_()
+    below, above = problem.lower_data.fetch(LOWER), problem.upper_data.fetch(UPPER)
+
+    def step(params: Any, hparams: Any) -> Any:
+        loss = problem.lower(hparams[0], params[0], below)
+        return [params[0] - eta * torch.autograd.grad(loss, params, create_graph=True)[0]]
+
+    def call(how: Any) -> torch.Tensor:
+        def outer(params: Any, hparams: Any) -> torch.Tensor:
+            return problem.upper(hparams[0], params[0], above)
+
+        return how([y], [x], products, step, outer, tol=0.0, set_grad=False)[0]
+
+    return {"hypertorch, Neumann": lambda: call(neumann), "hypertorch, CG": lambda: call(CG)}
+
+
+def jaxopt_peers(
+    problem: Any, losses: Any, x: torch.Tensor, y: torch.Tensor, products: int
+) -> dict[str, Callable[[], Any]]:
+    try:
+        import jax
+        import jaxopt  # type: ignore[import-not-found]
+    except ImportError as error:
+        print(f"# jaxopt: skipped ({error})")
+        return {}
+    upper, lower = losses
+    to = lambda batch: tuple(jax.numpy.asarray(t.numpy()) for t in batch)  # noqa: E731
+    below, above = to(problem.lower_data.fetch(LOWER)), to(problem.upper_data.fetch(UPPER))
+    solve = lambda matvec, b, **options: jaxopt.linear_solve.solve_cg(matvec, b, tol=0.0, maxiter=products)  # noqa: E731
+
+    @jax.jit
+    def hypergradient(x: Any, y: Any, below: Any, above: Any) -> Any:
+        @jaxopt.implicit_diff.custom_root(jax.grad(lambda y, x: lower(x, y, below)), solve=solve)
+        def solution(start: Any, x: Any) -> Any:
+            return start
+
+        return jax.grad(lambda x: upper(x, solution(y, x), above))(x)
+
+    at = jax.numpy.asarray(x.numpy()), jax.numpy.asarray(y.view(784, 10).numpy())
+    run = lambda: torch.from_numpy(np.array(hypergradient(*at, below, above)))  # noqa: E731
+    return {f"jaxopt {version('jaxopt')}, jitted, CG": run}
+
+
 def compiled_ours(
     problem: Any, losses: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int
 ) -> dict[str, Any]:
@@ -126,6 +197,8 @@ def compiled_ours(
 
 def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any], Any]:
     """A Neumann series with a step, or conjugate gradients without one."""
+    if eta is None and isinstance(ops, TorchOps):
+        return linear_solver("cg", products=products, eta=None, rank=1, damping=1.0)
     if eta is None:
         return lambda hessian, v: conjugate_gradients(ops, hessian, v, products=products)[0]
     return lambda hessian, v: neumann_of(hessian, v, products, eta)
@@ -158,13 +231,54 @@ def one_table(
         **compiled_ours(problem, losses, x, y, eta, products),
         **betty_peers(problem, x, y, eta, products),
         **torchopt_peers(problem, x, y, eta, products),
+        **hypertorch_peers(problem, x, y, eta, products),
+        **jaxopt_peers(problem, losses, x, y, products),
     }
     errors = {}
     for name, call in calls.items():
         call()
         errors[name] = float((call().double().reshape(-1) - exact).norm() / exact.norm())
-    many = max(200 // products, 4)
-    times = best({n: lambda c=c: [c() for _ in range(many)] for n, c in calls.items()}, repeats)
-    print(f"| one hypergradient, {products} Hessian products, minibatches of 64 | ms | relative error |\n|---|---|---|")
+    many = max(60 // products, 1)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            begin = bilevel_timing.clock()
+            for _ in range(many):
+                call()
+            times[name].append((bilevel_timing.clock() - begin) / many)
+    print(f"| one hypergradient, {products} Hessian products, minibatches of 64 | ms | relative error "
+          "| ours is faster by |\n|---|---|---|---|")  # fmt: skip
     for name, seconds in times.items():
-        print(f"| {name} | {1e3 * seconds / many:.2f} | {errors[name]:.3g} |")
+        like = f"ours, {'compiled' if 'jaxopt' in name else 'eager'}, {name.rpartition(', ')[2]}"
+        faster = "" if name.startswith("ours") else f"{np.median(np.array(seconds) / np.array(times[like])):.2f}"
+        print(f"| {name} | {1e3 * min(seconds):.2f} | {errors[name]:.3g} | {faster} |", flush=True)
+
+
+def main() -> None:
+    from bilevel_cleaning import cleaning_jax, cleaning_problem
+    from bilevel_field import PROBLEMS, SOLVERS, Field, import_field, race
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a copy of benchmark_bilevel")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--methods", default=",".join(SOLVERS))
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--clock", choices=list(bilevel_timing.CLOCK), default="cpu", help="cpu: processor time")
+    options = parser.parse_args()
+    bilevel_timing.use_clock(options.clock)
+    torch.set_num_threads(1)
+    import_field(options.folder.resolve())
+    print(f"# {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch {torch.__version__}, "
+          f"jax {version('jax')}, {len(os.sched_getaffinity(0))} core(s) of {platform.machine()}, "
+          f"{'processor' if options.clock == 'cpu' else 'wall'} time, {options.repeats} rounds")  # fmt: skip
+    print("| problem | method | ours it/s | theirs it/s | ours / theirs, median (quartiles) | ours: final ‖∇Φ‖² "
+          "| theirs |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    for name in options.problems.split(","):
+        if name:
+            race(Field(name), options.methods.split(","), options.repeats, options.seeds)
+    compare_peers(cleaning_problem, cleaning_jax(), options.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -67,7 +67,9 @@ class StepAdvice:
             found["lr_z"] = self.lr_z
         if "eta" in known and "terms" in known:
             found["eta"] = self.lr_y
-        if "mu" in known:
+        elif key == "pzobo":  # the variance of its direction grows with the dimension
+            found["lr_x"] = self.lr_x / (1.0 + self.dim_x / known["directions"])
+        if key == "svrb":
             found["mu"] = 1e-3 * self.curvature
         return found
 

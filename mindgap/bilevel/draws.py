@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 #: Tokens of a slot: one (None), an array of that length, or an array of that shape.
 Count = int | tuple[int, ...] | None
 #: Name -> (stream, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of five upper tokens,
-#: ``("uniform", 10)`` one whole number uniform on 0..9.
+#: ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction", 3)`` the seeds of three random directions.
 Slots = Mapping[str, tuple[str, Count]]
-STREAMS = ("lower", "upper", "uniform")
+STREAMS = ("lower", "upper", "uniform", "direction")
 LOWER, UPPER = ("lower", None), ("upper", None)
 
 
@@ -157,7 +157,7 @@ def draw_chunk(
     for iteration, length in groups:
         for stream, count in iteration.slots.values():
             need[stream] += length * _width(stream, count)
-    taken = {s: _tokens(oracle, seed, s, drawn[s], cycles * n) for s, n in need.items() if n}
+    taken = {s: _tokens(oracle, seed, s, drawn.get(s, 0), cycles * n) for s, n in need.items() if n}
     place = dict.fromkeys(STREAMS, 0)
     blocks = []
     offset = 0
@@ -176,7 +176,7 @@ def draw_chunk(
         times = t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
         blocks.append(Block(iteration.kind, length, {**draws, **_rates(method, times)}))
         offset += length
-    return Chunk(cycles, blocks, {stream: drawn[stream] + cycles * n for stream, n in need.items()})
+    return Chunk(cycles, blocks, {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()})
 
 
 def part_of(token: Sample, begin: int, end: int) -> Sample:
@@ -196,6 +196,8 @@ def _rates(method: Method, times: Ints) -> dict[str, Any]:
 def _tokens(oracle: ProblemOracle, seed: int, stream: str, start: int, count: int) -> Any:
     if stream == "uniform":
         return position_seeds(seed, start, count, "uniform")
+    if stream == "direction":
+        return Sample(position_seeds(seed, start, count, "direction"))
     token = oracle.problem.data(stream).draw(seed, stream, start, count)
     if oracle.seeded:
         return Sample(token.which, position_seeds(seed, start, count, stream, "loss"))

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.directions import NegativeCurvature, conjugate_gradients, hypergradient_at, neumann_of
+from mindgap.bilevel.directions import (
+    NegativeCurvature,
+    conjugate_gradients,
+    conjugate_gradients_by_numbers,
+    hypergradient_at,
+    neumann_of,
+)
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.protocols import Product
@@ -79,7 +85,11 @@ def linear_solver(
         return nystrom
 
     def cg(hessian: Product, v: Tensor) -> Tensor:
-        z, negative = conjugate_gradients(TorchOracle.ops, hessian, v, products=products)
+        negative: Tensor | bool
+        if v.device.type == "cpu":
+            z, negative = conjugate_gradients_by_numbers(hessian, v, products)
+        else:
+            z, negative = conjugate_gradients(TorchOracle.ops, hessian, v, products=products)
         if bool(negative):
             warnings.warn(
                 f"conjugate gradients met negative curvature within {products} products and stopped there: the lower "

@@ -79,8 +79,8 @@ class _Graph:
         self.tokens: dict[str, Tensor] = {}
         for name, (level, count) in iteration.slots.items():
             shape = () if count is None else count if isinstance(count, tuple) else (count,)
-            size = problem.data(level).batch_size
-            self.tokens[name] = torch.zeros(rows, *shape, size, dtype=torch.int64, device=device)
+            size = () if level == "direction" else (problem.data(level).batch_size,)
+            self.tokens[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
         self.replay: Callable[[], None] = lambda: None
 
     def draws(self) -> dict[str, Any]:
@@ -89,6 +89,9 @@ class _Graph:
         found.update({name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()})
         for name, table in self.tokens.items():
             indices = table.index_select(0, self.row[None])[0]
+            if self.iteration.slots[name][0] == "direction":
+                found[name] = Sample(indices)
+                continue
             places = np.empty(indices.shape[:-1], dtype=object)
             for at in np.ndindex(places.shape):
                 places[at] = _Place(indices[at])
@@ -210,9 +213,8 @@ class CudaGraphs(Backend):
             table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
         for name, table in graph.tokens.items():
             level = graph.iteration.slots[name][0]
-            data = problem.data(level)
             which = np.array([np.asarray(token.which) for token in of[name]])
-            if data.order == "partition":
+            if level != "direction" and (data := problem.data(level)).order == "partition":
                 which = which[..., None] * data.batch_size + np.arange(data.batch_size)
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 

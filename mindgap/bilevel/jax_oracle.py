@@ -14,6 +14,7 @@ from mindgap.base.check import fail
 from mindgap.bilevel.count import calls_of_start
 from mindgap.bilevel.estimators import ROWS
 from mindgap.bilevel.method import Method
+from mindgap.bilevel.ops import scramble
 from mindgap.bilevel.problem import BilevelProblem, Pack
 from mindgap.bilevel.protocols import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
 from mindgap.bilevel.sample import Batch, Batches, Sample, is_full
@@ -63,6 +64,14 @@ class JaxOps(Ops):
     def norm(x: Array) -> Array:
         """Euclidean norm."""
         return jnp.sqrt(jnp.sum(x * x))
+
+    @staticmethod
+    def normals(seeds: Any, count: int, like: Array) -> Array:
+        """One row of ``count`` independent normal numbers per seed."""
+        mask, place = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
+        bits = scramble(scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + place, mask)
+        unit = (bits.astype(like.dtype) + 0.5) / 2**32
+        return jnp.sqrt(-2.0 * jnp.log(unit[:, :count])) * jnp.cos(2.0 * np.pi * unit[:, count:])
 
     @staticmethod
     def replace_row(table: Any, index: Scalar, value: Array) -> tuple[Array, Any]:

@@ -81,6 +81,14 @@ class TorchOps(Ops):
         return torch.clamp(a, min=b)
 
     @staticmethod
+    def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
+        """One row of ``count`` independent normal numbers per seed."""
+        each = torch.as_tensor(seeds, device=like.device)[:, None]
+        place = torch.arange(2 * count, device=like.device)
+        unit = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2**32
+        return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
+
+    @staticmethod
     def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
         """``value - table[index]``, and the table with the value there. It writes in place: a table belongs to the
         state that is stepped."""
@@ -97,6 +105,18 @@ class TorchOps(Ops):
         for i in range(length):
             carry = body(carry, *(_item(a, i) for a in inputs))
         return carry
+
+
+def scramble(bits: Any, mask: Any) -> Any:
+    """Hash of whole numbers to 32 bits (the finaliser of MurmurHash3), for arrays of any library.
+
+    Example:
+        >>> scramble(np.array([1, 2]), 2**32 - 1).tolist()
+        [1364076727, 821347078]
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = ((bits ^ (bits >> shift)) * factor) & mask
+    return bits ^ (bits >> 16)
 
 
 def _item(a: Any, i: int) -> Any:

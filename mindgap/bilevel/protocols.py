@@ -73,6 +73,10 @@ class Ops(Protocol):
         """Eigenvalues and eigenvectors of a symmetric matrix."""
 
     @staticmethod
+    def normals(seeds: Any, count: int, like: Array) -> Array:
+        """One row of ``count`` independent normal numbers per seed: a hash of (seed, place), equal on every backend."""
+
+    @staticmethod
     def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
         """``value - table[index]``, and the table with the value there."""
 

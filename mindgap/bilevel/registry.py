@@ -142,6 +142,9 @@ _FURTHER: tuple[MethodInfo, ...] = (
     MethodInfo("pbgd", "PBGD", "Shen & Chen, 2023", "double", "deterministic", "Õ(ε⁻³)", SMOOTH, "Polyak–Łojasiewicz",
                "full", ("lr_x", "lr_y", "lam", "inner"), "seidel", "pbgd", "PBGD", listed=False,
                note="first derivatives only; complexity as recalled, not confirmed"),
+    MethodInfo("pzobo", "PZOBO", "Sow et al., 2022", "double", _GENERAL, "–", SMOOTH, SC2, "–",
+               ("lr_x", "lr_y", "inner", "directions", "mu"), "seidel", "pzobo", "PZOBO", listed=False,
+               note="first derivatives only; differences along random directions of x"),
 )  # fmt: skip
 
 #: Key -> row, in the order of Table 1, then of its first footnote.

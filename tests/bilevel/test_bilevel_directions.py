@@ -255,3 +255,16 @@ def test_yardsticks_on_a_nonlinear_problem_against_differences():
         e[i] = step
         ahead, behind = (hyper_objective(problem, x + s * e, y_star, tol=1e-12) for s in (1, -1))
         assert float(found[i]) == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-8)
+
+
+def test_conjugate_gradients_by_numbers_are_those_of_arrays():
+    from mindgap.bilevel.directions import conjugate_gradients, conjugate_gradients_by_numbers
+    from mindgap.bilevel.ops import TorchOps
+
+    draw = torch.Generator().manual_seed(0)
+    root, v = torch.randn(6, 6, generator=draw, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
+    for h, products in ((root @ root.T, 4), (root + root.T, 6), (torch.eye(6, dtype=torch.float64), 5)):
+        z, negative = conjugate_gradients_by_numbers(h.mv, v, products)
+        other, other_negative = conjugate_gradients(TorchOps(), h.mv, v, products=products)
+        assert torch.allclose(z, other, rtol=1e-10)
+        assert negative == bool(other_negative)

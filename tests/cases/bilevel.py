@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from references.bilevel_further import normals
 
 from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import part_of
@@ -60,6 +61,11 @@ def _neumann(s, idx, *, loop=True):
 
 def _single(s, idx):
     return _neumann(s, idx, loop=False)
+
+
+def _pzobo(s, idx):
+    return {"y": [idx("lower", b) for b in many(s["y"])], "f": idx("upper", s["f"]),
+            "u": np.array([normals(int(seed), idx.problem.dim_x) for seed in s["u"].which])}  # fmt: skip
 
 
 def _saba(s, idx):
@@ -213,6 +219,9 @@ CASES = [
     Case("pbgd", {"lr_x": 0.02, "lr_y": 0.1, "lam": 5.0, "inner": 2},
          lambda m, t: {"alpha": m.lr_x, "beta": m.lr_y, "gamma": m.lam}, _all,
          [*BAD_STEP, ({"lam": 0.0}, r"lam must be positive and finite, got 0.0")]),
+    Case("pzobo", {"lr_x": 0.02, "lr_y": 0.1, "inner": 2, "directions": 3, "mu": 0.05},
+         lambda m, t: {"lr_x": m.lr_x, "lr_y": m.lr_y, "mu": m.mu}, _pzobo,
+         [*BAD_STEP, ({"directions": 0}, r"directions must be a whole number of at least 1, got 0")]),
     Case("bome", {"lr_x": 0.05, "lr_y": 0.1, "eta": 0.4, "inner": 3},
          lambda m, t: {"lr_x": m.lr_x, "lr_y": m.lr_y, "eta": m.eta}, _all,
          [*BAD_STEP, ({"inner": 0}, r"inner must be a whole number of at least 1, got 0")]),

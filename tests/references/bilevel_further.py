@@ -51,6 +51,34 @@ def bome(o, s, S, *, lr_x, lr_y, eta):
     return {"x": x - lr_x * d[: len(x)], "y": y - lr_y * d[len(x) :], "w": w, "k": s["k"] + 1}
 
 
+# ----------------------------------------------------------------------------------------------------- PZOBO
+def murmur(h):
+    h ^= h >> 16
+    h = h * 0x85EBCA6B % 2**32
+    h ^= h >> 13
+    h = h * 0xC2B2AE35 % 2**32
+    return h ^ h >> 16
+
+
+def normals(seed, count):
+    """Box-Muller on hashed places, one number after another."""
+    unit = [(murmur(murmur(seed) + i) + 0.5) / 2**32 for i in range(2 * count)]
+    return np.array([np.sqrt(-2 * np.log(unit[i])) * np.cos(2 * np.pi * unit[count + i]) for i in range(count)])
+
+
+def pzobo(o, s, S, *, lr_x, lr_y, mu):
+    def descend(x):
+        y = s["y"]
+        for S_t in S["y"]:
+            y = y - lr_y * o.g_y(x, y, S_t)
+        return y
+
+    x, y = s["x"], descend(s["x"])
+    deltas = np.array([(descend(x + mu * u) - y) / mu for u in S["u"]])
+    d = o.f_x(x, y, S["f"]) + S["u"].T @ (deltas @ o.f_y(x, y, S["f"])) / len(S["u"])
+    return {"x": x - lr_x * d, "y": y, "w": s["w"], "k": s["k"] + 1}
+
+
 # ----------------------------------------------------------------------------------------------------- MEHA
 def meha(o, s, S, *, alpha, beta, eta, gamma, c, p):
     x, y, w, k = s["x"], s["y"], s["w"], s["k"]

@@ -30,6 +30,7 @@ REFERENCES = {
     "svrb": (other.svrb_init, other.svrb),
     "f2sa": (other.f2sa_init, other.f2sa),
     "fsla": (further.fsla_init, further.fsla),
+    "pzobo": (further.w_init, further.pzobo),
     "pbgd": (further.w_init, further.pbgd),
     "bome": (further.w_init, further.bome),
     "meha": (further.w_init, further.meha),

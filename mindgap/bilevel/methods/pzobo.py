@@ -1,0 +1,68 @@
+"""PZOBO: the response of y to x from differences along random directions, no second derivative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import count, positive, rate, setting
+from mindgap.bilevel.steps import XStep, check_step, descend
+
+
+@dataclass(frozen=True, kw_only=True)
+class PZOBO(Method):
+    """Partial zeroth-order bilevel optimizer.
+
+    Symbols: T = ``inner``, Q = ``directions``, mu = ``mu``; u_1 .. u_Q are standard normal. The update, with y_T(x)
+    the end of T steps of size ``lr_y`` from y at x, always on the same samples::
+
+        d = f_x(x, y_T(x)) + 1/Q sum_j <y_T(x + mu u_j) - y_T(x), f_y(x, y_T(x))> / mu  u_j
+        x <- x - lr_x d;   y <- y_T(x)
+
+    First derivatives only. The variance of d grows with dim x / Q, so lr_x must fall with it.
+
+    Args:
+        lr_x, lr_y: steps on x and y.
+        inner: T.
+        directions: Q.
+        mu: distance of the points x + mu u_j.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].slots
+        {'y': ('lower', 3), 'f': ('upper', None), 'u': ('direction', 2)}
+
+    Source: Sow, Ji, Liang 2022, "On the convergence theory for Hessian-free bilevel algorithms", Alg. 1; the rule is
+    that of the public benchmark code.
+
+    *Differs from the public benchmark code* in that gradients are those of minibatches, as in the paper's PZOBO-S.
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    inner: int = count(10)
+    directions: int = count(1)
+    mu: float = positive(0.01)
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def plan(self) -> SamplePlan:
+        slots = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}
+        return SamplePlan((Iteration(slots, lower_steps=self.inner),))
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, y = v["x"], v["y"]
+        new = descend(oracle, x, y, s["y"], s["lr_y"])
+        f_x, f_y = oracle.upper(x, new, s["f"])
+
+        def add(d: Array, u: Array) -> Array:
+            there = descend(oracle, x + self.mu * u, y, s["y"], s["lr_y"])
+            return d + (((there - new) @ f_y) / (self.mu * self.directions)) * u
+
+        d_x = oracle.ops.loop(add, f_x, (oracle.ops.normals(s["u"].which, x.shape[0], x),))
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": new}
