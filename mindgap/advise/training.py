@@ -75,15 +75,8 @@ def build(factory: Factory, seed: int) -> Problem:
     if not callable(factory):
         fail("problem", "must be a function that builds (objective, train) or (objective, train, valid)", factory)
     seed_everything(stream_seed(seed, "start"))
-    made = factory(seed) if _takes_seed(factory) else factory()
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        fail("problem", "must return (objective, train) or (objective, train, valid)", type(made).__name__)
-    objective, train = made[0], made[1]
-    if isinstance(objective, tuple) and len(objective) == 2:
-        objective = Objective(*objective)
-    if not isinstance(objective, Objective):
-        fail("problem", "must return an Objective or (model, loss) first", type(objective).__name__)
-    valid = made[2] if len(made) == 3 and not isinstance(made[2], torch.optim.Optimizer) else None
+    objective, train, third = opened("problem", called(factory, seed))
+    valid = None if isinstance(third, torch.optim.Optimizer) else third
     for name, batches in (("train", train), ("valid", valid)):
         if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
             rule = "must be batches that can be read more than once (a list or a DataLoader)"
@@ -96,11 +89,38 @@ def build(factory: Factory, seed: int) -> Problem:
     return Problem(objective, train, valid)
 
 
-def _takes_seed(factory: Factory) -> bool:
+def called(factory: Factory, seed: int) -> Any:
+    """What the user's function returns; it is called with the seed if it has a parameter of that name.
+
+    Example:
+        >>> called(lambda seed: seed + 1, 4), called(lambda: 7, 4)
+        (5, 7)
+    """
     try:
-        return "seed" in inspect.signature(factory).parameters
+        takes_seed = "seed" in inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        return False
+        takes_seed = False
+    return factory(seed) if takes_seed else factory()
+
+
+def opened(name: str, made: Any) -> tuple[Objective, Any, Any]:
+    """The objective, the batches, and the third part (None if there is none) of what a user's function returned.
+
+    Raises:
+        RuleError: it is neither two nor three things, or the first is no objective; ``name`` is the argument to name.
+
+    Example:
+        >>> objective, batches, third = opened("problem", ((torch.nn.Linear(1, 1), max), [1, 2]))
+        >>> type(objective).__name__, batches, third
+        ('Objective', [1, 2], None)
+    """
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        rule = "must return (objective, batches), and as a third part validation batches or an optimizer"
+        fail(name, rule, type(made).__name__)
+    objective = Objective(*made[0]) if isinstance(made[0], tuple) and len(made[0]) == 2 else made[0]
+    if not isinstance(objective, Objective):
+        fail(name, "must return an Objective or (model, loss) first", type(objective).__name__)
+    return objective, made[1], made[2] if len(made) == 3 else None
 
 
 def _is_list(batches: Any) -> bool:

@@ -19,7 +19,8 @@ from mindgap.cli.show import progress, say, table
 
 def measure(
     target: Annotated[
-        str, typer.Argument(help="module:function, run as your own code; it returns (objective, batches[, optimizer]).")
+        str,
+        typer.Argument(help="module:function, run as your own code; it returns ((model, loss), batches[, optimizer])."),
     ],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
@@ -38,14 +39,13 @@ def measure(
 
     if out.suffix == ".json":
         fail("--out", "must not end in .json: that file takes the numbers of the page", str(out))
-    problem = load_target(target)
+    objective, batches, optimizer = load_target(target, seed)
     from mindgap.measure import survey
     from mindgap.measure.overview import PARTS
 
-    objective, batches, *rest = problem
     with progress("measuring", len(PARTS) + 1) as advance, your_code():
         found = survey(
-            objective, batches, optimizer=rest[0] if rest else None, limit=limit, seconds=seconds or None, seed=seed,
+            objective, batches, optimizer=optimizer, limit=limit, seconds=seconds or None, seed=seed,
             finished=advance,
         )  # fmt: skip
         numbers = found.write(out.with_suffix(".json"))
@@ -92,16 +92,20 @@ def load_function(target: str) -> Any:
     return function
 
 
-def load_target(target: str) -> tuple[Any, ...]:
-    """Call ``module:function`` and check what it returns."""
+def load_target(target: str, seed: int) -> tuple[Any, Any, Any]:
+    """Call ``module:function``: the objective, the batches, and the optimizer or None.
+
+    What ``mindgap recommend`` takes works too; its validation batches are not used.
+    """
+    from torch.optim import Optimizer
+
+    from mindgap.advise.training import called, opened
+
     function = load_function(target)
     with your_code():
-        problem = function()
-    from mindgap.base.objective import Objective
-
-    if not isinstance(problem, tuple) or len(problem) not in (2, 3) or not isinstance(problem[0], Objective):
-        fail("TARGET", "must return (objective, batches) or (objective, batches, optimizer)", type(problem).__name__)
-    return problem
+        made = called(function, seed)
+    objective, batches, third = opened("TARGET", made)
+    return objective, batches, third if isinstance(third, Optimizer) else None
 
 
 def advise(

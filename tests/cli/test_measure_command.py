@@ -46,6 +46,15 @@ def test_advice_names_every_assumption_that_was_measured(survey: tuple[Path, str
     assert "stable step\tholds" in done.stdout
 
 
+def test_measure_takes_what_recommend_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mindgap.cli.measure import load_target
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    objective, batches, optimizer = load_target("recommend_digits:problem", seed=0)
+    assert float(objective.value(next(iter(batches)))) > 0
+    assert optimizer is None
+
+
 BAD = [
     (["measure", "measure_digits"], "TARGET must have the form module:function"),
     (["measure", "no_such_module:problem"], "TARGET must name a module that can be imported"),
