@@ -102,16 +102,7 @@ class Pack:
             fail(name, "must have at least one element", self.shapes)
         with torch.no_grad():
             self.start = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the flat vector."""
-        return self.start.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the flat vector."""
-        return self.start.device
+        self.dtype, self.device = self.start.dtype, self.start.device
 
     def view(self, vector: Tensor) -> Any:
         """The flat vector in the variable's own form: views, no copies; differentiable."""
@@ -226,26 +217,8 @@ class BilevelProblem:
         self.upper_data: Data = Batches.of(upper_data, sizes[0])
         self.lower_data: Data = Batches.of(lower_data, sizes[1])
         self.project_x, self.project_y = project_x, project_y
-
-    @property
-    def dim_x(self) -> int:
-        """Number of upper unknowns."""
-        return self.pack_x.dim
-
-    @property
-    def dim_y(self) -> int:
-        """Number of lower unknowns."""
-        return self.pack_y.dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of both variables."""
-        return self.pack_x.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of both variables."""
-        return self.pack_x.device
+        self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
+        self.dtype, self.device = self.pack_x.dtype, self.pack_x.device
 
     def data(self, level: str) -> Data:
         """The data of "upper" or "lower"."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,19 +12,23 @@ from mindgap.bilevel.estimators import Point, restart, storm
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Power, Product, StormWeight
+from mindgap.bilevel.settings import count, positive
 
 
+@dataclass(frozen=True, kw_only=True)
 class StormMethod(Method):
     """Both variables move along STORM estimates with steps lr·eta_k and weights min(1, c·eta_k²).
 
-    A final class has the fields ``lr_x``, ``lr_y``, ``c_x``, ``c_y``, says what eta_k is (:meth:`step_size`) and how
-    H^-1 f_y is estimated (:meth:`inverses`). The first iteration takes plain directions.
+    A final class says what eta_k is (:meth:`step_size`) and how H^-1 f_y is estimated (:meth:`inverses`), with
+    ``terms`` terms of step ``eta``. The first iteration takes plain directions.
     """
 
-    lr_x: float
-    lr_y: float
-    c_x: float
-    c_y: float
+    lr_x: float = positive()
+    lr_y: float = positive()
+    eta: float = positive(0.5)
+    terms: int = count(10)
+    c_x: float = positive(0.5)
+    c_y: float = positive(0.5)
 
     @abstractmethod
     def step_size(self) -> Power:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.penalty import PenaltyMethod
 from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import non_negative, positive, rate, setting
@@ -14,7 +14,7 @@ from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MEHA(Method):
+class MEHA(PenaltyMethod):
     """Moreau-envelope based Hessian-free algorithm.
 
     Symbols: theta = ``w``, eta = ``lr_w``, alpha = ``lr_x``, beta = ``lr_y``, gamma = ``gamma``, c_k = ``c`` (k + 1)^p
@@ -49,12 +49,6 @@ class MEHA(Method):
     c: float = positive(2.0)
     power: float = non_negative(0.5)
     x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
-    second_order: ClassVar[bool] = False
-
-    def init(self, oracle: Oracle) -> Values:
-        return {"w": oracle.start[1]}
-
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"w": LOWER, "g": LOWER, "f": UPPER}),))
 

@@ -8,7 +8,7 @@ from mindgap.bilevel.directions import Places, neumann_sums
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.protocols import Array, Draws, Oracle
 from mindgap.bilevel.schedules import Power
-from mindgap.bilevel.settings import count, positive, setting
+from mindgap.bilevel.settings import positive, setting
 from mindgap.bilevel.steps import XStep, check_step
 from mindgap.bilevel.storm import StormMethod
 
@@ -45,14 +45,8 @@ class MRBO(StormMethod):
     benchmark code, which starts the estimators and the old point at zero.
     """
 
-    lr_x: float = positive()
-    lr_y: float = positive()
-    eta: float = positive(0.5)
-    terms: int = count(10)
     d: float = positive(1.0)
     m: float = positive(1.0)
-    c_x: float = positive(0.5)
-    c_y: float = positive(0.5)
     x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mindgap.bilevel.directions import penalty
 from mindgap.bilevel.draws import Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.penalty import PenaltyMethod
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.schedules import Rate
@@ -17,7 +16,7 @@ from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class N2SBA(Method):
+class N2SBA(PenaltyMethod):
     """Nested-loop normalised stochastic bilevel approximation.
 
     Symbols: lambda = ``lam``, K = ``inner``, B = ``batches``, eta_x = ``lr_x``, tau = ``clip``. The update, with
@@ -55,12 +54,6 @@ class N2SBA(Method):
     batches: int = count(1)
     clip: float = positive(math.inf, finite=False)
     x_step: XStep = setting(check_step, "normalised")
-    order = "seidel"
-    second_order: ClassVar[bool] = False
-
-    def init(self, oracle: Oracle) -> Values:
-        return {"w": oracle.start[1]}
-
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": ("lower", self.batches),
                  "fx": ("upper", self.batches)}  # fmt: skip

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.method import Method
+from mindgap.bilevel.penalty import PenaltyMethod
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
@@ -14,7 +13,7 @@ from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
-class PBGD(Method):
+class PBGD(PenaltyMethod):
     """Penalty-based bilevel gradient descent, for the value-function penalty (V-PBGD).
 
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lam``, T = ``inner``. The update::
@@ -46,12 +45,6 @@ class PBGD(Method):
     lam: float = positive(10.0)
     inner: int = count(1)
     x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
-    second_order: ClassVar[bool] = False
-
-    def init(self, oracle: Oracle) -> Values:
-        return {"w": oracle.start[1]}
-
     def plan(self) -> SamplePlan:
         slots = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))

@@ -59,9 +59,6 @@ class ACClip(CoordinateOptimizer):
         track: count clipped coordinates and take the update's norm at every step, for ``report()``.
         options: see ``mindgap.optim.optimizer.Options``.
 
-    Raises:
-        RuleError: names the argument, the rule and the value.
-
     Example:
         >>> x = torch.tensor([1.0], requires_grad=True)
         >>> optimizer = ACClip([x], lr=1.0, weight_decay=0.0, eps=0.0, form="algorithm", bias_correction=False)

@@ -42,9 +42,6 @@ class AdamW(RuleOptimizer):
         clip: c: a number, ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), or None.
         options: see ``mindgap.optim.optimizer.Options``.
 
-    Raises:
-        RuleError: names the argument, the rule and the value.
-
     Example:
         >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
         >>> optimizer = AdamW([x], lr=0.1, clip=1.0)

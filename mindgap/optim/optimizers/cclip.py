@@ -60,9 +60,6 @@ class CClip(CoordinateOptimizer):
         track: count clipped coordinates and take the update's norm at every step, for ``report()``.
         options: see ``mindgap.optim.optimizer.Options``.
 
-    Raises:
-        RuleError: names the argument, the rule and the value.
-
     Example:
         >>> x = torch.tensor([3.0, -0.5], requires_grad=True)
         >>> optimizer = CClip([x], lr=1.0, tau=1.0, track=True)

@@ -48,9 +48,6 @@ class GClip(ScaledOptimizer):
         scope: norm over ``"all"`` parameters (the theory's), over each ``"group"``, or over each ``"tensor"``.
         options: see ``mindgap.optim.optimizer.Options``.
 
-    Raises:
-        RuleError: names the argument, the rule and the value.
-
     Example:
         >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
         >>> optimizer = GClip([x], lr=1.0, tau=1.0)
@@ -68,15 +65,11 @@ class GClip(ScaledOptimizer):
         params: Any,
         lr: float | Tensor,
         tau: float | str | Callable[[int], float],
-        *,
-        beta: float = 0.0,
-        clip: str = "gradient",
-        weight_decay: float = 0.0,
-        scope: str = "all",
+        *, beta: float = 0.0, clip: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
         **options: Unpack[Options],
-    ) -> None:
-        settings = {"lr": lr, "tau": tau, "weight_decay": weight_decay}
+    ) -> None:  # fmt: skip
         one_of("clip", clip, ORDERS)
+        settings = {"lr": lr, "tau": tau, "weight_decay": weight_decay}
         super().__init__(params, settings, beta=beta, order=clip, scope=scope, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:

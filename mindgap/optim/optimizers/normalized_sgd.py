@@ -41,9 +41,6 @@ class NormalizedSGD(ScaledOptimizer):
         scope: norm over ``"all"`` parameters, over each ``"group"``, or over each ``"tensor"``.
         options: see ``mindgap.optim.optimizer.Options``.
 
-    Raises:
-        RuleError: names the argument, the rule and the value.
-
     Example:
         >>> import torch
         >>> x = torch.tensor([3.0, 4.0], requires_grad=True)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, positive, whole
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import fail
+from mindgap.base.checked import Count, Positive, check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -133,19 +133,10 @@ class Quadratic:
 
 
 def quadratic_problem(
-    *,
-    lower: int = 1024,
-    upper: int = 1024,
-    dim_y: int = 100,
-    dim_x: int = 100,
-    smoothness_y: float = 1.0,
-    smoothness_x: float = 1.0,
-    smoothness_cross: float = 0.1,
-    convexity: float = 0.1,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> Quadratic:
+    *, lower: Count = 1024, upper: Count = 1024, dim_y: Count = 100, dim_x: Count = 100, smoothness_y: Positive = 1.0,
+    smoothness_x: Positive = 1.0, smoothness_cross: Positive = 0.1, convexity: Positive = 0.1, seed: int = 0,
+    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
+) -> Quadratic:  # fmt: skip
     """Draw the quadratic of benchmark_bilevel (``simulated``).
 
     E A_i has eigenvalues log-spaced in [μ, L_y]; E B_i has one eigenvalue 0 and the rest log-spaced in [μ, L_x]; the
@@ -164,11 +155,7 @@ def quadratic_problem(
 
     Source: benchmark_bilevel, data set ``simulated`` (the construction; own code).
     """
-    for name, value in (("lower", lower), ("upper", upper), ("dim_y", dim_y), ("dim_x", dim_x)):
-        whole(name, value, least=1)
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
-    for name, constant in zip(("smoothness_y", "smoothness_x", "smoothness_cross", "convexity"), constants):
-        positive(name, constant)
     where = torch.device(device)
     x0, y0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where), torch.zeros(dim_y, dtype=dtype, device=where)
     # With few samples Phi may be unbounded below: such a draw is not used, the next one is tried.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mindgap.base.check import one_of, positive
-from mindgap.base.checked import check_arguments
+from mindgap.base.check import one_of
+from mindgap.base.checked import Positive, check_arguments
 from mindgap.base.rng import torch_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
@@ -96,19 +96,10 @@ class UnboundedSmoothness:
 
 
 def unbounded_problem(
-    *,
-    growth: str = "exponential",
-    rate: float = 2.0,
-    distance: float = 5.0,
-    lower: int = 1024,
-    upper: int = 256,
-    dim_y: int = 20,
-    dim_x: int = 10,
-    noise: float = 0.1,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> UnboundedSmoothness:
+    *, growth: str = "exponential", rate: Positive = 2.0, distance: Positive = 5.0, lower: int = 1024,
+    upper: int = 256, dim_y: int = 20, dim_x: int = 10, noise: Positive = 0.1, seed: int = 0,
+    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
+) -> UnboundedSmoothness:  # fmt: skip
     """Draw the problem.
 
     Args:
@@ -125,8 +116,6 @@ def unbounded_problem(
         RuleError: for a growth that is not one of the two, or numbers that are not positive.
     """
     one_of("growth", growth, GROWTHS)
-    for name, value in (("rate", rate), ("distance", distance), ("noise", noise)):
-        positive(name, value)
     quadratic = quadratic_problem(
         lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype, device=device
     )

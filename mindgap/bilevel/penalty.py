@@ -1,0 +1,18 @@
+"""What methods without Hessian products share that keep a second lower variable w beside y."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.protocols import Oracle, Values
+
+
+class PenaltyMethod(Method):
+    """w follows y*(x) and starts where y does; the lower level's values or gradients at w enter as a penalty."""
+
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+
+    def init(self, oracle: Oracle) -> Values:
+        return {"w": oracle.start[1]}
