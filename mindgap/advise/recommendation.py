@@ -329,11 +329,16 @@ def _code(best: Entry, total: int) -> str:
     code = best.candidate.code
     module = code.split("(")[0].rsplit(".", 1)[0]
     head = "import torch\n" if module == "torch.optim" else f"import {module}\nimport torch\n"
+    inside = code.partition("(")[2].rpartition(")")[0]
+    line = f"optimizer = {code}"
+    if len(line) > 79:  # nothing to paste is wider than a terminal
+        line = f"optimizer = {code.partition('(')[0]}(\n    {inside}\n)"
     return (
-        f"{head}\noptimizer = {code}\n"
+        f"{head}\n{line}\n"
         f"total = {total}  # steps of your run\n"
         "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
-        "    optimizer, lambda k: min((k + 1) / max(1, total // 50), 2 * (total - k) / total, 1.0)\n"
+        "    optimizer,\n"
+        "    lambda k: min((k + 1) / max(1, total // 50), 2 * (total - k) / total, 1.0),\n"
         ")\n"
     )
 

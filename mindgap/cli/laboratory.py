@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -164,7 +165,8 @@ def tune(
             )
             for method, made in found.methods.items()
         ]
-        table(("study", "method", "trials", "chosen", found.metric, "cost"), rows)
+        first = 1 if sys.stdout.isatty() else 0  # a terminal shows the study's name above the bar
+        table(("study", "method", "trials", "chosen", found.metric, "cost")[first:], [row[first:] for row in rows])
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
 
 
@@ -247,7 +249,8 @@ def compare(
         for d in found.curves
         if d.outcome != "same"
     ]
-    table(("study", "scale", "method", "quantity", "", "at", "mean in A", "mean in B", "standard errors"), rows)
+    if rows:
+        table(("study", "scale", "method", "quantity", "", "at", "mean in A", "mean in B", "standard errors"), rows)
     same = sum(1 for d in found.curves if d.outcome == "same")
     say(
         f"{same} of {len(found.curves)} curves are the same to rounding"

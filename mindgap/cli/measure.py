@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from mindgap.base.check import RuleError, fail
-from mindgap.cli.show import progress, say, table
+from mindgap.cli.show import paragraph, progress, say, table
 
 
 def measure(
@@ -117,8 +117,10 @@ def advise(
     from mindgap.record.survey import read_survey
 
     judged = diagnose(read_survey(survey))
-    print(summary(judged) if judged else "nothing was judged: the survey has no verdict")
+    paragraph(summary(judged) if judged else "nothing was judged: the survey has no verdict")
     table(("assumption", "verdict", "evidence"), [(item.assumption, item.verdict, item.evidence) for item in judged])
     for advice in prescribe(judged):
         # Not in a table: a terminal would cut the code off.
-        print(f"\n{advice.action} ({advice.source})\n    {advice.code}")
+        print()
+        paragraph(f"{advice.action} ({advice.source})")
+        print(f"    {advice.code}")

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from mindgap.cli.measure import load_function
-from mindgap.cli.show import say
+from mindgap.cli.show import paragraph, say
 
 
 def recommend(
@@ -42,11 +42,11 @@ def recommend(
         (folder / name).unlink(missing_ok=True)
     if folder.exists() and not any(folder.iterdir()):
         folder.rmdir()
-    print(answer.sentence)
+    paragraph(answer.sentence)
     if answer.code:
         print(f"\n{answer.code}")
     for line in (*answer.found, *answer.notes):
-        print(f"- {line}")
+        paragraph(f"- {line}")
     say(f"Open {page.resolve().as_uri()}")
 
 

@@ -121,6 +121,16 @@ def point_to(page: Path, *, then: str = "") -> None:
     say(f"Open {page.resolve().as_uri()}" + (f"\nNext: {then}" if then else ""))
 
 
+def paragraph(text: str) -> None:
+    """Print prose: wrapped between words on a terminal, in one line elsewhere."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.console import Console
+
+    print("\n".join(_wrapped(text, Console().width, indent="  " if text.startswith("- ") else "")))
+
+
 def span(seconds: float) -> str:
     """A time as people say it.
 
@@ -172,15 +182,8 @@ def progress(title: str, total: int) -> Iterator[Advance]:
         TimeRemainingColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task(title, total=total, last="")
+    say(title)
+    bar = (BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*bar, TextColumn("{task.fields[last]}"), console=Console(stderr=True)) as bars:
+        task = bars.add_task("", total=total, last="")
         yield lambda text="": bars.update(task, advance=1, last=text)

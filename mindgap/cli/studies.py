@@ -182,10 +182,10 @@ def demo(
     plans = [plan(study, "quick") for study in in_order(find(name) for name in ready)]
     _carry_out(plans, out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
-    print("\nWhat a user's own problem is like: a small network on digits, trained by SGD with lr=3.0")
+    print("\nYour kind of problem: a small network on digits, trained by SGD with lr=3.0")
     survey = _survey_digits(out / "survey.html")
     print(f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: {survey.resolve().as_uri()}")
-    print("Both pages work offline. Next: mindgap measure module:function on your own model.")
+    print("Both pages work offline. Next, for your model: mindgap measure module:function")
 
 
 def _survey_digits(out: Path) -> Path:

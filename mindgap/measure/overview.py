@@ -194,7 +194,7 @@ def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed:
     try:
         table = tail_table(sample, bootstrap=100, null=100, seed=seed)
         alpha = next(t.index for t in table if t.method == "stable")
-        rows += [SurveyLine(f"tail, {t.method}", f"{t.answer} ({t.method})", t.index, *t.interval) for t in table]
+        rows += [SurveyLine(f"tail, {t.method}", t.answer, t.index, *t.interval) for t in table]
     except RuleError as refused:
         rows.append(SurveyLine("tail", f"not measured: {refused}"))
     try:

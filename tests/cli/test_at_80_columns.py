@@ -9,9 +9,55 @@ import pytest
 from cases.report_records import write_study
 from rich.cells import cell_len
 
+from mindgap.advise.candidates import Candidate
+from mindgap.advise.race import Entry
+from mindgap.advise.recommendation import Recommendation, _code  # the longest line of code that is printed
 from mindgap.cli.app import app
 from mindgap.cli.show import layout
 from mindgap.cli.studies import matching
+
+PROBLEMS = """
+import torch
+from mindgap import Objective
+
+data = list(torch.randn(40, 8, 4, generator=torch.Generator().manual_seed(0)))
+
+def loss(model, batch):
+    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+
+def measured():
+    model = torch.nn.Linear(4, 1)
+    return Objective(model, loss), data, torch.optim.SGD(model.parameters(), lr=3.0)
+
+def raced(seed):
+    raise RuntimeError("the answer below is given instead")
+"""
+CODE = _code(Entry(Candidate("AdamW with clipping", 0.032, 0.032), {}), 96)
+ANSWER = Recommendation(
+    "AdamW with clipping lr=0.032: 91.9 % lower validation loss than AdamW at lr 0.001; ACClip is 14 % worse.",
+    CODE, (0.9, 0.8, 0.95), ("Sharpness at the start: 3.34. It caps the learning rate of SGD. " * 2,), (), (), (),
+    {"steps": 96, "seconds": 60.0, "full_length_runs": 4.0, "seed": 0},
+)  # fmt: skip
+STUDIES = ["e5-cycle"]
+TUNED = "h7-infinite-variance"
+#: Commands in an order in which each finds what it needs, and names or code that must stand in their output in full.
+COMMANDS = {
+    "run": (["run", *STUDIES], [*STUDIES, "holds", "Next: mindgap report runs -o page.html"]),
+    "tune": (["tune", TUNED, "--trials", "1", "replicas=64", "steps=16"], [TUNED]),
+    "check": (["check", "runs"], [*STUDIES, "holds"]),
+    "report": (["report", "runs"], ["page.html", "Next: mindgap check runs"]),
+    "watch": (["watch", "runs", "--rounds", "1", "--every", "0.1"], ["page.html"]),
+    "compare": (["compare", "runs", "runs"], STUDIES),
+    "measure": (["measure", "problems_at_80:measured"], ["Next: mindgap advise survey.json"]),
+    "advise": (["advise", "survey.json"], ["for group in optimizer.param_groups: group['lr'] /= 2"]),
+    "recommend": (["recommend", "problems_at_80:raced"], CODE.splitlines()[3:]),
+    "demo": (["demo", "--jobs", "1"], ["e5-cycle", "survey.html", "mindgap measure module:function"]),
+    "show": (["show", TUNED], [TUNED]),
+    "list": (["list", "--long"], [*STUDIES, TUNED]),
+    "methods": (["methods"], ["slip"]),
+    "optimizers": (["optimizers"], ["StochasticINGD"]),
+    "theory": (["theory"], ["thesis"]),
+}
 
 
 @pytest.fixture
@@ -36,6 +82,22 @@ def assert_fits(text: str) -> None:
     for line in text.splitlines():
         unbreakable = len(line.split()) <= 1 or max(len(word) for word in line.split()) > 60
         assert cell_len(line) <= 80 or unbreakable, line
+
+
+def test_every_command_cuts_no_name_and_no_code(terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One small run through all commands; a new command must be added to the table above."""
+    assert {c.name or c.callback.__name__ for c in app.registered_commands} == set(COMMANDS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("mindgap.cli.studies.DEMO", STUDIES)
+    monkeypatch.setattr("mindgap.advise.recommendation.recommend", lambda *a, **k: ANSWER)
+    (tmp_path / "problems_at_80.py").write_text(PROBLEMS)
+    for words, expected in COMMANDS.values():
+        text = terminal(*words)
+        assert "…" not in text, text
+        assert_fits(text)
+        for name in expected:
+            assert " ".join(name.split()) in " ".join(text.split()), f"{words} lacks {name}:\n{text}"
 
 
 def names_of(command: str) -> list[str]:

@@ -74,13 +74,18 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
     """:func:`signs` with the subscripts and exponents that need HTML.
 
     Example:
-        >>> str(typeset("n^0.32 < h_Adam"))
-        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>'
+        >>> str(typeset("n^0.32 < h_Adam, m^-0.00"))
+        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>, m<sup>0.00</sup>'
     """
     shown = str(escape(signs(text, digits=digits)))
     shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
-    shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", r"<sup>\1</sup>", shown)
+    shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
     return Markup(re.sub(r"(?<=[A-Za-z\u0370-\u03ff‖])_(\w+)", r"<sub>\1</sub>", shown))
+
+
+def _minus(exponent: str) -> str:
+    """An exponent with a proper minus sign, at which no line breaks, and without it before a zero."""
+    return exponent[1:] if re.fullmatch(r"-0(\.0*)?", exponent) else exponent.replace("-", "−")
 
 
 def plain(value: Any) -> str:
@@ -150,7 +155,10 @@ def headline(drawing: Drawing) -> str:
         return f"{title}: from {number(start)} to {number(next(iter(ends.values())))}"
     middle = "median " if drawing.kind == "points" else ""
     named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
-    parts = [f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)]
+    if any("," in m for m in named):  # a name with a comma in it would run into the next value
+        parts = [f"{middle if i == 0 else ''}{number(ends[m])} ({signs(m)})" for i, m in enumerate(named)]
+    else:
+        parts = [f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)]
     others = {m: v for m, v in ends.items() if m not in named}
     if others:
         least, most = (pick(others, key=lambda m: others[m]) for pick in (min, max))
@@ -168,9 +176,9 @@ def _in_panels(drawing: Drawing) -> str:
     """Where two methods, or one against all others, are compared over several panels: how often it ends lowest."""
     present = list(dict.fromkeys(m for m, _ in drawing.ends()))
     lead = drawing.accent[0] if drawing.accent else present[0] if len(present) == 2 else ""
-    if not lead or len(present) < 2 or lead not in present:
-        return f", {len(drawing.facets)} panels"
     values, lowest, panels = drawing.ends(), 0, 0
+    if not lead or len(present) < 2 or lead not in present:
+        return _panel_by_panel(drawing, values)
     for facet in drawing.facets:
         here = {m: v for (m, f), v in values.items() if f == facet}
         if lead in here and len(here) > 1:
@@ -178,3 +186,22 @@ def _in_panels(drawing: Drawing) -> str:
             lowest += here[lead] < min(v for m, v in here.items() if m != lead)
     what = f"below {signs(present[1] if present[0] == lead else present[0])}" if len(present) == 2 else "lowest"
     return f": {signs(lead)} {what} in {lowest} of {panels} panels"
+
+
+def _panel_by_panel(drawing: Drawing, values: dict[tuple[str, str], float]) -> str:
+    """The values of every line where they are few, else the lowest of each panel, else the span over all panels."""
+    where = {(m, f): signs(m) if f in m or len(drawing.facets) == 1 else f"{signs(m)}, {signs(f)}" for m, f in values}
+    at = " at the end" if drawing.kind == "lines" and drawing.axes[0].name in drawing.TIMES else ""
+    middle = "median " if drawing.kind == "points" else ""
+    if len(values) <= 4:
+        return f"{at}: {middle}" + ", ".join(f"{number(v)} ({where[key]})" for key, v in values.items())
+    if len(drawing.facets) <= 3:
+        lowest = []
+        for facet in drawing.facets:
+            here = {key: v for key, v in values.items() if key[1] == facet}
+            if here:
+                least = min(here, key=lambda key: here[key])
+                lowest.append(f"{number(here[least])} ({where[least]})")
+        return f"{at}, lowest per panel: {middle}{', '.join(lowest)}"
+    low, high = min(values.values()), max(values.values())
+    return f"{at}: {middle}{number(low)} to {number(high)} over {len(drawing.facets)} panels"

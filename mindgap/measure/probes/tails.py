@@ -76,7 +76,7 @@ class TailIndex:
         """One plain sentence."""
         numbers = _numbers(self)
         return {
-            None: f"heavier than Gaussian: cannot tell from {self.samples} samples ({numbers})",
+            None: f"cannot tell from {self.samples} samples whether the tail is heavier than Gaussian ({numbers})",
             True: f"heavier than Gaussian: {numbers}",
             False: f"no heavy tail: {numbers}, below 2 would mean infinite variance",
         }[self.heavier]
