@@ -51,7 +51,7 @@ def test_measure_takes_what_recommend_takes(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
     objective, batches, optimizer = load_target("recommend_digits:problem", seed=0)
-    assert float(objective.value(next(iter(batches)))) > 0
+    assert objective.value(next(iter(batches))).item() > 0
     assert optimizer is None
 
 
