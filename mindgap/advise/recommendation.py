@@ -38,6 +38,8 @@ SCHEMA = 1
 MEASURING = 0.1
 #: Most seconds that measuring takes, whatever the time.
 MOST_MEASURING = 30.0
+#: Pieces of a race: a piece trains one candidate with one seed from one rung to the next.
+PIECES = 40
 #: Shortest run, in steps, from which a recommendation is made.
 SHORTEST = 96
 
@@ -178,12 +180,12 @@ def _plan(
         return plan
     told("measuring", 0.0)
     plan = {"asked": asked, **measure_start(problem, seed=seed, seconds=minutes * 60 * MEASURING if measure else 0.0)}
-    seconds = _seconds_per_step(problem, seed)
-    fits = int(0.85 * minutes * 60 / (COST * seconds))
+    step, piece = _pace(problem, seed)
+    fits = max(0, int((0.85 * minutes * 60 - PIECES * piece) / (COST * step)))
     # Two digits, so that two timings of one machine mostly agree.
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
-    plan["seconds_per_step"] = seconds
+    plan["seconds_per_step"], plan["seconds_per_piece"] = step, piece
     plan["total"] = fits if steps is None else min(steps, fits)
     if path is not None:
         write_atomically(path, to_json(plan, indent=1) + "\n")
@@ -241,18 +243,19 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
             found.append("Sharpness could not be measured; the learning rate of SGD has no cap.")
 
 
-def _seconds_per_step(problem: Factory, seed: int) -> float:
-    """Time of one training step with AdamW, evaluation left out, from a short run after a warm-up."""
-    for length in (3, 10):
-        progress = Progress()
+def _pace(problem: Factory, seed: int) -> tuple[float, float]:
+    """Seconds per training step, and per piece of the race beside its steps (building, evaluating), after a warm-up."""
+    spent = []
+    for length in (2, 2, 12):  # the first one warms up: libraries are loaded, kernels compiled
         begun = time.perf_counter()
         train_until(
-            progress, problem, BASELINE.optimizer, seed=seed, until=length, total=1000, clock=time.perf_counter
+            Progress(), problem, BASELINE.optimizer, seed=seed, until=length, total=1000, clock=time.perf_counter
         )  # fmt: skip
-        spent = (time.perf_counter() - begun) / length
-        if length == 3 and spent > 2.0:
-            break
-    return spent
+        spent.append(time.perf_counter() - begun)
+        if len(spent) == 2 and spent[1] > 20.0:
+            return spent[1] / 2, 0.0
+    step = max((spent[2] - spent[1]) / 10, spent[2] / 60)
+    return step, max(0.0, spent[1] - 2 * step)
 
 
 def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) -> Recommendation:
@@ -352,7 +355,8 @@ def _not_tried(race: Race) -> tuple[str, ...]:
 
 
 def _cannot_tell(plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int) -> Recommendation:
-    needed = minutes * SHORTEST / max(plan["total"], 1)
+    seconds = PIECES * plan["seconds_per_piece"] + COST * SHORTEST * plan["seconds_per_step"]
+    needed = seconds / 60 / 0.85
     return Recommendation(
         f"Cannot tell in {minutes:g} minutes: the shortest useful race needs about {math.ceil(needed)} minutes.",
         "",
