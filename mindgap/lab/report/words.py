@@ -74,13 +74,13 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
     """:func:`signs` with the subscripts and exponents that need HTML.
 
     Example:
-        >>> str(typeset("n^0.32 < h_Adam, m^-0.00"))
-        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>, m<sup>0.00</sup>'
+        >>> str(typeset("n^0.32 < h_Adam, m^-0.00, gradient_norm"))
+        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
     """
     shown = str(escape(signs(text, digits=digits)))
     shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
     shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
-    return Markup(re.sub(r"(?<=[A-Za-z\u0370-\u03ff‖])_(\w+)", r"<sub>\1</sub>", shown))
+    return Markup(re.sub(r"(?<![\w])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown))
 
 
 def _minus(exponent: str) -> str:
@@ -131,18 +131,24 @@ def finding(name: str, title: str, verdict: str) -> str:
     return title
 
 
+#: Words in the name of a quantity of which more is better.
+_MORE_IS_BETTER = ("accuracy", "right", "found exactly", "F1")
+
+
 def headline(drawing: Drawing) -> str:
     """What a figure shows, as a sentence made from its own numbers: where each method ends, or lies."""
     title = signs(drawing.figure.title).rstrip(".")
-    if drawing.empty or drawing.kind == "path":
+    if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
-    panels = len(drawing.facets) > 1 and drawing.figure.facet != "method"
-    values = drawing.ends()
-    if panels:
-        return f"{title}{_in_panels(drawing)}"
-    first = drawing.axes[0]
+    first, values = drawing.axes[0], drawing.ends()
     time_like = drawing.kind == "lines" and first.name in drawing.TIMES
     at = " at the end" if time_like else ""
+    middle = "median " if drawing.kind == "points" else ""
+    if drawing.figure.y_label == "share of minibatches":  # a histogram: where it is highest
+        tops = {s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])]) for s in first.series if len(s)}
+        return f"{title}: highest at {_span(tops)}"
+    if len(drawing.facets) > 1 and drawing.figure.facet != "method":
+        return f"{title}{_in_panels(drawing, values, at, middle)}"
     if drawing.kind == "lines" and not time_like and not drawing.names:
         label, last = signs(first.label), max(float(s.columns["x"][-1]) for s in first.series if len(s))
         at = f" at {label}{' =' if len(label) < 3 else ''} {number(last)}" if len(label) <= 24 else " at the right end"
@@ -153,55 +159,51 @@ def headline(drawing: Drawing) -> str:
     if len(ends) == 1 and time_like:
         start = float(first.series[0].columns["q50"][0])
         return f"{title}: from {number(start)} to {number(next(iter(ends.values())))}"
-    middle = "median " if drawing.kind == "points" else ""
     named = [m for m in drawing.accent if m in ends] or (list(ends) if len(ends) <= 3 else [])
-    if any("," in m for m in named):  # a name with a comma in it would run into the next value
+    others = {m: v for m, v in ends.items() if m not in named}
+    if not named:
+        return f"{title}{at}: {middle}{_span(others)}" if others else f"{title}{at}"
+    if any(re.search(r"[\d,:]", m) for m in named):  # a name that ends in a number would run into the value
         parts = [f"{middle if i == 0 else ''}{number(ends[m])} ({signs(m)})" for i, m in enumerate(named)]
     else:
         parts = [f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)]
-    others = {m: v for m, v in ends.items() if m not in named}
-    if others:
-        least, most = (pick(others, key=lambda m: others[m]) for pick in (min, max))
-        span = f"{number(others[least])} to {number(others[most])}"
-        if not named:
-            parts = [f"{middle}{number(others[least])} ({signs(least)}) to {number(others[most])} ({signs(most)})"]
-        elif len(others) == 1:
-            parts.append(f"{signs(least)} {number(others[least])}")
-        else:
-            parts.append(f"{len(others)} others {span}")
-    return f"{title}{at}: {', '.join(parts)}" if parts else title
+    if len(others) == 1:
+        parts += [f"{signs(m)} {number(v)}" for m, v in others.items()]
+    elif others:
+        parts.append(f"{len(others)} others {number(min(others.values()))} to {number(max(others.values()))}")
+    return f"{title}{at}: {', '.join(parts)}"
 
 
-def _in_panels(drawing: Drawing) -> str:
-    """Where two methods, or one against all others, are compared over several panels: how often it ends lowest."""
-    present = list(dict.fromkeys(m for m, _ in drawing.ends()))
+def _span(values: dict[str, float]) -> str:
+    """The smallest and the largest value with their names, or the one value that all have."""
+    least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    low, high = number(values[least]), number(values[most])
+    return f"{low} for all" if low == high else f"{low} ({signs(least)}) to {high} ({signs(most)})"
+
+
+def _in_panels(drawing: Drawing, values: dict[tuple[str, str], float], at: str, middle: str) -> str:
+    """How often the method in question ends lowest; else all values if few, the best per panel, or the span."""
+    present = list(dict.fromkeys(m for m, _ in values))
     lead = drawing.accent[0] if drawing.accent else present[0] if len(present) == 2 else ""
-    values, lowest, panels = drawing.ends(), 0, 0
-    if not lead or len(present) < 2 or lead not in present:
-        return _panel_by_panel(drawing, values)
-    for facet in drawing.facets:
-        here = {m: v for (m, f), v in values.items() if f == facet}
-        if lead in here and len(here) > 1:
-            panels += 1
-            lowest += here[lead] < min(v for m, v in here.items() if m != lead)
-    what = f"below {signs(present[1] if present[0] == lead else present[0])}" if len(present) == 2 else "lowest"
-    return f": {signs(lead)} {what} in {lowest} of {panels} panels"
-
-
-def _panel_by_panel(drawing: Drawing, values: dict[tuple[str, str], float]) -> str:
-    """The values of every line where they are few, else the lowest of each panel, else the span over all panels."""
-    where = {(m, f): signs(m) if f in m or len(drawing.facets) == 1 else f"{signs(m)}, {signs(f)}" for m, f in values}
-    at = " at the end" if drawing.kind == "lines" and drawing.axes[0].name in drawing.TIMES else ""
-    middle = "median " if drawing.kind == "points" else ""
-    if len(values) <= 4:
-        return f"{at}: {middle}" + ", ".join(f"{number(v)} ({where[key]})" for key, v in values.items())
-    if len(drawing.facets) <= 3:
-        lowest = []
+    if lead in present and len(present) > 1:
+        lowest = panels = 0
         for facet in drawing.facets:
-            here = {key: v for key, v in values.items() if key[1] == facet}
-            if here:
-                least = min(here, key=lambda key: here[key])
-                lowest.append(f"{number(here[least])} ({where[least]})")
-        return f"{at}, lowest per panel: {middle}{', '.join(lowest)}"
-    low, high = min(values.values()), max(values.values())
-    return f"{at}: {middle}{number(low)} to {number(high)} over {len(drawing.facets)} panels"
+            here = {m: v for (m, f), v in values.items() if f == facet}
+            if lead in here and len(here) > 1:
+                panels += 1
+                lowest += here[lead] < min(v for m, v in here.items() if m != lead)
+        other = next(m for m in present if m != lead)
+        first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
+        return f": {first} {f'below {second}' if len(present) == 2 else 'lowest'} in {lowest} of {panels} panels"
+    alone = len(values) == len(present)  # every method has a panel of its own: its name says which
+    names = {(m, f): signs(m) if alone else f"{signs(m)}, {signs(f)}" for m, f in values}
+    if len(values) <= 4:
+        return f"{at}: {middle}" + ", ".join(f"{number(v)} ({names[key]})" for key, v in values.items())
+    if len(drawing.facets) > 3 or drawing.kind == "points":
+        low, high = number(min(values.values())), number(max(values.values()))
+        return f"{at}: {middle}{f'{low} to {high}' if low != high else low} over {len(drawing.facets)} panels"
+    more = any(word in drawing.figure.y_label for word in _MORE_IS_BETTER)
+    pick = max if more else min
+    best = [pick((k for k in values if k[1] == f), key=values.__getitem__, default=None) for f in drawing.facets]
+    shown = ", ".join(f"{number(values[key])} ({names[key]})" for key in best if key is not None)
+    return f"{at}, {'highest' if more else 'lowest'} per panel: {shown}"

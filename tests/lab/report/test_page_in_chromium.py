@@ -371,6 +371,15 @@ def test_nothing_is_cut_off_on_any_screen(browser: Page, path: Path, width: int)
     assert cut == []
 
 
+def test_on_a_phone_findings_take_the_whole_width(browser: Page, path: Path) -> None:
+    browser.open(path, width=390)
+    shares = browser.js(
+        "return [...document.querySelectorAll('#verdicts tbody tr')].map((r) => "
+        "r.children[2].getBoundingClientRect().width / r.getBoundingClientRect().width)"
+    )
+    assert min(shares) > 0.85
+
+
 @pytest.mark.skipif(AXE is None, reason="axe-core is not installed (npm install --no-save axe-core)")
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
 def test_axe_finds_nothing_serious(browser: Page, path: Path, width: int, theme: str) -> None:

@@ -422,3 +422,22 @@ def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> 
     assert drawing.colours == [0, *[None] * 9]
     assert drawing.ranked
     assert picture(drawing)["encoding"]["y"]["sort"] == methods
+
+
+def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:
+    def title(name: str, y_label: str, rows: dict[str, list[dict[str, object]]], facet: str = "") -> str:
+        runs = [readings(method, mine) for method, mine in rows.items()]
+        shown = Figure(name, "loss", y_label, facet=facet)
+        return draw("f", shown, runs, list(rows), {"step": "step"}).headline
+
+    def rows(*ends: float) -> list[dict[str, object]]:
+        return [{"step": i, "loss": v, "where": f"p{k}"} for k, v in enumerate(ends) for i in (0, 1)]
+
+    assert title("Loss", "loss", {"clipped, step 3": rows(4.0), "step 2": rows(5.0)}) == (
+        "Loss at the end: 4 (clipped, step 3), 5 (step 2)"
+    )
+    three = {"a": rows(1.0, 4.0), "b": rows(2.0, 3.0), "c": rows(3.0, 9.0)}
+    assert title("Loss", "loss", three, "where") == "Loss at the end, lowest per panel: 1 (a, p0), 3 (b, p1)"
+    assert title("Right", "accuracy", three, "where") == "Right at the end, highest per panel: 3 (c, p0), 9 (c, p1)"
+    same = {name: rows(1.0) for name in "abcde"}
+    assert title("Distance", "distance", same) == "Distance at the end: 1 for all"
