@@ -18,6 +18,7 @@ from torch.autograd.graph import increment_version
 from mindgap.base.check import fail
 from mindgap.base.tensors import is_sharded, local, placed
 from mindgap.optim.norms import new_window
+from mindgap.rules.fused.cpu_rules import run as _cpu_run
 from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
 
 Groups = Sequence[dict[str, Any]]
@@ -170,12 +171,12 @@ class FusedSteps:
             self._jobs = [job.renewed(records[job.group]) for job in self._jobs]
         else:
             self._jobs = [Job(plan, records[i], i) for i, plan in plans]
-        outcome = Outcome()
-        for on_cuda in (False, True):
-            jobs = [job for job in self._jobs if job.plan.on_cuda is on_cuda]
-            if jobs:
-                outcome = self._run_on_cuda(jobs, policy) if on_cuda else _cpu_run(jobs, policy)
-        return outcome
+        on_cuda = [job for job in self._jobs if job.plan.on_cuda]
+        if not on_cuda:
+            return _cpu_run(self._jobs, policy)
+        if len(on_cuda) < len(self._jobs):
+            _cpu_run([job for job in self._jobs if not job.plan.on_cuda], policy)
+        return self._run_on_cuda(on_cuda, policy)
 
     def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
         """As on the CPU without waiting for the device; a step like the last one makes its launches again."""
@@ -221,12 +222,6 @@ def _same(first: Any, second: Any) -> bool:
 
 def _has(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
     return not names or all(state.get(p, {}).get(name) is not None for name in names)
-
-
-def _cpu_run(jobs: Sequence[Job], policy: Policy) -> Outcome:
-    from mindgap.rules.fused import cpu_rules
-
-    return cpu_rules.run(jobs, policy)
 
 
 def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tuple[Tensor, ...]]:

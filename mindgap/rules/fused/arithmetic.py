@@ -95,7 +95,8 @@ def held(x: Number, tau: Number) -> Number:
         >>> held(3.0, 1.0), held(-0.5, 1.0)
         (1.0, -0.5)
     """
-    return select(x > tau, tau, select(x < -tau, -tau, x))
+    x = select(x > tau, tau, x)
+    return select(x < -tau, -tau, x)
 
 
 def clipped(m: Number, tau: Number, eps: Number, one: Number) -> Number:

@@ -17,44 +17,50 @@ from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import unit_draw
 
 _NOTHING = Outcome()
-#: The numbers w where nothing is clipped, corrected or counted.
-_PLAIN = np.array([[1.0, 1.0, 1.0, 0.0]])
+#: The numbers w of a rule: one row for all tensors, or one per tensor.
+Row = tuple[float, float, float, float]
+#: Those where nothing is clipped, corrected or counted.
+_PLAIN: Row = (1.0, 1.0, 1.0, 0.0)
 
 
-def _run(job: Job, this: Pass, w: Any = None) -> np.ndarray:
+def _run(job: Job, this: Pass, w: Row | list[Row] = _PLAIN) -> np.ndarray:
     """Launch a pass over a job's tensors; returns the sums by chunk."""
     plan = job.plan
     kept = plan.kept.get("cpu")
     if kept is None:
         table = chunk_table(plan.sizes, cpu.CHUNK)
         dtype = cpu.DTYPES[plan.dtype]
-        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, _PLAIN.astype(dtype))
-    table, sums, dtype, plain = kept
+        kept = plan.kept["cpu"] = (table, np.zeros(len(table)), dtype, np.zeros((1, 4), dtype))
+    table, sums, dtype, marks = kept
     if len(table):
-        rows, numbers = plan.addresses(this.lists), job.launches.get(this.rule)
+        numbers = job.launches.get(this.rule)
         if numbers is None:
             lr = float(job["lr"])
             numbers = job.launches[this.rule] = tuple(np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype))
-        cpu.launch(this.rule, rows, table, plain if w is None else w.astype(dtype), numbers, sums)
+        if isinstance(w, list):
+            marks = np.array(w, dtype)
+        else:
+            marks[0] = w
+        cpu.launch(this.rule, plan.addresses(this.lists), table, marks, numbers, sums)
     return sums
 
 
 def _length(sums: np.ndarray, plan: Plan, name: str) -> float:
-    square = float(sums.sum())
+    square = float(np.add.reduce(sums))
     # Sums of float64 squares leave their range beyond 1e±150; float32 squares never do.
     if 1e-280 < square < 1e300 or math.isnan(square):
         return math.sqrt(square)
     return float(robust_norm(plan.tensors(name), wide=True))
 
 
-def _lengths(plan: Plan, sums: np.ndarray, name: str) -> np.ndarray:
+def _lengths(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
     """Norm of each tensor of a plan, from the chunks' sums of squares."""
     squares = np.zeros(len(plan.sizes))
     np.add.at(squares, plan.kept["cpu"][0][:, 0], sums)
     lengths = np.sqrt(squares)
     for i in np.flatnonzero(~((squares > 1e-280) & (squares < 1e300)) & ~np.isnan(squares)):
         lengths[i] = float(robust_norm([plan.tensors(name)[i]], wide=True))
-    return lengths
+    return lengths.tolist()
 
 
 def _joined(parts: Sequence[float]) -> float:
@@ -125,52 +131,57 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
         scale, outcome = _front(norm, policy)
         if outcome.skipped:
             return outcome
-    first = None if scale == 1.0 else np.array([[scale, 1.0, 1.0, 0.0]])
+    first = (scale, 1.0, 1.0, 0.0)
     if programs[0].kind:
         # What is said of the gradient counts: the rule's own norm may be that of a state.
         notes = _with_norm(jobs, programs, scale, first, summed)
-        return outcome._replace(notes={**notes, **outcome.notes})
+        return Outcome({**notes, **outcome.notes}, spike=outcome.spike)
     for job, program in zip(jobs, programs):
         _run(job, program.step, _corrections(job, scale) if job.record.counts else first)
     return outcome
 
 
-def _corrections(job: Job, scale: float) -> np.ndarray:
+def _corrections(job: Job, scale: float) -> Row | list[Row]:
     """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1, and k = 1 is marked."""
     steps = job.plan.steps
     assert steps is not None
-    k = steps.add_(1).numpy().astype(np.float64)
-    k = k[:1] if (k == k[0]).all() else k
-    w = np.empty((len(k), 4))
-    earlier = k - 1.0 if job["form"] == "second_moment" else k
-    w[:, 0], w[:, 1], w[:, 3] = scale, 1.0 / (1.0 - job["beta"] ** k), k == 1.0
-    w[:, 2] = 1.0 / np.where(earlier == 0.0, 1.0, 1.0 - job["beta2"] ** earlier)
-    return w
+    counts = steps.numpy()
+    counts += 1
+    k, beta, beta2, earlier = float(counts[0]), job["beta"], job["beta2"], job["form"] == "second_moment"
+    if (counts == counts[0]).all():
+        return _corrected(k, scale, beta, beta2, earlier)
+    return [_corrected(k, scale, beta, beta2, earlier) for k in counts.tolist()]
+
+
+def _corrected(k: float, scale: float, beta: float, beta2: float, earlier: bool) -> Row:
+    before = k - 1.0 if earlier else k
+    second = 1.0 if before == 0.0 else 1.0 / (1.0 - beta2**before)
+    return scale, 1.0 / (1.0 - beta**k), second, float(k == 1.0)
 
 
 def _with_norm(
-    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: np.ndarray | None, summed: Any
+    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row, summed: Any
 ) -> dict[str, Any]:
     """Steps whose factor follows from a norm of the gradient or of its average."""
     scope, kind = jobs[0].record.scope, programs[0].kind
-    own = []
+    own: list[list[float]] = []
+    by_group: dict[int, list[int]] = {}
     for i, (job, program) in enumerate(zip(jobs, programs)):
         this = program.first
         assert this is not None
-        known = this is NORM and summed is not None
-        sums = summed[i] if known else _run(job, this, None if this is NORM else first)
+        if this is NORM:
+            sums = _run(job, this) if summed is None else summed[i]
+        else:
+            sums = _run(job, this, first)
         name = this.lists[0]
-        by_tensor = scope == "tensor"
-        own.append(_lengths(job.plan, sums, name) if by_tensor else np.array([_length(sums, job.plan, name)]))
-    total = _joined([float(n) for part in own for n in part])
-    by_group: dict[int, list[int]] = {}
-    for i, job in enumerate(jobs):
+        own.append(_lengths(job.plan, sums, name) if scope == "tensor" else [_length(sums, job.plan, name)])
         by_group.setdefault(job.group, []).append(i)
+    total = _joined([n for part in own for n in part])
     shares, terms = [], []
     for places in by_group.values():
         # What the front did to the gradient, the norm of the bare gradient does not know yet.
         late = scale if programs[places[0]].first is NORM else 1.0
-        whole = total if scope == "all" else _joined([float(n) for i in places for n in own[i]])
+        whole = total if scope == "all" else _joined([n for i in places for n in own[i]])
         numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
         level: Any = numbers.get("level")
         if window is not None:
@@ -178,20 +189,19 @@ def _with_norm(
         clipped = []
         for i in places:
             job, program = jobs[i], programs[i]
-            with np.errstate(divide="ignore", invalid="ignore"):  # infinities and NaN pass through, as in torch
-                length = late * (own[i] if scope == "tensor" else np.array([whole]))
-                factor = late * _factor(kind, length, level, numbers)
-            clipped.append(length > level if kind == "clip" else length[:0])
+            rate = late
             if program.rated:
-                factor = factor * (float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0))
-                terms.append((np.abs(factor), own[i]))
-            w = np.zeros((len(factor), 4))
-            w[:, 0] = factor
-            if kind == "interpolate":
-                w[:, 1] = unit_draw(job["seed"], job.k)
-            _run(job, program.step, w)
+                rate *= float(job["lr"]) * (job["sign"] if program.step.lists[1] == "grad" else 1.0)
+            draw = unit_draw(job["seed"], job.k) if kind == "interpolate" else 0.0
+            lengths = [late * n for n in (own[i] if scope == "tensor" else (whole,))]
+            rows = [(rate * _factor(kind, n, level, numbers), draw, 0.0, 0.0) for n in lengths]
+            if kind == "clip":
+                clipped += [n > level for n in lengths]
+            if program.rated:
+                terms.append(([abs(row[0]) for row in rows], own[i]))
+            _run(job, program.step, rows if len(rows) > 1 else rows[0])
         if kind == "clip":
-            shares.append(float(np.concatenate(clipped).mean()))
+            shares.append(sum(clipped) / len(clipped))
     notes: dict[str, Any] = {"direction": total}
     if shares:
         notes["share"] = sum(shares) / len(shares)
@@ -200,8 +210,9 @@ def _with_norm(
     return notes
 
 
-def _factor(kind: str, length: np.ndarray, level: Any, numbers: Any) -> np.ndarray:
+def _factor(kind: str, length: float, level: float, numbers: Any) -> float:
+    """The factor on a direction of that length; infinities and NaN pass through, as in torch."""
     if kind == "clip":
-        return np.minimum(level / length, 1.0)
+        return 1.0 if length <= level and length < math.inf else level / length
     size = numbers["p"] * length + numbers["q"] if kind == "interpolate" else length + level
-    return np.where(size == 0, 0.0, 1.0 / size)
+    return 1.0 / size if size else 0.0
