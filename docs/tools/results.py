@@ -180,20 +180,41 @@ def document() -> str:
 
 
 def verdict_list() -> str:
-    """The README's list: the verdicts on models, each with its model, and how the other statements came out."""
-    lines, others = [], []
-    for name, folder in sorted(best().items(), key=lambda item: claim_order(find(item[0]).claim, item[0])):
-        study, verdict = find(name), read_form(Verdict, folder / VERDICT_FILE)
-        if model := study.model(folder.name):
-            lines.append(f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(model)} |")
-        else:
-            others.append(verdict.verdict)
-    counts = ", ".join(f"{others.count(word)} *{word}*" for word in dict.fromkeys(others))
-    table = ["| claim | | verdict | measured on |", "|---|---|---|---|", *lines]
-    return "\n".join(
-        [*table, "", f"The other {len(others)} studies are about formulas and made-up problems: {counts}. All numbers: "
-         "[docs/reproduction.md](docs/reproduction.md)."]
-    )  # fmt: skip
+    """The README's list: how all studies came out, and the decided verdicts on models, each with its model."""
+    judged = [(find(name), folder, read_form(Verdict, folder / VERDICT_FILE)) for name, folder in best().items()]
+    judged.sort(key=lambda entry: claim_order(entry[0].claim, entry[0].name))
+    on_models = [(study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)]
+    formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
+    corrected = sum(v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas)
+    rows = [
+        f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(study.model(folder.name))} |"
+        for study, folder, verdict in on_models
+        if verdict.verdict != "inconclusive"
+    ]
+    undecided = dict.fromkeys(study.claim for study, _, verdict in on_models if verdict.verdict == "inconclusive")
+    toys = all(study.model(folder.name).startswith("toy") for study, folder, _ in on_models)
+    return "\n".join([
+        f"- {len(formulas)} studies are about formulas and made-up problems: {_counts(formulas)}. {corrected} of those "
+        "that hold do so only after a slip in the printed text is corrected ([errata](docs/errata.md)).",
+        f"- {len(on_models)} studies are about networks" + (", all much smaller than the papers'" if toys else "")
+        + f": {_counts([verdict for *_, verdict in on_models])}. "
+        + ("They say nothing certain about the papers' own models." if toys else ""),
+        "",
+        "Decided on networks:",
+        "",
+        "| claim | | verdict | measured on |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        f"Undecided on networks: {', '.join(undecided)}. All claims, models and numbers: "
+        "[docs/reproduction.md](docs/reproduction.md).",
+    ])  # fmt: skip
+
+
+def _counts(verdicts: list[Verdict]) -> str:
+    words = [verdict.verdict for verdict in verdicts]
+    named = {"holds": "hold", "does not hold": "do not hold", "inconclusive": "undecided"}
+    return ", ".join(f"{words.count(word)} {said}" for word, said in named.items() if word in words)
 
 
 def readme(text: str) -> str:

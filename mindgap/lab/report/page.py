@@ -122,9 +122,9 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
     """Three sentences: what fails, what holds, what is open; each with the first claims of as many groups as it can."""
     found = []
     for word, one, many in (
-        ("does not hold", "claim does not hold. Found instead:", "claims do not hold. Found instead:"),
-        ("holds", "claim holds:", "claims hold, among them:"),
-        ("inconclusive", "claim is undecided:", "claims are undecided, among them:"),
+        ("does not hold", "studies finds that a claim does not hold:", "studies find that a claim does not hold:"),
+        ("holds", "studies finds that a claim holds", "studies find that a claim holds"),
+        ("inconclusive", "studies cannot decide:", "studies cannot decide, among them:"),
     ):
         these = [s for s in shown if s.word == word]
         if not these:
@@ -136,6 +136,9 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
             : 3 if word != "inconclusive" else 2
         ]
         words = one if len(these) == 1 else many
+        if word == "holds":
+            mended = sum(s.printed == "does not hold" for s in these)
+            words += (f" ({mended} of them only after a slip in the text is corrected)" if mended else "") + ":"
         if len(firsts) == len(these):
             words = words.replace(", among them", "")
         found.append((f"{len(these)} of {len(shown)} {words}", firsts))

@@ -27,6 +27,7 @@ class Section:
         self.claim = self.about.claim
         self.measured = study.verdict.measured
         self.model = study.verdict.model or self.about.model
+        self.toy = self.model.startswith("toy")
         paper, _, place = self.about.source.partition(", ")
         self.source = f"{PAPERS.get(paper, paper)}, {place}" if place else PAPERS.get(paper, paper)
         self.calls = _calls(study)

@@ -304,8 +304,8 @@ def test_lines_carry_their_names_and_pointing_at_one_fades_the_others(page: Page
 
 def test_the_first_screen_says_the_findings_and_leads_to_every_claim(page: Page) -> None:
     said = page.element("#findings").text
-    assert "1 of 8 claim does not hold" in said
-    assert "of 8 claims hold" in said
+    assert "1 of 8 studies finds that a claim does not hold" in said
+    assert "of 8 studies find that a claim holds" in said
     rows = [row.text.split("\n")[0] for row in page.driver.find_elements("css selector", "#verdicts tbody tr")]
     assert rows[0].startswith("does not hold")
     links = page.js("return [...document.querySelectorAll('#contents a')].map(a => a.getAttribute('href'))")
