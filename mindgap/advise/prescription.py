@@ -20,6 +20,7 @@ class Advice:
     source: Source
 
 
+#: What ``mindgap recommend`` would try first, per assumption that fails.
 _ADVICE = {
     "finite variance": (
         Advice(
@@ -29,31 +30,31 @@ _ADVICE = {
             Source("acclip", "Thm. 1 to 3, App. A"),
         ),
         Advice(
-            "or clip the norm, with a threshold near the median of the norms that the optimizer reports",
+            "or clip the norm at a running quantile of the norms",
             "a larger threshold has less bias and more variance (Lemma 2)",
-            "GClip(model.parameters(), lr=0.1, tau=1.0, beta=0.9)",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto")',
             Source("acclip", "Alg. 1, Lemma 2"),
         ),
     ),
     "smoothness": (
         Advice(
-            "clip or normalise, and then raise the step",
+            "clip the gradient; with clipping a larger step is stable than without",
             "where smoothness grows with the gradient a fixed step must fit the worst point; a clipped one adapts",
-            "NormalizedSGD(model.parameters(), lr=0.1, beta=0.9)",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto")',
             Source("thesis", "Thm. 3.4.1, 3.4.2"),
         ),
     ),
     "stable step": (
         Advice(
-            "lower the step, or accept that the weights oscillate and judge the run by time averages",
-            "above the threshold the iterates cannot settle in a minimum, yet averages of the loss can",
+            "halve the learning rate until the loss settles",
+            "above the threshold the iterates cannot settle in a minimum; only time averages of the loss can settle",
             "for group in optimizer.param_groups: group['lr'] /= 2",
             Source("thesis", "6.3, 6.5.2"),
         ),
     ),
     "stationarity": (
         Advice(
-            "do not wait for the gradient to vanish; lower the step to lower the loss",
+            "do not wait for the gradient to vanish; lower the learning rate to lower the loss",
             "at an invariant distribution a small enough step lowers the expected loss",
             "torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)",
             Source("thesis", "Thm. 6.5.1"),
@@ -63,7 +64,7 @@ _ADVICE = {
         Advice(
             "skip such steps and count them, and look for the layer they come from",
             "one infinite entry makes the norm infinite and the clipped gradient NaN",
-            "GClip(model.parameters(), lr=0.1, tau=1.0, nonfinite='skip')",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto", nonfinite="skip")',
             Source("acclip", "Alg. 1"),
         ),
     ),
@@ -76,7 +77,7 @@ def prescribe(judged: Sequence[Judgement]) -> list[Advice]:
     Example:
         >>> judged = [Judgement("smoothness", True, ""), Judgement("finite variance", None, "")]
         >>> [advice.code for advice in prescribe(judged)]
-        ['NormalizedSGD(model.parameters(), lr=0.1, beta=0.9)']
+        ['AdamW(model.parameters(), lr=1e-3, clip="auto")']
     """
     _check(judged)
     return [advice for item in judged if item.fails for advice in _ADVICE[item.assumption]]
