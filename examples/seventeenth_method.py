@@ -1,13 +1,15 @@
 """A template for a new bilevel method: copy it to ``mindgap/bilevel/methods/yours.py`` and change what is yours.
 
 The method here is SOBA with one upper step for every ``period`` lower ones. It is a frozen dataclass of settings with
-three hooks. Everything else (start, step, solve, budgets, checkpoints, compiled backends, distributed runs, contract
-tests) works on any method. To make it one of the library's methods, add
+three hooks; the two further ones, ``rates`` and ``prepare`` (a phase before the first iteration, such as a warm start),
+are in ``mindgap/bilevel/method.py``. Everything else (start, step, solve, budgets, checkpoints, compiled backends,
+distributed runs, contract tests) works on any method. To make it one of the library's methods, add
 
 * its file in ``mindgap/bilevel/methods/``;
-* one row to ``mindgap/bilevel/registry.py``;
+* one row to ``_FURTHER`` in ``mindgap/bilevel/registry.py``;
+  ``python -m mindgap.bilevel.registry docs/bilevel.md`` then writes the guide's table;
 * one record to ``tests/cases/bilevel.py``;
-* one literal numpy transcription to ``tests/references/`` (the comparison over 200 iterations finds it).
+* one literal numpy transcription to ``tests/references/``, and its name to ``bilevel_methods.py`` there.
 
 Run it: ``python examples/seventeenth_method.py``.
 """
@@ -23,20 +25,40 @@ from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, rate
+from mindgap.bilevel.settings import count, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeriodicSOBA(Method):
     """SOBA that moves x every ``period`` iterations only.
 
-    State your symbols and the update here, then Args, an example that runs, Source, *Differs from the paper*.
+    Symbols: rho = ``lr_y``, gamma = ``lr_x``. The update, all directions at (x, y, z) on one lower and one upper
+    sample::
+
+        y <- y - rho g_y;   z <- z - rho (Hz - f_y);   every ``period`` iterations: x <- x - gamma (f_x - Jz)
+
+    Args:
+        lr_x: step on x.
+        lr_y: step on y and z.
+        period: iterations per step on x.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Example:
+        >>> len(PeriodicSOBA(lr_x=0.1, lr_y=0.1, period=3).plan().period)
+        3
+
+    Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 1.
+
+    *Differs from the paper* in the period, and in the sign of z: the paper's v is -z.
     """
 
-    # The settings. Each says its own rule; ``rate`` settings come to ``update`` as s["lr_x"] and s["lr_y"].
+    # The settings. Each says its own rule (``mindgap/bilevel/settings.py`` has more of them); ``rate`` settings come to
+    # ``update`` as s["lr_x"] and s["lr_y"]. ``x_step`` lets users choose the upper step that ``move_x`` takes.
     lr_x: Rate = rate()
     lr_y: Rate = rate()
     period: int = count(2)
+    x_step: XStep = setting(check_step, "plain")
 
     # What the method keeps beside x and y: flat vectors. Leave it out if there is nothing.
     def init(self, oracle: Oracle) -> Values:
@@ -49,7 +71,8 @@ class PeriodicSOBA(Method):
         return SamplePlan((Iteration(slots, "inner"),) * (self.period - 1) + (Iteration(slots, "both"),))
 
     # The update: a pure function of the values v and the draws s. Derivatives come from the oracle, anything beyond
-    # + - * @ from oracle.ops, so that every backend can run it. ``kind`` is known when the step is compiled.
+    # + - * @ from oracle.ops, so that every backend can run it; ``mindgap/bilevel/protocols.py`` lists both.
+    # ``kind`` is known when the step is compiled.
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
         y, z = oracle.move_y(v["y"], d_y, s["lr_y"]), oracle.ops.move(v["z"], d_z, s["lr_y"])

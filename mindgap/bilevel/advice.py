@@ -46,6 +46,8 @@ class StepAdvice:
     def settings(self, key: str) -> dict[str, Any]:
         """Settings of a method by its key in ``METHODS``, in that method's own scale (a length, a ratio, Adam's step).
 
+        ``x_step`` gives the scale of lr_x; a method with another scale says so in ``Method.adapt_settings``.
+
         Example:
             >>> StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 1.0, 2.0, 1.0, 4).settings("slip")
             {'lr_x': 0.2, 'lr_y': 0.4, 'lr_z': 0.4}
@@ -55,23 +57,15 @@ class StepAdvice:
         kind = METHODS[key].load()
         known: dict[str, Any] = {f.name: f.default for f in fields(kind)}
         found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}
-        if known["x_step"] == "normalised":
+        if kind.x_step == "normalised":
             found["lr_x"] = self.lr_x * self.hypergradient
-        elif not isinstance(known["x_step"], str):  # Adam moves every coordinate by its step
+        elif not isinstance(kind.x_step, str):  # Adam moves every coordinate by its step
             found["lr_x"] = self.lr_x * self.hypergradient / math.sqrt(self.dim_x)
-        if key == "f2sa":  # x moves by lr_x times lr_y / (2 lam), and lam grows
-            found["lr_x"] = self.lr_x * 2.0 * known["lam"] / self.lr_y
-        elif key == "pbgd":  # one step for x and for y, where the penalty multiplies the curvature
-            found["lr_x"] = min(self.lr_x, self.lr_y / (1.0 + known["lam"]))
         if "lr_z" in known and known["lr_z"] is not None:
             found["lr_z"] = self.lr_z
         if "eta" in known and "terms" in known:
             found["eta"] = self.lr_y
-        elif key == "pzobo":  # the variance of its direction grows with the dimension
-            found["lr_x"] = self.lr_x / (1.0 + self.dim_x / known["directions"])
-        if key == "svrb":
-            found["mu"] = 1e-3 * self.curvature
-        return found
+        return dict(kind.adapt_settings(found, self))
 
 
 def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, products: int = 20) -> StepAdvice:

@@ -20,7 +20,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -33,6 +33,9 @@ from mindgap.bilevel.protocols import Array, Draws, Oracle, ProblemOracle, Scala
 from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.settings import check_flag, check_settings, rates_of
 from mindgap.bilevel.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True)
@@ -178,6 +181,11 @@ class Method(ABC):
         return {"y": y, "y_memory": memory}
 
     # For use by everybody.
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        """The settings that ``suggest_steps`` proposes; a method whose steps have a scale of their own changes them."""
+        return settings
 
     def check_problem(self, problem: BilevelProblem) -> None:
         """Refuse a problem this method cannot run on.

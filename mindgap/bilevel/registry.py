@@ -32,7 +32,7 @@ class MethodInfo:
         choices: names of the numbers a user has to choose (the steps among them).
         order: "jacobi" (simultaneous) or "seidel" (sequential).
         module, class_name: where the class is.
-        listed: whether it is a row of Table 1 (or of its first footnote only).
+        listed: whether it is a row of Table 1 itself (not of its first footnote, and no further method).
         note: what the footnotes say.
     """
 
@@ -49,7 +49,7 @@ class MethodInfo:
     order: str
     module: str
     class_name: str
-    listed: bool = True
+    listed: bool = False
     note: str = ""
 
     @property
@@ -76,74 +76,74 @@ _GENERAL, _FINITE = "general expectation", "finite sum"
 #: The sixteen of the SLIP documents: "all sixteen" in a study means these.
 _SIXTEEN = (
     MethodInfo("bsa", "BSA", "Ghadimi & Wang, 2018", "double", _GENERAL, "Õ(ε⁻⁶)", SMOOTH, SC2, "Õ(1)",
-               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "bsa", "BSA"),
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "bsa", "BSA", listed=True),
     MethodInfo("stocbio", "StocBio", "Ji et al., 2021", "double", _GENERAL, "Õ(ε⁻⁴)", SMOOTH, SC2, "Õ(ε⁻²)",
-               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "stocbio", "StocBio"),
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "stocbio", "StocBio", listed=True),
     MethodInfo("amigo", "AmIGO", "Arbel & Mairal, 2021", "double", _GENERAL, "Õ(ε⁻⁴)", SMOOTH, SC2, "O(ε⁻²)",
-               ("lr_x", "lr_y", "lr_z", "inner", "solves"), "seidel", "amigo", "AmIGO"),
+               ("lr_x", "lr_y", "lr_z", "inner", "solves"), "seidel", "amigo", "AmIGO", listed=True),
     MethodInfo("alset", "ALSET", "Chen et al., 2021", "double / single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
-               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "alset", "ALSET",
+               ("lr_x", "lr_y", "eta", "terms", "inner"), "seidel", "alset", "ALSET", listed=True,
                note="converges without a double loop at the cost of a worse dependence on κ"),
     MethodInfo("ttsa", "TTSA", "Hong et al., 2023", "single", _GENERAL, "Õ(ε⁻⁵)", SMOOTH, SC2, "Õ(1)",
-               ("lr_x", "lr_y", "eta", "terms"), "seidel", "ttsa", "TTSA"),
+               ("lr_x", "lr_y", "eta", "terms"), "seidel", "ttsa", "TTSA", listed=True),
     MethodInfo("f2sa", "F²SA", "Kwon et al., 2023", "single", _GENERAL, "O(ε⁻⁷)", SMOOTH, SC2, "O(1)",
-               ("lr_x", "lr_y", "lam", "delta", "inner"), "seidel", "f2sa", "F2SA"),
+               ("lr_x", "lr_y", "lam", "delta", "inner"), "seidel", "f2sa", "F2SA", listed=True),
     MethodInfo("soba", "SOBA", "Dagréou et al., 2022", "single", _FINITE, "O(ε⁻⁴)", SMOOTHER, SC3, "O(1)",
-               ("lr_x", "lr_y"), "jacobi", "soba", "SOBA"),
+               ("lr_x", "lr_y"), "jacobi", "soba", "SOBA", listed=True),
     MethodInfo("saba", "SABA", "Dagréou et al., 2022", "single", _FINITE, "O(N^{4/3} ε⁻²)", SMOOTHER, SC3, "O(1)",
-               ("lr_x", "lr_y"), "jacobi", "saba", "SABA",
+               ("lr_x", "lr_y"), "jacobi", "saba", "SABA", listed=True,
                note="N = m + n, all samples; SAGA's variance reduction; its abstract states O(1/T), no power of N"),
     MethodInfo("masoba", "MA-SOBA", "Chen et al., 2023", "single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
-               ("lr_x", "lr_y", "lr_z", "theta"), "jacobi", "masoba", "MASOBA"),
+               ("lr_x", "lr_y", "lr_z", "theta"), "jacobi", "masoba", "MASOBA", listed=True),
     MethodInfo("borep", "BO-REP", "Hao et al., 2024", "double", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
                ("lr_x", "lr_y", "lr_z", "beta", "period", "inner", "radius", "refine"), "seidel", "borep", "BOREP",
-               note="R, I and N are to be tuned beside what SLIP has"),
+               listed=True, note="R, I and N are to be tuned beside what SLIP has"),
     MethodInfo("slip", "SLIP", "Gong et al., 2024", "single", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
-               ("lr_x", "lr_y", "lr_z", "beta", "warm_start"), "jacobi", "slip", "SLIP"),
+               ("lr_x", "lr_y", "lr_z", "beta", "warm_start"), "jacobi", "slip", "SLIP", listed=True),
     MethodInfo("vrbo", "VRBO", "Yang et al., 2021", "double", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
-               ("lr_x", "lr_y", "eta", "terms", "inner", "period", "refresh"), "seidel", "vrbo", "VRBO", listed=False),
+               ("lr_x", "lr_y", "eta", "terms", "inner", "period", "refresh"), "seidel", "vrbo", "VRBO"),
     MethodInfo("mrbo", "MRBO", "Yang et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
-               ("lr_x", "lr_y", "eta", "terms", "d", "m", "c_x", "c_y"), "jacobi", "mrbo", "MRBO", listed=False),
+               ("lr_x", "lr_y", "eta", "terms", "d", "m", "c_x", "c_y"), "jacobi", "mrbo", "MRBO"),
     MethodInfo("sustain", "SUSTAIN", "Khanduri et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED,
-               "–", ("lr_x", "lr_y", "eta", "terms", "w", "c_x", "c_y"), "jacobi", "sustain", "SUSTAIN", listed=False),
+               "–", ("lr_x", "lr_y", "eta", "terms", "w", "c_x", "c_y"), "jacobi", "sustain", "SUSTAIN"),
     MethodInfo("svrb", "SVRB", "Guo et al., 2021", "single", _GENERAL, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
-               ("lr_x", "lr_y", "mu", "d", "m", "c"), "jacobi", "svrb", "SVRB", listed=False),
+               ("lr_x", "lr_y", "mu", "d", "m", "c"), "jacobi", "svrb", "SVRB"),
     MethodInfo("srba", "SRBA", "Dagréou et al., 2023", "single", _FINITE, "Õ(ε⁻³)", MEAN_SQUARED, MEAN_SQUARED, "–",
-               ("lr_x", "lr_y", "period"), "jacobi", "srba", "SRBA", listed=False,
+               ("lr_x", "lr_y", "period"), "jacobi", "srba", "SRBA",
                note="the first footnote counts it among those of Õ(ε⁻³); its own abstract (arXiv 2302.08766) states "
                "O(N^{1/2} ε⁻²) for ‖∇Φ‖ ≤ ε, N = m + n"),
 )  # fmt: skip
 
-#: Beyond the sixteen; a new method adds its row here.
+#: Beyond the sixteen; a new method adds its row here, then ``python -m mindgap.bilevel.registry docs/bilevel.md``.
 _FURTHER: tuple[MethodInfo, ...] = (
     MethodInfo("adambo", "AdamBO", "Gong et al., 2025", "single", _GENERAL, "Õ(ε⁻⁴)", RELAXED, SC2, "O(1)",
-               ("lr_x", "lr_y", "eta", "terms", "warm_start"), "seidel", "adambo", "AdamBO", listed=False),
+               ("lr_x", "lr_y", "eta", "terms", "warm_start"), "seidel", "adambo", "AdamBO"),
     MethodInfo("accbo", "AccBO", "Gong et al., 2024", "single", _GENERAL, "Õ(ε⁻³)", RELAXED, MEAN_SQUARED, "O(1)",
-               ("lr_x", "lr_y", "gamma", "tau", "beta", "eta", "terms"), "seidel", "accbo", "AccBO", listed=False),
+               ("lr_x", "lr_y", "gamma", "tau", "beta", "eta", "terms"), "seidel", "accbo", "AccBO"),
     MethodInfo("n2sba", "N²SBA", "Liu & Luo, 2025", "double", _GENERAL, "Õ(ε^{-(4p-2)/(p-1)})", SMOOTHER, SC3, "–",
-               ("lr_x", "lr_y", "lam", "inner", "batches", "clip"), "seidel", "n2sba", "N2SBA", listed=False,
+               ("lr_x", "lr_y", "lam", "inner", "batches", "clip"), "seidel", "n2sba", "N2SBA",
                note="noise with a bounded p-th central moment, 1 < p ≤ 2; first derivatives only"),
     MethodInfo("f2sa-p", "F²SA-p", "Chen et al., 2025", "double", _GENERAL, "Õ(ε^{-4-2/p})", "C^{p,p}_L in y", SC2,
-               "O(1)", ("lr_x", "lr_y", "nu", "p", "inner"), "seidel", "f2sap", "F2SAp", listed=False,
+               "O(1)", ("lr_x", "lr_y", "nu", "p", "inner"), "seidel", "f2sap", "F2SAp",
                note="first derivatives only; complexity as recalled, not confirmed"),
     MethodInfo("spaba", "SPABA", "Chu et al., 2024", "single", _FINITE, "O(N^{1/2} ε⁻²)", MEAN_SQUARED, MEAN_SQUARED,
-               "O(1)", ("lr_x", "lr_y", "period"), "jacobi", "spaba", "SPABA", listed=False),
+               "O(1)", ("lr_x", "lr_y", "period"), "jacobi", "spaba", "SPABA"),
     MethodInfo("sama", "SAMA", "Choe et al., 2023", "double", _GENERAL, "–", SMOOTH, "H near a multiple of I", "–",
-               ("lr_x", "lr_y", "scale", "inner"), "seidel", "sama", "SAMA", listed=False,
+               ("lr_x", "lr_y", "scale", "inner"), "seidel", "sama", "SAMA",
                note="first derivatives only; biased unless H is a multiple of the identity"),
     MethodInfo("bome", "BOME", "Ye et al., 2022", "double", "deterministic", "–", SMOOTH, "Polyak–Łojasiewicz", "full",
-               ("lr_x", "lr_y", "eta", "inner"), "seidel", "bome", "BOME", listed=False,
+               ("lr_x", "lr_y", "eta", "inner"), "seidel", "bome", "BOME",
                note="first derivatives only; analysed with full gradients"),
     MethodInfo("fsla", "FSLA", "Li et al., 2022", "single", _GENERAL, "O(ε⁻⁴)", SMOOTH, SC2, "O(1)",
-               ("lr_x", "lr_y", "weight"), "seidel", "fsla", "FSLA", listed=False),
+               ("lr_x", "lr_y", "weight"), "seidel", "fsla", "FSLA"),
     MethodInfo("meha", "MEHA", "Liu et al., 2024", "single", "deterministic", "–", SMOOTH, "weakly convex", "full",
-               ("lr_x", "lr_y", "gamma", "c", "power"), "seidel", "meha", "MEHA", listed=False,
+               ("lr_x", "lr_y", "gamma", "c", "power"), "seidel", "meha", "MEHA",
                note="first derivatives only; no strong convexity"),
     MethodInfo("pbgd", "PBGD", "Shen & Chen, 2023", "double", "deterministic", "Õ(ε⁻³)", SMOOTH, "Polyak–Łojasiewicz",
-               "full", ("lr_x", "lr_y", "lam", "inner"), "seidel", "pbgd", "PBGD", listed=False,
+               "full", ("lr_x", "lr_y", "lam", "inner"), "seidel", "pbgd", "PBGD",
                note="first derivatives only; complexity as recalled, not confirmed"),
     MethodInfo("pzobo", "PZOBO", "Sow et al., 2022", "double", _GENERAL, "–", SMOOTH, SC2, "–",
-               ("lr_x", "lr_y", "inner", "directions", "mu"), "seidel", "pzobo", "PZOBO", listed=False,
+               ("lr_x", "lr_y", "inner", "directions", "mu"), "seidel", "pzobo", "PZOBO",
                note="first derivatives only; differences along random directions of x"),
 )  # fmt: skip
 

@@ -40,10 +40,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_row(package / "optim/table.py", '        _entry(\n            "normalized_sgd",',
             '        _entry("dummy", "Dummy", Source("thesis", "nowhere"), "a dummy", "x ← x"),\n')  # fmt: skip
     # a bilevel method
-    copy_file(package, "bilevel/methods/soba.py", "bilevel/methods/dummy.py", "SOBA", "DummySOBA")
+    template = str(ROOT / "examples/seventeenth_method.py")
+    copy_file(package, template, "bilevel/methods/dummy.py", "PeriodicSOBA", "DummySOBA")
     add_row(package / "bilevel/registry.py", '    MethodInfo("adambo"',
             '    MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", _FINITE, "–", SMOOTH, SC2, "O(1)",\n'
-            '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA", listed=False),\n')  # fmt: skip
+            '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n')  # fmt: skip
     # a probe
     copy_file(package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe")
     add_row(package / "measure/table.py", '    _entry("sharpness", "curvature"',
@@ -88,7 +89,10 @@ def test_the_new_things_can_be_used(tree: Path) -> None:
         "x = torch.ones(2, requires_grad=True); x.square().sum().backward()\n"
         "optimizer = Dummy([x], lr=0.1); optimizer.step(); print(float(x[0]) < 1)\n"
         "from mindgap.bilevel import METHODS, DummySOBA\n"
-        "print(isinstance(METHODS['dummy'](lr_x=0.1, lr_y=0.1), DummySOBA))\n"
+        "from mindgap.bilevel import suggest_steps\n"
+        "from mindgap.bilevel.problem import example_problem\n"
+        "settings = suggest_steps(example_problem()).settings('dummy')\n"
+        "print(isinstance(METHODS['dummy'](**settings), DummySOBA))\n"
         "from mindgap.measure import PROBES\n"
         "print(type(PROBES['dummy'].load()()).__name__)\n"
     )

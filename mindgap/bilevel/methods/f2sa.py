@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.bilevel.directions import penalty
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
@@ -13,6 +13,9 @@ from mindgap.bilevel.sample import Sample
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, flag, positive, rate, setting
 from mindgap.bilevel.steps import XStep, check_step
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,11 @@ class F2SA(Method):
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
     second_order: ClassVar[bool] = False
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        # x moves by lr_x times lr_y / (2 lam), and lam grows.
+        return {**settings, "lr_x": advice.lr_x * 2.0 * cls.lam / advice.lr_y}
 
     def init(self, oracle: Oracle) -> Values:
         y = oracle.start[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.penalty import PenaltyMethod
@@ -10,6 +11,9 @@ from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
 from mindgap.bilevel.steps import XStep, check_step, descend
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,12 @@ class PBGD(PenaltyMethod):
     lam: float = positive(10.0)
     inner: int = count(1)
     x_step: XStep = setting(check_step, "plain")
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        # One step for x and for y, where the penalty multiplies the curvature.
+        return {**settings, "lr_x": min(advice.lr_x, advice.lr_y / (1.0 + cls.lam))}
+
     def plan(self) -> SamplePlan:
         slots = {"w": ("lower", self.inner), "g": LOWER, "f": UPPER}
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))

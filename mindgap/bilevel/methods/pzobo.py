@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -11,6 +11,9 @@ from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
 from mindgap.bilevel.steps import XStep, check_step, descend
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,11 @@ class PZOBO(Method):
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
     second_order: ClassVar[bool] = False
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        # The variance of its direction grows with the dimension.
+        return {**settings, "lr_x": advice.lr_x / (1.0 + advice.dim_x / cls.directions)}
 
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": UPPER, "u": ("direction", self.directions)}

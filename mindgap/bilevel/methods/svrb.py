@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.base.check import fail
 from mindgap.bilevel.directions import solve_raised
@@ -15,6 +15,9 @@ from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Power, Product, StormWeight
 from mindgap.bilevel.settings import count, positive, setting
 from mindgap.bilevel.steps import XStep, check_step
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,10 @@ class SVRB(Method):
     x_step: XStep = setting(check_step, "plain")
     tables: ClassVar[str] = "dense matrices"
     copies: ClassVar[int] = 4  # the estimates, the fresh matrices at two points, and the eigenvectors
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        return {**settings, "mu": 1e-3 * advice.curvature}
 
     def check_problem(self, problem: BilevelProblem) -> None:
         super().check_problem(problem)
