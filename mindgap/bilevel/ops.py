@@ -85,7 +85,7 @@ class TorchOps(Ops):
         """One row of ``count`` independent normal numbers per seed."""
         each = torch.as_tensor(seeds, device=like.device)[:, None]
         place = torch.arange(2 * count, device=like.device)
-        unit = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2**32
+        unit: Tensor = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2**32
         return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
 
     @staticmethod
