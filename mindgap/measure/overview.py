@@ -165,7 +165,8 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
 def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
     found = training_statistics(objective, held, tol=1e-2, seed=seed)
     figures["settling"] = [asdict(row) for row in found.growth]
-    times = found.noise / found.gradient_norm_unbiased if found.gradient_norm_unbiased else math.inf
+    true = found.gradient_norm_unbiased
+    size = f"{found.noise / true:.3g} times the gradient norm" if true else "the gradient norm is lost in it"
     settled = ", ".join(f"{name.replace('_', ' ')} {'yes' if ok else 'no'}" for name, ok in found.settled.items())
     low, high = found.gradient_norm_interval
     way = "" if found.per == "sample" else ", from minibatches"
@@ -180,8 +181,8 @@ def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], 
             f"(before the correction for noise {found.gradient_norm:.3g})", found.gradient_norm_unbiased, low, high,
         ),
         SurveyLine(
-            "noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: "
-            f"{times:.3g} times the gradient norm", found.noise, *found.noise_interval,
+            "noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
+            found.noise, *found.noise_interval,
         ),
         SurveyLine("settling", f"changed by less than 10 % at the last doubling: {settled or 'one batch only'}"),
     ]  # fmt: skip

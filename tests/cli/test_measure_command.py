@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def mindgap(*words: str, folder: Path = EXAMPLES) -> subprocess.CompletedProcess
 @pytest.fixture(scope="module")
 def survey(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     page = tmp_path_factory.mktemp("survey") / "survey.html"
-    done = mindgap("measure", "measure_digits:problem", "-o", str(page))
+    done = mindgap("measure", "measure_digits:problem", "--seconds", "0", "-o", str(page))  # no limit: a busy machine
     assert done.returncode == 0, done.stderr
     return page, done.stdout
 
@@ -34,6 +35,11 @@ def test_the_page_shows_every_figure_and_sentence(survey: tuple[Path, str]) -> N
     text = page.read_text()
     assert text.count("<svg ") == 5
     assert "<script" not in text
+    for picture in re.findall(r"<svg .*?</svg>", text, re.DOTALL):  # one picture, one description: no role inside
+        assert picture.startswith('<svg role="img" aria-label="')
+        assert len(re.findall(r' (?:role|aria-[a-z]+)="', picture)) == 2
+    titles = re.findall(r"<h3>(.*?)</h3>", text)
+    assert any("sharpness" in title.lower() for title in titles), titles  # a finding, not the name of a quantity
     for line in printed.splitlines():
         assert line.split("\t")[0] in text
     assert "not measured" not in printed

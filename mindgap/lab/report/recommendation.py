@@ -12,7 +12,7 @@ from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
 
 #: Size of the figure in its own units.
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 300, 62, 24, 14, 44
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 92, 30, 14, 64
 
 _STYLE = """
 .answer { font-size: 1.15rem; margin: 14px 0; }
@@ -21,6 +21,7 @@ svg text { fill: var(--text); font-size: 13px; } svg .grid { stroke: var(--grid)
 .other { stroke: var(--grey); stroke-width: 1; opacity: .55; } .baseline { stroke: var(--s1); stroke-width: 2.5; }
 .best { stroke: var(--s0); stroke-width: 3; }
 svg .best-name { fill: var(--s0); } svg .baseline-name { fill: var(--s1); }
+figure { margin: 16px 0; } @media (max-width: 720px) { svg text { font-size: 24px; } svg .side { display: none; } }
 section { margin: 22px 0; } li { margin: 4px 0; }
 """
 
@@ -102,7 +103,7 @@ def figure(answer: dict[str, Any]) -> str:
         drawn.append(f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>")
         drawn.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end'>{value:.2g}</text>")
         x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-        drawn.append(f"<text x='{x:.1f}' y='{_HEIGHT - 24}' text-anchor='middle'>{share * last:.0f}</text>")
+        drawn.append(f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{share * last:.0f}</text>")
     best, baseline = _best_name(answer), "AdamW lr=0.001"
     for name, kind in ((None, "other"), (baseline, "baseline"), (best, "best")):
         for run in runs:
@@ -111,10 +112,11 @@ def figure(answer: dict[str, Any]) -> str:
                 drawn.append(f"<path class='{kind}' d='M{line}'><title>{_text(run['name'])}</title></path>")
     names = [(best, "best-name")] if best == baseline else [(best, "best-name"), (baseline, "baseline-name")]
     for k, (name, kind) in enumerate(names):
-        place_of = f"x='{_WIDTH - 16}' y='{_TOP + 16 + 18 * k}' text-anchor='end'"
+        place_of = f"x='{_WIDTH - 16}' y='{_TOP + 20 + 26 * k}' text-anchor='end'"
         drawn.append(f"<text class='{kind}' {place_of}>{_text(name)}</text>")
     drawn.append(f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>")
-    drawn.append(f"<text transform='translate(14 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'>training loss</text>")
+    turned = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
+    drawn.append(f"<text {turned}>training loss</text>")
     label = _text(_caption(answer))
     return (
         f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}' style='width:100%;height:auto'>"

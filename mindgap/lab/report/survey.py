@@ -6,6 +6,7 @@ The figures are SVG pictures inside the page, so that it needs no script at all.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def render(survey: Survey) -> str:
         size=f"{about['parameters']:,} parameters" if isinstance(about.get("parameters"), int) else "",
         advice=prescribe(findings),
         findings=findings,
-        cards=[_card(title, caption, draw(survey.figures[name])) for name, title, caption, draw in _FIGURES
-               if name in survey.figures],
+        cards=[_card(_finding(survey, quantity), title, caption, draw(survey.figures[name]))
+               for name, quantity, title, caption, draw in _FIGURES if name in survey.figures],
         sentences=[(line.quantity, line.sentence) for line in survey.findings],
         about=[(name.replace("_", " "), plain(value)) for name, value in about.items()],
         css=asset("page.css"),
@@ -73,10 +74,21 @@ _VARIABLES = {_BLUE: "--s0", _ORANGE: "--s1", _GREEN: "--s2", _VIOLET: "--s3", "
               "#1f2328": "--text", "#e4e8ec": "--grid", "#8c959f": "--rule"}  # fmt: skip
 
 
-def _card(title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
+def _finding(survey: Survey, quantity: str) -> str:
+    """What was found about a quantity, as a title: its sentence up to the numbers; empty where nothing was."""
+    said = next((line.sentence for line in survey.findings if line.quantity == quantity), "not measured")
+    head = said if quantity == "settling" else re.split(r": | \(", said)[0]
+    return "" if said.startswith("not measured") else head[:1].upper() + head[1:]
+
+
+def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
+    if finding:
+        title, caption = finding, f"{title}. {caption}"
     full = {"$schema": SCHEMA_URL, "config": _CONFIG, "background": None, "width": 420, "height": 240}
     described = str(escape(f"{title}. {caption}"))
-    svg = figure_svg({**full, **spec}).replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
+    # One picture with one description: the roles of its parts would each need a name of their own.
+    svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", figure_svg({**full, **spec}))
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)
     for colour, name in _VARIABLES.items():
         svg = svg.replace(colour, f"var({name})")
     return {"title": title, "caption": caption, "svg": Markup(svg)}
@@ -185,15 +197,18 @@ def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     return [row for row in rows if all(math.isfinite(v) for v in row.values())]
 
 
-_FIGURES: tuple[tuple[str, str, str, Callable[[Any], dict[str, Any]]], ...] = (
-    ("noise_histogram", "Norms of the gradient noise", "Bars: measured. Lines: Gaussian noise of the same mean "
-     "square and effective dimension; stable noise of the same median.", _histogram),
-    ("variance_growth", "Empirical variance against the number of minibatches", "Line: in the order drawn. Band: over "
-     "random orders. It levels off where the variance is finite.", _variance),
-    ("smoothness", "Local smoothness against the gradient norm", "Along one ray, up the gradient from here. A rising "
-     "cloud means smoothness that grows with the gradient.", _smoothness),
-    ("spectrum", "Edge of the Hessian's spectrum", "The dashed line is the stability threshold of the optimizer, where "
-     "one is known.", _spectrum),
-    ("settling", "How the estimates settle as the sample grows", "Each quantity over its value on the whole "
-     "sample.", _settling),
+#: Name in the survey, the quantity whose sentence is the title, what is drawn, how to read it, how to draw it.
+_FIGURES: tuple[tuple[str, str, str, str, Callable[[Any], dict[str, Any]]], ...] = (
+    ("noise_histogram", "infinite variance", "Norms of the gradient noise",
+     "Bars: measured. Lines: Gaussian noise of the same mean square and effective dimension; stable noise of the same "
+     "median.", _histogram),
+    ("variance_growth", "variance", "Empirical variance against the number of minibatches",
+     "Line: in the order drawn. Band: over random orders. It levels off where the variance is finite.", _variance),
+    ("smoothness", "smoothness and gradient norm", "Local smoothness against the gradient norm",
+     "Along one ray, up the gradient from here. A rising cloud means smoothness that grows with the gradient.",
+     _smoothness),
+    ("spectrum", "edge of stability", "Edge of the Hessian's spectrum",
+     "The dashed line is the stability threshold of the optimizer, where one is known.", _spectrum),
+    ("settling", "settling", "How the estimates settle as the sample grows",
+     "Each quantity over its value on the whole sample.", _settling),
 )  # fmt: skip
