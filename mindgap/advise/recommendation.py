@@ -27,6 +27,7 @@ from mindgap.advise.training import (
     untouched_randomness,
 )
 from mindgap.base.check import RuleError, positive, whole
+from mindgap.base.checked import checked_types
 from mindgap.measure import noise_sample, sharpness, tail_index
 from mindgap.measure.gradients import NonFiniteError
 from mindgap.record.schema import to_json
@@ -90,6 +91,7 @@ class Recommendation:
         return "\n".join(parts)
 
 
+@checked_types
 def recommend(
     problem: Factory,
     *,

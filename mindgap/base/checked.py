@@ -16,9 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from mindgap.base.check import RuleError, between, fail, non_negative, positive, whole
+
+#: No count in this library is larger; a larger one would only run out of memory or time.
+MOST = 2**64 - 1
 
 Test = Callable[[Any], bool]
 #: ``rule(name, value)`` raises unless the value is allowed.
@@ -44,7 +47,8 @@ class AtLeast:
     least: int
 
     def __call__(self, name: str, value: Any) -> None:
-        whole(name, value, least=self.least)
+        if whole(name, value, least=self.least) > MOST:
+            fail(name, f"must be at most {MOST:g}", value)
 
 
 Positive = Annotated[float, positive]
@@ -60,8 +64,6 @@ Vectors = Annotated[Any, "vectors"]
 
 #: Entries of a long list that are tested one by one.
 LOOKED_AT = 100
-#: No count in this library is larger; a larger one would only run out of memory or time.
-MOST = 2**64 - 1
 
 
 def is_number(value: Any) -> bool:
@@ -124,7 +126,7 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
     if origin is collections.abc.Callable:
         return callable, "a function"
     base = origin or hint
-    if not isinstance(base, type):
+    if not isinstance(base, type) or getattr(base, "_is_protocol", False):
         return None
     if base.__module__ == "numpy" and base.__name__ == "ndarray":
         return _is_array, "an array of numbers"
@@ -174,13 +176,24 @@ def _named_rule(hint: Any) -> Rule | None:
     return lambda name, value: test(value) or fail(name, f"must be {words}", value)
 
 
-def _rules(function: Callable[..., Any]) -> dict[str, Rule]:
-    """Parameter name -> its rule, for every parameter whose annotation can be tested."""
+def _open(hint: Any) -> bool:
+    """Whether an annotation says ``Any`` somewhere, apart from what a function takes and returns."""
+    if hint is Any:
+        return True
+    return typing.get_origin(hint) is not collections.abc.Callable and any(map(_open, typing.get_args(hint)))
+
+
+def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
+    """Parameter name -> its rule, for every parameter whose annotation can be tested.
+
+    ``Any`` asks for a number or an array where ``numeric`` is set, and for nothing elsewhere.
+    """
     names = _Names(getattr(function, "__globals__", {}))
     found = {}
     for name, hint in function.__annotations__.items():
         try:
-            rule = _named_rule(eval(hint, {}, names) if isinstance(hint, str) else hint)
+            known = eval(hint, {}, names) if isinstance(hint, str) else hint
+            rule = _named_rule(known) if numeric or not _open(known) else None
         except (TypeError, AttributeError, NameError):
             rule = None
         if name != "return" and rule is not None:
@@ -198,8 +211,46 @@ def _raised_here(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] != "mindgap" and all(n.partition(".")[0] in known for n in names)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checked_types(function: F, numeric: bool = False) -> F:
+    """The function with its arguments checked against its annotations, and nothing else changed.
+
+    Args:
+        function: a function or a method.
+        numeric: whether ``Any`` means a number or an array of numbers, as in the formulas of the theory.
+
+    Example:
+        >>> @checked_types
+        ... def half(x: float) -> float:
+        ...     return x / 2
+        >>> half("a")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: x must be a number, got 'a'
+    """
+    order = list(inspect.signature(function).parameters)
+    rules = cache(lambda: _rules(function, numeric))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = rules()
+        for name, value in (*zip(order, args), *kwargs.items()):
+            if name in found:
+                found[name](name, value)
+        return function(*args, **kwargs)
+
+    return typing.cast("F", _in_place_of(function, call))
+
+
+def _in_place_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:
+    """``call`` with the name and the globals of ``function``: doctest takes it for the module's own only then."""
+    own = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), function.__name__, None,
+                             call.__closure__)
+    return wraps(function)(own)
+
+
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its arguments checked against its annotations.
+    """``checked_types``, and a ``RuleError`` for what goes wrong inside a formula.
 
     Numbers with which the formula overflows or divides by zero, arrays whose shapes do not fit and functions that
     return something else than numbers end in ``RuleError`` too. An error inside a caller's own function stays as it is.
@@ -212,22 +263,14 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: x must be a number, got 'a'
     """
-    order = list(inspect.signature(function).parameters)
-    rules: dict[str, Rule] = {}
-    state = {"read": False}
+    inner = checked_types(function, numeric=True)
     caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
     if "Callable" in str(function.__annotations__):
         caught = (*caught, TypeError, AttributeError)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not state["read"]:
-            rules.update(_read(function))
-            state["read"] = True
-        for name, value in (*zip(order, args), *kwargs.items()):
-            if name in rules:
-                rules[name](name, value)
         try:
-            return function(*args, **kwargs)
+            return inner(*args, **kwargs)
         except _RuleError:
             raise
         except caught as error:
@@ -235,11 +278,8 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             _refuse("arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs))
 
-    _read, _refuse, _RuleError, _is_ours = _rules, fail, RuleError, _raised_here
-    # The function keeps the globals of its module: doctest takes it for the module's own only then.
-    own = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), function.__name__, None,
-                             call.__closure__)
-    return wraps(function)(own)
+    _refuse, _RuleError, _is_ours = fail, RuleError, _raised_here
+    return _in_place_of(function, call)
 
 
 def check_arguments(module: str) -> dict[str, Callable[..., Any]]:

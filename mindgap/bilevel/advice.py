@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, whole
+from mindgap.base.check import fail, one_of, whole
 from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
@@ -52,8 +52,7 @@ class StepAdvice:
             >>> StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 1.0, 2.0, 1.0, 4).settings("slip")
             {'lr_x': 0.2, 'lr_y': 0.4, 'lr_z': 0.4}
         """
-        if key not in METHODS:
-            fail("key", f"must be one of {', '.join(METHODS)}", key)
+        one_of("key", key, METHODS)
         kind = METHODS[key].load()
         known: dict[str, Any] = {f.name: f.default for f in fields(kind)}
         found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from mindgap.base.check import fail
+from mindgap.base.checked import checked_types
 from mindgap.bilevel.method import Method, State
 from mindgap.bilevel.protocols import ProblemOracle
 from mindgap.bilevel.steps import TorchStep
@@ -136,6 +137,7 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
     return unpack_state(content, method, oracle)
 
 
+@checked_types
 def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     """The state that :func:`pack_state` took apart.
 
@@ -149,6 +151,8 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         found = content.get("version") if isinstance(content, dict) else type(content).__name__
         fail("checkpoint", f"must have version {_VERSION}", found)
+    if not hasattr(oracle, "problem"):
+        fail("oracle", "must be a method's oracle", type(oracle).__name__)
     if content["method"] != method_text(method):
         fail("checkpoint", f"must belong to {method_text(method)}", content["method"])
     if content["problem"] != repr(_fingerprint(oracle)):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail
+from mindgap.base.checked import checked_types
 from mindgap.base.count import OracleCount
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.problem import BilevelProblem, Pack
@@ -99,6 +100,7 @@ class TorchOracle(ProblemOracle):
 
     ops = TorchOps()
 
+    @checked_types
     def __init__(self, problem: BilevelProblem, *, distributed: bool = False) -> None:
         self.problem = problem
         self.project_x, self.project_y = problem.project_x, problem.project_y

@@ -35,6 +35,8 @@ class Bound:
     """
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], *, own_buffers: bool = False) -> None:
+        if not isinstance(tensors, Mapping):
+            fail("tensors", "must be a mapping of names to tensors", tensors)
         self._module = module
         self._tensors = dict(tensors)
         self._own_buffers = own_buffers

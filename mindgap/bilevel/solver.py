@@ -149,7 +149,7 @@ def solve(
         fail("steps", "must be given, or calls, or seconds", None)
     for name, value in (("steps", steps), ("calls", calls)):
         if value is not None:
-            whole(name, value)
+            whole(name, value, most=2**62)
     if seconds is not None:
         positive("seconds", seconds)
     runner: Backend = Eager() if backend is None else backend

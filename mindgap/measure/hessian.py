@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail, positive
+from mindgap.base.checked import checked_types
 from mindgap.base.tensors import flatten
 from mindgap.measure.double_backward import QuickSecondDerivatives
 from mindgap.measure.gradients import GradientPasses
@@ -82,6 +83,7 @@ class HessianProduct:
         tensor([0.5000, 1.5000])
     """
 
+    @checked_types
     def __init__(self, passes: GradientPasses, *, memory: float = DEFAULT_MEMORY) -> None:
         positive("memory", memory, finite=False)
         self._passes = passes

@@ -8,7 +8,8 @@ samples. Layers of another kind fall back to ``torch.func``, and what that canno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -83,7 +84,7 @@ def per_sample_norms(
     model = objective.model
     if any(isinstance(m, _BATCH_NORMS) and (m.training or not m.track_running_stats) for m in model.modules()):
         fail("model", "must not hold batch norm in training mode: its samples share statistics", "a module in training")
-    with undisturbed(model), torch.inference_mode(False), torch.enable_grad():
+    with undisturbed(model), torch.inference_mode(False), torch.enable_grad(), _named_batch(objective, batch):
         seed_everything(whole("seed", seed, least=-(2**63), most=2**63 - 1))
         if method == "loop":
             return PerSampleNorms(_checked(_loop(objective, batch, size, None)), "loop", 0.0)
@@ -103,6 +104,19 @@ def per_sample_norms(
                 fail("loss", "must be a mean over samples on the first axis that do not act on each other", "another")
             return PerSampleNorms(*_differentiated(objective, batch, size, chunk, None), 0.0)
         return PerSampleNorms(norms, label, share)
+
+
+@contextmanager
+def _named_batch(objective: Objective, batch: Any) -> Iterator[None]:
+    """Say so where the loss itself cannot be computed on the batch."""
+    try:
+        yield
+    except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+        try:
+            objective.value(batch)
+        except type(error):
+            fail("batch", f"must be what the loss takes ({error})", type(batch).__name__)
+        raise
 
 
 def _structured(objective: Objective, batch: Any, size: int) -> tuple[Tensor, set[int]]:

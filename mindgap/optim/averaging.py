@@ -7,7 +7,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from mindgap.base.checked import checked_types
 
+
+@checked_types
 def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) -> Tensor:
     """x̄_j = x̄_{j−1} + 2/(j+1)·(x_{j−1} − x̄_{j−1}), an ``avg_fn`` for ``AveragedModel``.
 

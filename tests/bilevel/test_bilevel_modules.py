@@ -156,7 +156,7 @@ def _rank(rank, port, folder):
     quadratic = small_quadratic(seed=4, dtype=torch.float32)
     found = {}
     for key in KEYS:
-        state = solve(quadratic.problem((15, 16)), BY_KEY[key].make(), steps=30, distributed=True).state
+        state = solve(quadratic.problem((15, 16)), BY_KEY[key].make(), steps=12, distributed=True).state
         found[key] = (state.x, state.y, state.calls)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
@@ -171,7 +171,7 @@ def test_two_processes_give_the_run_of_one(tmp_path):
     ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=True) for r in range(2)]
     quadratic = small_quadratic(seed=4, dtype=torch.float32)
     for key in KEYS:
-        state = solve(quadratic.problem((15, 16)), BY_KEY[key].make(), steps=30).state
+        state = solve(quadratic.problem((15, 16)), BY_KEY[key].make(), steps=12).state
         for x, y, calls in (ranks[0][key], ranks[1][key]):
             assert calls == state.calls
             for name, a, b in (("x", x, state.x), ("y", y, state.y)):

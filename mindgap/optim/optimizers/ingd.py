@@ -182,6 +182,8 @@ class INGD(RuleOptimizer):
                 self._allocate(self._begin() or [])
                 return None
             fail("closure", "must be given (INGD needs values of f; GradScaler.step takes none)", None)
+        if not callable(closure):
+            fail("closure", "must be a function", closure)
         if head["outcome"] == "certified":
             return None
         start = self._call(closure)

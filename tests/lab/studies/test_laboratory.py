@@ -367,7 +367,7 @@ def processes_of(mark: str) -> list[str]:
 
 
 def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    words = ["run", "e5-cycle", "steps=60000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+    words = ["run", "e5-cycle", "steps=15000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
     environment = {**os.environ, "MINDGAP_TEST": str(tmp_path)}
     process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, env=environment)
     end = time.monotonic() + 60
@@ -379,7 +379,7 @@ def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes
     assert len(before) == 2
     done = mindgap(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {len(read_run(p).rows) for p in before} == {60_000}
+    assert {len(read_run(p).rows) for p in before} == {15_000}
     assert processes_of(str(tmp_path)) == []
 
 
