@@ -20,9 +20,11 @@ from mindgap.base.tensors import is_sharded, local, placed
 from mindgap.optim.norms import new_window
 from mindgap.rules.fused.cpu_rules import run as _cpu_run
 from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
+from mindgap.rules.fused.program import program_of
 
 Groups = Sequence[dict[str, Any]]
 Read = Callable[[dict[str, Any]], FusedRecord]
+Objection = Callable[[dict[str, Any], str, Tensor, Tensor], str | None]
 
 #: Kinds of numbers that cannot change while they stay the same object, as tensors can.
 _LASTING = (float, int, str, type(None))
@@ -47,6 +49,8 @@ class FusedSteps:
     def __init__(self) -> None:
         #: Whether the last step was made here.
         self.used = False
+        #: Whether kernels are used without a trial, because this is the trial.
+        self.trusting = False
         self._ledger: dict[int, Any] = {}
         self.forget()
 
@@ -62,7 +66,7 @@ class FusedSteps:
         self._tape: Any = None
         self._taped: Any = None
 
-    def step(self, groups: Groups, state: Any, read: Read, policy: Policy) -> Outcome | None:
+    def step(self, groups: Groups, state: Any, read: Read, policy: Policy, objection: Objection) -> Outcome | None:
         """Make one step in the fused form; None where the optimizer must make it itself, with nothing changed.
 
         Args:
@@ -70,6 +74,7 @@ class FusedSteps:
             state: from parameter to its states.
             read: gives a group's record.
             policy: what to do about the norm of all gradients; its window is made here.
+            objection: says why a rule's kernels must not be used for a group, a parameter and its gradient.
         """
         wanted = self.used = False
         for group in groups:
@@ -77,15 +82,12 @@ class FusedSteps:
                 wanted = True
             elif group["fused"] is False or group["foreach"] is not None:
                 return None
-        # These CUDA kernels have run in Triton's interpreter only, not yet on a GPU: they are taken when asked for.
-        if not wanted and any(p.is_cuda for group in groups for p in group["params"][:1]):
-            return None
         records = [read(group) for group in groups]
         reason = _refusal(records)
         if reason is None and not self._current(groups, state, records):
             self.follow_device(groups)
             records = [read(group) for group in groups]
-            reason = self._build(groups, state, records)
+            reason = self._build(groups, state, records, objection)
         if reason is None and policy.looks and self._plans and len({plan.device for _, plan in self._plans}) > 1:
             reason = "the parameters lie on several devices"
         if reason is not None and wanted:
@@ -122,7 +124,7 @@ class FusedSteps:
             return False
         return all(plan.fresh() for _, plan in self._plans)
 
-    def _build(self, groups: Groups, state: Any, records: Sequence[FusedRecord]) -> str | None:
+    def _build(self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection) -> str | None:
         """Make the plans; returns why that is impossible. No plans without a reason: not at this step."""
         culprit = self._culprit
         self.forget()
@@ -159,6 +161,10 @@ class FusedSteps:
         by_group = Counter(i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None)
         if any(count > 1 for count in by_group.values()):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
+        for i, plan in () if self.trusting else plans:
+            why = objection(groups[i], program_of(Job(plan, records[i])).rules, plan.owners[0], plan.tensors("grad")[0])
+            if why is not None:
+                return why
         lasting = all(plan.lasting for _, plan in plans)
         for place, (_, plan) in enumerate(plans):
             plan.lasting, plan.ledger, plan.place = lasting, self._ledger, place

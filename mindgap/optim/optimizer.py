@@ -33,6 +33,7 @@ from mindgap.optim.norms import (
 from mindgap.optim.report import Report as Report
 from mindgap.optim.report import Spike as Spike
 from mindgap.optim.report import Tally
+from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Policy
 from mindgap.rules.project import Ball as Ball
 from mindgap.rules.project import Box as Box
@@ -213,7 +214,7 @@ class RuleOptimizer(Optimizer, ABC):
         """Make the step in the fused form; False where it has to be made in another."""
         policy = Policy(self._nonfinite, self._norm_clip, self._spike_guard, None, NORM_EPS, QUANTILE, SPIKE_AFTER)
         try:
-            outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy)
+            outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy, self._objection)
         except RuleError as error:
             if "nonfinite='raise'" in str(error):
                 refuse_nonfinite(self.param_groups)  # the engine knows the norm only, not whose gradient it was
@@ -235,6 +236,9 @@ class RuleOptimizer(Optimizer, ABC):
             with torch.no_grad():
                 self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])
         return True
+
+    def _objection(self, group: dict[str, Any], rule: str, p: Tensor, grad: Tensor) -> str | None:
+        return objection(self, group, rule, p, grad)
 
     _observed_step = Optimizer.profile_hook_step(_plain_step)
 

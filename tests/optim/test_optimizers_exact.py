@@ -160,9 +160,7 @@ def test_acclip_clips_the_norm_at_the_quantile_of_the_norms_before(form):
         if form == "second_moment":
             return reference.acclip_second_moment(state, clipped, 0.1, 0.9, 0.99, 1e-3, two=1.0, bias_correction=True)
         normalized = form == "first_moment"
-        return reference.acclip(
-            state, clipped, 0.1, 0.9, 0.99, 1.0, 1e-3, normalized=normalized, bias_correction=True
-        )
+        return reference.acclip(state, clipped, 0.1, 0.9, 0.99, 1.0, 1e-3, normalized=normalized, bias_correction=True)
 
     second = {"v": "moment"} if form == "second_moment" else {"tau_alpha": "moment"}
     assert_follows(optimizer, params, rng, one, {"m": "momentum", **second})

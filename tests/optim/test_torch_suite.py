@@ -112,7 +112,7 @@ def problem(dtype=torch.float64):
     def closure_of(optimizer):
         def closure():
             optimizer.zero_grad()
-            loss = ((weight.mv(x) + bias).square().sum() * (-1.0 if optimizer.param_groups[0]["maximize"] else 1.0))
+            loss = (weight.mv(x) + bias).square().sum() * (-1.0 if optimizer.param_groups[0]["maximize"] else 1.0)
             loss.backward()
             return loss
 

@@ -244,8 +244,7 @@ class INGD(RuleOptimizer):
     def _gradients(self, batch: Batch) -> list[Tensor]:
         """Gradients of a later call of the closure; one that is missing there is zero."""
         return [
-            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p))
-            for p in batch.owners
+            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p)) for p in batch.owners
         ]
 
     def _place(self, batches: list[Batch], distance: float) -> None:

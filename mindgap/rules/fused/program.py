@@ -38,6 +38,11 @@ class Program(NamedTuple):
     kind: str = ""
     rated: bool = False
 
+    @property
+    def rules(self) -> str:
+        """Names of the kernels."""
+        return self.step.rule if self.first is None else f"{self.first.rule} and {self.step.rule}"
+
 
 #: The pass that sums the squares of the gradients.
 NORM = Pass("norm", ("grad",))
