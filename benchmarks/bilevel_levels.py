@@ -2,7 +2,7 @@
 
     python benchmarks/bilevel_levels.py [--backend jax|eager] [--methods slip,soba] [--seeds 1]
 
-Prints one row a method and seed: iterations, oracle calls, ||grad Phi||^2 at the start and at the end (closed form),
+Prints one row per method and seed: iterations, oracle calls, ||grad Phi||^2 at the start and at the end (closed form),
 the level it is expected to reach, and whether it did. Settings are lightly chosen constants, not a ranking. Exit
 status 1 if a level is missed.
 """

@@ -106,7 +106,7 @@ def part_rnn(options: Any) -> None:
     where = torch.cuda.get_device_name() if cuda else "CPU"
     print(f"RNN 300 -> {hidden} x 2, upper {problem.dim_x / 1e6:.1f} M, lower {problem.dim_y / 1e6:.2f} M "
           f"unknowns, 20 pairs of 20 words, SLIP, float32, {where}, torch {torch.__version__}")  # fmt: skip
-    print("| how | ms an iteration | peak memory GiB |\n|---|---|---|")
+    print("| how | ms per iteration | peak memory GiB |\n|---|---|---|")
     for name, seconds in times.items():
         print(f"| {name} | {1e3 * seconds / steps:.1f} | {memory.get(name, float('nan')):.2f} |")
     print(f"speed ours / by hand {times['by hand'] / times['ours']:.3f}"

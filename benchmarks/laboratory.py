@@ -27,7 +27,7 @@ STEP = 0.001
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Steps that cost next to nothing, one row a step, a checkpoint offered at every one."""
+    """Steps that cost next to nothing, one row per step, a checkpoint offered at every one."""
     value = 0.5
     for step in range(trial["steps"]):
         with trial.timed():

@@ -272,12 +272,12 @@ def warm(case: Case) -> Iterator[tuple[str, str, str]]:
         off.append(abs(last.value / truth - 1))
         covered.append(abs(last.value - truth) <= last.error + 1e-3 * truth)
     text = f"{sum(spent) / len(spent):.2f} in {len(spent)} readings of {min(spent)} to {max(spent)}, tolerance {tol:g}"
-    yield "warm: products a reading", text, "<= 3"
+    yield "warm: products per reading", text, "<= 3"
     errors = sorted(off)
     text = f"median {errors[len(off) // 2]:.1e}, 9 of 10 below {errors[int(0.9 * (len(off) - 1) + 0.5)]:.1e}, "
     text += f"worst {errors[-1]:.1e}; within the error beside it {sum(covered)} of {len(covered)} times"
     yield "warm: relative error", text, "-"
-    yield "warm: change of the value a reading", f"median {sorted(moved)[len(moved) // 2]:.0%}", "-"
+    yield "warm: change of the value per reading", f"median {sorted(moved)[len(moved) // 2]:.0%}", "-"
 
 
 @contextlib.contextmanager

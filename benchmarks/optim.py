@@ -76,7 +76,7 @@ def pair(params: list[Any], optimizer: Any) -> Any:
 
 
 def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[Any, int]]:
-    """name -> (step function, bytes a parameter)."""
+    """name -> (step function, bytes per parameter)."""
     found: dict[str, tuple[Any, int]] = {}
     theirs = {
         "SGD momentum": (lambda **o: torch.optim.SGD(params, 1e-3, momentum=0.9, **o), 20),

@@ -22,7 +22,7 @@ def main() -> None:
     for p in params:
         p.grad = torch.randn_like(p) * 1e-3
     total = sum(p.numel() for p in params)
-    print(f"copy bandwidth {speed / 1e9:.0f} GB/s; ms a step (times its byte limit)")
+    print(f"copy bandwidth {speed / 1e9:.0f} GB/s; ms per step (times its byte limit)")
     for block, warps in ((512, 2), (512, 4), (1024, 2), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8)):
         cuda.BLOCK, cuda.WARPS = block, warps
         cells = []

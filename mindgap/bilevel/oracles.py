@@ -287,7 +287,7 @@ class TorchOracle(ProblemOracle):
             g_y, hz, jz = self.system(x, y, z, lower)
         else:
             hz, jz = self.products(x, y, z, lower)
-        # Joined from parts, hz and jz are nobody else's: f goes into them without a flat copy of its own.
+        # hz and jz were joined from parts just now: f is added to them in place, without a flat copy of its own.
         d_z, d_x = hz, jz.neg_()
         if self._is_common(upper):
             self.calls.add_together(("f_x", "f_y"))

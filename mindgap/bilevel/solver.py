@@ -232,7 +232,7 @@ def solve(
         if steps is not None:
             count = min(count, steps - state.t)
         begin = time.perf_counter()
-        # Without listeners nobody else has seen the state: its vectors may go as soon as there are new ones.
+        # Without listeners nothing else refers to the state: its vectors are freed as soon as there are new ones.
         state = runner.run(state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners))
         spent += time.perf_counter() - begin
         if progress and time.perf_counter() - told > 1.0:

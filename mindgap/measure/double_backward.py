@@ -3,7 +3,7 @@
 torch differentiates the backward of a convolution by convolutions whose kernels are whole images, and the backward of
 the others by ten to thirty passes over each activation. Here they are written by the kernels of the first derivative,
 which the libraries have tuned: a Hessian product of a ResNet20 falls from 2.8 to 2 gradients, its count of
-convolutions (six a layer against three). What is kept for the backward is the same, the result equal to rounding.
+convolutions (six per layer against three). What is kept for the backward is the same, the result equal to rounding.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor | None:
 
 
 def _covered(*tensors: Tensor | None) -> bool:
-    """Whether these are plain real tensors of one type, a derivative is wanted, and nobody else transforms them."""
+    """Whether these are plain real tensors of one type, a derivative is wanted, no torch.func transform is active."""
     given = [t for t in tensors if t is not None]
     first = given[0]
     return (

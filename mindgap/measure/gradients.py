@@ -57,7 +57,7 @@ class GradientPasses:
         self.parameters = objective.parameters
         self._guard = guard
         self._seed = seed
-        self._prints = array("Q")  # eight bytes a batch
+        self._prints = array("Q")  # eight bytes per batch
         self._length: int | None = None
 
     def gradients(self) -> Iterator[BatchValue]:

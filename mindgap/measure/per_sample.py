@@ -273,7 +273,7 @@ def _differentiated(
 
 
 def _loop(objective: Objective, batch: Any, size: int, names: list[str] | None) -> Tensor:
-    """Norms by one backward pass a sample: slow, and right for whatever autograd can differentiate."""
+    """Norms by one backward pass per sample: slow, and right for whatever autograd can differentiate."""
     parameters = [p for name, p in _named(objective).items() if names is None or name in set(names)]
     norms = torch.zeros(size, dtype=torch.float64)
     for i in range(size):

@@ -1,6 +1,6 @@
 """When an optimizer is stable on a quadratic: the sharpness it tolerates.
 
-Near a point with Hessian H an optimizer with effective steps D (a number, or one number a coordinate) behaves like a
+Near a point with Hessian H an optimizer with effective steps D (a number, or one number per coordinate) behaves like a
 linear recursion. It is stable as long as the largest eigenvalue of D^(1/2) H D^(1/2) stays below a constant c that
 depends on the momentum only: 2 for gradient descent, 2 + 2 beta with heavy-ball momentum,
 (2 + 2 beta) / (1 + 2 beta) with Nesterov's. For one step size lr that is sharpness < c / lr.
@@ -67,7 +67,7 @@ class EffectiveSteps:
     Attributes:
         kind: "gradient descent", "heavy ball", "Nesterov" or "preconditioned".
         bound: c, the largest stable eigenvalue of D^(1/2) H D^(1/2).
-        scale: D as one number, or flat with one number a coordinate.
+        scale: D as one number, or flat with one number per coordinate.
         weight_decay: curvature that the step adds itself (coupled weight decay of SGD), else 0.
     """
 

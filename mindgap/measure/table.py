@@ -68,5 +68,5 @@ _ROWS = (
 
 PROBES: dict[str, ProbeEntry] = {entry.name: entry for entry in _ROWS}
 
-#: What a monitor runs unless it is told otherwise.
+#: What a monitor runs by default.
 DEFAULT_PROBES = ("noise", "sharpness", "smoothness", "update")

@@ -13,7 +13,7 @@ from mindgap.measure.gradients import NonFiniteError
 
 #: Steps whose gradient norms form the running range.
 HISTORY = 200
-#: Steps before a spike can be told from an ordinary step.
+#: Steps after which spikes are looked for.
 LEAST_HISTORY = 20
 #: A gradient is a spike when it exceeds the largest of the running range by this factor.
 SPIKE = 5.0

@@ -33,7 +33,7 @@ def only_first_seed(runs):
 
 
 def made_up(study, ends, scale="quick"):
-    """Runs of a study with given last rows: ``ends`` maps a method to one row a seed, or to all rows of that seed."""
+    """Runs of a study with given last rows: ``ends`` maps a method to one row per seed, or to all rows of that seed."""
     found = find(study)
     runs = []
     for method, rows in ends.items():

@@ -1,4 +1,4 @@
-"""Gradient noise as the papers define it, with the whole P x M matrix in memory and one backward pass a sample."""
+"""Gradient noise as the papers define it, with the whole P x M matrix in memory and one backward pass per sample."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Drawing:
 
     @property
     def dashes(self) -> list[list[int]]:
-        """The dash of each method's line: one a block of eight colours; others for lines along earlier ones."""
+        """The dash of each method's line: one per block of eight colours; others for lines along earlier ones."""
         if len(self.methods) > len(LIGHT):
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         log = self.figure.log_y

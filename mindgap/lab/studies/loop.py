@@ -82,7 +82,7 @@ class Trial:
     def cells(self, cells: Iterable[Cell]) -> Iterator[Cell]:
         """The cells of a grid, with a checkpoint offered for each; those recorded before an interruption are left out.
 
-        For a loop that yields one row a cell and in which no cell depends on another: each has random streams of
+        For a loop that yields one row per cell and in which no cell depends on another: each has random streams of
         its own name.
 
         Example:

@@ -74,7 +74,7 @@ def _turned(table: Table, quarters: int) -> Table:
 
 @lru_cache(maxsize=2)
 def _real(source: str) -> tuple[Table, ...]:
-    """Texts as vectors: read once a process, for reading takes longer than a run."""
+    """Texts as vectors: read once per process, for reading takes longer than a run."""
     from mindgap.lab.tasks.data import review_domains, snli_pairs
 
     if source == "reviews":
@@ -95,7 +95,7 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     """Run a method on the tasks and read counters, accuracies and the validation tasks' loss at equal distances.
 
     *Training accuracy*: the method's own heads on the query sets of the training tasks. *Test accuracy* and the
-    validation loss: new heads, trained to the end on the support sets of tasks that nobody has seen.
+    validation loss: new heads, trained to the end on the support sets of tasks kept for testing.
     """
 
     def measure(x: Tensor, y: Tensor) -> Row:

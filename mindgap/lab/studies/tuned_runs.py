@@ -39,7 +39,7 @@ def tuned_run(
         trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers, mostly steps) or
             ``middle`` and ``factors``, whose products are the candidates; and where it has one ``schedule`` (see
             :func:`~mindgap.lab.studies.training_runs.step_factor`).
-        start: builds what is trained, from the streams of the phase it is told; columns that end in ``loss`` are
+        start: builds what is trained, from the random streams of the given phase; columns that end in ``loss`` are
             recorded as at most :data:`WORST` times what they are before the first step, and so are those not finite.
         on: the column by which a candidate is chosen.
         score: its readings -> a number, the smaller the better; None: the last reading.

@@ -239,7 +239,7 @@ def describe_sharpness(reading: Sharpness) -> str:
 class SharpnessProbe(Probe):
     """Sharpness along a run, each reading started from the last, with the optimizer's edge of stability.
 
-    The default tolerance of 5 % needs two to four products a reading; the error estimate stands beside the value.
+    The default tolerance of 5 % needs two to four products per reading; the error estimate stands beside the value.
 
     Example:
         >>> from torch import nn

@@ -50,7 +50,7 @@ def shape_distance(
     The distance is Kolmogorov's between the two samples of norm / median, D = max |F(r) - G(r)|: the share of the
     minibatches that lie elsewhere. Two concentrated laws of which one spreads one and a half times as much as the
     other are about 0.1 apart. The null mixes the two standardised samples at random, divides each part by its own
-    median again and measures anew, so that samples of one shape and different scales are not told apart. In
+    median again and measures anew, so that samples of one shape and different scales are not called different. In
     simulations of 300 pairs of 256 norms, 4 to 8 % of pairs of one shape have p ≤ 0.05 (exponential, log-normal,
     concentrated and heavy-tailed norms); a law with a sharp edge below, such as Pareto's, 8 to 10 %.
 

@@ -230,7 +230,7 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
     total = sum(p.numel() for p in parameters)
     if isinstance(step, Tensor):
         if step.numel() != total:
-            fail("step", f"must have {total} numbers, one a parameter", step.numel())
+            fail("step", f"must have {total} numbers, one per parameter", step.numel())
         step = unflatten(step.detach().reshape(-1), parameters)
     if not isinstance(step, (list, tuple)) or not all(isinstance(d, Tensor) for d in step):
         fail("step", "must be a tensor, or one tensor per parameter", step)

@@ -101,14 +101,14 @@ def tail_index(
     that the block-sum estimator answers 1.00 for *any* concentrated norms.
 
     Args:
-        sample: a ``NoiseSample``, or an array of n values, or of rows that were drawn together (one row a minibatch).
+        sample: a ``NoiseSample``, or an array of n values, or of rows that were drawn together (one row per minibatch).
         method: ``"hill"`` (bias-reduced; for any tail), ``"moment"`` (Dekkers et al.; also light tails),
             ``"block-sum"`` (Mohammadi et al., App. H of acclip) and ``"stable"`` (McCulloch's quantiles), both for
             stable laws.
         of: for a ``NoiseSample``: ``"norms"``, ``"coordinates"`` or ``"projections"``.
         per_layer: bring the coordinates of each layer to the same scale before pooling them; coordinates of different
             scales pooled look heavy-tailed whatever they are.
-        groups: for an array with columns: one label a column, columns of one label share a scale.
+        groups: for an array with columns: one label per column, columns of one label share a scale.
         level: of the interval.
         bootstrap: resamples for the interval (of rows, where there are rows); independent values need none with
             ``hill``.

@@ -71,7 +71,7 @@ class INGD(RuleOptimizer):
     changes nothing and evaluates nothing until ``reset()``.
 
     The closure must give a deterministic f: the same batch, dropout off, and in a distributed run the same value on
-    all processes. It is called up to 2K times a step; it writes ``p.grad``, this class only reads it. The algorithm
+    all processes. It is called up to 2K times per step; it writes ``p.grad``, this class only reads it. The algorithm
     decides by the value of f, so every inner step waits for the device. ``torch.amp.GradScaler.step(optimizer,
     closure)`` raises in torch: with a scaler use StochasticINGD.
 

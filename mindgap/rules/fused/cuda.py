@@ -121,7 +121,7 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
 
 
 def _runner(compiled: Any, programs: int) -> Any:
-    """Starts a compiled kernel without calling Triton's launch hooks, which nobody set; else as Triton does."""
+    """Starts a compiled kernel without calling Triton's launch hooks if none is set; else as Triton does."""
     import triton
 
     public = compiled[(programs, 1, 1)]

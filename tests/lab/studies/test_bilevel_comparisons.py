@@ -125,7 +125,7 @@ def test_a_run_that_explodes_ends_with_a_last_reading():
 
 # ------------------------------------------------------------------------------------- unbounded smoothness
 def _b0(values):
-    """Runs that ended at the given norms: method -> one number a seed."""
+    """Runs that ended at the given norms: method -> one number per seed."""
     return made_up("b0-unbounded-smoothness", {m: [{"gradient_norm": v} for v in row] for m, row in values.items()})
 
 

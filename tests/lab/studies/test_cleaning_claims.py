@@ -41,7 +41,7 @@ def test_needed_is_the_mean_place_of_the_first_good_setting():
 
 # ---------------------------------------------------------------------------------------------- B5, time
 def _b5(slip, borep, top=0.97):
-    """Runs that reach ``top`` after the given seconds: one number a seed, the same for both corruptions."""
+    """Runs that reach ``top`` after the given seconds: one number per seed, the same for both corruptions."""
 
     def rows(seconds):
         start = {"test_accuracy": 0.1, "cpu_seconds": 0.01, "oracle_calls": 3, "perfect_accuracy": 0.95}
@@ -84,7 +84,7 @@ def test_b5_rows_have_cpu_time_from_the_warm_start_on():
 
 # --------------------------------------------------------------------------------------------- B6, epochs
 def _b6(difference):
-    """Runs whose y-counted accuracies lie ``difference`` (one number a seed) below the x-counted ones."""
+    """Runs whose y-counted accuracies lie ``difference`` (one number per seed) below the x-counted ones."""
     ends = {}
     for name in find("b6-epochs").methods:
         less = difference if "of y" in name else [0.0] * 5
@@ -109,14 +109,14 @@ def test_b6_counts_three_updates_of_x_fewer_and_is_the_same_run_until_then():
     study = find("b6-epochs")
     runs = simulate(study, "quick", seeds=1, **SMALL, epochs=3)
     by_x, by_y = runs[:2]
-    assert [row["step"] for row in by_x.rows] == [0, 2, 4, 6]  # 60 samples, batches of 32: two an epoch
+    assert [row["step"] for row in by_x.rows] == [0, 2, 4, 6]  # 60 samples, batches of 32: two per epoch
     assert [row["step"] for row in by_y.rows] == [0, 1, 3]  # the warm start alone has passed the first epoch
     assert by_x.rows[-1]["step"] - by_y.rows[-1]["step"] == 3
 
 
 # ------------------------------------------------------------------------------------------- B7, one step
 def _b7(gain, reset=0.0):
-    """Runs in which one step ends ``gain`` (one number a seed, percentage points) above two."""
+    """Runs in which one step ends ``gain`` (one number per seed, percentage points) above two."""
     ends = {}
     for name in find("b7-one-step").methods:
         more = gain if name.startswith("one") else [0.0] * 5
@@ -152,7 +152,7 @@ def test_b7_both_searches_try_the_same_steps_but_for_the_linear_system():
 
 # ------------------------------------------------------------------------------------------ B9, tuning
 def _b9(slip, borep, numbers=("lr_x, beta", "lr_x, beta, radius, period, inner")):
-    """Searches of 20 settings of which so many (one number a seed) are good."""
+    """Searches of 20 settings of which so many (one number per seed) are good."""
 
     def search(good, names, count):
         return [{"validation_loss": 1.0 if i < good else 2.0, "numbers": names, "searched": count} for i in range(20)]

@@ -12,7 +12,7 @@ from mindgap.record.schema import End, Header, Run
 
 
 def made_up(study: str, rows: dict[str, list[dict]]) -> list[Run]:
-    """One finished run a method with these rows."""
+    """One finished run per method with these rows."""
     return [Run(Header(study, "H1", "quick", m, 0, {}), tuple(r), End("done")) for m, r in rows.items()]
 
 

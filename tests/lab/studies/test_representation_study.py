@@ -22,7 +22,7 @@ JITTER = np.array([0.0, 0.01, -0.01, 0.02, -0.02])
 
 
 def _runs(name, test, train=None):
-    """Runs that end with given accuracies: method -> one number a seed; "others" stands for all that are not named."""
+    """Runs that end with given accuracies: method -> one number per seed; "others" stands for all not named."""
     train = test if train is None else train
 
     def rows(method, seed):
@@ -172,7 +172,7 @@ B5 = "b5-running-time-pairs"
 
 
 def _b5(slip, borep, top=0.9):
-    """Runs that reach ``top`` after the given seconds, one number a seed."""
+    """Runs that reach ``top`` after the given seconds, one number per seed."""
     start = {"test_accuracy": 0.2, "cpu_seconds": 0.01, "oracle_calls": 3, "perfect_accuracy": 1.0}
     return made_up(
         B5,

@@ -118,7 +118,7 @@ class Quadratic:
         """The quadratic as a bilevel problem.
 
         Args:
-            batch_size: samples a minibatch, one number or (upper, lower).
+            batch_size: samples per minibatch, one number or (upper, lower).
             order: how minibatches are drawn, see :class:`~mindgap.bilevel.sample.Batches`.
         """
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)

@@ -104,7 +104,7 @@ class HyperRepresentation:
     def upper(self, x: Mapping[str, Tensor], y: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         """f on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
         inputs, labels = batch
-        # One product a task: the examples of all tasks at once would not fit their heads.
+        # One product per task: the examples of all tasks at once would not fit their heads.
         logits = torch.einsum("btk,tkc->btc", self.encode(x, inputs), y)
         return cross_entropy(logits.flatten(0, 1), labels.flatten())
 

@@ -1,4 +1,4 @@
-"""Table 2.1, (2.3), Theorems 2.1.2 and 2.1.3: how many steps GD and Nesterov's method need, and nobody can avoid."""
+"""Table 2.1, (2.3), Theorems 2.1.2 and 2.1.3: the steps that GD and Nesterov's method need, and lower bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Piecewise linear functions of one variable in exact arithmetic: what the resisting oracles answer with.
 
-Breakpoints, slopes and values are fractions, so that two queries one rounding error apart are still told apart and
+Breakpoints, slopes and values are fractions, so that two queries one rounding error apart still differ and
 "agrees with every answer" is an equality, not a tolerance.
 """
 

@@ -85,11 +85,11 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         paper_model=f"a recurrent encoder on {texts}",
         figures=(
             Figure("Test accuracy", "test_accuracy", "accuracy on test tasks", x="x_epoch",
-                   caption="New heads, trained to the end on the support sets of tasks that nobody has seen. Same "
+                   caption="New heads, trained to the end on the support sets of tasks kept for testing. Same "
                    "tasks and start for all methods of a seed; steps from the same grid."),
             Figure("Training accuracy", "train_accuracy", "accuracy on training tasks", x="x_epoch",
                    caption="The method's own heads on the query sets. Switch the x-axis: what is cheap in epochs may "
-                   "be dear in oracle calls or seconds."),
+                   "be expensive in oracle calls or seconds."),
             Figure("Loss on validation tasks", "validation_loss", "loss with new heads", x="oracle_calls", log_y=True),
         ),
         tunable={"lr_x": (0.02, 50.0), "lr_y": (0.2, 2.0)},

@@ -90,7 +90,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         figures=(
             Figure("Test accuracy", "test_accuracy", "test accuracy", x="x_epoch", log_x=True,
                    caption="Same data, corruption and start for all methods of a seed; steps from the same grid. "
-                   "Switch the x-axis: what is cheap in epochs may be dear in oracle calls or seconds."),
+                   "Switch the x-axis: what is cheap in epochs may be expensive in oracle calls or seconds."),
             Figure("How well the weights tell clean from corrupted", "weight_auc", "area under the curve",
                    x="oracle_calls", log_x=True, caption="1: every clean sample has a larger weight than every "
                    "corrupted one; 0.5: no information."),

@@ -24,7 +24,7 @@ FIRST = 5
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-cleaning: run one method to the budget of oracle calls and read it about once an iteration."""
+    """Hyper-cleaning: run one method to the budget of oracle calls and read it about once per iteration."""
     task = cleaning_runs.task_of(trial)
     method = cleaning_runs.cleaning_method(trial)
     yield from _timed(trial, task, method, cleaning_runs.rows_of, task.perfect_accuracy())

@@ -23,7 +23,7 @@ SERIES = {"loss": "minibatch", "fixed": "fixed samples"}
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """SGD with momentum and a constant step; in the last half of the run a row an iteration."""
+    """SGD with momentum and a constant step; in the last half of the run a row per iteration."""
     import torch
 
     from mindgap.base.rng import stream_seed

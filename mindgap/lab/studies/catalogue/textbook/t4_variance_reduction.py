@@ -22,7 +22,7 @@ from mindgap.lab.studies.verdict import by_method, last, mean_interval
 MARGIN = 1.1
 #: Each end of an interval errs with half of this probability.
 MISS = 0.1
-#: Passes over the data in one epoch: a gradient a sample, or the snapshot's and two a sample.
+#: Passes over the data in one epoch: a gradient per sample, or the snapshot's and two per sample.
 PASSES = {"sgd": 1, "svrg": 3}
 
 
