@@ -16,7 +16,7 @@ def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
 
     Wolfe's method (1976): keep a set S of vectors whose affine hull has its smallest point inside their convex hull;
     add the vector most opposed to the current point; when the affine hull's smallest point falls outside, move towards
-    it until a weight reaches zero and drop that vector. Each S occurs once, so that the method ends.
+    it until a weight reaches zero and drop that vector. No S occurs twice, so the method ends.
 
     Args:
         gram: inner products ⟨g_i, g_j⟩.

@@ -211,13 +211,13 @@ class RuleOptimizer(Optimizer, ABC):
         return loss
 
     def _fused_step(self) -> bool:
-        """Make the step in the fused form; False where it has to be made in another."""
+        """Try the step in the fused form; returns False if it needs another form."""
         policy = Policy(self._nonfinite, self._norm_clip, self._spike_guard, None, NORM_EPS, QUANTILE, SPIKE_AFTER)
         try:
             outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy, self._objection)
         except RuleError as error:
             if "nonfinite='raise'" in str(error):
-                refuse_nonfinite(self.param_groups)  # the engine knows the norm only, not whose gradient it was
+                refuse_nonfinite(self.param_groups)  # names the parameter: the engine has only the norm
             raise
         if outcome is None:
             return False
@@ -276,7 +276,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         self._fused.follow_device(self.param_groups)
-        # torch's keeps only groups and states; the fused plans and the processes of ZeRO are not for a copy.
+        # torch's method keeps groups and states only. A copy has no fused plans and no process group of ZeRO.
         own = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
         kept = {n: v for n, v in own.items() if n in ("tally", "_joint") or n in self._own_settings}
         return {**super().__getstate__(), **kept}
@@ -289,7 +289,7 @@ class RuleOptimizer(Optimizer, ABC):
         self._fused = FusedSteps()
         self.__dict__.setdefault("_everyone", None)
         for group in self.param_groups:
-            if "beta" in group:  # its name before schedulers could find it
+            if "beta" in group:  # the name of this setting in older versions
                 group["momentum"] = group.pop("beta")
             for name in self.defaults.keys() - {"differentiable"}:
                 group.setdefault(name, self.defaults[name])
@@ -305,7 +305,7 @@ class RuleOptimizer(Optimizer, ABC):
     def _begin(self) -> list[Batch] | None:
         """Collect the gradients, count the step, follow the policies for bad gradients, clip their norm.
 
-        None where the step is to be left out on every process.
+        Returns None if every process skips the step.
         """
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
         if not batches and self._everyone is None:
@@ -411,7 +411,7 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
-        """Places of the parameters that have the named state, and of those that have not, which get one of zeros."""
+        """Indices of the parameters that have the named state, and of those that lack it; the latter get zeros."""
         old = [name in self.state[owner] for owner in batch.owners]
         self._states(batch, name)
         return [(which, places) for which in (True, False) if (places := [i for i, o in enumerate(old) if o == which])]

@@ -76,7 +76,7 @@ def states(
         problem, method: what runs on what.
         budget: oracle calls.
         readings: how many states to hand out after the first.
-        least: iterations every method makes at least, should the budget not pay for them.
+        least: fewest iterations per method, even where they cost more than the budget.
         spent: what the budget counts, where it is not oracle calls.
 
     The run ends early when x or y is no longer finite. With every state a checkpoint is offered, and a trial that was
@@ -110,7 +110,7 @@ def states(
 
 
 def counters(state: State) -> Row:
-    """The columns every bilevel study has: the four x-axes less seconds, which the runner adds."""
+    """The columns of every bilevel study: three of the four x-axes; the runner adds seconds."""
     return {"step": state.t, "x_epoch": round(state.x_epochs, 6), "y_epoch": round(state.y_epochs, 6),
             "oracle_calls": state.total_calls}
 
@@ -140,7 +140,7 @@ def measured(
 
 
 def end_of(trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int) -> Row:
-    """The last row of a run to the trial's budget, on a task and with a seed of its own.
+    """Run to the trial's budget on a given task with a given seed, and return the last row.
 
     ``rows_of`` reads runs on tasks of that kind.
 

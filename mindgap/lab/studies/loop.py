@@ -1,4 +1,4 @@
-"""What a loop is handed: one method, one seed, its settings, named random streams and a stopwatch."""
+"""What a loop receives: one method, one seed, its settings, named random streams and a stopwatch."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ class Trial:
                 yield cell
 
     def take_saved(self) -> State | None:
-        """What was offered since the last call, for the runner."""
+        """Return and clear the checkpoint that was offered since the last call; the runner calls this."""
         saved, self._saved = self._saved, None
         return saved

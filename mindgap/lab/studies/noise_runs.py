@@ -72,7 +72,7 @@ def word(answer: float) -> str:
 
 
 def of_nearly_all(answers: Sequence[float]) -> float:
-    """The answer that at least four of five give; 1/2 where there is none, and from fewer than three seeds.
+    """The answer of at least four in five seeds; 1/2 if there is none, or if there are fewer than three seeds.
 
     Example:
         >>> of_nearly_all([1.0, 1.0, 1.0, 1.0, 0.0]), of_nearly_all([1.0, 1.0, 0.0]), of_nearly_all([1.0, 1.0])

@@ -1,5 +1,5 @@
-"""What the studies that train a network share: steps with checkpoints, whether a loss has settled, schedules of
-the step, and for those of clipping the two problems and gradient descent with and without it."""
+"""Shared by the studies that train a network: steps with checkpoints, a test whether a loss has settled, schedules
+of the step, and the two problems and descent rules of the studies on clipping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: Two quarters whose means differ by at most this share of the first have the same level.
 SETTLED = 0.1
 
-#: Shares of a gradient norm at the start: gone to zero, still there; and of training data that are right: over-fitted.
+#: Below ZERO of its start a gradient norm has gone to zero, above STAYS it stays; from FITTED of the training data
+#: right on, a network is over-fitted.
 ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
 
 
@@ -42,7 +43,7 @@ class Training:
     others: Mapping[str, torch.Generator]
 
     def restore(self, saved: Mapping[str, Any]) -> int:
-        """Take up what :meth:`state` kept; the number of steps done, 0 where there is nothing to take up."""
+        """Load what :meth:`state` saved; returns the number of steps done, 0 on a fresh start."""
         if "model" not in saved:
             return 0
         self.problem.objective.model.load_state_dict(saved["model"])
@@ -134,8 +135,8 @@ def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = No
 def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
     """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at ``tau``.
 
-    ``momentum`` is heavy-ball momentum, for the unclipped form only. The step is that of a gradient's whole effect: a
-    gradient moves x by ``lr`` in the end, as without momentum; ``torch.optim.SGD`` calls lr·(1 − momentum) the step.
+    ``momentum`` is heavy-ball momentum, for the unclipped form only. ``lr`` is how far one gradient
+    moves x over all later steps, as without momentum; the lr of ``torch.optim.SGD`` is lr·(1 − momentum).
 
     Example:
         >>> import torch

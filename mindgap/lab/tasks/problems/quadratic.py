@@ -158,7 +158,7 @@ def quadratic_problem(
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
     where = torch.device(device)
     x0, y0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where), torch.zeros(dim_y, dtype=dtype, device=where)
-    # With few samples Phi may be unbounded below: such a draw is not used, the next one is tried.
+    # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
         levels = []
         for level, samples in (("lower", lower), ("upper", upper)):
