@@ -1,7 +1,8 @@
 # make demo   set everything up, run the first studies, draw their page
 # make test   set everything up, run every check and every test, print the 25 slowest
 # make test-fast   lint, and the tests that take less than a second or two
-# make test-clean   build the wheel, install it beside torch and numpy only, run the library's tests there
+# make test-clean   build the wheel, install it beside torch and numpy only, run the library's main tests there
+# make test-clean-all   the same with every test that needs no extra
 # make test-other-cpu   a fast subset as an older CPU computes it, with 1 and with 2 threads
 # make docs   build the documentation site into build/site, offline; a broken link is an error
 # make notebooks   write every example as a notebook beside it
@@ -13,7 +14,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo docs lint notebooks test test-clean test-cluster test-extras test-fast test-other-cpu setup clean help
+.PHONY: demo docs lint notebooks test test-clean test-clean-all test-cluster test-extras test-fast test-other-cpu setup clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -51,15 +52,18 @@ test-fast: setup
 test-clean: setup
 	$(BIN)/python tests/clean_install.py build/clean -m "not slow"
 
+test-clean-all: setup
+	$(BIN)/python tests/clean_install.py build/clean all -m "not slow"
+
 # No AVX2 and no fused multiply-add in torch, BLAS, numpy and the C library: other last digits, same verdicts.
 OLD_CPU := ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Nehalem \
   NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4" GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4
-OTHER_CPU_TESTS := mindgap/base mindgap/rules mindgap/optim mindgap/lab/theory tests/lab/theory/test_chapter4_lemmas.py \
-  tests/lab/theory/test_noise_laws.py tests/optim/test_optimizers_exact.py tests/measure/test_curvature.py
+# Every example of the rules, optimizers, instruments and theorems; every rule against its transcription.
+OTHER_CPU_TESTS := mindgap/rules mindgap/optim mindgap/measure mindgap/lab/theory tests/optim/test_optimizers_exact.py
 
 test-other-cpu: setup
 	$(OLD_CPU) OMP_NUM_THREADS=1 $(PYTEST) -q -n 2 --dist worksteal -m "not slow" $(OTHER_CPU_TESTS)
-	$(OLD_CPU) OMP_NUM_THREADS=2 $(PYTEST) -q -m "not slow" mindgap/lab/theory tests/optim/test_optimizers_exact.py
+	$(OLD_CPU) OMP_NUM_THREADS=2 $(PYTEST) -q -m "not slow" tests/measure/test_curvature.py tests/measure/test_noise.py
 
 $(VENV)/.cluster: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dask,ray]"

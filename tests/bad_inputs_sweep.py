@@ -165,7 +165,9 @@ def sweep(
 
                     said = outcome(call, seconds=seconds * (20 if name in SLOW else 1), allowed=(ModuleNotFoundError,))
                     tried += 1
-                    if label in ("function", "class") and callable(arguments.get(parameter)):
+                    called = callable(arguments.get(parameter)) or "Callable" in str(
+                        inspect.signature(function).parameters[parameter].annotation)
+                    if label in ("function", "class") and called:
                         continue  # what a caller's own function raises is the caller's
                     if f"{name}({parameter} = {label})" in LARGE and said.startswith("hang"):
                         continue

@@ -3,7 +3,8 @@
 ``make test-clean`` runs this. The clean environment links the packages that are installed already (torch is large),
 so that a run takes seconds and needs no network; scipy, scikit-learn, typer, rich, joblib, Numba and JAX are absent.
 
-Usage: ``python tests/clean_install.py [folder] [pytest arguments]``
+Usage: ``python tests/clean_install.py folder [all] [pytest arguments]``. Without ``all`` the files of ``CORE`` run:
+every optimizer, every instrument and every bilevel method once.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
-INSTALLED = ("torch", "numpy", "pytest")
+INSTALLED = ("torch", "numpy", "pytest", "pytest-xdist")
 ROOMS = ("optim", "measure", "bilevel", "record")
+CORE = (
+    "test_optimizer_contract", "test_curvature", "test_ergodic", "test_monitor", "test_noise",
+    "test_statistics", "test_survey", "test_bilevel_directions",
+    "test_bilevel_identities", "test_bilevel_transcriptions", "test_record_store",
+)  # fmt: skip
 #: Rooms of the wheel that need an extra; the problems of ``lab.tasks`` that the bilevel tests use need none.
 LABORATORY = ("mindgap.lab.theory", "mindgap.lab.studies", "mindgap.lab.report", "mindgap.cli")
 
@@ -120,15 +126,21 @@ assert done.returncode == 2 and "pip install 'mindgap[lab]'" in done.stderr, (do
 
 
 def main() -> int:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "clean").resolve()
+    folder, *words = sys.argv[1:] or [str(ROOT / "build" / "clean")]
+    folder = Path(folder).resolve()
+    core = words[:1] != ["all"]
+    words = words if core else words[1:]
     python = build(folder)
     subprocess.run([str(python), "-c", PROBE], check=True, cwd=folder)
     present = needed(INSTALLED)
     files = [p for room in ROOMS for p in sorted((TESTS / room).glob("test_*.py")) if not needs_extra(p, present)]
     print(f"{len(files)} files of tests need no extra")
-    assert (TESTS / "optim" / "test_optimizer_contract.py") in files
-    options = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-q", "-p", "no:cacheprovider"]
-    return subprocess.run([str(python), "-m", "pytest", *options, *sys.argv[2:], *map(str, files)], cwd=folder,
+    if core:
+        files = [p for p in files if p.stem in CORE]
+        assert len(files) == len(CORE)
+    options = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), "-q", "-p", "no:cacheprovider",
+               "-n", "2", "--dist", "worksteal"]  # fmt: skip
+    return subprocess.run([str(python), "-m", "pytest", *options, *words, *map(str, files)], cwd=folder,
                           check=False).returncode
 
 

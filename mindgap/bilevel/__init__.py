@@ -45,21 +45,6 @@ if TYPE_CHECKING:
     from mindgap.bilevel.solver import Solution, solve
     from mindgap.bilevel.steps import AdamStep, MomentumStep, TorchStep
 
-_MODULES = {
-    "advice": "StepAdvice suggest_steps",
-    "checkpoint": "load_state pack_state save_state unpack_state",
-    "directions": "NegativeCurvature",
-    "exact": "exact_hypergradient hyper_objective hypergradient implicit_solution lower_solution",
-    "method": "Method State",
-    "oracles": "TorchOracle",
-    "problem": "BilevelProblem Bound",
-    "registry": "METHODS",
-    "sample": "FULL Batches Sample Stream",
-    "schedules": "Constant Power",
-    "solver": "Solution solve",
-    "steps": "AdamStep MomentumStep TorchStep",
-}
-_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
-_WHERE |= {method.class_name: f"methods.{method.module}" for method in METHODS.values()}
+_WHERE = {"METHODS": "registry"} | {method.class_name: f"methods.{method.module}" for method in METHODS.values()}
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()
