@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         implicit_solution,
         lower_solution,
     )
+    from mindgap.bilevel.meta import MetaLearner, adapt, side_by_side, task_problem
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
     from mindgap.bilevel.methods.amigo import AmIGO

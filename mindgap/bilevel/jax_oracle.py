@@ -70,7 +70,7 @@ class JaxOps(Ops):
         """One row of ``count`` independent normal numbers per seed."""
         mask, place = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + place, mask)
-        unit = (bits.astype(like.dtype) + 0.5) / 2**32
+        unit = (bits.astype(like.dtype) + 0.5) / 2.0**32
         return jnp.sqrt(-2.0 * jnp.log(unit[:, :count])) * jnp.cos(2.0 * np.pi * unit[:, count:])
 
     @staticmethod

@@ -99,6 +99,7 @@ class Method(ABC):
     Class attributes:
         order: "jacobi" (all updates use the old point) or "seidel" (later updates use what earlier ones found).
         second_order: whether Hessian products of the lower level are needed.
+        resets: whether y starts anew from x in every iteration (then no loss has to depend on x).
         fixed_batches: whether a batch must always mean the same samples.
         tables: what the method keeps beside vectors, in words; empty for most.
         copies: how many times the tables are in memory at once.
@@ -108,6 +109,7 @@ class Method(ABC):
     x_step: XStep = "plain"
     y_step: YStep = "plain"
     second_order: ClassVar[bool] = True
+    resets: ClassVar[bool] = False
     fixed_batches: ClassVar[bool] = False
     tables: ClassVar[str] = ""
     copies: ClassVar[int] = 1
@@ -225,7 +227,7 @@ class Method(ABC):
         whole("seed", seed)
         check_flag("distributed", distributed)
         oracle = TorchOracle(problem, distributed=distributed)
-        oracle.check(seed, second_order=self.second_order)
+        oracle.check(seed, second_order=self.second_order, needs_x=not self.resets)
         return oracle
 
     def start(self, problem: BilevelProblem, seed: int = 0, *, distributed: bool = False) -> State:

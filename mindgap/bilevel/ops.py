@@ -85,7 +85,7 @@ class TorchOps(Ops):
         """One row of ``count`` independent normal numbers per seed."""
         each = torch.as_tensor(seeds, device=like.device)[:, None]
         place = torch.arange(2 * count, device=like.device)
-        unit: Tensor = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2**32
+        unit: Tensor = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2.0**32
         return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
 
     @staticmethod
@@ -110,12 +110,14 @@ class TorchOps(Ops):
 def scramble(bits: Any, mask: Any) -> Any:
     """Hash of whole numbers to 32 bits (the finaliser of MurmurHash3), for arrays of any library.
 
+    ``mask`` is 2^32 - 1 in the type that the arithmetic shall have.
+
     Example:
         >>> scramble(np.array([1, 2]), 2**32 - 1).tolist()
         [1364076727, 821347078]
     """
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        bits = ((bits ^ (bits >> shift)) * factor) & mask
+        bits = ((bits ^ (bits >> shift)) * type(mask)(factor)) & mask
     return bits ^ (bits >> 16)
 
 

@@ -122,9 +122,9 @@ class TorchOracle(ProblemOracle):
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
 
-    def check(self, seed: int = 0, *, second_order: bool = True) -> None:
+    def check(self, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
         """Evaluate both levels once at the start and refuse what cannot work; see :mod:`mindgap.bilevel.trial`."""
-        try_problem(self, seed, second_order=second_order)
+        try_problem(self, seed, second_order=second_order, needs_x=needs_x)
 
     def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""

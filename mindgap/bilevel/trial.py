@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.oracles import TorchOracle
 
 
-def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True) -> None:
+def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
     """Evaluate both levels once at the start; find out what they need and refuse what cannot work.
 
     Sets the oracle's ``seeded`` when a loss draws random numbers (so tokens seed it) and ``plain_kernels`` when a
@@ -27,6 +27,7 @@ def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True
         oracle: torch derivatives of the problem.
         seed: of the two minibatches that are tried.
         second_order: whether Hessian products are needed.
+        needs_x: whether a loss must depend on x.
 
     Raises:
         RuleError: a loss that is not one finite number, a lower loss that does not depend on y, an upper level that
@@ -56,7 +57,7 @@ def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True
         fail("lower", "must depend on y", "a loss without gradient in y")
     loss, x_, y_ = _trial(oracle, "upper", x, y, upper_token)
     f_x, f_y = _gradients(loss, x_, y_)
-    if f_x is None and (f_y is None or g_x is None):
+    if needs_x and f_x is None and (f_y is None or g_x is None):
         fail("upper", "must depend on x, directly or through y*(x)", "a problem whose value does not change with x")
     if second_order:
         _trial_second(oracle, x, y, lower_token)

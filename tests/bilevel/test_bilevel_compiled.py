@@ -142,3 +142,20 @@ def test_what_the_compiled_backend_refuses():
         JaxBackend(lambda x, y, b: 0.0, None)
     drop = Batches(torch.arange(10), 4, last="drop")
     assert (drop.n, drop.batches) == (8, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_random_directions_are_equal_on_both_backends(dtype):
+    import jax
+    import jax.numpy as jnp
+
+    from mindgap.bilevel.jax_oracle import JaxOps
+    from mindgap.bilevel.ops import TorchOps
+
+    seeds, like = np.array([3, 2**31 - 1]), torch.zeros(1, dtype=dtype)
+    mine = TorchOps.normals(seeds, 5000, like)
+    with jax.enable_x64(dtype == torch.float64):
+        other = np.array(JaxOps.normals(seeds.astype(np.int32), 5000, jnp.asarray(like.numpy())))
+    np.testing.assert_allclose(mine.numpy(), other, rtol=2e-4, atol=2e-5)
+    assert abs(float(mine.mean())) < 0.05
+    assert abs(float(mine.std()) - 1.0) < 0.05

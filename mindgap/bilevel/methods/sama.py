@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
@@ -11,6 +11,9 @@ from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
 from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,10 @@ class SAMA(Method):
     y_step: YStep = setting(check_lower_step, "plain")
     order = "seidel"
     second_order: ClassVar[bool] = False
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        return {**settings, "scale": advice.lr_y}  # it stands for H^-1
 
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}

@@ -1,0 +1,248 @@
+"""Meta-learning: many tasks per iteration, the same ones for both levels, each with a lower variable of its own.
+
+A problem of tasks is a bilevel problem whose y holds one row per task of a minibatch. The rows start anew in every
+iteration, so that nothing is carried from one task to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import fail, whole
+from mindgap.bilevel.directions import hypergradient_at
+from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
+from mindgap.bilevel.method import Method
+from mindgap.bilevel.oracles import TorchOracle
+from mindgap.bilevel.problem import BilevelProblem, Loss
+from mindgap.bilevel.protocols import Array, Draws, Ops, Oracle, Product, Values
+from mindgap.bilevel.sample import Batch, Batches, Sample
+from mindgap.bilevel.schedules import Rate
+from mindgap.bilevel.settings import check_count, choice, count, rate, setting
+from mindgap.bilevel.steps import XStep, check_step
+
+
+def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) -> Loss:
+    """A loss of one task as a loss of many, by ``torch.func.vmap``: y and the batch get a leading axis of tasks.
+
+    Args:
+        loss: ``(x, y, batch) -> scalar`` for one task.
+        reduce: joins the losses of the tasks.
+
+    Example:
+        >>> many = side_by_side(lambda x, y, b: (y - x * b).square().sum())
+        >>> many(torch.tensor([1.0]), torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
+        tensor(2.)
+    """
+    if not callable(loss):
+        fail("loss", "must be a function of (x, y, batch)", loss)
+    if not callable(reduce):
+        fail("reduce", "must be a function of the tasks' losses", reduce)
+    return lambda x, y, batch: reduce(torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch))
+
+
+def task_problem(
+    upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *, tasks: int
+) -> BilevelProblem:
+    """A bilevel problem of tasks that run side by side: one token names the same tasks at both levels.
+
+    Args:
+        upper: loss of one task on its query samples, ``(x, y, batch) -> scalar``; f is the mean over the tasks.
+        lower: loss of one task on its support samples; g is the sum, so that each row of y takes its own steps.
+        x: what the tasks share.
+        y: the lower variable of one task, flat.
+        query: tensors with one leading axis of tasks.
+        support: likewise, the same tasks in the same order.
+        tasks: tasks per iteration.
+
+    Example:
+        >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> problem = task_problem(lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - x).square().sum(),
+        ...                        torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
+        >>> problem.pack_y.shapes, problem.lower_data.batches
+        ([(2, 1)], 2)
+    """
+    whole("tasks", tasks, least=1)
+    if not isinstance(y, Tensor) or y.dim() != 1:
+        fail("y", "must be the flat lower variable of one task", tuple(y.shape) if isinstance(y, Tensor) else y)
+    data = [Batches(level, tasks, last="drop") for level in (query, support)]
+    if data[0].total != data[1].total:
+        fail("support", f"must hold as many tasks as query, {data[0].total}", data[1].total)
+    rows = y.detach().repeat(tasks, 1)
+    return BilevelProblem(side_by_side(upper), side_by_side(lower, torch.sum), x, rows, data[0], data[1])
+
+
+def _check_reset(name: str, value: object) -> None:
+    if isinstance(value, tuple) and len(value) == 2 and all(type(v) is int for v in value):
+        if 0 <= value[0] < value[1]:
+            return
+    elif isinstance(value, str) and value in ("x", "start"):
+        return
+    fail(name, "must be 'x', 'start' or (begin, end)", value)
+
+
+def conjugate_gradients_by_row(ops: Ops, hessian: Product, v: Array, rows: int, products: int) -> Array:
+    """H^-1 v for an H of one block per task: every row has step lengths of its own.
+
+    A row stops where it meets negative curvature.
+
+    Example:
+        >>> from mindgap.bilevel.ops import TorchOps
+        >>> scales = torch.tensor([1.0, 1.0, 4.0, 4.0])
+        >>> conjugate_gradients_by_row(TorchOps(), lambda v: scales * v, torch.ones(4), rows=2, products=1)
+        tensor([1.0000, 1.0000, 0.2500, 0.2500])
+    """
+    r = v.reshape(rows, -1)
+    z, p, rr = ops.zeros_like(r), r, (r * r).sum(1)[:, None]
+    for _ in range(products):
+        hp = hessian(p.reshape(-1)).reshape(rows, -1)
+        curvature = (p * hp).sum(1)[:, None]
+        step = ops.where(curvature > 0, rr / ops.maximum(curvature, 1e-30), 0.0)
+        z, r = z + step * p, r - step * hp
+        rr, before = (r * r).sum(1)[:, None], rr
+        p = r + (rr / ops.maximum(before, 1e-30)) * p
+    return z.reshape(-1)
+
+
+def _tasks(oracle: Oracle) -> int:
+    """Tasks per iteration (1 for an oracle that only counts)."""
+    problem: BilevelProblem | None = getattr(oracle, "problem", None)
+    return 1 if problem is None else problem.upper_data.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaLearner(Method):
+    """iMAML, MAML and ANIL on a :func:`task_problem`.
+
+    Symbols: T = ``inner``; y_i is the row of task i. In every iteration, for a fresh minibatch of tasks::
+
+        y_i <- start;   T times: y_i <- y_i - lr_y g_y(x, y_i; task i)
+        x <- x - lr_x mean_i d_i
+
+    with d_i the derivative of f(x, y_i; task i) in x,
+
+    * ``gradient="implicit"`` (iMAML): f_x - J z with H z = f_y by conjugate gradients per task. The lower loss must
+      tie y to x, usually by ``0.5 * strength * (y - x).square().sum()``.
+    * ``gradient="unrolled"`` (MAML; ANIL where y is the last layer): through all T steps.
+    * ``gradient="first order"`` (first-order MAML): as before, with the gradients of the steps taken as constants.
+
+    Args:
+        lr_x, lr_y: steps on x and on each task's y.
+        inner: T.
+        gradient: see above.
+        products: Hessian products of the implicit gradient.
+        reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of the flat x.
+        x_step: see :mod:`mindgap.bilevel.steps`.
+
+    Only "implicit" runs on compiled backends.
+
+    Example:
+        >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> problem = task_problem(
+        ...     lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - b).square().sum() + (y - x).square().sum(),
+        ...     torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
+        >>> from mindgap.bilevel import solve
+        >>> found = [solve(problem, MetaLearner(lr_x=0.2, lr_y=0.25, inner=3, gradient=g), 200).x
+        ...          for g in ("implicit", "unrolled")]
+        >>> [bool(abs(x - 2.5) < 0.5) for x in found]
+        [True, True]
+
+    Source: Finn, Abbeel, Levine, ICML 2017 (MAML); Rajeswaran, Finn, Kakade, Levine, NeurIPS 2019, Alg. 1 and 2
+    (iMAML); Raghu, Raghu, Bengio, Vinyals, ICLR 2020 (ANIL).
+    """
+
+    lr_x: Rate = rate()
+    lr_y: Rate = rate()
+    inner: int = count(5)
+    gradient: str = choice("implicit", "unrolled", "first order")
+    products: int = count(5)
+    reset: str | tuple[int, int] = setting(_check_reset, "x")
+    x_step: XStep = setting(check_step, "plain")
+    order = "seidel"
+    second_order: ClassVar[bool] = False
+    resets: ClassVar[bool] = True
+
+    def plan(self) -> SamplePlan:
+        return SamplePlan((Iteration({"tasks": UPPER}, lower_steps=self.inner),))
+
+    def check_problem(self, problem: BilevelProblem) -> None:
+        """Refuse a problem without paired tasks, or whose tasks cannot start where ``reset`` says."""
+        super().check_problem(problem)
+        above, below = problem.upper_data, problem.lower_data
+        pair = [d.batches if isinstance(d, Batches) and d.order == "partition" else None for d in (above, below)]
+        if None in pair or pair[0] != pair[1]:
+            fail("problem", "must hold the same tasks at both levels (see task_problem)", pair)
+        if self.reset != "start":
+            begin, end = (0, problem.dim_x) if isinstance(self.reset, str) else self.reset
+            if end > problem.dim_x or problem.dim_y != (end - begin) * above.batch_size:
+                fail("reset", f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}", self.reset)
+
+    def starts(self, oracle: Oracle, x: Array) -> Array:
+        """The rows of y before the first step, flat; differentiable in x."""
+        if self.reset == "start":
+            return oracle.start[1]
+        part = x if isinstance(self.reset, str) else x[self.reset[0] : self.reset[1]]
+        return (oracle.ops.zeros((_tasks(oracle), part.shape[0]), x) + part).reshape(-1)
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        x, token = v["x"], s["tasks"]
+        if self.gradient != "implicit":
+            d_x, y = self._unrolled(oracle, x, token, s["lr_y"])
+            return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+
+        def step(y: Array, _: int) -> Array:
+            return oracle.move_y(y, oracle.lower(x, y, token), s["lr_y"])
+
+        y = oracle.ops.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
+        d_x = hypergradient_at(oracle, x, y, token, token, lambda hessian, f_y: conjugate_gradients_by_row(
+            oracle.ops, hessian, f_y, _tasks(oracle), self.products))  # fmt: skip
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
+
+    def _unrolled(self, oracle: Oracle, x: Tensor, token: Sample, lr: float) -> tuple[Tensor, Tensor]:
+        """The derivative through all steps, and y after them."""
+        if not isinstance(oracle, TorchOracle):
+            fail("gradient", "must be 'implicit' for this backend", self.gradient)
+        problem, whole_graph = oracle.problem, self.gradient == "unrolled"
+        below, above = problem.lower_data.fetch(token), problem.upper_data.fetch(token)
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            y = self.starts(oracle, leaf).requires_grad_()
+            for _ in range(self.inner):
+                loss = oracle.loss("lower", problem.view_x(leaf), problem.view_y(y), below, token)
+                (g_y,) = torch.autograd.grad(loss, y, create_graph=whole_graph)
+                y = oracle.move_y(y, g_y, lr)
+            loss = oracle.loss("upper", problem.view_x(leaf), problem.view_y(y), above, token)
+            (d_x,) = torch.autograd.grad(loss, leaf)
+        oracle.calls.add_together(("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner)
+        oracle.calls.add_together(("f_x", "f_y"))
+        return d_x, y.detach()
+
+
+def adapt(problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int | None = None) -> Tensor:
+    """y of each task of the first minibatch after its steps from x: what a test on new tasks needs, one row per task.
+
+    Args:
+        problem: the new tasks, as :func:`task_problem` (its ``tasks`` are adapted at once).
+        method: gives the start, the step and its number.
+        x: what the tasks share.
+        inner: steps; the method's own number if not given.
+
+    Example:
+        >>> levels = torch.tensor([1.0, 3.0])
+        >>> problem = task_problem(lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - b).square().sum(),
+        ...                        torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
+        >>> adapt(problem, MetaLearner(lr_x=0.1, lr_y=0.5, inner=1), torch.zeros(1)).flatten().sort().values
+        tensor([1., 3.])
+    """
+    if not isinstance(method, MetaLearner):
+        fail("method", "must be a MetaLearner", type(method).__name__)
+    oracle, token = method.oracle(problem), Sample(0)
+    y = method.starts(oracle, x.detach().reshape(-1))
+    for _ in range(method.inner if inner is None else check_count("inner", inner)):
+        y = oracle.move_y(y, oracle.lower(x.detach().reshape(-1), y, token), method.rates(0)["lr_y"])
+    return y.view(problem.pack_y.shapes[0])
