@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from mindgap.base.check import fail
-from mindgap.base.tensors import is_sharded, local, placed
+from mindgap.base.tensors import is_sharded, local, placed, robust_norm
 from mindgap.optim.norms import new_window
+from mindgap.rules.fused.cpu_rules import gradient_norm
 from mindgap.rules.fused.cpu_rules import run as _cpu_run
 from mindgap.rules.fused.plan import NARROW, FusedRecord, Job, Outcome, Plan, Policy, obstacle
 from mindgap.rules.fused.program import program_of
@@ -199,6 +200,17 @@ class FusedSteps:
         if settings is not None:
             self._tape, self._taped = tape, (settings, outcome)
         return outcome
+
+    def gradient_norm(self) -> float | Tensor | None:
+        """Norm of the last step's gradients over all parameters; None where other processes or devices hold a part."""
+        plans = [plan for _, plan in self._plans or ()]
+        if not plans or len({plan.device for plan in plans}) > 1:
+            return None
+        if not plans[0].on_cuda:
+            return gradient_norm(self._jobs)[0]
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        return robust_norm([g for plan in plans for g in plan.tensors("grad")], wide=True)
 
     def follow_device(self, groups: Groups) -> None:
         """Take over what the device counted, which graph replays and skipped steps change (waits for it)."""

@@ -232,6 +232,10 @@ class RuleOptimizer(Optimizer, ABC):
             self.tally.device_spikes = outcome.spikes
         if outcome.notes:
             self.tally.note(**outcome.notes)
+        elif self._reports_norm and self.tally.wants_norm():
+            norm = self._fused.gradient_norm()
+            if norm is not None:
+                self.tally.note(direction=norm)
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
                 self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])

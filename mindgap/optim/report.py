@@ -42,8 +42,8 @@ class Report:
         clipped: share of the steps at which a norm was clipped; with ``scope="tensor"`` share of the tensors, for CClip
             share of the coordinates. None where the rule does not clip, or would have to count in another pass.
         direction_norm: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's
-            order was asked for), at the last step.
-        median_norm: median of these norms over the last 128 steps.
+            order was asked for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
+        median_norm: median of the last 128 of these norms.
         norm_quantiles: their quantiles at 0.1, 0.5, 0.9 and 1 (the largest), by probability.
         update_norm: norm of the last change of the parameters, without weight decay and projection; None where it
             would need another pass over memory and ``track`` is off.
@@ -83,6 +83,10 @@ class Tally:
         self.device_norms: Tensor | None = None
         #: Spikes that a kernel kept: rows of step, norm, low and high, zeros for none.
         self.device_spikes: Tensor | None = None
+
+    def wants_norm(self) -> bool:
+        """Whether to take a norm that the step itself does not need: at the first 8 steps and at every 32nd."""
+        return self.steps % 32 == 0 or len(self.norms) < min(self.steps, 8)
 
     def clear(self) -> None:
         """Count from zero again; kernels go on counting in the same memory."""

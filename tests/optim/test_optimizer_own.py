@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from cases.optimizer_loop import SHAPES, assert_same, drive, loss_of, start, to_evaluate, values
 from cases.optimizers import CASES, own
 
+from mindgap import optim
 from mindgap.base.check import RuleError
 from mindgap.base.tensors import robust_norm
 from mindgap.optim import OPTIMIZERS
@@ -212,3 +214,21 @@ def test_stochastic_ingd_evaluates_at_x_and_returns_to_y_bit_for_bit():
     drive(CASES["stochastic_ingd"], optimizer, params, 3)
     drive(CASES["stochastic_ingd"], twin, other, 3)
     assert_same(params, other)
+
+
+@pytest.mark.parametrize("foreach", [None, True])
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "ACClip", "CClip", "GClip", "NormalizedSGD", "StochasticINGD"])
+def test_reports_are_filled_by_default(name, foreach):
+    """Rules that need no norm themselves take one now and then for the report."""
+    needs = {"GClip": (0.1, 1.0), "CClip": (0.1, 1.0), "SGD": (0.1,), "NormalizedSGD": (0.1,)}.get(name, ())
+    p = torch.nn.Parameter(torch.zeros(50))
+    optimizer = getattr(optim, name)([p], *needs, foreach=foreach)
+    draw, norms = torch.Generator().manual_seed(0), []
+    for _ in range(96):
+        p.grad = torch.randn(50, generator=draw)
+        norms.append(float(p.grad.norm()))
+        optimizer.step()
+    report = optimizer.report()
+    assert report.steps == 96
+    assert report.direction_norm == pytest.approx(norms[-1], rel=1e-5)
+    assert report.median_norm == pytest.approx(float(np.median(norms)), rel=0.1)

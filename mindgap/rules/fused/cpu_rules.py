@@ -121,13 +121,18 @@ def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
     return scale, Outcome(notes, spike=spike)
 
 
+def gradient_norm(jobs: Sequence[Job]) -> tuple[float, list[np.ndarray]]:
+    """The norm of all gradients, and each job's sums of squares."""
+    summed = [_run(job, NORM) for job in jobs]
+    return _joined([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)]), summed
+
+
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     """One step of all jobs."""
     programs = [program_of(job) for job in jobs]
     scale, outcome, summed = 1.0, _NOTHING, None
     if policy.looks:
-        summed = [_run(job, NORM) for job in jobs]
-        norm = _joined([_length(sums, job.plan, "grad") for job, sums in zip(jobs, summed)])
+        norm, summed = gradient_norm(jobs)
         scale, outcome = _front(norm, policy)
         if outcome.skipped:
             return outcome
