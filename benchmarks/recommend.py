@@ -189,8 +189,9 @@ def main() -> None:
     words.out.mkdir(parents=True, exist_ok=True)
     if not words.table:
         factor = 0.1 if words.tiny else 1.0
-        jobs = [("recommend", task, mode) for task in words.tasks for mode in MODES]
+        jobs: list[tuple[Any, ...]] = [("recommend", task, MODES[0]) for task in words.tasks]
         jobs += [("search", task, index) for index in range(words.runs) for task in words.tasks]
+        jobs += [("recommend", task, mode) for mode in MODES[1:] for task in words.tasks]
         carry_out(jobs, words.out, words.jobs, factor)
         done = read(words.out)
         final = {

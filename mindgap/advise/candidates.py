@@ -156,7 +156,7 @@ FAMILIES: dict[str, Family] = {
         lambda model, lr: mindgap.optim.GClip(_weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"),
         f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
         like_sgd=True,
-        begin=(1e-3, 3e-3, 1e-2),
+        begin=(3e-3, 1e-2),
     ),
     "SGD": Family(
         lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),

@@ -23,10 +23,11 @@ from mindgap.advise.training import Factory, Progress, build, train_until
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
-#: Candidates that go on from each rung but the last, without the baseline.
-KEEP = (4, 2, 1)
-#: Seeds beside the first, run to the first rung to estimate the noise between seeds.
-EXTRA_SEEDS = 2
+#: Candidates that go on from each rung but the last, without the baseline. Two go to the end: what leads at half of
+#: the steps often does not lead at the end.
+KEEP = (4, 2, 2)
+#: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
+EXTRA_SEEDS = 1
 #: Full-length runs that the whole race costs at most.
 COST = 4.0
 #: Factor between neighbouring learning rates.
@@ -65,6 +66,24 @@ class Entry:
 
     def score(self, step: int, seed: int) -> float:
         return self.runs[seed].scores.get(step, math.inf)
+
+
+def going_on(ranked: list[Entry], keep: int) -> list[Entry]:
+    """The best ``keep`` entries; where none of them has a smaller learning rate than the leader, the last of them makes
+    room for the best one that has.
+
+    Short runs favour large learning rates; what is behind early often wins late.
+
+    Example:
+        >>> ranked = [Entry(Candidate("AdamW", rate, rate), {}) for rate in (0.03, 0.1, 0.01, 0.003)]
+        >>> [entry.candidate.rate for entry in going_on(ranked, 2)]
+        [0.03, 0.01]
+    """
+    chosen, rest = ranked[:keep], ranked[keep:]
+    below = [e for e in rest if e.candidate.rate < ranked[0].candidate.rate]
+    if below and keep > 1 and all(e.candidate.rate >= ranked[0].candidate.rate for e in chosen):
+        chosen[-1] = below[0]
+    return chosen
 
 
 class Race:
@@ -113,12 +132,12 @@ class Race:
         for entry in self.entries:
             self._advance(entry, self.seed, first)
         self._extend(first)
-        field = self._ranked(self.entries, first)[: KEEP[0] + 1]
+        field = self._ranked(self.entries, first)[: KEEP[0]]
         self._estimate_noise(field, first)
         field = sorted(field, key=lambda e: self._mean(e, first))
         baseline = self.entries[0]
         for keep, rung in zip(KEEP, self.rungs[1:], strict=True):
-            field = [e for e in field if e is not baseline][:keep]
+            field = going_on([e for e in field if e is not baseline], keep)
             for entry in [baseline, *field]:
                 self._advance(entry, self.seed, rung)
             field = self._ranked([baseline, *field], rung)

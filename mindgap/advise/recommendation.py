@@ -105,8 +105,8 @@ def recommend(
     """Recommend an optimizer and its settings for a training problem.
 
     Instruments measure gradient norms, tails and sharpness at the start; they place the learning rates of every
-    candidate. Then the candidates race: short runs for all, longer ones for the best, and a full-length run for the
-    winner and for AdamW at 1e-3, which is what most people have. The race costs about four full-length runs.
+    candidate. Then the candidates race: short runs for all, longer ones for the best, and full-length runs for the
+    two best and for AdamW at 1e-3, which is what most people have. The race costs about four full-length runs.
 
     Args:
         problem: builds the problem afresh: ``problem(seed)`` or ``problem()`` returns ``(objective, train)`` or
