@@ -132,9 +132,10 @@ class Race:
         for entry in self.entries:
             self._advance(entry, self.seed, first)
         self._extend(first)
-        field = self._ranked(self.entries, first)[: KEEP[0]]
-        self._estimate_noise(field, first)
-        field = sorted(field, key=lambda e: self._mean(e, first))
+        ranked = self._ranked(self.entries, first)
+        leaders = ranked[: KEEP[0]]
+        self._estimate_noise(leaders, first)
+        field = [*sorted(leaders, key=lambda e: self._mean(e, first)), *ranked[KEEP[0] : KEEP[0] + 1]]
         baseline = self.entries[0]
         for keep, rung in zip(KEEP, self.rungs[1:], strict=True):
             field = going_on([e for e in field if e is not baseline], keep)
