@@ -111,6 +111,8 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
         return (lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0), "an array of one axis or more"
     if hint is Any:
         return is_numeric, "a number or an array of numbers"
+    if hint is bool:
+        return (lambda value: type(value).__name__ in ("bool", "bool_")), "True or False"
     if hint is float:
         return is_number, "a number"
     if hint is int:
@@ -177,10 +179,9 @@ def _named_rule(hint: Any) -> Rule | None:
 
 
 def _open(hint: Any) -> bool:
-    """Whether an annotation says ``Any`` somewhere, apart from what a function takes and returns."""
-    if hint is Any:
-        return True
-    return typing.get_origin(hint) is not collections.abc.Callable and any(map(_open, typing.get_args(hint)))
+    """Whether an annotation is ``Any``, or a union or a sequence of it."""
+    inside = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
+    return hint is Any or (typing.get_origin(hint) in inside and any(map(_open, typing.get_args(hint))))
 
 
 def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
@@ -240,6 +241,17 @@ def checked_types(function: F, numeric: bool = False) -> F:
         return function(*args, **kwargs)
 
     return typing.cast("F", _in_place_of(function, call))
+
+
+C = TypeVar("C", bound=type)
+
+
+def checked_class(kind: C) -> C:
+    """The class with ``checked_types`` on its constructor and its public methods; above ``@dataclass``."""
+    for key, method in list(vars(kind).items()):
+        if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
+            setattr(kind, key, checked_types(method))
+    return kind
 
 
 def _in_place_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:

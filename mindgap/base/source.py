@@ -29,7 +29,7 @@ class Source:
     def __post_init__(self) -> None:
         from mindgap.base.check import fail
 
-        if self.paper not in PAPERS:
+        if not isinstance(self.paper, str) or self.paper not in PAPERS:
             fail("paper", f"must be a key of PAPERS in mindgap/base/source.py ({', '.join(PAPERS)})", self.paper)
 
     def __str__(self) -> str:

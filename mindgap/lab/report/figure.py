@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from mindgap.base.checked import Range, checked
 from mindgap.lab.report.drawing import DASHES, ENOUGH_SEEDS, GREY, LIGHT, SHAPES, Axis, Drawing
 from mindgap.lab.report.scales import columns, named, rules, scale, ticks
 from mindgap.lab.report.words import number, signs
@@ -255,7 +256,8 @@ def picture(drawing: Drawing) -> dict[str, Any]:
     return specification(drawing, axis, rows=view_rows(drawing, axis, drawing.statistic))
 
 
-def figure_png(spec: dict[str, Any], *, scale: float = 2.0) -> bytes:
+@checked
+def figure_png(spec: dict[str, Any], *, scale: Annotated[float, Range(0, 100, "(]")] = 2.0) -> bytes:
     """A Vega-Lite specification as a PNG picture, drawn offline.
 
     Example:
@@ -268,6 +270,7 @@ def figure_png(spec: dict[str, Any], *, scale: float = 2.0) -> bytes:
     return bytes(vl_convert.vegalite_to_png(spec, scale=scale))
 
 
+@checked
 def figure_svg(spec: dict[str, Any]) -> str:
     """A Vega-Lite specification as an SVG picture, drawn offline."""
     import vl_convert

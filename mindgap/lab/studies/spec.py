@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mindgap.base.check import fail, one_of
+from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.verdict import Parts
@@ -68,6 +69,7 @@ def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, i
     return {"quick": Scale(quick, seeds[0]), "cpu": Scale({**quick, **cpu}, seeds[1])}
 
 
+@checked_class
 @dataclass(frozen=True)
 class Study:
     """One claim, ready to run.
@@ -125,9 +127,9 @@ class Study:
                 one_of("method", method, self.methods)
         if "test" in self.tune_on.lower():
             fail("tune_on", "must be a column of validation data", self.tune_on)
-        for name, (low, high) in self.tunable.items():
-            if not 0 < low < high:
-                fail("tunable", f"must have 0 < low < high for {name}", (low, high))
+        for name, ends in self.tunable.items():
+            if not (isinstance(ends, (list, tuple)) and len(ends) == 2 and 0 < ends[0] < ends[1]):
+                fail("tunable", f"must have 0 < low < high for {name}", ends)
 
     def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The effective settings of one method: the scale's, then the method's own, then the overrides.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import Positive, checked, checked_class
 from mindgap.record.schema import Run, Verdict
 
 #: One number per seed, draw or place.
@@ -37,6 +38,7 @@ class Part:
     reading: str = ""
 
 
+@checked_class
 @dataclass
 class Parts:
     """What a pass rule asks, part by part.
@@ -91,7 +93,8 @@ class Parts:
         self.usable = False
         self.note(reason)
 
-    def ratio(self, name: str, over: Values, under: Values, least: float) -> None:
+    @checked
+    def ratio(self, name: str, over: Values, under: Values, least: Positive) -> None:
         """A part: the first lies above ``least`` times the second, by a 95 % interval for the log of their ratio."""
         log = log_ratio(over, under)
         ratios = {name: as_ratios(log)}
