@@ -68,24 +68,6 @@ class Entry:
         return self.runs[seed].scores.get(step, math.inf)
 
 
-def going_on(ranked: list[Entry], keep: int) -> list[Entry]:
-    """The best ``keep`` entries; where none of them has a smaller learning rate than the leader, the last of them makes
-    room for the best one that has.
-
-    Short runs favour large learning rates; what is behind early often wins late.
-
-    Example:
-        >>> ranked = [Entry(Candidate("AdamW", rate, rate), {}) for rate in (0.03, 0.1, 0.01, 0.003)]
-        >>> [entry.candidate.rate for entry in going_on(ranked, 2)]
-        [0.03, 0.01]
-    """
-    chosen, rest = ranked[:keep], ranked[keep:]
-    below = [e for e in rest if e.candidate.rate < ranked[0].candidate.rate]
-    if below and keep > 1 and all(e.candidate.rate >= ranked[0].candidate.rate for e in chosen):
-        chosen[-1] = below[0]
-    return chosen
-
-
 class Race:
     """The race for one problem.
 
@@ -138,7 +120,7 @@ class Race:
         field = [*sorted(leaders, key=lambda e: self._mean(e, first)), *ranked[KEEP[0] : KEEP[0] + 1]]
         baseline = self.entries[0]
         for keep, rung in zip(KEEP, self.rungs[1:], strict=True):
-            field = going_on([e for e in field if e is not baseline], keep)
+            field = [e for e in field if e is not baseline][:keep]
             for entry in [baseline, *field]:
                 self._advance(entry, self.seed, rung)
             field = self._ranked([baseline, *field], rung)
