@@ -101,7 +101,8 @@ class FusedSteps:
         if policy.clip == "auto" or policy.guard is not None:
             device = self._plans[0][1].device
             window = groups[0].get("norms")
-            window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
+            if window is None or window.device != device:
+                window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
             policy = policy._replace(window=window)
         outcome = self._run(self._plans, records, policy)
         if not outcome.skipped:

@@ -82,9 +82,9 @@ class World:
         return self.rng.choice(self.members)
 
     def any_state(self):
-        p = self.any_param()
+        p, draw = self.any_param(), self.rng.random()  # drawn always: one world may have its states a step earlier
         found = sorted((n, t) for n, t in self.optimizer.state.get(p, {}).items() if isinstance(t, torch.Tensor))
-        return (p, *self.rng.choice(found)) if found else None
+        return (p, *found[int(draw * len(found))]) if found else None
 
     def new_grads(self):
         scale = 10.0 ** self.rng.uniform(-2, 1)

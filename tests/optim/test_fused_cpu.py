@@ -87,6 +87,23 @@ def in_a_new_process(program, **environment):
 
 
 @needs_numba
+def test_the_norm_of_infinity_in_one_group_and_nan_in_another_is_nan():
+    """As in the plain loop: infinity is a spike and NaN is none, so one step would be skipped and the other made."""
+    ends = []
+    for foreach in (None, False):
+        params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        optimizer = CClip([{"params": [p]} for p in params], 0.1, 1.0, spike_guard="skip", foreach=foreach)
+        for value in [1.0] * 30 + [float("inf")]:
+            params[0].grad, params[1].grad = torch.full((3,), value), torch.ones(3)
+            if value > 1.0:
+                params[1].grad[0] = float("nan")
+            optimizer.step()
+        ends.append((torch.cat([p.detach() for p in params]), optimizer.report().skipped))
+    assert ends[0][1] == ends[1][1] == 0
+    torch.testing.assert_close(ends[0][0], ends[1][0], equal_nan=True)
+
+
+@needs_numba
 def test_two_threads_give_the_same_as_one():
     """In a process of its own: the number of threads is a setting of the whole process."""
     program = (

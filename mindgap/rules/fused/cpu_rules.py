@@ -64,19 +64,23 @@ def _lengths(plan: Plan, sums: np.ndarray, name: str) -> list[float]:
 
 
 def _joined(parts: Sequence[float]) -> float:
-    return parts[0] if len(parts) == 1 else math.hypot(*parts)
+    if len(parts) == 1:
+        return parts[0]
+    return math.nan if any(map(math.isnan, parts)) else math.hypot(*parts)  # hypot(∞, NaN) is ∞
 
 
-def window_quantile(window: np.ndarray, q: float, least: int = 1) -> float:
-    """The order statistic of rank ⌈q·(n+1)⌉ of the n positive entries, at most the largest; ∞ for fewer than least.
+def window_quantiles(window: np.ndarray, *levels: float) -> tuple[int, list[float]]:
+    """How many entries n of a window are positive, and of these the order statistics of rank ⌈q·(n+1)⌉; ∞ for none.
 
     Example:
-        >>> window_quantile(np.array([0.0, 3.0, 1.0, 2.0]), 0.5), window_quantile(np.zeros(4), 0.9)
-        (2.0, inf)
+        >>> window_quantiles(np.array([0.0, 3.0, 1.0, 2.0]), 0.5, 0.9), window_quantiles(np.zeros(4), 0.9)
+        ((3, [2.0, 3.0]), (0, [inf]))
     """
-    seen = np.sort(window[window > 0])
-    count = len(seen)
-    return float(seen[min(math.ceil(q * (count + 1)), count) - 1]) if count >= max(least, 1) else math.inf
+    count = int(np.count_nonzero(window))
+    if not count:
+        return 0, [math.inf] * len(levels)
+    seen = np.sort(window)[len(window) - count :]
+    return count, [float(seen[min(math.ceil(q * (count + 1)), count) - 1]) for q in levels]
 
 
 def _push(window: np.ndarray, norm: float) -> None:
@@ -87,7 +91,7 @@ def _push(window: np.ndarray, norm: float) -> None:
 def _followed(window: Tensor, norm: float, q: float) -> float:
     """The quantile before this norm, which then enters the window."""
     entries = window.numpy()
-    level = window_quantile(entries, q)
+    _, (level,) = window_quantiles(entries, q)
     _push(entries, norm)
     return level
 
@@ -101,10 +105,9 @@ def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
     scale, spike, threshold = 1.0, None, policy.clip
     if policy.window is not None:
         entries = policy.window.numpy()
-        high = window_quantile(entries, policy.quantile)
+        count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
         threshold = high if policy.clip == "auto" else policy.clip
-        if policy.guard and math.isfinite(window_quantile(entries, policy.quantile, policy.spike_after)):
-            low = window_quantile(entries, 1.0 - policy.quantile)
+        if policy.guard and count >= policy.spike_after:
             wide = max(high / low, 2.0)
             limit = high * wide * wide
             spike = (norm, low, limit) if norm > limit else None
