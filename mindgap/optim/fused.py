@@ -104,10 +104,13 @@ class FusedSteps:
             if window is None or window.device != device:
                 window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
             policy = policy._replace(window=window)
+        # Before the kernels where the step is certain: they push what was just read of the tensors out of the cache.
+        certain = policy.nonfinite == "propagate" and policy.guard != "skip"
+        if certain:
+            self._raise_versions()
         outcome = self._run(self._plans, records, policy)
-        if not outcome.skipped:
-            for _, plan in self._plans:
-                increment_version(plan.owners)
+        if not certain and not outcome.skipped:
+            self._raise_versions()
         if not self._plans[0][1].lasting:
             self.forget()
         self.used = True
@@ -173,6 +176,11 @@ class FusedSteps:
         self._plans, self._shape = plans, [record.states for record in records]
         self._states = (list(state), list(state.values()))
         return None
+
+    def _raise_versions(self) -> None:
+        """Tell autograd that the parameters change."""
+        for _, plan in self._plans or ():
+            increment_version(plan.owners)
 
     def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy) -> Outcome:
         if self._jobs:
