@@ -145,7 +145,8 @@ def sweep(
     for module in modules(packages):
         calls = first_calls(module, offered)
         for name, thing in list(vars(module).items()):
-            if inspect.isfunction(thing) and (thing.__module__, name) in offered and name not in calls:
+            own = getattr(thing, "__module__", "") == module.__name__ and (module.__name__, name) in offered
+            if inspect.isfunction(thing) and own and name not in calls:
                 silent.append(f"{module.__name__}.{name}")
         for name, (function, arguments) in calls.items():
             every = inspect.signature(function).parameters.values()
