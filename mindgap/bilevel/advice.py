@@ -50,14 +50,15 @@ class StepAdvice:
 
         Example:
             >>> StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 1.0, 2.0, 1.0, 4).settings("slip")
-            {'lr_x': 0.2, 'lr_y': 0.4, 'lr_z': 0.4}
+            {'lr_x': 0.02, 'lr_y': 0.4, 'lr_z': 0.4}
         """
         one_of("key", key, METHODS)
         kind = METHODS[key].load()
         known: dict[str, Any] = {f.name: f.default for f in fields(kind)}
         found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}
         if kind.x_step == "normalised":
-            found["lr_x"] = self.lr_x * self.hypergradient
+            # A tenth: a normalised step does not get shorter as the gradient falls.
+            found["lr_x"] = 0.1 * self.lr_x * self.hypergradient
         elif not isinstance(kind.x_step, str):  # Adam moves every coordinate by its step
             found["lr_x"] = self.lr_x * self.hypergradient / math.sqrt(self.dim_x)
         if "lr_z" in known and known["lr_z"] is not None:
@@ -114,19 +115,21 @@ def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, p
     def solve(hessian: Product, v: Tensor) -> Tensor:
         return conjugate_gradients(oracle.ops, hessian, v, products=products)[0]
 
-    def direction(x: Tensor, y: Tensor) -> Tensor:
-        each = [hypergradient_at(oracle, x, y, token, upper, solve) for token in lower]
-        return torch.stack(each).mean(0)
+    def directions(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([hypergradient_at(oracle, x, y, token, upper, solve) for token in lower])
 
     near = _descend(oracle, x, y, lower, lr_y)
-    d = direction(x, near)
+    each = directions(x, near)
+    d = each.mean(0)
     size, length = float(d.norm()), 1.0 + float(x.norm())
+    # Single minibatches, and a y that is not solved yet, give longer directions than the mean.
+    longest = float(torch.cat([each, directions(x, y)]).norm(dim=1).max())
     if size == 0.0 or not math.isfinite(size):
         fail("upper", "must have a finite hypergradient that is not zero at the start", size)
     there = x - 1e-2 * length * d / size
-    change = direction(there, _descend(oracle, there, near, lower, lr_y)) - d
+    change = directions(there, _descend(oracle, there, near, lower, lr_y)).mean(0) - d
     upper_curvature = float(change.norm()) / (1e-2 * length)
-    best = min(0.1 / max(upper_curvature, 1e-12), 0.02 * length / size)
+    best = min(0.1 / max(upper_curvature, 1e-12), 0.01 * length / max(longest, size))
     return StepAdvice(lr_y, lr_y, best, (best / 30, best * 10), curvature, size, upper_curvature, problem.dim_x)
 
 

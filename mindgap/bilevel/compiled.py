@@ -84,6 +84,9 @@ class JaxBackend(Backend):
             steps = "'plain', 'normalised', 'clipped', AdamStep or MomentumStep"
             fail("x_step", f"must be one of {steps} for the compiled backend", method.x_step)
         method.check_problem(problem)
+        packs = problem.pack_x, problem.pack_y
+        if len({p.dtype for p in packs}) > 1 or any(p.dtypes is not None for p in packs) or problem.micro_batch:
+            fail("problem", "must have one dtype and no micro_batch for the compiled backend", problem.dtype)
         with precision(problem):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from mindgap.base.count import OracleCount
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.problem import BilevelProblem, Pack
 from mindgap.bilevel.protocols import Draws, ProblemOracle, Product
-from mindgap.bilevel.sample import Batch, Data, Sample, is_full, row
+from mindgap.bilevel.sample import Batch, Data, Sample, is_full, pieces, row
 from mindgap.bilevel.sweep import sweep, times
 from mindgap.bilevel.trial import try_problem
 
@@ -357,12 +357,15 @@ class TorchOracle(ProblemOracle):
         for token in tokens:
             if type(token.which) is not int:
                 return False
-        return self._plain_modes if self._plain_modes is not None else self.share[1] == 1 and _is_plain()
+        return self._plain_modes if self._plain_modes is not None else self._can_be_plain()
+
+    def _can_be_plain(self) -> bool:
+        return self.share[1] == 1 and self.problem.micro_batch is None and _is_plain()
 
     @contextlib.contextmanager
     def same_modes(self) -> Iterator[None]:
         """For a loop of many calls: modes of autograd and autocast do not change inside, so they are looked at once."""
-        self._plain_modes = self.share[1] == 1 and _is_plain()
+        self._plain_modes = self._can_be_plain()
         try:
             yield
         finally:
@@ -393,7 +396,7 @@ class TorchOracle(ProblemOracle):
             elif isinstance(token.which, np.ndarray) and token.which.ndim > data.token_axes:
                 return self._large(level, evaluate, token, names, second)
             else:
-                result, times = evaluate(data.fetch(token, self.share)), 1
+                result, times = self._pieces(data.fetch(token, self.share), evaluate), 1
         for name in names:
             self.calls.add(name, times)
         if self.share[1] > 1:
@@ -413,9 +416,18 @@ class TorchOracle(ProblemOracle):
         parts = [self._run(level, evaluate, row(token, i), names, second) for i in range(count)]
         return tuple(sum(p[1:], p[0]) / count for p in zip(*parts, strict=True))
 
+    def _pieces(self, batch: Batch, evaluate: Evaluate) -> tuple[Tensor, ...]:
+        """A minibatch at once, or in the pieces that the problem asks for."""
+        most = self.problem.micro_batch
+        return evaluate(batch) if most is None else self._sum(pieces(batch, most), evaluate)
+
     def _full(self, data: Data, evaluate: Evaluate) -> tuple[Tensor, ...]:
+        return self._sum(data.chunks(self.share), evaluate)
+
+    @staticmethod
+    def _sum(parts: Iterable[tuple[Batch, float]], evaluate: Evaluate) -> tuple[Tensor, ...]:
         total: list[Tensor] = []
-        for batch, weight in data.chunks(self.share):
+        for batch, weight in parts:
             part = evaluate(batch)
             if total:
                 for a, b in zip(total, part, strict=True):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mindgap.base.check import fail
+from mindgap.base.check import fail, whole
 from mindgap.bilevel.sample import FULL, Batch, Batches, Data, Sample, is_full, row
 
 Loss = Callable[[Any, Any, Any], Tensor]
@@ -25,8 +26,9 @@ Variable = Tensor | Mapping[str, Tensor] | Sequence[Tensor] | nn.Module
 class Bound:
     """A module with other parameters put in its place: what a loss gets for a variable that is a module.
 
-    Call it as the module; ``parameters()`` and ``[name]`` give the tensors (for a regulariser). The module's buffers
-    are handed over as copies, so that evaluating a loss changes nothing (``own_buffers=True`` hands over themselves).
+    Call it as the module, or any of its methods (``x.encode(...)``); ``parameters()`` and ``[name]`` give the tensors
+    (for a regulariser). The module's buffers are handed over as copies, so that evaluating a loss changes nothing
+    (``own_buffers=True`` hands over themselves).
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -46,6 +48,17 @@ class Bound:
         values.update(self._tensors)
         return torch.func.functional_call(self._module, values, args, kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        """A method or part of the module, with the other parameters put in while it is called."""
+        found = getattr(self.__dict__["_module"], name)
+        if not callable(found):
+            return found
+        return partial(Bound(_Named(self._module), self._inside(), own_buffers=True), name)
+
+    def _inside(self) -> dict[str, Tensor]:
+        values = {} if self._own_buffers else {name: b.clone() for name, b in self._module.named_buffers()}
+        return {f"module.{name}": value for name, value in {**values, **self._tensors}.items()}
+
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
 
@@ -56,6 +69,17 @@ class Bound:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Names and tensors put in, in the module's order."""
         return iter(self._tensors.items())
+
+
+class _Named(nn.Module):
+    """A module called by the name of one of its methods."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, name: str, *args: object, **kwargs: object) -> Any:
+        return getattr(self.module, name)(*args, **kwargs)
 
 
 class Pack:
@@ -95,8 +119,10 @@ class Pack:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
         if any(not t.is_floating_point() for t in tensors):
             fail(name, "must be of floating point", sorted({str(t.dtype) for t in tensors}))
-        if len({t.dtype for t in tensors}) > 1 or len({t.device for t in tensors}) > 1:
-            fail(name, "must be of one dtype on one device", sorted({f"{t.dtype} on {t.device}" for t in tensors}))
+        if len({t.device for t in tensors}) > 1:
+            fail(name, "must be on one device", sorted({str(t.device) for t in tensors}))
+        #: dtype of each tensor where they differ; the flat vector has the one that holds them all
+        self.dtypes = [t.dtype for t in tensors] if len({t.dtype for t in tensors}) > 1 else None
         self.shapes = [tuple(t.shape) for t in tensors]
         self.sizes = [math.prod(s) for s in self.shapes]
         self.dim = sum(self.sizes)
@@ -114,7 +140,11 @@ class Pack:
         """The flat vector as tensors of the variable's shapes: views."""
         if self.kind == "tensor":
             return [vector.view(self.shapes[0])]
-        return [v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)]
+        return self._shaped(vector)
+
+    def _shaped(self, vector: Tensor) -> list[Tensor]:
+        parts = [v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)]
+        return parts if self.dtypes is None else [p.to(d) for p, d in zip(parts, self.dtypes, strict=True)]
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
         """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back to the flat vector."""
@@ -140,11 +170,11 @@ class Pack:
             return part if part.dim() == 1 else part.reshape(-1)
         start = self.start
         flat = [start.new_zeros(n) if p is None else p.reshape(-1) for p, n in zip(parts, self.sizes, strict=True)]
-        return torch.cat(flat)
+        return torch.cat(flat).to(start.dtype)
 
     def write_back(self, vector: Tensor) -> Any:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and is returned."""
-        parts = [v.view(s) for v, s in zip(torch.split(vector.detach(), self.sizes), self.shapes, strict=True)]
+        parts = self._shaped(vector.detach())
         if self.module is not None:
             named = dict(self.module.named_parameters())
             with torch.no_grad():
@@ -176,9 +206,11 @@ class BilevelProblem:
         project_x: function of x's flat vector that maps it into the set of allowed x (array methods only, so that
             every backend can run it); None for the whole space.
         project_y: likewise for y.
+        micro_batch: evaluate a minibatch in pieces of at most this many samples and add up their derivatives (gradient
+            accumulation, for batches that do not fit into memory); None for all at once.
 
     Raises:
-        RuleError: for anything that is not one of the above; x and y of different dtype or device.
+        RuleError: for anything that is not one of the above; x and y on different devices.
 
     Example:
         >>> X, t = torch.randn(20, 3), torch.randn(20)
@@ -202,6 +234,7 @@ class BilevelProblem:
         batch_size: int | tuple[int, int] = 64,
         project_x: Callable[[Any], Any] | None = None,
         project_y: Callable[[Any], Any] | None = None,
+        micro_batch: int | None = None,
     ) -> None:
         for name, function in (("upper", upper), ("lower", lower)):
             if not callable(function):
@@ -211,16 +244,16 @@ class BilevelProblem:
                 fail(name, "must be a function of the flat vector, or None", projection)
         self.upper, self.lower = upper, lower
         self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
-        if self.pack_x.dtype != self.pack_y.dtype:
-            fail("x and y", "must have one dtype", (str(self.pack_x.dtype), str(self.pack_y.dtype)))
         if self.pack_x.device != self.pack_y.device:
             fail("x and y", "must be on one device", (str(self.pack_x.device), str(self.pack_y.device)))
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         self.upper_data: Data = Batches.of(upper_data, sizes[0])
         self.lower_data: Data = Batches.of(lower_data, sizes[1])
         self.project_x, self.project_y = project_x, project_y
+        self.micro_batch = None if micro_batch is None else whole("micro_batch", micro_batch, least=1)
         self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
-        self.dtype, self.device = self.pack_x.dtype, self.pack_x.device
+        self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
+        self.device = self.pack_x.device
 
     def data(self, level: str) -> Data:
         """The data of "upper" or "lower"."""

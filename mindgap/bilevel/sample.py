@@ -9,6 +9,7 @@ is a function of (seed, level, position) alone: nothing is kept between calls bu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,7 +179,8 @@ class Batches:
         """What a problem makes of the data it is given: a DataLoader's own settings, or a partition of anything else.
 
         A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does not becomes
-        the fixed partition it describes.
+        the fixed partition it describes. One with workers, another sampler or an iterable data set is read as it is
+        (:class:`~mindgap.bilevel.loaded.Loaded`).
         """
         if isinstance(data, (Batches, Stream)):
             return data
@@ -186,12 +188,14 @@ class Batches:
             sampler = data.sampler
             if isinstance(sampler, torch.utils.data.RandomSampler):
                 order = "replacement" if sampler.replacement else "reshuffle"
-            elif isinstance(sampler, torch.utils.data.SequentialSampler):
-                order = "partition"
             else:
-                fail("data", "must be a DataLoader with a random or a sequential sampler", type(sampler).__name__)
-            if data.batch_size is None:
-                fail("data", "must be a DataLoader with a batch size", None)
+                order = "partition"
+            plain = isinstance(sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler))
+            iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
+            if data.num_workers or not plain or iterable or data.batch_size is None:
+                from mindgap.bilevel.loaded import Loaded  # it is built on this module
+
+                return Loaded(data)
             last = "drop" if data.drop_last else "keep"
             return cls(data.dataset, data.batch_size, order=order, shuffle=False, last=last, collate=data.collate_fn)
         return cls(data, batch_size)
@@ -350,6 +354,19 @@ class Stream:
 
 
 Data = Batches | Stream
+
+
+def pieces(batch: Batch, most: int) -> Iterator[tuple[Any, float]]:
+    """A minibatch in pieces of at most ``most`` samples, each with its share of the samples.
+
+    Example:
+        >>> [(piece.tolist(), round(share, 2)) for piece, share in pieces(torch.arange(3), 2)]
+        [([0, 1], 0.67), ([2], 0.33)]
+    """
+    size = len(_leaves(batch)[0])
+    for begin in range(0, size, most):
+        part = slice(begin, min(begin + most, size))
+        yield _tree(itemgetter(part), batch), (part.stop - begin) / size
 
 
 def _part(begin: int, end: int, share: tuple[int, int]) -> tuple[int, int]:
