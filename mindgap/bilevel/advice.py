@@ -58,7 +58,7 @@ class StepAdvice:
         found: dict[str, Any] = {"lr_x": self.lr_x, "lr_y": self.lr_y}
         if kind.x_step == "normalised":
             # A tenth: a normalised step does not get shorter as the gradient falls.
-            found["lr_x"] = 0.1 * self.lr_x * self.hypergradient
+            found["lr_x"] = self.lr_x * self.hypergradient / 10
         elif not isinstance(kind.x_step, str):  # Adam moves every coordinate by its step
             found["lr_x"] = self.lr_x * self.hypergradient / math.sqrt(self.dim_x)
         if "lr_z" in known and known["lr_z"] is not None:
