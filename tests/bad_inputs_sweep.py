@@ -38,7 +38,8 @@ from bad_values import bad_values, outcome
 LEFT_OUT = ("mindgap.cli", "mindgap.lab.studies.catalogue", "mindgap.rules.fused", "mindgap.adapters",
             "mindgap.__main__", "mindgap.bilevel.compiled", "mindgap.bilevel.jax_oracle")
 #: Methods by which our own modules call each other in loops: those of optimizers, oracles, data, steps and methods.
-HOOKS = ("fused_record", "loss", "system", "fetch", "draw", "init", "direction", "rates")
+HOOKS = ("fused_record", "loss", "system", "fetch", "draw", "direction",
+         "init", "plan", "rates", "update", "prepare", "starts")
 #: Callables that take more than the usual time when they are called as they should be.
 SLOW = ("recommend", "solve", "survey")
 #: Legal calls on large data.

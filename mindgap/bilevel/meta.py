@@ -242,6 +242,8 @@ def adapt(problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int
     if not isinstance(method, MetaLearner):
         fail("method", "must be a MetaLearner", type(method).__name__)
     oracle, token = method.oracle(problem), Sample(0)
+    if not isinstance(x, Tensor) or x.numel() != problem.dim_x or x.dtype != problem.dtype:
+        fail("x", f"must be a tensor of {problem.dim_x} numbers in {problem.dtype}", x)
     y = method.starts(oracle, x.detach().reshape(-1))
     for _ in range(method.inner if inner is None else check_count("inner", inner)):
         y = oracle.move_y(y, oracle.lower(x.detach().reshape(-1), y, token), method.rates(0)["lr_y"])
