@@ -12,7 +12,7 @@ from references.bilevel_small import small_quadratic
 from torch import nn
 
 from mindgap.bilevel import BilevelProblem, TorchOracle, solve
-from mindgap.bilevel.oracles import double_backward_kernels
+from mindgap.bilevel.modes import double_backward_kernels
 from mindgap.bilevel.sample import Sample
 
 
