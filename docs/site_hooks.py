@@ -42,7 +42,9 @@ def _home(module: Any, name: str) -> str:
     """The module in which a constant stands: the first below the package that has the same object under that name."""
     import sys
 
-    where = getattr(module, "_WHERE", {})
+    from mindgap.base.lazy import listed
+
+    where = {**listed(module.__name__), **getattr(module, "_WHERE", {})}
     if name in where:
         return f"{module.__name__}.{where[name]}"
     value = getattr(module, name)

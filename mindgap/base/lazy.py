@@ -27,7 +27,7 @@ def lazy_names(
         Traceback (most recent call last):
         AttributeError: module 'mindgap.base' has no attribute 'Nothing'
     """
-    found = {**_listed(package), **(where or {})}
+    found = {**listed(package), **(where or {})}
 
     def __getattr__(name: str) -> Any:
         if name not in found:
@@ -40,7 +40,7 @@ def lazy_names(
     return __getattr__, __dir__
 
 
-def _listed(package: str) -> dict[str, str]:
+def listed(package: str) -> dict[str, str]:
     """Name -> module, as the block for type checkers in the package's ``__init__`` imports them."""
     tree = ast.parse(Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8"))
     blocks = (n.body for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")

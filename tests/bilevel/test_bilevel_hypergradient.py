@@ -160,7 +160,7 @@ def test_a_module_with_batch_norm_comes_back_with_its_statistics():
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, {tests!r})
-from references.bilevel_small import Point
+from references.bilevel_small import small_quadratic
 from mindgap.bilevel import SOBA, solve
 method = SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.1)
 problem, steps = small_quadratic(seed=4).problem(16), int(sys.argv[2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -45,11 +47,28 @@ def problem(data=(FEATURES, TARGETS), **options):
         upper, lower, torch.zeros(3), torch.zeros(3), (FEATURES, TARGETS), data, batch_size=8, **options)  # fmt: skip
 
 
+WORKERS = """
+import os, torch
+from torch.utils.data import DataLoader, Dataset
+from mindgap.bilevel.loaded import Loaded
+from mindgap.bilevel.sample import Batches, row
+
+class Rows(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, i):
+        return torch.tensor(i), torch.tensor(os.getpid())
+
+data = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True, num_workers=1), 1)
+assert isinstance(data, Loaded)
+batch = data.fetch(row(data.draw(0, "lower", 0, 1), 0))
+assert (batch[1] != os.getpid()).all()
+"""
+
+
 def test_workers_read_the_samples():
-    data = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True, num_workers=1), 1)
-    assert isinstance(data, Loaded)
-    batch = data.fetch(row(data.draw(0, "lower", 0, 1), 0))
-    assert (batch[2] != os.getpid()).all()
+    # In a process of its own: workers are forked, and JAX, which other tests load, does not stand that.
+    subprocess.run([sys.executable, "-c", WORKERS], check=True, timeout=120)
     again = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True), 1)
     assert isinstance(again, Batches)  # without workers: fixed order, all samples at once
 

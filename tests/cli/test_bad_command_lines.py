@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bad_values import time_limit
+from bad_values import TimeIsUp, time_limit
 from cases.report_records import write_study
 
 from mindgap.cli import STATUS, _run
@@ -77,7 +77,7 @@ def test_no_traceback_and_a_known_status(
     line += [] if name == "NAME" and "NAME" in words else [name, value] if name != "NAME" else [value]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["mindgap", *line])
-    with time_limit(60):
+    with time_limit(60, TimeIsUp()):
         status = _run()
     said = capsys.readouterr().err
     assert status in STATUS and status != 5, said  # noqa: PT018
