@@ -149,14 +149,15 @@ def table(tasks: list[str], folder: Path) -> str:
         for name, setting in settings.items():
             lines = [done.get(json.dumps(["final", task, [list(setting), s]])) for s in FRESH_SEEDS]
             losses[name] = [line["loss"] for line in lines if line]
-        if any(len(values) < len(FRESH_SEEDS) for values in losses.values()) or len(losses) < 2 + len(MODES):
-            rows.append(f"| {task} | not finished | | | | | | | |")
+        losses = {name: values for name, values in losses.items() if len(values) == len(FRESH_SEEDS)}
+        if not {"AdamW 1e-3", "search", "recommend"} <= losses.keys():
+            rows.append(f"| {task} | not finished" + " |" * (len(names) - 1))
             continue
         mean = {name: statistics.fmean(values) for name, values in losses.items()}
         for rival, values in gaps.items():
             values.append(100 * (mean["recommend"] / mean[rival] - 1))
         runs = done[json.dumps(["recommend", task, "recommend"])]["runs"]
-        others = [f"{100 * (mean[mode] / mean['search'] - 1):+.1f} %" for mode in MODES[1:]]
+        others = [f"{100 * (mean[m] / mean['search'] - 1):+.1f} %" if m in mean else "not run" for m in MODES[1:]]
         rows.append(
             f"| {task} | {_name(settings['search'])} {mean['search']:.3g} | {_name(settings['recommend'])} "
             f"{mean['recommend']:.3g} | {gaps['search'][-1]:+.1f} % | {gaps['AdamW 1e-3'][-1]:+.1f} % | "
@@ -166,9 +167,14 @@ def table(tasks: list[str], folder: Path) -> str:
         rows.append("")
         rows.append(
             f"Gap to the search: median {statistics.median(gaps['search']):+.1f} %, "
-            f"worst {max(gaps['search']):+.1f} %. Gap to AdamW at 1e-3: worst {max(gaps['AdamW 1e-3']):+.1f} %."
+            f"worst {max(gaps['search']):+.1f} %. Gap to AdamW at 1e-3: worst {max(gaps['AdamW 1e-3']):+.1f} %. "
+            f"The search had {min(_runs(done, task) for task in tasks)} runs per task or more."
         )
     return "\n".join(rows)
+
+
+def _runs(done: dict[str, dict[str, Any]], task: str) -> int:
+    return sum(line["job"][:2] == ["search", task] for line in done.values())
 
 
 def _name(setting: tuple[Any, ...]) -> str:
