@@ -1,7 +1,7 @@
 """How good is ``mindgap recommend``? The gap to a 60-run random search and to AdamW at 1e-3, on 12 development tasks.
 
     python benchmarks/recommend.py --out FOLDER --jobs 2 [--tasks NAME ...] [--runs 60] [--tiny]
-    python benchmarks/recommend.py --out FOLDER --table
+    python benchmarks/recommend.py --out FOLDER --table [--docs docs/recommend.md]
 
 Every run appends one line to ``FOLDER/records.jsonl``; a second call does only what is missing. Per task:
 
@@ -33,15 +33,7 @@ def full_run(task: str, candidate: Any, seed: int, steps: int) -> float:
     from mindgap.advise.training import Progress, train_until
 
     progress = Progress()
-    train_until(
-        progress,
-        TASKS[task][0],
-        candidate.optimizer,
-        seed=seed,
-        until=steps,
-        total=steps,
-        clock=time.perf_counter,
-    )
+    train_until(progress, TASKS[task][0], candidate.optimizer, seed=seed, until=steps, total=steps)
     return progress.scores[steps]
 
 
@@ -82,21 +74,21 @@ def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     elif detail == "instruments only":
         line = {"setting": vars(candidate("AdamW with clipping", 1e-3, scale_of(task))), "runs": 0.0}
     else:
-        leave_out = {"race only": ("gradient_norm", "sharpness"), "no sharpness": ("sharpness",)}.get(detail, ())
-        answer = recommend_without(leave_out, factory, steps)
+        answer = recommended(factory, steps, detail)
         line = {"setting": answer.about["setting"] or vars(BASELINE), "runs": answer.about["full_length_runs"]}
         line |= {"sentence": answer.sentence, "gain": answer.gain, "minutes": answer.about["seconds"] / 60}
     return {"job": json.loads(json.dumps(job)), "seconds": time.perf_counter() - begun, **line}
 
 
-def recommend_without(leave_out: tuple[str, ...], factory: Any, steps: int) -> Any:
-    """The recommendation with some readings of the instruments replaced by "not measured"."""
+def recommended(factory: Any, steps: int, mode: str) -> Any:
+    """The recommendation, or one of its ablations."""
     from mindgap.advise import recommendation
 
     measured = recommendation.measure_start
-    recommendation.measure_start = lambda *a, **k: {**measured(*a, **k), **dict.fromkeys(leave_out, math.nan)}
+    if mode == "no sharpness":
+        recommendation.measure_start = lambda *a, **k: {**measured(*a, **k), "sharpness": math.nan}
     try:
-        return recommendation.recommend(factory, minutes=600, steps=steps)
+        return recommendation.recommend(factory, minutes=600, steps=steps, measure=mode != "race only")
     finally:
         recommendation.measure_start = measured
 
@@ -138,39 +130,49 @@ def settings_to_confirm(task: str, done: dict[str, dict[str, Any]]) -> dict[str,
 
 
 def table(tasks: list[str], folder: Path) -> str:
-    """One row per task: gaps in per cent (negative: better), and the cost in full-length runs."""
+    """One row per task: gaps in per cent (below zero is better), and the cost in full-length runs."""
     done = read(folder)
-    names = ["task", "search", "recommend", "gap to search", "gap to AdamW 1e-3", *MODES[1:], "runs"]
-    rows = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    modes = [mode for mode in MODES[1:] if any(["recommend", task, mode] == line["job"]
+                                               for task in tasks for line in done.values())]  # fmt: skip
+    names = ["task", "best of the search", "recommendation", "gap to the search", "gap to AdamW at 1e-3"]
+    rows = [[*names, *modes, "cost in runs"]]
     gaps: dict[str, list[float]] = {"search": [], "AdamW 1e-3": []}
     for task in tasks:
         settings = settings_to_confirm(task, done)
-        losses = {}
+        mean = {}
         for name, setting in settings.items():
             lines = [done.get(json.dumps(["final", task, [list(setting), s]])) for s in FRESH_SEEDS]
-            losses[name] = [line["loss"] for line in lines if line]
-        losses = {name: values for name, values in losses.items() if len(values) == len(FRESH_SEEDS)}
-        if not {"AdamW 1e-3", "search", "recommend"} <= losses.keys():
-            rows.append(f"| {task} | not finished" + " |" * (len(names) - 1))
+            if all(lines):
+                mean[name] = statistics.fmean(line["loss"] for line in lines if line)
+        if not {"AdamW 1e-3", "search", "recommend"} <= mean.keys():
+            rows.append([task, "not finished", *[""] * (len(rows[0]) - 2)])
             continue
-        mean = {name: statistics.fmean(values) for name, values in losses.items()}
         for rival, values in gaps.items():
             values.append(100 * (mean["recommend"] / mean[rival] - 1))
         runs = done[json.dumps(["recommend", task, "recommend"])]["runs"]
-        others = [f"{100 * (mean[m] / mean['search'] - 1):+.1f} %" if m in mean else "not run" for m in MODES[1:]]
-        rows.append(
-            f"| {task} | {_name(settings['search'])} {mean['search']:.3g} | {_name(settings['recommend'])} "
-            f"{mean['recommend']:.3g} | {gaps['search'][-1]:+.1f} % | {gaps['AdamW 1e-3'][-1]:+.1f} % | "
-            f"{' | '.join(others)} | {runs:.1f} |"
-        )
-    if gaps["search"]:
-        rows.append("")
-        rows.append(
-            f"Gap to the search: median {statistics.median(gaps['search']):+.1f} %, "
-            f"worst {max(gaps['search']):+.1f} %. Gap to AdamW at 1e-3: worst {max(gaps['AdamW 1e-3']):+.1f} %. "
-            f"The search had {min(_runs(done, task) for task in tasks)} runs per task or more."
-        )
-    return "\n".join(rows)
+        said = [f"{_name(settings[name])}: {mean[name]:.3g}" for name in ("search", "recommend")]
+        others = [_percent(100 * (mean[m] / mean["search"] - 1)) if m in mean else "not run" for m in modes]
+        rows.append([task, *said, *(_percent(values[-1]) for values in gaps.values()), *others, f"{runs:.1f}"])
+    rows.insert(1, ["---"] * len(rows[0]))
+    text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    if not gaps["search"]:
+        return text
+    return (
+        f"{text}\n\nGap to the search: median {_percent(statistics.median(gaps['search']))}, worst "
+        f"{_percent(max(gaps['search']))}. Gap to AdamW at 1e-3: worst {_percent(max(gaps['AdamW 1e-3']))}. The search "
+        f"made at least {min(_runs(done, task) for task in tasks)} runs per task."
+    )
+
+
+def written(page: Path, tasks: list[str], folder: Path) -> str:
+    """The text of a page with the table between its marks."""
+    begin, end = "<!-- recommend: begin -->", "<!-- recommend: end -->"
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    return f"{head}{begin}\n\n{table(tasks, folder)}\n\n{end}{rest.partition(end)[2]}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1f} %".replace("-", "−")
 
 
 def _runs(done: dict[str, dict[str, Any]], task: str) -> int:
@@ -178,7 +180,7 @@ def _runs(done: dict[str, dict[str, Any]], task: str) -> int:
 
 
 def _name(setting: tuple[Any, ...]) -> str:
-    return f"{setting[0]} {setting[2]:.2g}"
+    return f"{setting[0]}, lr {setting[2]:.2g}"
 
 
 def main() -> None:
@@ -191,6 +193,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--tiny", action="store_true", help="a tenth of the steps, to try the command")
     parser.add_argument("--table", action="store_true", help="only print the table")
+    parser.add_argument("--docs", type=Path, help="with --table: the page to write it into")
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     if not words.table:
@@ -208,6 +211,8 @@ def main() -> None:
         }
         carry_out(sorted(final), words.out, words.jobs, factor)
     print(table(words.tasks, words.out))
+    if words.docs:
+        words.docs.write_text(written(words.docs, words.tasks, words.out), encoding="utf-8")
 
 
 if __name__ == "__main__":

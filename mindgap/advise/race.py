@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +104,10 @@ class Race:
         self.entries = [Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)]
         self.noise = Noise(math.nan, 0)
         self.unit = 0.0  # 0: losses are compared by their logs
-        self.standing: list[list[str]] = []
         self._told = told or (lambda sentence, share: None)
 
     def run(self) -> None:
-        """Run all rungs; ``entries``, ``noise`` and ``standing`` hold the result."""
+        """Run all rungs; ``entries`` and ``noise`` hold the result."""
         first = self.rungs[0]
         for entry in self.entries:
             self._advance(entry, self.seed, first)
@@ -124,7 +122,6 @@ class Race:
             for entry in [baseline, *field]:
                 self._advance(entry, self.seed, rung)
             field = self._ranked([baseline, *field], rung)
-            self.standing.append([e.candidate.name for e in field])
 
     def cost(self) -> float:
         """Full-length runs spent."""
@@ -216,15 +213,7 @@ class Race:
         self._told(f"{entry.candidate.name}, step {run.steps} to {until}", share)
         if self._load(entry, seed, until):
             return
-        train_until(
-            run,
-            self.factory,
-            entry.candidate.optimizer,
-            seed=seed,
-            until=until,
-            total=self.total,
-            clock=time.perf_counter,
-        )
+        train_until(run, self.factory, entry.candidate.optimizer, seed=seed, until=until, total=self.total)
         self._save(entry, seed, until)
 
     def _piece(self, entry: Entry, seed: int, until: int) -> Path:

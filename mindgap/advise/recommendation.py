@@ -250,9 +250,7 @@ def _pace(problem: Factory, seed: int) -> tuple[float, float]:
     spent = []
     for length in (2, 2, 12):  # the first one warms up: libraries are loaded, kernels compiled
         begun = time.perf_counter()
-        train_until(
-            Progress(), problem, BASELINE.optimizer, seed=seed, until=length, total=1000, clock=time.perf_counter
-        )  # fmt: skip
+        train_until(Progress(), problem, BASELINE.optimizer, seed=seed, until=length, total=1000)
         spent.append(time.perf_counter() - begun)
         if len(spent) == 2 and spent[1] > 20.0:
             return spent[1] / 2, 0.0
@@ -299,7 +297,7 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
 
 
 def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
-    step, seed, reach = race.rungs[-2], race.seed, race.noise.reach()
+    seed, reach = race.seed, race.noise.reach()
     if best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
         head = "AdamW at lr 0.001 is fine: nothing tried was clearly better"
     elif gain[1] > 0:

@@ -78,7 +78,7 @@ def test_a_run_in_two_pieces_equals_the_run_in_one():
         one, two = Progress(), Progress()
         for progress, stops in ((one, (40,)), (two, (13, 40))):
             for stop in stops:
-                train_until(progress, problem, made.optimizer, seed=1, until=stop, total=60, clock=float)
+                train_until(progress, problem, made.optimizer, seed=1, until=stop, total=60)
         assert two.scores[40] == pytest.approx(one.scores[40], rel=0.2)  # the averaged weights differ by their window
         a, b = one.state["model"], two.state["model"]
         assert all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-6) for name in a), family

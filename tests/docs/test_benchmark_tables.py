@@ -1,7 +1,8 @@
-"""The drop-in tables of the documents are those of the records."""
+"""The tables of the benchmarks in the documents are those of the records."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -29,6 +30,20 @@ def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -
     assert "<!-- drop_in: end -->" in text
     assert drop_in.written(ROOT / page, RECORDS) == text, (
         "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md"
+    )
+
+
+def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
+    spec = importlib.util.spec_from_file_location("recommend_benchmark", ROOT / "benchmarks" / "recommend.py")
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    page, folder = ROOT / "docs" / "recommend.md", RECORDS / "recommend"
+    jobs = [line["job"] for line in benchmark.read(folder).values()]
+    tasks = [task for kind, task, _ in jobs if kind == "recommend"]
+    assert benchmark.written(page, tasks, folder) == page.read_text(encoding="utf-8"), (
+        "run python benchmarks/recommend.py --out benchmarks/records/recommend --table --docs docs/recommend.md"
     )
 
 
