@@ -153,11 +153,16 @@ def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | Non
         live = Live(watcher.table(), console=Console(stderr=True), auto_refresh=False, transient=True)
         live.start()
 
+    failures: list[Exception] = []
+
     def follow() -> None:
-        while not stop.wait(EVERY):
-            watcher.look()
-            if live is not None:
-                live.update(watcher.table(), refresh=True)
+        try:
+            while not stop.wait(EVERY):
+                watcher.look()
+                if live is not None:
+                    live.update(watcher.table(), refresh=True)
+        except Exception as error:  # the runs go on; the main thread raises it after them
+            failures.append(error)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -166,11 +171,14 @@ def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | Non
     finally:
         stop.set()
         thread.join(2)
-        watcher.look()
         if live is not None:
             live.stop()
+        if not failures:
+            watcher.look()
         if boards is not None:
             boards.close()
+    if failures:
+        raise failures[0]
 
 
 class Boards:
@@ -183,6 +191,7 @@ class Boards:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             missing("tensorboard", "tensorboard")
+        folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is an error before the first run
         self._event, self._summary, self._writer = Event, Summary, EventFileWriter
         self._folder = folder
         self._open: dict[str, Any] = {}

@@ -20,7 +20,7 @@ COMMANDS: list[tuple[list[str], dict[str, list[str]]]] = [
     (["run", "NAME", "e8-windows"], {
         "NAME": TEXTS, "--scale": TEXTS[:5], "--seeds": ["0", *NUMBERS], "--jobs": ["0", *NUMBERS[:6]],
         "--backend": TEXTS[:3], "--address": ["tcp://127.0.0.1:1"], "--checkpoint": NUMBERS, "--limit": NUMBERS,
-        "--out": PATHS, "--tensorboard": ["FILE"],
+        "--out": PATHS, "--tensorboard": ["FILE", "FILE/below", "/proc/none"],
     }),
     (["demo"], {"--jobs": ["0", *NUMBERS[:6]], "--out": ["FILE", "FILE/below", "/proc/none"]}),
     (["show", "NAME"], {"NAME": TEXTS, "--runs": ["FILE", "nowhere", "BROKEN"]}),

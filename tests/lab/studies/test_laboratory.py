@@ -259,6 +259,23 @@ def test_tensorboard_files_hold_every_number(tmp_path: Path) -> None:
     assert [(e.step, e.summary.value[0].tag) for e in events] == [(0, "loss"), (10, "loss"), (20, "loss")]
 
 
+def test_a_failure_of_the_thread_that_looks_on_is_raised_after_the_runs(tmp_path: Path, monkeypatch) -> None:
+    """The runs go on where a TensorBoard file cannot be written; the error is not lost in a thread."""
+    pytest.importorskip("tensorboard")
+    from mindgap.cli import live
+
+    item, ran = plan(STUDY, "quick"), []
+    monkeypatch.setattr(live, "EVERY", 0.01)
+    with pytest.raises(NotADirectoryError), live.looking_on([item], tmp_path / "runs", tensorboard=tmp_path / "board"):  # noqa: PT012
+        (tmp_path / "board").rmdir()
+        (tmp_path / "board").write_text("in the way\n")
+        with RunWriter(item.folder(tmp_path / "runs"), item.headers[0]) as writer:
+            writer.row({"step": 0, "validation_loss": 0.5})
+            time.sleep(0.3)
+        ran.append(True)
+    assert ran == [True]
+
+
 # ---- commands -----------------------------------------------------------------------------------------------------
 
 MINDGAP = [sys.executable, "-m", "mindgap"]
