@@ -81,7 +81,7 @@ class NegativeCurvature(UserWarning):
 
 
 def conjugate_gradients(
-    ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None
+    ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None, rows: int | None = None
 ) -> tuple[Array, Array]:
     """H^-1 v by at most ``products`` steps of conjugate gradients from zero.
 
@@ -91,9 +91,11 @@ def conjugate_gradients(
         products: most products.
         tol: stop when the residual is below ``tol * ||v||`` (this waits for the device at every product); without it
             no step waits for a number.
+        rows: equal blocks on the diagonal of H, one per task; each has step lengths of its own (not with ``tol``).
 
     Returns:
-        The solution, and whether it stopped at negative curvature (then it is that of the last good step).
+        The solution, and whether it stopped at negative curvature (then it is that of the last good step); per block
+        where there are ``rows``.
 
     Example:
         >>> import torch
@@ -102,23 +104,34 @@ def conjugate_gradients(
         (tensor([0.5000, 0.2500]), tensor(False))
         >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([1.0, -0.5]) * v, torch.ones(2), products=9)
         (tensor([4., 4.]), tensor(True))
+        >>> scales = torch.tensor([1.0, 1.0, 4.0, 4.0])
+        >>> conjugate_gradients(TorchOps(), lambda v: scales * v, torch.ones(4), products=1, rows=2)[0]
+        tensor([1.0000, 1.0000, 0.2500, 0.2500])
     """
+
+    def inner(a: Array, b: Array) -> Array:
+        return a @ b if rows is None else (a * b).sum(1)[:, None]
+
+    def product(p: Array) -> Array:
+        return hessian(p) if rows is None else hessian(p.reshape(-1)).reshape(rows, -1)
+
+    v = v if rows is None else v.reshape(rows, -1)
     z, r = ops.zeros_like(v), v
-    p, rr = r, r @ r
+    p, rr = r, inner(r, r)
     stop = None if tol is None else tol**2 * float(rr)
     negative = rr < 0
     for _ in range(products):
         if stop is not None and (float(rr) <= stop or bool(negative)):
             break
-        hp = hessian(p)
-        curvature = p @ hp
+        hp = product(p)
+        curvature = inner(p, hp)
         negative = negative | ((curvature <= 0) & (rr > 0))
         # The floor only matters where the residual is zero already: then nothing moves any more.
         step = ops.where(~negative, rr / ops.maximum(curvature, 1e-30), 0.0)
         z, r = z + step * p, r - step * hp
-        rr, before = r @ r, rr
+        rr, before = inner(r, r), rr
         p = r + (rr / ops.maximum(before, 1e-30)) * p
-    return z, negative
+    return z if rows is None else z.reshape(-1), negative
 
 
 def conjugate_gradients_by_numbers(hessian: Product, v: Tensor, products: int) -> tuple[Tensor, bool]:

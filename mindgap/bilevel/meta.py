@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.directions import hypergradient_at
+from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem, Loss
-from mindgap.bilevel.protocols import Array, Draws, Ops, Oracle, Product, Values
+from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import Batch, Batches, Sample
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import check_count, choice, count, rate, setting
@@ -84,29 +84,6 @@ def _check_reset(name: str, value: object) -> None:
     elif isinstance(value, str) and value in ("x", "start"):
         return
     fail(name, "must be 'x', 'start' or (begin, end)", value)
-
-
-def conjugate_gradients_by_row(ops: Ops, hessian: Product, v: Array, rows: int, products: int) -> Array:
-    """H^-1 v for an H of one block per task: every row has step lengths of its own.
-
-    A row stops where it meets negative curvature.
-
-    Example:
-        >>> from mindgap.bilevel.ops import TorchOps
-        >>> scales = torch.tensor([1.0, 1.0, 4.0, 4.0])
-        >>> conjugate_gradients_by_row(TorchOps(), lambda v: scales * v, torch.ones(4), rows=2, products=1)
-        tensor([1.0000, 1.0000, 0.2500, 0.2500])
-    """
-    r = v.reshape(rows, -1)
-    z, p, rr = ops.zeros_like(r), r, (r * r).sum(1)[:, None]
-    for _ in range(products):
-        hp = hessian(p.reshape(-1)).reshape(rows, -1)
-        curvature = (p * hp).sum(1)[:, None]
-        step = ops.where(curvature > 0, rr / ops.maximum(curvature, 1e-30), 0.0)
-        z, r = z + step * p, r - step * hp
-        rr, before = (r * r).sum(1)[:, None], rr
-        p = r + (rr / ops.maximum(before, 1e-30)) * p
-    return z.reshape(-1)
 
 
 def _tasks(oracle: Oracle) -> int:
@@ -199,8 +176,8 @@ class MetaLearner(Method):
             return oracle.move_y(y, oracle.lower(x, y, token), s["lr_y"])
 
         y = oracle.ops.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
-        d_x = hypergradient_at(oracle, x, y, token, token, lambda hessian, f_y: conjugate_gradients_by_row(
-            oracle.ops, hessian, f_y, _tasks(oracle), self.products))  # fmt: skip
+        d_x = hypergradient_at(oracle, x, y, token, token, lambda hessian, f_y: conjugate_gradients(
+            oracle.ops, hessian, f_y, products=self.products, rows=_tasks(oracle))[0])  # fmt: skip
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
 
     def _unrolled(self, oracle: Oracle, x: Tensor, token: Sample, lr: float) -> tuple[Tensor, Tensor]:

@@ -268,3 +268,20 @@ def test_conjugate_gradients_by_numbers_are_those_of_arrays():
         other, other_negative = conjugate_gradients(TorchOps(), h.mv, v, products=products)
         assert torch.allclose(z, other, rtol=1e-10)
         assert negative == bool(other_negative)
+
+
+def test_conjugate_gradients_by_rows_are_those_of_every_block_alone():
+    """One block is indefinite: it stops at its last good step, the other goes on."""
+    from mindgap.bilevel.directions import conjugate_gradients
+    from mindgap.bilevel.ops import TorchOps
+
+    diagonals = torch.tensor([[1.0, -0.5, 3.0], [2.0, 4.0, 8.0]], dtype=torch.float64)
+    whole, stopped = conjugate_gradients(
+        TorchOps(), lambda v: diagonals.flatten() * v, torch.ones(6, dtype=torch.float64), products=6, rows=2
+    )
+    alone = [
+        conjugate_gradients(TorchOps(), lambda v, d=d: d * v, torch.ones(3, dtype=torch.float64), products=6)
+        for d in diagonals
+    ]
+    torch.testing.assert_close(whole, torch.cat([z for z, _ in alone]))
+    assert stopped.flatten().tolist() == [bool(negative) for _, negative in alone] == [True, False]
