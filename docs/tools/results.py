@@ -202,7 +202,7 @@ def verdict_list() -> str:
         "",
         "Decided on networks:",
         "",
-        "| claim | | verdict | measured on |",
+        "| claim | study | verdict | measured on |",
         "|---|---|---|---|",
         *rows,
         "",

@@ -1,8 +1,8 @@
 """The monitor in Hugging Face's ``Trainer``.
 
-The Trainer clips at 1.0 unless told otherwise, and does so *before* its callback ``on_pre_optimizer_step``. The monitor
-does not look at the loop's gradients: it measures its own batches at the parameters before the step, and so reads raw
-noise whatever ``max_grad_norm`` says.
+The Trainer clips at 1.0 by default, *before* its callback ``on_pre_optimizer_step``. The monitor does not look at the
+loop's gradients. It measures its own batches at the parameters before the step, so its noise is never clipped, whatever
+``max_grad_norm`` is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def monitor_callback(
 
     The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model, batch)`` is by default
     ``model(**batch).loss``; give it where the Trainer computes another one (label smoothing, a custom
-    ``compute_loss``). Only the world's process zero writes.
+    ``compute_loss``). Of several processes only number 0 writes.
 
     Raises:
         MissingPackageError: transformers is not installed.

@@ -29,8 +29,8 @@ class MEHA(PenaltyMethod):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_w: step on w; that of y if not given.
-        gamma: of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
-        c, power: of the penalty c_k.
+        gamma: width of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
+        c, power: c and p of the penalty c_k.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
@@ -49,6 +49,7 @@ class MEHA(PenaltyMethod):
     c: float = positive(2.0)
     power: float = non_negative(0.5)
     x_step: XStep = setting(check_step, "plain")
+
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"w": LOWER, "g": LOWER, "f": UPPER}),))
 

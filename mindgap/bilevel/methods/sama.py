@@ -25,8 +25,8 @@ class SAMA(Method):
         T times:  y <- y - lr_y g_y(x, y; S)
         v = alpha f_y;  e = epsilon / ||v||;   x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e v)) / (2 e)]
 
-    the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so that the direction
-    is biased unless the lower Hessian is that.
+    the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so the direction is
+    biased unless the lower Hessian is a multiple of the identity.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -57,7 +57,7 @@ class SAMA(Method):
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
-        return {**settings, "scale": advice.lr_y}  # it stands for H^-1
+        return {**settings, "scale": advice.lr_y}  # a step that suits H is about as large as H^-1
 
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": UPPER, "j": LOWER}

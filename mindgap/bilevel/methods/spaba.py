@@ -26,7 +26,7 @@ class SPABA(Method):
         with probability p:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point before)
         y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
 
-    with D = (g_y, Hz - f_y, f_x - Jz): SRBA with a coin in the place of a period.
+    with D = (g_y, Hz - f_y, f_x - Jz). This is SRBA with random refreshes in place of periodic ones.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -35,7 +35,7 @@ class SPABA(Method):
         radius: R; infinite if not given.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
-    The full evaluation goes over the batches of a fixed partition; it is counted when it is made.
+    The full evaluation goes over the batches of a fixed partition; its calls count in the iteration that makes it.
 
     Example:
         >>> SPABA(lr_x=0.1, lr_y=0.1, period=8).plan().period[0].slots["coin"]
@@ -70,18 +70,18 @@ class SPABA(Method):
         weights = {level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
                    for level, n in (("lower", lower), ("upper", upper))}  # fmt: skip
 
-        def below(carry: tuple[Array, Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array, Array]:
+        def add_lower(carry: tuple[Array, Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array, Array]:
             g_y, hz, jz = oracle.system(x, y, z, token)
             return carry[0] + w * g_y, carry[1] + w * hz, carry[2] + w * jz
 
-        def above(carry: tuple[Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array]:
+        def add_upper(carry: tuple[Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array]:
             f_x, f_y = oracle.upper(x, y, token)
             return carry[0] + w * f_x, carry[1] + w * f_y
 
         no_y, no_x = ops.zeros_like(y), ops.zeros_like(x)
-        g_y, hz, jz = ops.loop(below, (no_y, no_y, no_x), (Sample(np.arange(lower)), weights["lower"]),
+        g_y, hz, jz = ops.loop(add_lower, (no_y, no_y, no_x), (Sample(np.arange(lower)), weights["lower"]),
                                length=lower * times)  # fmt: skip
-        f_x, f_y = ops.loop(above, (no_x, no_y), (Sample(np.arange(upper)), weights["upper"]), length=upper * times)
+        f_x, f_y = ops.loop(add_upper, (no_x, no_y), (Sample(np.arange(upper)), weights["upper"]), length=upper * times)
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:

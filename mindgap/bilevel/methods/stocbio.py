@@ -28,8 +28,8 @@ class StocBio(Method):
         lr_x: step on x.
         lr_y: step on y.
         eta: step of the Neumann series.
-        terms: Q, factors of its last term.
-        inner: T, steps on y, from the last y.
+        terms: Q, number of factors in its last term.
+        inner: T, steps on y per iteration, which start from the last y.
         x_step: see :mod:`mindgap.bilevel.steps`.
         y_step: steps on y: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO without memory).

@@ -80,7 +80,7 @@ class Parts:
         refuted = not holds if refuted is None else refuted
         answer = "no" if refuted else "yes" if holds else "open"
         self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
-        shown = f"{reading}, {name}" if reading else name
+        shown = name if reading in name else f"{reading}, {name}"
         self.note(f"{shown}: {answer}" + (f" ({words})" if words else ""), numbers)
 
     def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: An interval of the exponent above GROWS is called growth (a tail of index 1.74 gives that), one below SETTLES is not.
-#: Between them lie heavy tails of finite variance (Student 3: 0.11 at n = 2000) and stable laws near 2 (1.8: 0.10).
+#: The variance grows if the exponent's interval lies above GROWS (the exponent of a tail of index 1.74), and settles if
+#: it lies below SETTLES. In between are heavy tails of finite variance (Student 3: 0.11 at n = 2000) and stable laws
+#: near index 2 (1.8: 0.10).
 SETTLES, GROWS = 0.08, 0.15
 
 
@@ -63,9 +64,9 @@ def variance_growth(
 
     Args:
         sample: a ``NoiseSample`` or an array of noise norms.
-        level: of the exponent's interval.
-        bootstrap: resamples for it.
-        shuffles: random orders for the bands.
+        level: coverage of the exponent's interval.
+        bootstrap: number of resamples for that interval.
+        shuffles: number of random orders for the bands.
         seed: names the random numbers.
 
     Raises:
@@ -80,8 +81,8 @@ def variance_growth(
 
     Source: thesis, Fig. 4-1 (c), (f); acclip, Fig. 2 (c), (f).
 
-    Differs from the paper: the papers look at one curve; one curve also settles by luck and jumps by luck, so the
-    exponent is taken from the median over orders, with an interval.
+    Differs from the paper: the papers look at one curve. One curve may settle or jump by chance, so the exponent here
+    is that of the median over random orders, with an interval.
     """
     between("level", level, 0, 1, ends="()")
     whole("bootstrap", bootstrap, least=20, most=100_000)

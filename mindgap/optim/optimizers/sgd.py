@@ -30,15 +30,15 @@ class SGD(RuleOptimizer):
         x_k ← x_{k−1} − η·m_k                                  with nesterov: − η·(ĝ_k + w·x_{k−1} + μ·m_k)
 
     States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can load this one's.
-    Unlike the pair, the step leaves ``p.grad`` as it was.
+    Unlike ``clip_grad_norm_``, the step leaves ``p.grad`` as it was.
 
     Args:
         params: parameters, or groups of them with their own settings.
         lr: step size, a number or a tensor with one element.
-        momentum: μ, zero or positive. The sum has the weight 1/(1−μ), not 1 as in GClip: at μ = 0.9 a step with lr 0.1
-            here has the length of one with lr 1 there.
+        momentum: μ, zero or positive. m is a sum of gradients here and an average in GClip: at μ = 0.9 a step with
+            lr 0.1 here is as long as one with lr 1 there.
         dampening: d.
-        weight_decay: w, coupled, outside the clipping.
+        weight_decay: w, added to the gradient after the clipping.
         nesterov: needs momentum without dampening.
         clip: c: a number, ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), or None.
         options: see ``mindgap.optim.optimizer.Options``.

@@ -53,7 +53,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 STUDY = Study(
-    name="h10-rmsprop-is-clipping", claim="H10", title="RMSProp as coordinate-wise clipping",
+    name="h10-rmsprop-is-clipping", claim="H10", title="RMSProp is coordinate-wise clipping, within a factor 2",
     statement="With η_k = 2α/(ε + √(β2 v_k)) and τ_k = (ε + √(β2 v_k))/√(1-β2): h_clip/2 <= h_Adam <= 2h_clip.",
     source=Source("acclip", "3.1"),
     scales={"quick": Scale({"draws": 300}, seeds=2), "cpu": Scale({"draws": 20_000}, seeds=10)},

@@ -122,7 +122,7 @@ H1_GRADIENT_NOISE = Study(
 )  # fmt: skip
 
 H11_COORDINATES_OR_NORMS = Study(
-    name="h11-coordinates-or-norms", claim="H11", title="Coordinates or norms: two answers about one noise",
+    name="h11-coordinates-or-norms", claim="H11", title="One noise: heavy-tailed by coordinates, light-tailed by norms",
     statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
     "the noise as a vector is concentrated.", source=Source("acclip", "App. H"),
     scales={"quick": _QUICK, "cpu": _CPU}, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,

@@ -76,7 +76,7 @@ _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, 
           "streams": "h3"}
 
 STUDY = Study(
-    name="h3-language-model", claim="H3", title="From SGD to ACClip on a language model",
+    name="h3-language-model", claim="H3", title="Does ACClip train a language model better than Adam?",
     statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
     "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
     source=Source("thesis", "4.6.1, Fig. 4-3a"),

@@ -100,7 +100,7 @@ _QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length"
           "every": 10, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
 STUDY = Study(
-    name="h4-masked-language-model", claim="H4", title="BERT's pre-training with SGD, GClip, Adam and ACClip",
+    name="h4-masked-language-model", claim="H4", title="Does ACClip pre-train BERT better than SGD, GClip and Adam?",
     statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than SGD with "
     "momentum, GClip and Adam and restores more words than Adam, at every depth.",
     source=Source("thesis", "4.6.2, Fig. 4-3b,c, Table 4.2"),

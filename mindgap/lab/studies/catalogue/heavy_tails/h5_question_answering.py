@@ -107,7 +107,7 @@ _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question":
           "pre_steps": 60, "steps": 60, "every": 30, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 
 STUDY = Study(
-    name="h5-question-answering", claim="H5", title="Fine-tuning to answer questions with Adam and ACClip",
+    name="h5-question-answering", claim="H5", title="Does ACClip fine-tune for questions better than Adam?",
     statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a higher exact match "
     "and a higher F1 than Adam.", source=Source("thesis", "4.6.2, Table 4.3"),
     scales=scales(_QUICK, {"source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60,

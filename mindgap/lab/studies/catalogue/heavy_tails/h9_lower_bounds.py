@@ -132,7 +132,7 @@ H9_BERNOULLI_QUADRATICS = Study(
 )  # fmt: skip
 
 H9_ZERO_CHAIN = Study(
-    name="h9-zero-chain", claim="H9", title="Zero-respecting methods stay above ε on the zero-chain",
+    name="h9-zero-chain", claim="H9", title="No method gets below ε on the zero-chain in the stated steps",
     statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
     "ε^(-(3α-2)/(α-1)).", source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
     scales=scales(_CHAIN, {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),

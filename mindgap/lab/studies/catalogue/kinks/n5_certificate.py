@@ -171,7 +171,7 @@ _QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon":
           "family": "zigzag"}  # fmt: skip
 
 STUDY = Study(
-    name="n5-certificate", claim="N5", title="A certificate of (δ, ε)-stationarity",
+    name="n5-certificate", claim="N5", title="Averages of nearby gradients never certify too much",
     statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
     "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
     source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),

@@ -270,7 +270,7 @@ _GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
 _STOCHASTIC = {"L": 1.0, "sigma": 0.1, "delta": 1.0, "epsilon": 0.98, "beta_factor": 1.0}
 
 N1_INGD = Study(
-    name="n1-ingd", claim="N1", title="INGD's oracle calls",
+    name="n1-ingd", claim="N1", title="INGD stays within its stated number of oracle calls",
     statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls with probability 1 "
     "- γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
     source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
@@ -290,7 +290,8 @@ N1_INGD = Study(
 )  # fmt: skip
 
 N2_STOCHASTIC_INGD = Study(
-    name="n2-stochastic-ingd", claim="N2", title="Stochastic INGD with the theorem's parameters",
+    name="n2-stochastic-ingd", claim="N2",
+    title="Stochastic INGD finds stationary points with the theorem's parameters",
     statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is (δ, "
     "ε)-stationary with probability at least 2/3.", source=Source("thesis", "Theorem 5.5.1"),
     scales={"quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
@@ -305,7 +306,8 @@ N2_STOCHASTIC_INGD = Study(
 )  # fmt: skip
 
 N4_RESISTING_ORACLES = Study(
-    name="n4-resisting-oracles", claim="N4", title="Oracles that nobody gets past",
+    name="n4-resisting-oracles", claim="N4",
+    title="Worst-case oracles keep every optimizer away from stationary points",
     statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
     "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
     source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),

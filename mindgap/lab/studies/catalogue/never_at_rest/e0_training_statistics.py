@@ -77,7 +77,8 @@ def _at_most(successes: int, trials: int, share: float) -> float:
 _QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits"}
 
 STUDY = Study(
-    name="e0-training-statistics", claim="E0", title="Four statistics along two training runs",
+    name="e0-training-statistics", claim="E0",
+    title="Can loss, gradient norm, noise and sharpness be read off a batch?",
     statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
     "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
     scales=scales(_QUICK, {"steps": 4000, "every": 200, "m": 1792, "part": 224}, seeds=(3, 3)),

@@ -70,7 +70,7 @@ _STEPS = (0.03, 0.1, 0.3)
 _QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits"}
 
 STUDY = Study(
-    name="e11-balance-and-edge", claim="E11", title="Grad² = η·Σ·𝓛·G, and the edge of stability",
+    name="e11-balance-and-edge", claim="E11", title="Do step, noise and sharpness determine the gradient norm?",
     statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
     "moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),

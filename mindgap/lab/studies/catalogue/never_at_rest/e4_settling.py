@@ -68,7 +68,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 2, "source": "digits"}
 
 STUDY = Study(
-    name="e4-estimates-settle", claim="E4", title="Estimates of the four statistics settle",
+    name="e4-estimates-settle", claim="E4", title="Estimates of loss, gradient norm, noise and sharpness settle",
     statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
     "four estimates converge as m grows to N.", source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
     models=dict.fromkeys(("quick", "cpu"), "three convolutions on digits, one-layer transformer on prose"),

@@ -91,9 +91,9 @@ def judge(runs: Sequence[Run]) -> Parts:
             moves = np.array([s["ratio"] < RATIO and s["path_ratio"] < PATH_RATIO for s in shapes])
             smooth = np.array([s["left"] <= SMOOTH for s in shapes])
             middle = {key: float(np.median([s[key] for s in shapes])) for key in shapes[0]}
-            words = (f"trend over oscillation {middle['ratio']:.2g}, way on {middle['path_ratio']:.1%}, the average "
-                     f"keeps {middle['left']:.0%} of the oscillation; {moves.sum()} of {len(group)} oscillate, "
-                     f"{smooth.sum()} are smooth")
+            words = (f"the trend is {middle['ratio']:.2g} times the oscillation, {middle['path_ratio']:.1%} of the "
+                     f"way leads on, the running average keeps {middle['left']:.0%} of the oscillation; of "
+                     f"{len(group)} seeds {moves.sum()} oscillate and {smooth.sum()} have a smooth average")
             counts = {f"{name}, {title}": {**middle, "oscillates": int(moves.sum()), "smooth": int(smooth.sum())}}
             if control:
                 parts.note(f"{name}: {words}", counts)
@@ -109,18 +109,18 @@ _QUICK = {"steps": 1000, "batch": 16, "m": 256, "lr": 0.05, "momentum": 0.9, "wi
           "source": "digits"}
 
 STUDY = Study(
-    name="e6-raw-losses", claim="E6", title="Raw losses oscillate, their time averages do not",
+    name="e6-raw-losses", claim="E6", title="The loss of each step oscillates, its running average is smooth",
     statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
     source=Source("thesis", "6.3, Fig. 6-6"),
     scales=scales(_QUICK, {"steps": 20000, "lr": 0.01, "words": 1000}, seeds=(2, 3)),
     methods={"convolutional network": {"source": "digits"},
              "transformer": {"source": "prose", "m": 64, "width": 16},
              CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0}},
-    loop=loop, judge=judge, rule="In the last half of the run the series moves around its straight line by more "
-    "than it moves on (ratio below 1), nine tenths of its way are to and fro, and the running average, its first "
-    "quarter left out, moves around its own line by at most a fifth of that: for every seed, of the minibatch's "
-    "loss and of the loss on fixed samples. Refuted where no seed of a network shows it. A loss that has not "
-    "settled, or a control that oscillates, decides nothing.",
+    loop=loop, judge=judge, rule="Both the minibatch's loss and the loss on fixed samples oscillate in the last "
+    "half of every run, and their running averages are smooth. Oscillates: it moves around its trend line by more than "
+    "the trend moves (ratio below 1), and at least nine tenths of its way lead back. Smooth: without its first "
+    "quarter, the running average moves around its own trend line by at most a fifth of that. Refuted where no seed "
+    "of a network shows it. A loss that has not settled, or a control that oscillates, decides nothing.",
     history=(
         "Thresholds settled before any run.",
         "First form, 800 steps of larger networks: does not hold, because they were still learning fast. The "
@@ -135,8 +135,8 @@ STUDY = Study(
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=(
         Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),
-        Figure("The same on samples that stay the same", "fixed", "loss on fixed samples", kind="path"),
-        Figure("Time average of the minibatch losses", "average", "running average", kind="path",
+        Figure("Loss on fixed samples after every iteration", "fixed", "loss on fixed samples", kind="path"),
+        Figure("Running average of the minibatch losses", "average", "running average", kind="path",
                caption="Averaged from where the record begins, the middle of the run."),
     ),
 )  # fmt: skip

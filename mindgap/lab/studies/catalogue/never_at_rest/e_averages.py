@@ -235,7 +235,7 @@ E9_COMPACT_SET = Study(
 )  # fmt: skip
 
 E10_SMALL_STEP = Study(
-    name="e10-small-step", claim="E10", title="At the invariant law a smaller step lowers the loss",
+    name="e10-small-step", claim="E10", title="Once training has settled, a smaller step lowers the loss",
     statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
     "lowers it, unless the law is carried by stationary points.", source=Source("thesis", "Theorem 6.5.1"),
     scales={"quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),

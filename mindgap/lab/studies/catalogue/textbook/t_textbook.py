@@ -111,7 +111,7 @@ def worst_case_loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge_worst_case(runs: Sequence[Run]) -> Parts:
-    """GD agrees with its analytic rate to 1e-4; Nesterov is certified everywhere; heavy-ball not beyond 17.9."""
+    """GD agrees with its analytic rate to 1e-4; Nesterov has a rate below 1 everywhere; heavy-ball up to 17.9."""
     parts, table = Parts(), rows_by_method(runs)
     if missing := [row["reason"] for rows in table.values() for row in rows if "reason" in row]:
         parts.decide_nothing(missing[0])
@@ -127,7 +127,7 @@ def judge_worst_case(runs: Sequence[Run]) -> Parts:
               numbers={"pep_error": gap})
     parts.add("Nesterov lies between its rate on quadratics and Theorem 2.1.3", between,
               numbers={"nesterov_between": between})
-    parts.add("heavy-ball is certified up to Q near 18 only", bool(lost) and kept < 17.95 <= min(lost) + 0.1,
+    parts.add("heavy-ball has a rate below 1 up to Q near 18 only", bool(lost) and kept < 17.95 <= min(lost) + 0.1,
               words=f"up to {kept:g}, not from {min(lost, default=math.inf):g} on",
               numbers={"heavy_ball_certified_to": kept, "heavy_ball_lost_from": min(lost, default=math.inf)})
     return parts
@@ -167,7 +167,7 @@ _FIGURE = {"C": 1010.0, "s": 10.0, "period": 101, "alpha": 0.5, "beta1": 0.9, "b
 _RATES = {"epsilon": 1e-8, "step_factor": 1.0, "functions": 50, "dimension": 20, "steps": 300}
 
 T1_TEXTBOOK_RATES = Study(
-    name="t1-textbook-rates", claim="T1", title="Iteration counts of the textbook",
+    name="t1-textbook-rates", claim="T1", title="Iteration counts agree with the textbook",
     statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or √(L/ε) (printed L/√ε), "
     "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
     source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
@@ -189,9 +189,10 @@ T1_TEXTBOOK_RATES = Study(
 
 T2_WORST_CASE_RATES = Study(
     name="t2-worst-case-rates", claim="T2",
-    title="Nesterov's method is certified for every conditioning, heavy-ball is not",
-    statement="Rates computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem 2.1.3's for "
-    "every Q, and heavy-ball's reaches 1 at Q near 18.", source=Source("thesis", "Fig. 2-1"),
+    title="In the worst case heavy-ball need not converge, Nesterov's method does",
+    statement="Worst-case rates, computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem "
+    "2.1.3's for every condition number Q, and heavy-ball's reaches 1 (no convergence is proved) at Q near 18.",
+    source=Source("thesis", "Fig. 2-1"),
     scales={
         "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
         "cpu": Scale({"conditions": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 16.0, 17.0, 17.8, 18.1, 20.0, 25.0,
@@ -200,10 +201,10 @@ T2_WORST_CASE_RATES = Study(
     methods={"GD": {"method": "gd"}, "Nesterov": {"method": "nesterov"}, "heavy-ball": {"method": "heavy-ball"}},
     loop=worst_case_loop, judge=judge_worst_case, rule="GD agrees with its analytic rate and finite worst cases "
     "with their closed forms to 1e-4, Nesterov lies between its rate on quadratics and Theorem 2.1.3 for every Q, "
-    "and heavy-ball is certified below Q = 17.95 and not above.",
+    "and heavy-ball's rate is below 1 up to Q = 17.95 and not above.",
     figures=(
-        Figure("Certified rate", "rate", "ρ", x="Q", x_label="condition number Q", log_x=True,
-               hlines={"no rate": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
+        Figure("Worst-case rate", "rate", "ρ, error per step", x="Q", x_label="condition number Q", log_x=True,
+               hlines={"no convergence proved": 1.0}, caption="Heavy-ball's line meets 1 at Q = (2 + √5)² = 17.9."),
         Figure("Rate on quadratics, in closed form", "on_quadratics", "ρ on quadratics", x="Q",
                x_label="condition number Q", log_x=True,
                caption="On quadratics heavy-ball is the fastest of the three."),
@@ -211,7 +212,7 @@ T2_WORST_CASE_RATES = Study(
 )  # fmt: skip
 
 T3_ADAM_REGRET = Study(
-    name="t3-adam-regret", claim="T3", title="Adam's regret stays, AMSGrad's goes",
+    name="t3-adam-regret", claim="T3", title="Adam's average regret stays, AMSGrad's goes to zero",
     statement="On the online problem with a rare large loss Adam's average regret does not go to zero; AMSGrad's "
     "does.", source=Source("thesis", "Fig. 2-3"),
     scales={"quick": Scale({"periods": 5_000}), "cpu": Scale({"periods": 50_000})},
