@@ -24,9 +24,8 @@ from mindgap.lab.report.aggregate import (
 from mindgap.lab.report.words import headline
 from mindgap.record.forms import Figure, Tuning
 
-#: Colours for white paper and for a dark screen; each has a contrast of at least 3 to its background.
+#: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark screen.
 LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
-DARK = ("#6cb6ff", "#ff9d5c", "#5fd38d", "#c9a2ff", "#e6c34a", "#4fd0e0", "#ff8fc0", "#b5bdc9")
 #: Methods that the claim is not about; where the claim names none, beyond eight the colours come again with a dash.
 GREY = "#868e96"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
