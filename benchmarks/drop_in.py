@@ -172,9 +172,9 @@ def plan(rows: dict[str, dict[str, Any]], steps: int, tiny: bool) -> list[dict[s
         {**base, "task": task, "optimizer": name, "lr": lr, "seed": seed, "fault": fault}
         for fault in FAULTS
         for task in (FAULT_TASKS if fault != "spike" else FAULT_TASKS[:1])
+        for seed in SEEDS
         for name, (lr, _) in OPTIMIZERS.items()
         if not name.startswith("torch") or name in FAULT_METHODS
-        for seed in SEEDS
     ]
     missing: dict[str, dict[str, Any]] = {}
     for job in (*jobs, *later, *faults):
@@ -298,9 +298,13 @@ def fault_cell(runs: Runs, task: str, name: str, fault: str) -> str:
 
 def written(page: Path, folder: Path) -> str:
     """The text of a page with the table between its marks: the README gets the summary."""
-    begin, end = "<!-- drop_in: begin -->", "<!-- drop_in: end -->"
+    return with_table(page, "drop_in", summary(folder) if page.name == "README.md" else table(folder))
+
+
+def with_table(page: Path, name: str, text: str) -> str:
+    """The text of a page with another table between the marks of that name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, _, rest = page.read_text().partition(begin)
-    text = summary(folder) if page.name == "README.md" else table(folder)
     return f"{head}{begin}\n\n{text}\n\n{end}{rest.partition(end)[2]}"
 
 

@@ -48,7 +48,7 @@ OURS = {
     "AdamW clip": (lambda p, **o: AdamW(p, clip=1.0, **o), 32),
     "AdamW clip auto": (lambda p, **o: AdamW(p, clip="auto", **o), 32),
     "AdamW clip guard": (lambda p, **o: AdamW(p, clip=1.0, spike_guard="clip", **o), 32),
-    "AdamW": (lambda p, **o: AdamW(p, **o), 28),
+    "AdamW": (lambda p, **o: AdamW(p, clip=None, **o), 28),
     "SGD clip": (lambda p, **o: SGD(p, 1e-3, momentum=0.9, clip=1.0, **o), 24),
     "ACClip default": (lambda p, **o: ACClip(p, **o), 32),
     "ACClip second": (lambda p, **o: ACClip(p, form="second_moment", **o), 32),

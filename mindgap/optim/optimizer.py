@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -205,6 +206,7 @@ class RuleOptimizer(Optimizer, ABC):
                 batches = self._begin()
                 if batches or (batches is not None and self._everyone is not None):
                     self._update(batches)
+                    self._sample_share()
                     if self._project is not None:
                         owners = [p for batch in batches for p in batch.owners]
                         self._project([torch.view_as_real(p) if p.is_complex() else p for p in owners])
@@ -236,6 +238,8 @@ class RuleOptimizer(Optimizer, ABC):
             norm = self._fused.gradient_norm()
             if norm is not None:
                 self.tally.note(direction=norm)
+            if not outcome.skipped:
+                self._sample_share()
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
                 self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])
@@ -304,6 +308,8 @@ class RuleOptimizer(Optimizer, ABC):
     _norm_clip: float | str | None = None
     #: Whether the gradient's norm is taken at every step for the report.
     _reports_norm = False
+    #: Whether the rule itself clips, besides what ``_norm_clip`` does.
+    _clips = False
 
     @torch._disable_dynamo
     def _begin(self) -> list[Batch] | None:
@@ -426,6 +432,9 @@ class RuleOptimizer(Optimizer, ABC):
     def _note(self, **values: Any) -> None:
         self.tally.note(**values)
 
+    def _sample_share(self) -> None:
+        """Count what this step clipped, where that needs a pass of its own."""
+
     def report(self, *, reset: bool = False) -> Report:
         """How often it clipped, and the norms. The only call that waits for the device.
 
@@ -433,6 +442,8 @@ class RuleOptimizer(Optimizer, ABC):
             reset: start counting from zero.
         """
         answer = self.tally.report()
+        if answer.clipped is None and answer.steps and not self._clips and self._norm_clip is None:
+            answer = replace(answer, clipped=0.0)
         if reset:
             self.tally.clear()
         return answer

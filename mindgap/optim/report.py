@@ -39,8 +39,10 @@ class Report:
     Attributes:
         steps: calls of ``step`` that found a gradient.
         skipped: steps left out because a gradient was not finite, or was a spike.
-        clipped: share of the steps at which a norm was clipped; with ``scope="tensor"`` share of the tensors, for CClip
-            share of the coordinates. None where the rule does not clip, or would have to count in another pass.
+        clipped: share of the steps at which a norm was clipped, 0 for a rule that clips none; with ``scope="tensor"``
+            share of the tensors. For CClip share of the coordinates, over this process's part: counted at every step
+            with ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th, each of which stands for
+            the steps since the one before. None before the first step.
         direction_norm: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's
             order was asked for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
         median_norm: median of the last 128 of these norms.
@@ -73,6 +75,8 @@ class Tally:
         self.skipped = 0
         # In mappings: torch.compile can follow their entries.
         self.sums: dict[str, Any] = {}
+        #: Up to which step ``sums["sampled"]`` counts.
+        self.sampled_until = 0
         self.last: dict[str, Any] = {}
         self.norms: deque[Any] = deque(maxlen=WINDOW)
         self.spikes: deque[Any] = deque(maxlen=64)
@@ -87,6 +91,16 @@ class Tally:
     def wants_norm(self) -> bool:
         """Whether to take a norm that the step itself does not need: at the first 8 steps and at every 32nd."""
         return self.steps % 32 == 0 or len(self.norms) < min(self.steps, 8)
+
+    def wants_share(self) -> bool:
+        """Whether to count clipped coordinates in a pass of its own (see ``Report.clipped``)."""
+        return self.steps <= 8 or self.steps in (32, 64, 128) or self.steps % 256 == 0
+
+    def sample(self, share: Tensor) -> None:
+        """Let this step's share stand for all steps since the last sample."""
+        value = share * (self.steps - self.sampled_until)
+        self.sums["sampled"] = self.sums["sampled"] + value if "sampled" in self.sums else value
+        self.sampled_until = self.steps
 
     def clear(self) -> None:
         """Count from zero again; kernels go on counting in the same memory."""
@@ -135,6 +149,9 @@ class Tally:
         done = max(self.steps - skipped, 1)
         counted = [float(self.sums["share"])] if "share" in self.sums else []
         counted += [sum(map(float, self.device_counts)) / len(self.device_counts)] if self.device_counts else []
+        clipped = sum(counted) / done if counted else None
+        if clipped is None and "sampled" in self.sums:
+            clipped = float(self.sums["sampled"]) / self.sampled_until
         last = {name: _as_float(value) for name, value in self.last.items()}
         norms = np.array([float(n) for n in self.norms])
         if self.device_norms is not None:
@@ -146,7 +163,7 @@ class Tally:
         return Report(
             self.steps,
             skipped,
-            sum(counted) / done if counted else None,
+            clipped,
             last.get("direction"),
             last.get("update"),
             quantiles.get(0.5),

@@ -90,6 +90,7 @@ CASES = {
             variants={
                 "clip": {"clip": 1.0, "weight_decay": 0.1},
                 "auto": {"clip": "auto", "spike_guard": "skip"},
+                "unclipped": {"clip": None},
             },
             bad=COMMON_BAD
             + PROJECT_BAD
@@ -103,6 +104,7 @@ CASES = {
         of_ours("sgd", {"lr": 0.02},
             variants={
                 "momentum": {"momentum": 0.9, "clip": 1.0},
+                "unclipped": {"clip": None},
                 "nesterov": {"momentum": 0.8, "nesterov": True, "clip": "auto", "weight_decay": 0.01},
             },
             bad=COMMON_BAD
@@ -112,7 +114,7 @@ CASES = {
                 ({"momentum": -0.1}, "momentum must be zero or positive, and finite, got -0.1"),
                 ({"nesterov": True}, "nesterov needs momentum and no dampening, got True"),
             ),
-            excuses={"huge_entries": "SGD without clipping takes a step of the gradient's size"},
+            excuses={"huge_entries": "SGD without a number as clip takes a first step of the gradient's size"},
         ),
         of_ours("gclip", {"lr": 0.05, "tau": 1.0},
             variants={

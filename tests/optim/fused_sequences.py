@@ -45,7 +45,7 @@ MAKES = {
     "adamw": lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
     "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", maximize=True, **o),
     "sgd": lambda p, **o: SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True, clip=1.0, **o),
-    "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, **o),
+    "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, clip=None, **o),
     "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
     "stochastic_ingd": lambda p, **o: StochasticINGD(p, 0.9, seed=3, **o),
 }

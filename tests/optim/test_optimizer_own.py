@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
 import torch
 from cases.optimizer_loop import SHAPES, assert_same, drive, loss_of, start, to_evaluate, values
-from cases.optimizers import CASES, own
+from cases.optimizers import CASES, generic, own
 
 from mindgap import optim
 from mindgap.base.check import RuleError
@@ -173,6 +174,44 @@ def test_reports_count_and_reset():
     assert (report.steps, report.skipped, report.clipped) == (4, 0, 1.0)
     assert report.update_norm == pytest.approx(0.05 * 1e-3, rel=1e-12)
     assert optimizer.report().steps == 0
+
+
+@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"])
+@pytest.mark.parametrize(("case", "changes"), [p for p in generic("report") if "torch" not in p.id])
+def test_every_report_has_steps_share_and_norms_after_20_steps(case, changes, form):
+    params = start()
+    optimizer = case.make(params, **{**changes, **form})
+    assert optimizer.report().clipped is None
+    drive(case, optimizer, params, 20)
+    report = optimizer.report()
+    assert report.steps == 20
+    assert 0.0 <= report.clipped <= 1.0
+    assert 0.0 < report.direction_norm < math.inf
+    assert 0.0 < report.median_norm < math.inf
+
+
+@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"])
+@pytest.mark.parametrize("settings", [
+    {"tau": 1.0}, {"tau": 0.3, "beta": 0.9, "clip": "momentum"}, {"tau": "auto", "beta": 0.9}, {"tau": "auto"},
+    {"tau": [1.0, torch.full((), 0.5), torch.full((5,), 2.0)]}, {"tau": lambda k: 1.0 / k, "beta": 0.5},
+], ids=["number", "momentum", "auto", "auto, no momentum", "tensors", "function"])  # fmt: skip
+def test_cclip_counts_the_same_coordinates_with_and_without_track(settings, form):
+    """At the steps that are counted: 1 to 8 and 32, which stands for 9 to 32."""
+    shares = {}
+    for track in (True, False):
+        draw, params = np.random.default_rng(0), start()
+        optimizer = optim.CClip(params, 0.1, track=track, **settings, **form)
+        for k in range(1, 40):
+            for p in params:
+                p.grad = torch.tensor(draw.standard_t(1.5, size=tuple(p.shape)))
+            optimizer.step()
+            shares[track, k] = optimizer.report().clipped
+    assert shares[True, 39] > 0.01
+    for k in range(1, 9):
+        assert shares[False, k] == pytest.approx(shares[True, k], abs=1e-12)
+    each = {k: k * shares[True, k] - (k - 1) * shares.get((True, k - 1), 0.0) for k in range(1, 40)}
+    expected = sum(each[k] for k in range(1, 9)) + 24 * each[32]
+    assert shares[False, 39] == pytest.approx(expected / 32, abs=1e-12)
 
 
 def test_ingd_needs_a_closure_and_says_why():

@@ -39,8 +39,11 @@ from mindgap.optim import (  # noqa: E402
 
 #: For every class: what it needs, and the settings that its record lists.
 SETTINGS = {
-    AdamW: ({}, [{"clip": 1.0}, {"clip": "auto", "weight_decay": 0.1}, {"betas": (0.8, 0.9), "spike_guard": "skip"}]),
-    SGD: ({"lr": 0.02}, [{"momentum": 0.9, "clip": 1.0}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}]),
+    AdamW: ({}, [{"clip": 1.0}, {"clip": None, "weight_decay": 0.1}, {"betas": (0.8, 0.9), "spike_guard": "skip"}]),
+    SGD: (
+        {"lr": 0.02},
+        [{"momentum": 0.9, "clip": 1.0}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": None}],
+    ),
     GClip: ({"lr": 0.02, "tau": 1.0}, [{"beta": 0.9}, {"beta": 0.9, "clip": "momentum"}, {"tau": "auto", "beta": 0.5}]),
     CClip: ({"lr": 0.02, "tau": 0.5}, [{"beta": 0.9}, {"tau": "auto"}, {"weight_decay": 0.1}]),
     ACClip: ({}, [{"form": "second_moment"}, {"form": "algorithm", "lr": 0.5, "clip": None}, {"weight_decay": 0.1}]),

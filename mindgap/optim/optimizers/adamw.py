@@ -39,7 +39,8 @@ class AdamW(RuleOptimizer):
         betas: weights of the two averages, each in [0, 1).
         eps: ε, zero or positive.
         weight_decay: w, decoupled.
-        clip: c: a number, ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), or None.
+        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or None,
+            which makes it torch's optimizer.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -65,7 +66,7 @@ class AdamW(RuleOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
-        clip: float | str | None = None,
+        clip: float | str | None = "auto",
         **options: Unpack[Options],
     ) -> None:
         self._norm_clip = check_clip(clip)

@@ -57,12 +57,13 @@ class CClip(CoordinateOptimizer):
         beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
         clip: what is clipped, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w, outside the clipping.
-        track: count clipped coordinates and take the update's norm at every step, for ``report()``.
+        track: count clipped coordinates and take the update's norm at every step, for ``report()``; else coordinates
+            are counted at some steps (see ``Report.clipped``).
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
         >>> x = torch.tensor([3.0, -0.5], requires_grad=True)
-        >>> optimizer = CClip([x], lr=1.0, tau=1.0, track=True)
+        >>> optimizer = CClip([x], lr=1.0, tau=1.0)
         >>> (x.square().sum() / 2).backward()
         >>> optimizer.step()
         >>> x.detach(), optimizer.report().clipped
@@ -76,6 +77,7 @@ class CClip(CoordinateOptimizer):
     """
 
     _counts_as = "share"
+    _clips = True
 
     def __init__(
         self,
@@ -144,6 +146,31 @@ class CClip(CoordinateOptimizer):
                         length = robust_norm(updates, wide=True) * batch.lr
                         count([a != b for a, b in zip(clipped, source)], length)
                     descend_(p, updates, lr, batch.shrink)
+
+    @torch._disable_dynamo
+    def _sample_share(self) -> None:
+        """Compare with the thresholds again after the step: kernels that count would be slower at every step."""
+        if self._track or not self.tally.wants_share():
+            return
+        batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
+        devices = {p.device for batch in batches for p in batch.owners}
+        if any(d.type == "cuda" for d in devices) and torch.cuda.is_current_stream_capturing():
+            return
+        counts, size = [], 0
+        for batch in batches:
+            batch.k = batch.group["k"]
+            late = self._clip == "momentum" and batch.group["momentum"]
+            sources = self._states(batch, "momentum") if late else batch.grads
+            tau = self._thresholds(batch)
+            for d, *rest in blocks(sources, *([tau] if isinstance(tau, list) else [])):
+                for source, t in zip(d, rest[0] if rest else [tau] * len(d)):
+                    if self._is_auto(batch):
+                        # Above the median, so that the step raised it; zero where none of it was known.
+                        t = t * (ABOVE_MEDIAN / math.exp(max(MEDIAN_STEP, 1.0 / batch.k) / 2.0))
+                    counts.append((source.abs() > t).sum())
+                    size += source.numel()
+        if size:
+            self.tally.sample(torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size)
 
     @staticmethod
     def _is_auto(batch: Batch) -> bool:

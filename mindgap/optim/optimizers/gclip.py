@@ -60,6 +60,8 @@ class GClip(ScaledOptimizer):
         acclip, Alg. 1 with (GClip); thesis, (GClip) and (proj-GClip) in 4.4.1, (3.5) with γ = τ.
     """
 
+    _clips = True
+
     def __init__(
         self,
         params: Any,

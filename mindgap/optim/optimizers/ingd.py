@@ -219,6 +219,8 @@ class INGD(RuleOptimizer):
             head["inner_steps"] = k
             norm = float(robust_norm([m for batch in batches for m in self._raw_states(batch, "m")], wide=True))
             head["norm"] = norm
+            if k == 1:
+                self._note(direction=norm)
             if not math.isfinite(norm):
                 outcome = "non-finite"
                 break

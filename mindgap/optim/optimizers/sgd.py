@@ -40,7 +40,8 @@ class SGD(RuleOptimizer):
         dampening: d.
         weight_decay: w, added to the gradient after the clipping.
         nesterov: needs momentum without dampening.
-        clip: c: a number, ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), or None.
+        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or None,
+            which makes it torch's optimizer.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -66,7 +67,7 @@ class SGD(RuleOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
-        clip: float | str | None = None,
+        clip: float | str | None = "auto",
         **options: Unpack[Options],
     ) -> None:
         self._norm_clip = check_clip(clip)

@@ -1,0 +1,127 @@
+"""One gradient of 140 multiplied by 10,000: every optimizer at its defaults, against its own run without that.
+
+    python benchmarks/spikes.py --out benchmarks/records            makes the missing runs; minutes on one core
+    python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from drop_in import markdown, relative, with_table
+from drop_in_tasks import prepare
+from torch import nn
+
+from mindgap.lab.tasks.models.small import small_convolutional_network
+from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
+
+REFERENCE = "torch AdamW, clip_grad_norm_(1)"
+#: Those at their defaults must pass; lr and tau where there is no default.
+DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "AdamW(params)": lambda p: AdamW(p),
+    "AdamW(params, clip=1.0)": lambda p: AdamW(p, clip=1.0),
+    "SGD(params, 0.05)": lambda p: SGD(p, 0.05),
+    "SGD(params, 0.02, 0.9)": lambda p: SGD(p, 0.02, 0.9),
+    "ACClip(params)": lambda p: ACClip(p),
+    "ACClip(params, form='second_moment')": lambda p: ACClip(p, form="second_moment"),
+    "ACClip(params, 0.3, form='algorithm')": lambda p: ACClip(p, 0.3, form="algorithm"),
+    "GClip(params, 0.1, 1.0)": lambda p: GClip(p, 0.1, 1.0),
+    "GClip(params, 0.2, 1.0, beta=0.9)": lambda p: GClip(p, 0.2, 1.0, beta=0.9),
+    "GClip(params, 0.2, 'auto', beta=0.9)": lambda p: GClip(p, 0.2, "auto", beta=0.9),
+    "GClip(params, 0.2, 'auto', beta=0.9, scope='tensor')": lambda p: GClip(p, 0.2, "auto", beta=0.9, scope="tensor"),
+    "CClip(params, 0.2, 0.02, beta=0.9)": lambda p: CClip(p, 0.2, 0.02, beta=0.9),
+    "CClip(params, 0.2, 'auto', beta=0.9)": lambda p: CClip(p, 0.2, "auto", beta=0.9),
+    "NormalizedSGD(params, 0.1)": lambda p: NormalizedSGD(p, 0.1),
+    "NormalizedSGD(params, 0.1, beta=0.9)": lambda p: NormalizedSGD(p, 0.1, beta=0.9),
+    "StochasticINGD(params)": lambda p: StochasticINGD(p),
+}
+#: For comparison: torch's, and the papers' order, in which the average is clipped.
+OTHERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    REFERENCE: lambda p: torch.optim.AdamW(p, 1e-3),
+    "torch AdamW": lambda p: torch.optim.AdamW(p, 1e-3),
+    "torch SGD, lr 0.02, momentum 0.9": lambda p: torch.optim.SGD(p, 0.02, 0.9),
+    "ACClip(params, clip=None)": lambda p: ACClip(p, clip=None),
+    "GClip(params, 0.2, 1.0, beta=0.9, clip='momentum')": lambda p: GClip(p, 0.2, 1.0, beta=0.9, clip="momentum"),
+    "CClip(params, 0.2, 0.02, beta=0.9, clip='momentum')": lambda p: CClip(p, 0.2, 0.02, beta=0.9, clip="momentum"),
+    "StochasticINGD(params, clip=None)": lambda p: StochasticINGD(p, clip=None),
+}
+SEEDS = (0, 1, 2)
+STEPS, SPIKE_AT, FACTOR, BATCH = 140, 60, 1e4, 64
+
+
+def train(name: str, seed: int, spiked: bool, data: dict[str, torch.Tensor]) -> float:
+    """Mean loss of steps 131 to 140 of a small convolutional network on CIFAR-10, at a constant learning rate."""
+    torch.manual_seed(seed)
+    model = small_convolutional_network(8, channels=3, side=32)
+    params = list(model.parameters())
+    optimizer = {**DEFAULTS, **OTHERS}[name](params)
+    draw = torch.Generator().manual_seed(1000 + seed)
+    losses = []
+    for k in range(1, STEPS + 1):
+        rows = torch.randint(0, len(data["y"]), (BATCH,), generator=draw)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(data["x"][rows]), data["y"][rows])
+        losses.append(float(loss.detach()))
+        (loss * FACTOR if spiked and k == SPIKE_AT else loss).backward()
+        if name == REFERENCE:
+            nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+    return mean(losses[-10:])
+
+
+def read(folder: Path) -> dict[tuple[str, int, bool], float]:
+    """(optimizer, seed, spiked) -> loss."""
+    file = folder / "spikes.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return {(row["optimizer"], row["seed"], row["spiked"]): row["loss"] for row in rows}
+
+
+def table(folder: Path) -> str:
+    """Means over the seeds, with and without the spike, and the difference."""
+    losses = read(folder)
+    limit = mean(losses[REFERENCE, seed, True] for seed in SEEDS)
+    parts = []
+    for title, names in (("at its defaults", DEFAULTS), ("for comparison", OTHERS)):
+        lines = []
+        for name in names:
+            calm, spiked = (mean(losses[name, seed, s] for seed in SEEDS) for s in (False, True))
+            passes = "yes" if spiked <= 1.02 * max(calm, limit) else "**no**"
+            lines.append([f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm), passes])
+        parts.append(markdown([title, "without", "with", "difference", "within 2 %"], lines))
+    return "\n\n".join(parts)
+
+
+def written(page: Path, folder: Path) -> str:
+    """The page with the table between its marks."""
+    return with_table(page, "spikes", table(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
+    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
+    args = parser.parse_args()
+    if args.table is None:
+        torch.set_num_threads(1)
+        args.out.mkdir(parents=True, exist_ok=True)
+        known, data = read(args.out), prepare("cifar10", tiny=False)
+        with (args.out / "spikes.jsonl").open("a") as file:
+            for key in [(n, seed, s) for seed in SEEDS for n in (*DEFAULTS, *OTHERS) for s in (False, True)]:
+                if key not in known:
+                    row = dict(zip(("optimizer", "seed", "spiked"), key))
+                    file.write(json.dumps({**row, "loss": train(*key, data)}) + "\n")
+                    file.flush()
+    print(table(args.table or args.out))
+    for path in args.docs:
+        path.write_text(written(path, args.table or args.out))
+
+
+if __name__ == "__main__":
+    main()
