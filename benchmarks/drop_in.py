@@ -131,7 +131,8 @@ def train(job: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
         clean = [loss_of(task, model, *batch_of(task, data, draw, held_out=True, tiny=tiny)) for _ in range(8)]
     course = torch.stack(losses).double().cpu()
     tail = course[-max(1, steps // 10) :]
-    return {**job, "train": float(tail.mean()), "clean": float(torch.stack(clean).mean()), "first": float(course[0])}
+    found = {"train": float(tail.mean()), "clean": float(torch.stack(clean).mean()), "first": float(course[0])}
+    return {**job, **found, **({"device": "cpu"} if device == "cpu" else {})}
 
 
 def key_of(row: dict[str, Any]) -> str:
@@ -227,7 +228,16 @@ def table(folder: Path) -> str:
     for fault in FAULTS:
         tasks = FAULT_TASKS if fault != "spike" else FAULT_TASKS[:1]
         lines = [[f"`{name}`", *(fault_cell(runs, task, name, fault) for task in tasks)] for name in OPTIMIZERS]
-        parts += [f"**{FAULT_WORDS[fault]}**:", markdown(["optimizer", *tasks], [x for x in lines if any(x[1:])])]
+        head = ["optimizer", *tasks]
+        if fault == "spike":
+            head.append("the same against its own run without the spike")
+            for line, (name, (lr, _)) in zip(lines, OPTIMIZERS.items()):
+                line.append(own_cell(runs, tasks[0], name, fault, lr))
+        parts += [f"**{FAULT_WORDS[fault]}**:", markdown(head, [x for x in lines if any(x[1:])])]
+    slow = [row for row in rows.values() if row.get("device") == "cpu"]
+    if slow:
+        named = sorted({f"*{row['fault']}*" for row in slow})
+        parts.append(f"{len(slow)} runs of {' and '.join(named)} were made on a CPU, all others on the H200.")
     first = next(iter(rows.values()))
     left = plan(rows, first["steps"], first["tiny"])
     if left:
@@ -299,6 +309,14 @@ def fault_cell(runs: Runs, task: str, name: str, fault: str) -> str:
 def written(page: Path, folder: Path) -> str:
     """The text of a page with the table between its marks: the README gets the summary."""
     return with_table(page, "drop_in", summary(folder) if page.name == "README.md" else table(folder))
+
+
+def own_cell(runs: Runs, task: str, name: str, fault: str, lr: float) -> str:
+    """Held-out loss under a fault against the same optimizer's without it, over the seeds that have both."""
+    calm = {r["seed"]: r["clean"] for r in runs.get((task, name, ""), []) if r["lr"] == lr}
+    mine = {r["seed"]: r["clean"] for r in runs.get((task, name, fault), [])}
+    both = calm.keys() & mine.keys()
+    return relative(average([mine[s] for s in both]), average([calm[s] for s in both])) if both else ""
 
 
 def with_table(page: Path, name: str, text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from mindgap.optim.norms import (
 from mindgap.optim.report import Report as Report
 from mindgap.optim.report import Spike as Spike
 from mindgap.optim.report import Tally
+from mindgap.optim.settings import Options as Options
 from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Policy
 from mindgap.rules.project import Ball as Ball
@@ -48,30 +49,6 @@ SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES = ("all", "group", "tensor")
 #: Added to the norm before dividing by it, as ``torch.nn.utils.clip_grad_norm_`` does.
 NORM_EPS = 1e-6
-
-
-class Options(TypedDict, total=False):
-    """Settings that every optimizer takes by name.
-
-    project: projection onto a set after each step: a function that changes a list of tensors in place, such as ``Ball``
-        or ``Box``.
-    nonfinite: what to do about gradients that are not finite: ``"propagate"`` (default) looks at nothing, as torch;
-        ``"skip"`` leaves parameters and states as they are and counts the step; ``"raise"`` stops before anything is
-        changed. The last two force a GPU synchronisation at every step, except ``"skip"`` in the fused CUDA form.
-    spike_guard: what to do about a gradient whose norm is far outside the distribution of the last 128 (see
-        ``norms.spike_range``): ``"clip"`` scales it down to their 0.9 quantile, ``"skip"`` leaves the step out.
-        ``report().spikes`` lists step, norm and expected range. None (default) does not look.
-    maximize: ascend.
-    foreach: False for the plain loop over tensors.
-    fused: one pass over memory; None picks it where it can be used, True raises where it cannot.
-    """
-
-    project: Callable[[Sequence[Tensor]], None] | None
-    nonfinite: str
-    spike_guard: str | None
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
 
 
 class RuleOptimizer(Optimizer, ABC):
@@ -163,7 +140,8 @@ class RuleOptimizer(Optimizer, ABC):
                 if not (p.is_floating_point() or p.is_complex()):
                     fail("params", "must be floating or complex tensors", p.dtype)
                 if self._joint and getattr(p, "_fsdp_flattened", False):
-                    rule = "must not be flattened by FSDP1, which hides the norm over all processes; use fully_shard"
+                    rule = "must not be flattened by FSDP1, which hides the norm over all processes; use fully_shard,"
+                    rule += " or clip=None where there is one"
                     fail("params", rule, tuple(p.shape))
         except Exception:
             self.param_groups.pop()

@@ -1,14 +1,39 @@
-"""Checks of the settings that several optimizers have."""
+"""Settings that several optimizers have, and their checks."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, non_negative, positive
 from mindgap.rules.schedule import value_at
+
+
+class Options(TypedDict, total=False):
+    """Settings that every optimizer takes by name.
+
+    project: projection onto a set after each step: a function that changes a list of tensors in place, such as ``Ball``
+        or ``Box``.
+    nonfinite: what to do about gradients that are not finite: ``"propagate"`` (default) looks at nothing, as torch;
+        ``"skip"`` leaves parameters and states as they are and counts the step; ``"raise"`` stops before anything is
+        changed. The last two force a GPU synchronisation at every step, except ``"skip"`` in the fused CUDA form.
+    spike_guard: what to do about a gradient whose norm is far outside the distribution of the last 128 (see
+        ``norms.spike_range``): ``"clip"`` scales it down to their 0.9 quantile, ``"skip"`` leaves the step out.
+        ``report().spikes`` lists step, norm and expected range. None (default) does not look.
+    maximize: ascend.
+    foreach: False for the plain loop over tensors.
+    fused: one pass over memory; None picks it where it can be used, True raises where it cannot.
+    """
+
+    project: Callable[[Sequence[Tensor]], None] | None
+    nonfinite: str
+    spike_guard: str | None
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
 
 
 def scalar(lr: float | Tensor) -> float | Tensor:

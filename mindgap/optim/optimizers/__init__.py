@@ -1,1 +1,1 @@
-"""One optimizer a file; the table of them is ``mindgap.optim.table``."""
+"""One optimizer per file; the table of them is ``mindgap.optim.table``."""
