@@ -80,7 +80,7 @@ $(VENV)/.extras: $(VENV)/.installed
 test-extras: $(VENV)/.extras
 	$(PYTEST) tests/adapters/test_adapters.py tests/lab/theory/test_ch2_textbook.py \
 	  tests/lab/theory/test_textbook_and_nonsmooth_studies.py tests/lab/tasks/test_data_readers.py \
-	  tests/lab/tasks/test_models.py
+	  tests/lab/tasks/test_models.py tests/bilevel/test_bilevel_lora_example.py tests/docs/test_examples_run.py
 
 clean:
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
