@@ -29,6 +29,8 @@ KEEP = (4, 2, 2)
 EXTRA_SEEDS = 1
 #: Full-length runs that the whole race costs at most.
 COST = 4.0
+#: The family that gets a smaller learning rate when the losses of all candidates rise.
+CALMEST = "AdamW with clipping"
 #: Factor between neighbouring learning rates.
 FACTOR = 10**0.5
 
@@ -116,12 +118,15 @@ class Race:
         leaders = ranked[: KEEP[0]]
         self._estimate_noise(leaders, first)
         field = [*sorted(leaders, key=lambda e: self._mean(e, first)), *ranked[KEEP[0] : KEEP[0] + 1]]
-        baseline = self.entries[0]
-        for keep, rung in zip(KEEP, self.rungs[1:], strict=True):
-            field = [e for e in field if e is not baseline][:keep]
+        baseline, keeps = self.entries[0], list(KEEP)
+        for position, rung in enumerate(self.rungs[1:]):
+            field = [e for e in field if e is not baseline][: keeps[position]]
             for entry in [baseline, *field]:
                 self._advance(entry, self.seed, rung)
             field = self._ranked([baseline, *field], rung)
+            if position == 0 and self.rises(rung):
+                field = self._ranked([*field, self._smaller_rate(rung)], rung)
+                keeps[-1] = 1  # pays for the candidate that is added
 
     def cost(self) -> float:
         """Full-length runs spent."""
@@ -130,6 +135,24 @@ class Race:
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
         return self._ranked([e for e in self.entries if self.total in e.runs[self.seed].scores], self.total)
+
+    def rises(self, step: int) -> bool:
+        """Whether every run that got to ``step`` lost ground there: the smallest loss is above that of earlier rungs.
+
+        By more than the noise between two seeds.
+        """
+        now = min(e.score(step, self.seed) for e in self.entries)
+        before = min(e.score(rung, self.seed) for e in self.entries for rung in self.rungs if rung < step)
+        return self.level(now) - self.level(before) > self.noise.reach()
+
+    def _smaller_rate(self, step: int) -> Entry:
+        """A candidate below all learning rates of its family, run to ``step``: short runs favour large rates."""
+        rates = [e.candidate.rate for e in self.entries if e.candidate.family == CALMEST]
+        self.entries.append(Entry(candidate(CALMEST, min(rates) / FACTOR, self.scale), {}))
+        for rung in self.rungs:
+            if rung <= step:
+                self._advance(self.entries[-1], self.seed, rung)
+        return self.entries[-1]
 
     def _ranked(self, entries: list[Entry], step: int) -> list[Entry]:
         return sorted(entries, key=lambda e: e.score(step, self.seed))

@@ -298,7 +298,12 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
 
 def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
     seed, reach = race.seed, race.noise.reach()
-    if best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
+    if race.rises(race.total):
+        low, step = min((e.score(rung, seed), rung) for e in race.entries for rung in race.rungs[:-1])
+        head = (f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
+                f"{best.score(race.total, seed):.3g}, and step {step} had {low:.3g}; look at the data before the "
+                "optimizer")  # fmt: skip
+    elif best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
         head = "AdamW at lr 0.001 is fine: nothing tried was clearly better"
     elif gain[1] > 0:
         head = f"{best.candidate.name}: {100 * gain[0]:.1f} % lower validation loss than AdamW at lr 0.001"
