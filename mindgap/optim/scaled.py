@@ -60,14 +60,17 @@ class ScaledOptimizer(RuleOptimizer):
                 directions.append(batch.grads)
                 raws.append(self._raw_grads(batch))
         norms, own, total = self._all_norms(batches, raws)
-        if on_gradient and batches[0].scale is not None:
-            norms, own, total = [n * batches[0].scale for n in norms], [n * batches[0].scale for n in own], total
+        # What the front asks of the gradient: an average has it already, a bare gradient gets it here.
+        fronts = [None if batch.group["momentum"] and not on_gradient else batch.scale for batch in batches]
+        norms, own = (
+            [n if front is None else n * front for n, front in zip(values, fronts)] for values in (norms, own)
+        )
         factors = [coefficient(norm, number) for norm, number in zip(norms, numbers)]
         scales = []
-        for batch, direction, factor in zip(batches, directions, factors):
+        for batch, direction, factor, front in zip(batches, directions, factors, fronts):
             lr, beta = batch.lr, batch.group["momentum"]
-            if on_gradient and batch.scale is not None:
-                factor = factor * batch.scale
+            if front is not None:
+                factor = factor * front
             if beta and on_gradient:
                 memory = self._states(batch, "momentum")
                 for c, (m, g) in _with_factor(factor, memory, direction, single=batch.single):

@@ -170,6 +170,22 @@ def test_a_skipped_spike_leaves_everything_as_it_was(name):
     assert all(torch.equal(a, b) for a, b in zip(*runs))
 
 
+@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["fused", "foreach", "loop"])
+@pytest.mark.parametrize("clip", ["gradient", "momentum"])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_a_clipped_spike_moves_no_more_than_an_ordinary_gradient(beta, clip, form):
+    """Found by a random sequence: a momentum that a scheduler sets to zero switched the guard off in two forms."""
+    params = start()
+    optimizer = GClip(params, 0.05, 1e9, beta=0.9, clip=clip, spike_guard="clip", **form)
+    optimizer.param_groups[0]["momentum"] = beta
+    series(optimizer, params, [1.0] * 40)
+    before = torch.cat([p.detach().reshape(-1) for p in params])
+    series(optimizer, params, [1e4])
+    moved = (torch.cat([p.detach().reshape(-1) for p in params]) - before).norm()
+    usual = optimizer.report().spikes[0].high
+    assert moved < 0.05 * usual < 1e4 * 0.05
+
+
 def test_false_alarms_are_as_rare_as_stated():
     """Under a power law 0.1/81 of the norms, however heavy the tail; under a log-normal law none."""
     rng = np.random.default_rng(0)
