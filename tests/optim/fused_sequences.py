@@ -223,6 +223,10 @@ def part_of_store(w):
 
 def other_dtype(w, dtype):
     for p in w.members:
+        # The fused form makes states of zeros before a step that it then skips; in the loop they do not exist yet, and
+        # get the new dtype when they are made.
+        if not any(bool(value.any()) for value in w.optimizer.state.get(p, {}).values()):
+            w.optimizer.state.pop(p, None)
         p.data = p.data.to(dtype)
         p.grad = None if p.grad is None else p.grad.to(dtype)
 
