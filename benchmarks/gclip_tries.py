@@ -1,6 +1,6 @@
-"""Does another "auto" make GClip follow AdamW? Two transformers at the benchmark's size, smaller batches, one seed.
+"""Does another "auto" make GClip follow AdamW? Two small transformers on the benchmark's data, one seed.
 
-    python benchmarks/gclip_tries.py --out benchmarks/records       makes the missing runs; 30 minutes on a core
+    python benchmarks/gclip_tries.py --out benchmarks/records       makes the missing runs; 6 minutes on a core
     python benchmarks/gclip_tries.py --table benchmarks/records --docs docs/optimizers.md
 
 The tries, each with learning rates around the one that the recipe's step length asks for:
@@ -21,15 +21,20 @@ from typing import Any
 
 import torch
 from drop_in import markdown, relative, with_table
-from drop_in_tasks import TASKS, batch_of, loss_of, prepare
+from drop_in_tasks import TASKS, Vision, batch_of, loss_of, prepare
 
+from mindgap.lab.tasks.models.small import SmallTransformer
 from mindgap.optim import GClip, NormalizedSGD
 from mindgap.optim.optimizers import gclip
 
 STEPS, SEED = 200, 0
 SMALL = {
-    "transformer, Penn Treebank": replace(TASKS["transformer, Penn Treebank"], batch=4),
-    "vision transformer, CIFAR-10": replace(TASKS["vision transformer, CIFAR-10"], batch=32),
+    "transformer, Penn Treebank": replace(
+        TASKS["transformer, Penn Treebank"], build=lambda tiny: SmallTransformer(10_000, 128, 2, 4, 64), batch=4
+    ),
+    "vision transformer, CIFAR-10": replace(
+        TASKS["vision transformer, CIFAR-10"], build=lambda tiny: Vision(64, 2), batch=32
+    ),
 }
 RATES = {
     "torch AdamW": (1e-3,),

@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from drop_in import markdown, relative, with_table
+from drop_in import average, markdown, relative, with_table
 from drop_in_tasks import prepare
 from torch import nn
 
@@ -51,7 +51,7 @@ OTHERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "CClip(params, 0.2, 0.02, beta=0.9, clip='momentum')": lambda p: CClip(p, 0.2, 0.02, beta=0.9, clip="momentum"),
     "StochasticINGD(params, clip=None)": lambda p: StochasticINGD(p, clip=None),
 }
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 STEPS, SPIKE_AT, FACTOR, BATCH = 140, 60, 1e4, 64
 
 
@@ -90,7 +90,7 @@ def table(folder: Path) -> str:
     for title, names in (("at its defaults", DEFAULTS), ("for comparison", OTHERS)):
         lines = []
         for name in names:
-            calm, spiked = (mean(losses[name, seed, s] for seed in SEEDS) for s in (False, True))
+            calm, spiked = (average([losses[name, seed, s] for seed in SEEDS]) for s in (False, True))
             passes = "yes" if spiked <= 1.02 * max(calm, limit) else "**no**"
             lines.append([f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm), passes])
         parts.append(markdown([title, "without", "with", "difference", "within 2 %"], lines))

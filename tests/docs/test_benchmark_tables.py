@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import sys
@@ -14,14 +15,17 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "records"
 
 
-@pytest.fixture(scope="module")
-def drop_in() -> ModuleType:
+def script(name: str) -> ModuleType:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        import drop_in
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
-    return drop_in
+
+
+@pytest.fixture(scope="module")
+def drop_in() -> ModuleType:
+    return script("drop_in")
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/optimizers.md"])
@@ -31,6 +35,24 @@ def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -
     assert drop_in.written(ROOT / page, RECORDS) == text, (
         "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md"
     )
+
+
+@pytest.mark.parametrize("name", ["spikes"])
+def test_the_page_on_optimizers_has_the_smaller_tables(name: str) -> None:
+    page = ROOT / "docs" / "optimizers.md"
+    assert f"<!-- {name}: end -->" in page.read_text()
+    assert script(name).written(page, RECORDS) == page.read_text(), (
+        f"run python benchmarks/{name}.py --table benchmarks/records --docs docs/optimizers.md"
+    )
+
+
+def test_every_optimizer_at_its_defaults_passes_the_spike() -> None:
+    spikes = script("spikes")
+    losses = spikes.read(RECORDS)
+    limit = sum(losses[spikes.REFERENCE, seed, True] for seed in spikes.SEEDS)
+    for name in spikes.DEFAULTS:
+        calm, spiked = (sum(losses[name, seed, s] for seed in spikes.SEEDS) for s in (False, True))
+        assert spiked <= 1.02 * max(calm, limit), name
 
 
 def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
