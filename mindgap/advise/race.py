@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ class Race:
             for entry in [baseline, *field]:
                 self._advance(entry, self.seed, rung)
             field = self._ranked([baseline, *field], rung)
-            if position == 0 and self.rises(rung):
+            if position == 0 and self.rises(rung, [first]):
                 field = self._ranked([*field, self._smaller_rate(rung)], rung)
                 keeps[-1] = 1  # pays for the candidate that is added
 
@@ -136,14 +136,16 @@ class Race:
         """The runs that went to full length, best first."""
         return self._ranked([e for e in self.entries if self.total in e.runs[self.seed].scores], self.total)
 
-    def rises(self, step: int) -> bool:
-        """Whether every run that got to ``step`` lost ground there: the smallest loss is above that of earlier rungs.
+    def lowest(self, rungs: Iterable[int]) -> tuple[float, int]:
+        """The smallest loss of all runs at some rungs, and its step."""
+        return min((e.score(rung, self.seed), rung) for e in self.entries for rung in rungs)
+
+    def rises(self, step: int, earlier: Sequence[int]) -> bool:
+        """Whether every run that got to ``step`` is above the smallest loss at ``earlier`` rungs.
 
         By more than the noise between two seeds.
         """
-        now = min(e.score(step, self.seed) for e in self.entries)
-        before = min(e.score(rung, self.seed) for e in self.entries for rung in self.rungs if rung < step)
-        return self.level(now) - self.level(before) > self.noise.reach()
+        return self.level(self.lowest([step])[0]) - self.level(self.lowest(earlier)[0]) > self.noise.reach()
 
     def _smaller_rate(self, step: int) -> Entry:
         """A candidate below all learning rates of its family, run to ``step``: short runs favour large rates."""

@@ -283,6 +283,10 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
     else:
         gain = (race.gain(own, his), race.gain(own, his, reach), race.gain(own, his, -reach))
         sentence = _sentence(race, best, gain)
+        if race.rises(race.total, race.rungs[:-1]):
+            low, step = race.lowest(race.rungs[:-1])
+            notes.append(f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try fewer "
+                         "steps, or keep the best weights.")  # fmt: skip
     tried = [
         Tried(e.candidate.name, s, r.steps, r.scores[max(r.scores)], tuple(r.curve))
         for e in race.entries
@@ -298,11 +302,10 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
 
 def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
     seed, reach = race.seed, race.noise.reach()
-    if race.rises(race.total):
-        low, step = min((e.score(rung, seed), rung) for e in race.entries for rung in race.rungs[:-1])
+    if race.rises(race.total, race.rungs[:1]):
         head = (f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
-                f"{best.score(race.total, seed):.3g}, and step {step} had {low:.3g}; look at the data before the "
-                "optimizer")  # fmt: skip
+                f"{best.score(race.total, seed):.3g}, above the {race.lowest(race.rungs[:1])[0]:.3g} of step "
+                f"{race.rungs[0]}; look at the data before the optimizer")  # fmt: skip
     elif best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
         head = "AdamW at lr 0.001 is fine: nothing tried was clearly better"
     elif gain[1] > 0:

@@ -63,3 +63,4 @@ def test_where_all_losses_rise_a_smaller_rate_is_tried_and_the_answer_says_so() 
     assert answer.about["full_length_runs"] <= 4
     assert answer.sentence.startswith("Nothing tried trains to the end: the best run, AdamW with clipping lr=9.5e-05, ")
     assert "% better" not in answer.sentence
+    assert any("and not at the end: try fewer steps" in note for note in answer.notes)
