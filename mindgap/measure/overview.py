@@ -167,7 +167,9 @@ def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], 
     figures["settling"] = [asdict(row) for row in found.growth]
     true = found.gradient_norm_unbiased
     size = f"{found.noise / true:.3g} times the gradient norm" if true else "the gradient norm is lost in it"
-    settled = ", ".join(f"{name.replace('_', ' ')} {'yes' if ok else 'no'}" for name, ok in found.settled.items())
+    enough, few = (", ".join(name.replace("_", " ") for name, ok in found.settled.items() if ok is kind)
+                   for kind in (True, False))  # fmt: skip
+    settled = "; ".join([f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few))
     low, high = found.gradient_norm_interval
     way = "" if found.per == "sample" else ", from minibatches"
     return [
@@ -184,7 +186,9 @@ def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], 
             "noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
             found.noise, *found.noise_interval,
         ),
-        SurveyLine("settling", f"changed by less than 10 % at the last doubling: {settled or 'one batch only'}"),
+        SurveyLine(
+            "settling", f"{settled or 'not known from one batch'} (enough: the last doubling changes less than 10 %)"
+        ),
     ]  # fmt: skip
 
 

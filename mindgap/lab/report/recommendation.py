@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import html
 import math
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from mindgap.lab.report.templates import asset, template
+from mindgap.lab.report.words import number
 from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
 
 #: Size of the figure in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 92, 30, 14, 64
-
-_STYLE = """
-.answer { font-size: 1.15rem; margin: 14px 0; }
-pre { background: var(--soft); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: .92rem; }
-svg text { fill: var(--text); font-size: 13px; } svg .grid { stroke: var(--grid); } svg path { fill: none; }
-.other { stroke: var(--grey); stroke-width: 1; opacity: .55; } .baseline { stroke: var(--s1); stroke-width: 2.5; }
-.best { stroke: var(--s0); stroke-width: 3; }
-svg .best-name { fill: var(--s0); } svg .baseline-name { fill: var(--s1); }
-figure { margin: 16px 0; } @media (max-width: 720px) { svg text { font-size: 24px; } svg .side { display: none; } }
-section { margin: 22px 0; } li { margin: 4px 0; }
-"""
 
 
 def write_recommendation_page(answer: Path, out: Path) -> Path:
@@ -45,39 +37,13 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
 
 def page(answer: dict[str, Any]) -> str:
     """The whole page as text."""
-    style = (resources.files("mindgap.lab.report") / "assets" / "page.css").read_text(encoding="utf-8")
     gain, low, high = (100 * value for value in answer["gain"])
-    about = answer["about"]
-    runs = "".join(
-        f"<tr><th scope='row'>{_text(t['name'])}</th><td class='number'>{t['seed']}</td>"
-        f"<td class='number'>{t['steps']}</td><td class='number'>{_number(t['loss'])}</td></tr>"
-        for t in answer["tried"]
-    )
-    parts = [
-        f"<p class='answer'>{_text(answer['sentence'])}</p>",
-        f"<pre><code>{_text(answer['code'])}</code></pre>" if answer["code"] else "",
-        f"<p>Gain over AdamW at lr 0.001: {gain:.1f} % (90 % interval {low:.1f} % to {high:.1f} %).</p>"
-        if math.isfinite(low)
-        else "",
-        f"<figure><figcaption>{_text(_caption(answer))}</figcaption>{figure(answer)}</figure>" if runs else "",
-        _list("What the instruments found", answer["found"]),
-        _list("What weakens the answer", answer["notes"]),
-        _list("What was not tried", answer["not_tried"]),
-        "<section><h2>Everything that was tried</h2><div class='scroll' tabindex='0' role='region' "
-        "aria-label='runs'><table><thead><tr><th>setting</th><th>seed</th><th>steps</th><th>validation loss</th></tr>"
-        f"</thead><tbody>{runs}</tbody></table></div></section>"
-        if runs
-        else "",
-    ]
-    spent = f"{about['full_length_runs']:g} full-length runs of {about['steps']} steps, {about['seconds']:g} seconds"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>mindgap: recommendation</title>\n<style>\n{style}{_STYLE}</style>\n</head>\n<body>\n"
-        "<header><div><h1>Which optimizer, which settings</h1></div></header>\n"
-        f"<main>\n{''.join(parts)}\n</main>\n<footer><p>Drawn by mindgap from {_text(spent)}.</p></footer>\n"
-        "</body>\n</html>\n"
-    )
+    words = f"Gain over AdamW at lr 0.001: {gain:.1f} % (90 % interval {low:.1f} % to {high:.1f} %)."
+    tried = [{**t, "shown": number(t["loss"]) if math.isfinite(t["loss"]) else "diverged"} for t in answer["tried"]]
+    return str(template("recommendation.html").render(
+        answer={**answer, "tried": tried}, gain=words if math.isfinite(low) else "",
+        caption=_caption(answer) if tried else "", picture=Markup(figure(answer)), css=asset("page.css"),
+    ))  # fmt: skip
 
 
 def figure(answer: dict[str, Any]) -> str:
@@ -133,15 +99,6 @@ def _caption(answer: dict[str, Any]) -> str:
     best = _best_name(answer)
     others = len({t["name"] for t in answer["tried"]} - {best, "AdamW lr=0.001"})
     return f"Training loss of {best} (blue), AdamW at lr 0.001 (orange) and {others} other settings (grey)."
-
-
-def _list(title: str, lines: list[str]) -> str:
-    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    return f"<section><h2>{title}</h2><ul>{items}</ul></section>" if items else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "diverged"
 
 
 def _text(value: object) -> str:

@@ -77,7 +77,7 @@ _VARIABLES = {_BLUE: "--s0", _ORANGE: "--s1", _GREEN: "--s2", _VIOLET: "--s3", "
 def _finding(survey: Survey, quantity: str) -> str:
     """What was found about a quantity, as a title: its sentence up to the numbers; empty where nothing was."""
     said = next((line.sentence for line in survey.findings if line.quantity == quantity), "not measured")
-    head = said if quantity == "settling" else re.split(r": | \(", said)[0]
+    head = re.split(r": | \(", said)[0]
     return "" if said.startswith("not measured") else head[:1].upper() + head[1:]
 
 

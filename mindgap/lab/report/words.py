@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _UP = str.maketrans("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺")
 _DOWN = str.maketrans("0123456789aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ")
-_SIGNS = (("<=", "≤"), (">=", "≥"), ("!=", "≠"), (" - ", " − "))
+_SIGNS = (("<=", "≤"), (">=", "≥"), ("!=", "≠"), (" - ", " − "), ("||", "‖"))
 _POWER = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)")
 
 
@@ -48,13 +48,13 @@ def signs(text: Any, *, digits: bool = False) -> str:
         digits: also cut decimal numbers to three digits (what was measured, never what a paper states).
 
     Example:
-        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True)
-        ('hₖ/2 ≤ 10⁻³', '0.309 to 104')
+        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True), signs("||g|| in [1.8, inf]")
+        ('hₖ/2 ≤ 10⁻³', '0.309 to 104', '‖g‖ in [1.8, ∞]')
     """
     shown = str(text)
     for plain_sign, sign in _SIGNS:
         shown = shown.replace(plain_sign, sign)
-    shown = _POWER.sub(lambda m: _power(m[1], m[2]), shown)
+    shown = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), shown))
     if digits:
         shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
     return re.sub(

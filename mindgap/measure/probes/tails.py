@@ -186,11 +186,11 @@ class InfiniteVariance:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        numbers = _numbers(self)
+        numbers, border = _numbers(self), "(below 2 would mean infinite variance)"
         return {
-            None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers}, border 2",
+            None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers} {border}",
             True: f"the variance is infinite: {numbers}, below 2",
-            False: f"the variance is finite: {numbers} (below 2 would mean infinite variance)",
+            False: f"the variance is finite: {numbers} {border}",
         }[self.infinite]
 
 

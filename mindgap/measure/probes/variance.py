@@ -52,9 +52,10 @@ class VarianceGrowth:
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        said = {True: "yes", False: "no", None: f"cannot tell from {int(self.sizes[-1])} samples"}[self.settles]
+        unsure = f"cannot tell from {int(self.sizes[-1])} samples whether the variance settles"
+        said = {True: "the variance settles", False: "the variance grows with the sample", None: unsure}[self.settles]
         low, high = self.interval
-        return f"variance settles: {said}, it grows like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}]"
+        return f"{said} (like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}] over m minibatches)"
 
 
 def variance_growth(
@@ -75,7 +76,7 @@ def variance_growth(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> variance_growth(np.abs(rng.standard_normal(2000))).answer
-        'variance settles: yes, it grows like m^0.02 [0.01, 0.02]'
+        'the variance settles (like m^0.02 [0.01, 0.02] over m minibatches)'
         >>> variance_growth(np.abs(rng.standard_cauchy(2000))).settles
         False
 

@@ -56,7 +56,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             off = {m: np.array([r[f"{quantity}_off"] for r in rows if r["samples"] == m]) for m in sizes}
             few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
             bias, doubt = float(np.mean(off[sizes[0]])), 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
-            part = f"{name}, {quantity}"
+            part = f"{name}, {quantity.replace('_', ' ')}"
             parts.add(f"{part} settles", half <= max(few / 2, NONE),
                       words=f"{few:.0%} off on {sizes[0]}, {half:.0%} on {sizes[-2]} of {sizes[-1]} samples",
                       numbers={part: {"few": few, "half": half, "bias": bias}})
