@@ -40,6 +40,8 @@ def test_the_page_shows_every_figure_and_sentence(survey: tuple[Path, str]) -> N
         assert len(re.findall(r' (?:role|aria-[a-z]+)="', picture)) == 2
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert any("sharpness" in title.lower() for title in titles), titles  # a finding, not the name of a quantity
+    assert any(title.startswith(("Enough samples for ", "Too few for ")) for title in titles), titles
+    assert "inf]" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)  # it is written ∞
     for line in printed.splitlines():
         assert line.split("\t")[0] in text
     assert "not measured" not in printed

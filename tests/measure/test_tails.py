@@ -234,7 +234,9 @@ def test_noise_samples_are_read_by_name():
     assert tail_index(sample, "stable", of="coordinates").heavier is True  # two scales pooled
     assert tail_index(sample, "stable", of="coordinates", per_layer=True).heavier is not True
     assert [t.method for t in tail_table(sample, null=20)] == ["hill", "moment", "block-sum", "stable"]
-    assert variance_growth(sample).settles is False
+    growth = variance_growth(sample)
+    assert growth.settles is False
+    assert growth.answer.startswith("the variance grows with the sample (like m^")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mindgap.lab.report.aggregate import (
     thin,
     thin_points,
 )
-from mindgap.lab.report.words import headline
+from mindgap.lab.report.words import MORE_IS_BETTER, headline
 from mindgap.record.forms import Figure, Tuning
 
 #: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark screen.
@@ -127,6 +127,11 @@ class Drawing:
     def spread(self) -> tuple[float, float]:
         """The smallest and the largest value of a scatter."""
         return _ends([s.columns["y"] for s in self.axes[0].series], False) or (math.nan, math.nan)
+
+    @property
+    def upwards(self) -> bool:
+        """Whether more of what is drawn is better."""
+        return any(word in self.figure.y_label for word in MORE_IS_BETTER)
 
     @property
     def names(self) -> tuple[str, ...]:

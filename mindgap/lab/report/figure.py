@@ -163,7 +163,7 @@ def _title(drawing: Drawing, below: str) -> dict[str, Any]:
 
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
-    """Where every method ends, lowest first: the median with the 10 and 90 % quantiles, or the few seeds themselves."""
+    """Where every method ends, best first: the median with the 10 and 90 % quantiles, or the few seeds themselves."""
     figure, axis = drawing.figure, drawing.axes[0]
     ends, log = drawing.ends(), figure.log_y
     rows: list[dict[str, Any]] = []
@@ -181,7 +181,7 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     few = drawing.seeds < ENOUGH_SEEDS
     runs = [(s, s.columns["y"][np.isfinite(s.columns["y"])]) for s in axis.runs if few]
     seeds = [{"m": s.method, "f": s.facet, "s": float(y[-1])} for s, y in runs if len(y) and (y[-1] > 0 or not log)]
-    order = list(dict.fromkeys(row["m"] for row in sorted(rows, key=lambda row: row["v"])))
+    order = list(dict.fromkeys(row["m"] for row in sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)))
     colours = [GREY if i is None or not drawing.accent else LIGHT[i] for i in drawing.colours]
     colour = {
         "field": "m",
@@ -203,7 +203,7 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     intervals = any("lo" in row for row in rows)
     kept = [layer for layer, wanted in zip(layers, (intervals, seeds, True)) if wanted]
     unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
-    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "lowest first"),
+    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "best first"),
                             "background": "#ffffff", "config": CONFIG, "data": {"values": rows}}  # fmt: skip
     if drawing.facets == ("",):
         fit = {"type": "fit", "contains": "padding"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from markupsafe import Markup
@@ -25,8 +28,10 @@ class Section:
         self.word = study.verdict.verdict
         self.where = f"{study.name}, {study.scale}"
         self.claim = self.about.claim
-        self.measured = study.verdict.measured
         self.model = study.verdict.model or self.about.model
+        self.measured = study.verdict.measured.removeprefix(f"{self.model}: ")
+        self.parts, self.notes = evidence(study.verdict.parts, self.measured)
+        self.decisive = decisive(self.word, self.parts, self.notes)
         self.toy = self.model.startswith("toy")
         paper, _, place = self.about.source.partition(", ")
         self.source = f"{PAPERS.get(paper, paper)}, {place}" if place else PAPERS.get(paper, paper)
@@ -41,6 +46,66 @@ class Section:
 def sections(studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]) -> list[Section]:
     """Every study with its figures."""
     return [Section(*parts) for parts in zip(studies, anchors, drawings)]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One part of a pass rule: its name, its answer and the numbers behind it."""
+
+    name: str
+    answer: str
+    words: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.name}: {self.answer}" + (f" ({self.words})" if self.words else "")
+
+
+def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], list[str]]:
+    """The parts of a verdict in the order in which they were asked, with their numbers, and the other sentences.
+
+    A verdict keeps its parts and one text in which every part stands as ``name: answer (numbers)``.
+
+    Example:
+        >>> parts, notes = evidence({"a": "yes", "b": "no"}, "b: no (x (1); y); a: yes; more (1; 2); further")
+        >>> [part.sentence for part in parts], notes
+        (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
+    """
+    found, rest = [], measured
+    for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):  # a short name may end a longer one
+        said, words = f"{name}: {answer}", ""
+        if (place := rest.find(said)) >= 0:
+            end = place + len(said)
+            if rest.startswith(" (", end):
+                depths = accumulate((c == "(") - (c == ")") for c in rest[end + 1 :])
+                length = next((i for i, depth in enumerate(depths) if not depth), len(rest) - end - 2)
+                words, end = rest[end + 2 : end + 1 + length], end + 2 + length
+            reading = next((r for r in ("as printed, ", "as corrected, ") if rest[:place].endswith(r)), "")
+            name, place = reading + name, place - len(reading)
+            rest = rest[:place] + "\n" * (end - place) + rest[end:]  # as long as before: places stay comparable
+        found.append((place, Answered(name, answer, words)))
+    found.sort(key=lambda part: part[0])
+    notes = re.split(r"; (?![^()]*\))", rest.replace("\n", ""))  # not inside brackets
+    return [part for _, part in found], [note for note in notes if note.strip(" ;")]
+
+
+#: So many sentences of the evidence stand in the table of verdicts; all of them stand in the study's section.
+MOST = 3
+
+
+def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list[str]:
+    """The sentences on which a verdict rests: the parts that decide it, or why nothing could be decided.
+
+    Example:
+        >>> decisive("does not hold", [Answered("a", "yes", ""), Answered("b", "no", "2 of 9")], [])
+        ['b: no (2 of 9)']
+    """
+    wanted = {"does not hold": "no", "inconclusive": "open"}.get(word, "yes")
+    said = [part.sentence for part in parts if part.answer == wanted]
+    if word == "inconclusive" and (not said or any(part.answer == "no" for part in parts)):
+        said = [*notes, *said]  # a control failed or a run did not settle: the notes say which
+    more = len(said) - MOST
+    return said if more < 2 else [*said[:MOST], f"and {more} more"]
 
 
 def _calls(study: Loaded) -> str:

@@ -48,13 +48,14 @@ def signs(text: Any, *, digits: bool = False) -> str:
         digits: also cut decimal numbers to three digits (what was measured, never what a paper states).
 
     Example:
-        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True), signs("||g|| in [1.8, inf]")
-        ('hₖ/2 ≤ 10⁻³', '0.309 to 104', '‖g‖ in [1.8, ∞]')
+        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True), signs("||g|| in [-1.8, inf]")
+        ('hₖ/2 ≤ 10⁻³', '0.309 to 104', '‖g‖ in [−1.8, ∞]')
     """
     shown = str(text)
     for plain_sign, sign in _SIGNS:
         shown = shown.replace(plain_sign, sign)
     shown = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), shown))
+    shown = re.sub(r"(?<=[ (\[])-(?=[\d.])", "−", shown)
     if digits:
         shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
     return re.sub(
@@ -74,13 +75,13 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
     """:func:`signs` with the subscripts and exponents that need HTML.
 
     Example:
-        >>> str(typeset("n^0.32 < h_Adam, m^-0.00, gradient_norm"))
-        'n<sup>0.32</sup> &lt; h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
+        >>> str(typeset("n^0.32 < 2h_Adam, m^-0.00, gradient_norm"))
+        'n<sup>0.32</sup> &lt; 2h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
     """
     shown = str(escape(signs(text, digits=digits)))
     shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
     shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
-    return Markup(re.sub(r"(?<![\w])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown))
+    return Markup(re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown))
 
 
 def _minus(exponent: str) -> str:
@@ -132,7 +133,7 @@ def finding(name: str, title: str, verdict: str) -> str:
 
 
 #: Words in the name of a quantity of which more is better.
-_MORE_IS_BETTER = ("accuracy", "right", "found exactly", "F1")
+MORE_IS_BETTER = ("accuracy", "right", "found exactly", "F1", "area under the curve")
 
 
 def headline(drawing: Drawing) -> str:
@@ -147,15 +148,16 @@ def headline(drawing: Drawing) -> str:
     if drawing.figure.y_label == "share of minibatches":  # a histogram: where it is highest
         tops = {s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])]) for s in first.series if len(s)}
         return f"{title}: highest at {_span(tops)}"
+    if "its last value" in drawing.figure.y_label:  # all of them end at 1
+        return title
+    if drawing.kind == "points" and drawing.facets == ("",) and not drawing.names:
+        return f"{title}: {_of_points(drawing)}"
     if len(drawing.facets) > 1 and drawing.figure.facet != "method":
         return f"{title}{_in_panels(drawing, values, at, middle)}"
     if drawing.kind == "lines" and not time_like and not drawing.names:
         label, last = signs(first.label), max(float(s.columns["x"][-1]) for s in first.series if len(s))
         at = f" at {label}{' =' if len(label) < 3 else ''} {number(last)}" if len(label) <= 24 else " at the right end"
     ends = {m: v for (m, _), v in values.items()}
-    if len(ends) == 1 and drawing.kind == "points":
-        low, high = drawing.spread()
-        return f"{title}: between {number(low)} and {number(high)}"
     if len(ends) == 1 and time_like:
         start = float(first.series[0].columns["q50"][0])
         return f"{title}: from {number(start)} to {number(next(iter(ends.values())))}"
@@ -172,6 +174,27 @@ def headline(drawing: Drawing) -> str:
     elif others:
         parts.append(f"{len(others)} others {number(min(others.values()))} to {number(max(others.values()))}")
     return f"{title}{at}: {', '.join(parts)}"
+
+
+def _of_points(drawing: Drawing) -> str:
+    """A scatter: where it lies if a level is drawn to compare it with, else how closely y follows x."""
+    from scipy.stats import spearmanr
+
+    said = []
+    for method in drawing.methods:
+        mine = [s.columns for s in drawing.axes[0].series if s.method == method]
+        x, y = (np.concatenate([columns[c] for columns in mine] or [np.empty(0)]) for c in "xy")
+        keep = np.isfinite(x) & np.isfinite(y)
+        if keep.sum() < 3:
+            continue
+        low, high = number(y[keep].min()), number(y[keep].max())
+        name = f" ({signs(method)})" if len(drawing.methods) > 1 else ""
+        if drawing.figure.hlines or np.ptp(x[keep]) == 0 or low == high:
+            said.append(f"{low}{name}" if low == high else f"between {low} and {high}{name}")
+        else:
+            said.append(f"{spearmanr(x[keep], y[keep])[0]:.2f}{name}".replace("-", "−"))
+    ranked = said and not said[0].startswith("between") and not drawing.figure.hlines
+    return f"rank correlation {', '.join(said)}" if ranked else ", ".join(said)
 
 
 def _span(values: dict[str, float]) -> str:
@@ -202,7 +225,7 @@ def _in_panels(drawing: Drawing, values: dict[tuple[str, str], float], at: str, 
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
         return f"{at}: {middle}{f'{low} to {high}' if low != high else low} over {len(drawing.facets)} panels"
-    more = any(word in drawing.figure.y_label for word in _MORE_IS_BETTER)
+    more = drawing.upwards
     pick = max if more else min
     best = [pick((k for k in values if k[1] == f), key=values.__getitem__, default=None) for f in drawing.facets]
     shown = ", ".join(f"{number(values[key])} ({names[key]})" for key in best if key is not None)

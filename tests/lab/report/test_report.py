@@ -22,7 +22,7 @@ from mindgap.lab.report.drawing import about, draw
 from mindgap.lab.report.figure import figure_png, figure_svg, picture, view_rows
 from mindgap.lab.report.load import load, load_study
 from mindgap.lab.report.page import draw_all, render, write_page
-from mindgap.lab.report.pieces import logs
+from mindgap.lab.report.pieces import Answered, decisive, evidence, logs
 from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, RecordError, Run
 from mindgap.record.store import RunWriter, read_run
@@ -33,6 +33,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("report")
     write_everything(folder / "runs")
     return write_page(folder / "runs", folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_verdict_shows_the_parts_that_decide_it_with_their_numbers() -> None:
+    measured = "not clipped, weak: open (0.43; 1 of 3); clipped, weak: open (0.47); as printed, fast: no; seen (a; b)"
+    parts, notes = evidence({"clipped, weak": "open", "fast": "no", "not clipped, weak": "open"}, measured)
+    assert [part.name for part in parts] == ["not clipped, weak", "clipped, weak", "as printed, fast"]
+    assert [part.words for part in parts] == ["0.43; 1 of 3", "0.47", ""]
+    assert notes == ["seen (a; b)"]
+    assert decisive("does not hold", parts, notes) == ["as printed, fast: no"]
+    assert decisive("inconclusive", parts, notes)[0] == "seen (a; b)"  # a part is refuted: the notes say what is open
+    many = [Answered(f"part {i}", "yes", "") for i in range(8)]
+    assert decisive("holds", many, []) == ["part 0: yes", "part 1: yes", "part 2: yes", "and 5 more"]
 
 
 # ---- statistics ---------------------------------------------------------------------------------------------------
@@ -422,6 +434,19 @@ def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> 
     assert drawing.colours == [0, *[None] * 9]
     assert drawing.ranked
     assert picture(drawing)["encoding"]["y"]["sort"] == methods
+    right = draw("f", Figure("Right", "loss", "test accuracy"), runs, methods, {"step": "step"})
+    assert picture(right)["encoding"]["y"]["sort"] == methods[::-1]  # the best first, where more is better
+
+
+def test_a_scatter_says_where_it_lies_or_how_closely_it_rises() -> None:
+    rows = [{"x": float(i), "loss": float(i) ** 2} for i in range(1, 6)]
+
+    def title(**more: object) -> str:
+        figure = Figure("Loss", "loss", "loss", x="x", kind="points", **more)
+        return draw("f", figure, [readings("m", rows)], ["m"], {}).headline
+
+    assert title() == "Loss: rank correlation 1.00"
+    assert title(hlines={"bound": 30.0}) == "Loss: between 1 and 25"
 
 
 def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:

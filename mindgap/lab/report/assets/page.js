@@ -128,7 +128,7 @@
     Object.assign(c.axis, { labelColor: "var(--muted)", titleColor: "var(--muted)", gridColor: "var(--grid)",
       domainColor: "var(--rule)", tickColor: "var(--rule)" });
     c.title.color = c.title.subtitleColor = "var(--muted)";
-    if (st.rank) spec.title = { text: `${figure.yLabel}, lowest first`, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
+    if (st.rank) spec.title = { text: `${figure.yLabel}, best first`, anchor: "start", frame: "group", fontSize: 13, fontWeight: "normal" };
     c.header.labelColor = "var(--text)";
     if (spec.facet) {
       const shown = figure.facets.length;
@@ -225,7 +225,7 @@
 
   function describe(figure, st) {
     const shown = figure.methods.filter((_, i) => !st.hidden.has(i) && figure.axes[st.axis].series.some((s) => s.m === i));
-    if (st.rank) return `${figure.headline}. Ranking by ${figure.yLabel}, lowest first.`;
+    if (st.rank) return `${figure.headline}. Ranking by ${figure.yLabel}, best first.`;
     return `${st.hidden.size ? figure.title : figure.headline}. ${figure.yLabel} against ${figure.axes[st.axis].label}, for ${shown.join(", ")}.` +
       " The table below the figure has the numbers.";
   }

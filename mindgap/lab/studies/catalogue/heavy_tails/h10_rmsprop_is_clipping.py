@@ -63,7 +63,7 @@ STUDY = Study(
     history=("Until the two readings were reported in the same form, the verdict was that on the printed step (does "
              "not hold).",),
     figures=(
-        Figure("RMSProp's over the clipped step", "ratio", "h_Adam / h_clip", x="gradient_over_tau",
+        Figure("RMSProp's step over the clipped step", "ratio", "RMSProp's step / clipped step", x="gradient_over_tau",
                x_label="|g| / τ", kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
                caption="As printed, every ratio lies at or below 1/2; with η_k halved all lie between 1/2 and 1."),
     ),

@@ -47,9 +47,9 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
         parts.decide_nothing("the controls are not told apart")
     image, text = middle["convolutional network"], middle["transformer"]
     parts.add("the transformer's noise is heavier", text["hill_heavier"] == 1.0, text["hill_heavier"] == 0.0)
-    parts.add("its variance does not settle", text["settles"] == 0.0, text["settles"] == 1.0)
+    parts.add("the transformer's variance does not settle", text["settles"] == 0.0, text["settles"] == 1.0)
     parts.add("the image network's noise is not heavier", image["hill_heavier"] < 1.0)
-    parts.add("its variance settles", image["settles"] > 0.0)
+    parts.add("the image network's variance settles", image["settles"] > 0.0)
     return parts
 
 

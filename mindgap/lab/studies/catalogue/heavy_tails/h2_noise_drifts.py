@@ -104,7 +104,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         parts.decide_nothing(f"two samples of one moment are told apart in {fooled} runs")
     text, image = answers["transformer"], answers["convolutional network"]
     parts.add("the transformer's noise drifts", text == 1.0, text == 0.0)
-    parts.add("the image network's keeps its shape", image == 0.0, image == 1.0)
+    parts.add("the image network's noise keeps its shape", image == 0.0, image == 1.0)
     return parts
 
 

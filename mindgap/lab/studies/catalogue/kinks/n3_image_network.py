@@ -96,7 +96,7 @@ def judge(runs: Sequence[Run]) -> Parts:
                {"accuracy": means, "factors": factors, "minus_sgd": vars(sgd), "minus_adam": vars(adam)})
     parts.add("Stochastic INGD matches SGD", sgd.low >= -MARGIN and sgd.high <= MARGIN,
               sgd.low > MARGIN or sgd.high < -MARGIN, f"{sgd.words(100)} points")
-    parts.add("it beats Adam", adam.low > 0, adam.high < 0, f"{adam.words(100)} points")
+    parts.add("Stochastic INGD beats Adam", adam.low > 0, adam.high < 0, f"{adam.words(100)} points")
     return parts
 
 

@@ -108,7 +108,7 @@ STUDY = Study(
     ) + tuple(
         Figure(f"{title} of a second batch against the first", f"{column}_again", f"{title.lower()}, second batch",
                x=column, x_label=f"{title.lower()}, first batch", kind="points", log_x=True, log_y=True,
-               caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 %.")
+               caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 % at m = 1,792.")
         for title, column in (("Gradient norm", "gradient_norm"), ("Sharpness", "sharpness"))
     ),
 )  # fmt: skip

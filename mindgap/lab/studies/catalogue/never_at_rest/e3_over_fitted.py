@@ -58,7 +58,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     words = {name: f"{values.min():.2g} to {values.max():.2g} of the start" for name, values in share.items()}
     wide, narrow = share[WIDE], share[NARROW]
     parts.add("over-fitted, the norm goes to zero", wide.max() <= ZERO, float(np.median(wide)) > STAYS, words[WIDE])
-    parts.add("otherwise it stays", narrow.min() >= STAYS, float(np.median(narrow)) < ZERO, words[NARROW])
+    parts.add("not over-fitted, the norm stays", narrow.min() >= STAYS, float(np.median(narrow)) < ZERO, words[NARROW])
     return parts
 
 
