@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -60,6 +59,7 @@ class Drawing:
     """
 
     TIMES: ClassVar[tuple[str, ...]] = AXES
+    SEARCHED: ClassVar[tuple[str, ...]] = ("factor", "candidate")  # along these a search looks for the lowest value
 
     id: str
     figure: Figure
@@ -115,18 +115,19 @@ class Drawing:
         return self.kind == "lines" and not self.names and len(self.ends()) > len(LIGHT) * len(self.facets)
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the median of its runs' last values, or of its points."""
+        """(method, panel) -> the median of its runs' last values or of its points; along a search the lowest."""
         found: dict[tuple[str, str], list[np.ndarray]] = {}
+        searched = self.axes[0].name in self.SEARCHED
         for s in self.axes[0].series:
-            values = s.columns["y"] if "y" in s.columns else np.array([s.ends["q50"]]) if s.ends else s.columns["q50"]
+            if "y" in s.columns:
+                values = s.columns["y"]
+            else:
+                values = s.columns["q50"] if searched or not s.ends else np.array([s.ends["q50"]])
             values = values[np.isfinite(values)]
+            values = np.sort(values)[::-1] if searched else values
             if len(values):
                 found.setdefault((s.method, s.facet), []).append(values if "y" in s.columns else values[-1:])
         return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
-
-    def spread(self) -> tuple[float, float]:
-        """The smallest and the largest value of a scatter."""
-        return _ends([s.columns["y"] for s in self.axes[0].series], False) or (math.nan, math.nan)
 
     @property
     def upwards(self) -> bool:

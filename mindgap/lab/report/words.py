@@ -55,11 +55,11 @@ def signs(text: Any, *, digits: bool = False) -> str:
     for plain_sign, sign in _SIGNS:
         shown = shown.replace(plain_sign, sign)
     shown = re.sub(r"(?<!\w)inf(?!\w)", "∞", _POWER.sub(lambda m: _power(m[1], m[2]), shown))
-    shown = re.sub(r"(?<=[ (\[])-(?=[\d.])", "−", shown)
+    shown = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", shown)
     if digits:
         shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
     return re.sub(
-        r"(?<=[A-Za-z\u0370-\u03ff])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN), shown
+        r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN), shown
     )
 
 
@@ -79,6 +79,7 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
         'n<sup>0.32</sup> &lt; 2h<sub>Adam</sub>, m<sup>0.00</sup>, gradient_norm'
     """
     shown = str(escape(signs(text, digits=digits)))
+    shown = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", shown)
     shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
     shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
     return Markup(re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown))
@@ -150,11 +151,14 @@ def headline(drawing: Drawing) -> str:
         return f"{title}: highest at {_span(tops)}"
     if "its last value" in drawing.figure.y_label:  # all of them end at 1
         return title
-    if drawing.kind == "points" and drawing.facets == ("",) and not drawing.names:
+    alone = drawing.facets == ("",) or drawing.figure.facet == "method"
+    if drawing.kind == "points" and alone and not drawing.names:
         return f"{title}: {_of_points(drawing)}"
     if len(drawing.facets) > 1 and drawing.figure.facet != "method":
         return f"{title}{_in_panels(drawing, values, at, middle)}"
-    if drawing.kind == "lines" and not time_like and not drawing.names:
+    if first.name in drawing.SEARCHED:
+        at = " at the best step"
+    elif drawing.kind == "lines" and not time_like and not drawing.names:
         label, last = signs(first.label), max(float(s.columns["x"][-1]) for s in first.series if len(s))
         at = f" at {label}{' =' if len(label) < 3 else ''} {number(last)}" if len(label) <= 24 else " at the right end"
     ends = {m: v for (m, _), v in values.items()}

@@ -116,6 +116,24 @@ def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
     return (prose_lstm if settings["source"] == "prose" else digits_network)(width=settings["width"], seed=seed)
 
 
+#: The transformer on prose of scale quick, and that of larger scales.
+SMALL_TEXT = {"words": 200, "text_width": 16, "layers": 1, "length": 8}
+LARGE_TEXT = {"words": 1000, "text_width": 32, "layers": 2, "length": 16}
+
+
+def text_problem(settings: Mapping[str, Any], seed: int, **more: bool) -> TrainingProblem:
+    """The transformer on prose of the settings ``words``, ``text_width``, ``layers`` and ``length``.
+
+    Example:
+        >>> len(text_problem(SMALL_TEXT, seed=0).objective.model.layers)
+        1
+    """
+    from mindgap.lab.tasks.problems.training import prose_transformer
+
+    words, width, layers, length = (settings[name] for name in SMALL_TEXT)
+    return prose_transformer(words=words, width=width, layers=layers, length=length, seed=seed, **more)
+
+
 def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = None) -> TrainingProblem:
     """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and ``train`` and
     ``validation`` where data are held out.

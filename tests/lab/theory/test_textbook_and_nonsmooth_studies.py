@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from references.made_up_runs import made_up
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.run import simulate
@@ -75,6 +76,13 @@ def test_t2_says_why_it_has_no_verdict_without_the_extra(monkeypatch: pytest.Mon
     result = verdict("t2-worst-case-rates")
     assert result.verdict == "inconclusive"
     assert result.measured == "cvxpy is not installed (extra 'pep')"
+
+
+def test_t2_is_judged_where_no_run_has_a_finite_worst_case() -> None:
+    study = find("t2-worst-case-rates")  # as in the simulation of equal methods, which may draw heavy-ball alone
+    row = {"Q": 18.5, "rate": 1.0, "on_quadratics": 0.6, "proved": 0.9}
+    result = study.judge(made_up(study.name, {method: [row] for method in study.methods}))
+    assert "finite worst cases are the closed forms: no" in result.measured
 
 
 @pytest.mark.skipif(bool(pep_missing()), reason=pep_missing() or "present")

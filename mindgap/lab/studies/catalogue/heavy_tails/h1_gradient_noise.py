@@ -11,6 +11,7 @@ from typing import Any
 
 from mindgap.lab.studies.noise_runs import control_norms, norm_rows, number, word
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
 from mindgap.lab.studies.verdict import by_method, medians
 
 
@@ -23,11 +24,11 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
-    from mindgap.lab.tasks.problems.training import digits_network, prose_transformer
+    from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.noise import noise_sample
 
-    build = digits_network if trial["source"] == "digits" else prose_transformer
-    problem = build(seed=trial.seed)
+    images = trial["source"] == "digits"
+    problem = digits_network(seed=trial.seed) if images else text_problem(trial.settings, trial.seed)
     batches = problem.batches(trial.torch_generator("minibatches"), trial["minibatches"], trial["batch"])
     return noise_sample(problem.objective, batches, seed=trial.seed, coordinates=64)
 
@@ -91,9 +92,10 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
 
 
 _NETWORKS = {"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}
-_MODELS = dict.fromkeys(("quick", "cpu"), "three convolutions on digits and a one-layer transformer on prose")
-_QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits"}, seeds=2)
-_CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits"}, seeds=5)
+_MODELS = {"quick": "three convolutions on digits and a one-layer transformer on prose",
+           "cpu": "three convolutions on digits and a two-layer transformer on prose"}  # fmt: skip
+_QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits", **SMALL_TEXT}, seeds=2)
+_CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits", **LARGE_TEXT}, seeds=5)
 
 H1_GRADIENT_NOISE = Study(
     name="h1-gradient-noise", claim="H1", title="Whose gradient noise is heavy-tailed?",

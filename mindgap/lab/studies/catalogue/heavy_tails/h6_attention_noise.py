@@ -12,6 +12,7 @@ from typing import Any
 
 from mindgap.lab.studies.noise_runs import control_norms, norm_rows, of_nearly_all, word
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
 from mindgap.lab.studies.verdict import by_method, last, medians
 
 
@@ -25,12 +26,10 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def _noise(trial: Trial) -> Any:
     from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.training import prose_transformer
     from mindgap.measure.probes.noise import noise_sample
 
-    problem = prose_transformer(layers=trial["layers"], attention=trial["attention"],
-                                gaussian=trial["input"] == "Gaussian input",
-                                seed=stream_seed(trial.seed, "noise of attention"))  # fmt: skip
+    problem = text_problem(trial.settings, stream_seed(trial.seed, "noise of attention"),
+                           attention=trial["attention"], gaussian=trial["input"] == "Gaussian input")  # fmt: skip
     batches = problem.batches(trial.torch_generator("noise of attention"), trial["minibatches"], trial["batch"])
     return noise_sample(problem.objective, batches, seed=trial.seed, projections=0, coordinates=0).norms
 
@@ -57,13 +56,13 @@ def judge(runs: Sequence[Run]) -> Parts:
 STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
           "no attention, Gaussian input": 0.0}  # fmt: skip
 
-_QUICK = {"minibatches": 256, "batch": 8, "layers": 1, "attention": True, "input": "text", "law": ""}
+_QUICK = {"minibatches": 512, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
 
 STUDY = Study(
     name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
     statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention text makes the "
     "noise heavy-tailed and Gaussian input does not.", source=Source("acclip", "section 5.2, Fig. 4"),
-    scales=scales(_QUICK, {"minibatches": 2048, "layers": 2}, seeds=(3, 5)),
+    scales=scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)),
     methods={
         **{
             name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]}
@@ -77,7 +76,7 @@ STUDY = Study(
     "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide nothing.",
     history=("Settled before the first run, from the papers alone. On 200 samples of 512 norms of each control, "
              "Gaussian vectors were never called heavier and stable ones twice not.",),
-    differs="Causal layers that predict the next of 1000 words, not masked words.",
+    differs="Causal layers that predict the next of 200 words (scale cpu: of 1000), not masked words.",
     models={"quick": "one layer, prose", "cpu": "two layers, prose"},
     paper_model="BERT of twelve layers on Wikipedia",
     figures=(

@@ -157,13 +157,13 @@ def judge(runs: Sequence[Run]) -> Parts:
         parts.add(f"{name}: no bound below the exact distance", not count["below"], words=f"{count['below']} too low",
                   numbers={name: count})
         parts.add(f"{name}: no gradient shorter than the distance", not count["first_fails"])
-        longer = f"{count['close']} points passed the stronger test; at {count['second_fails']} of them ‖∇f‖ > ε"
+        longer = f"{count['close']} points passed the stronger test, and at {count['second_fails']} of them ‖∇f‖ > ε"
         if name.startswith("smooth"):
             parts.add(f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary", not count["second_fails"]
                       and count["close"] >= ENOUGH, count["second_fails"] > 0, longer)
         else:
             parts.note(f"{name}: {longer}, which kinks allow")
-        parts.note(f"{count['shown']} of {count['near']} near points certified for ε")
+        parts.note(f"{name}: {count['shown']} of {count['near']} near points certified for ε")
     return parts
 
 
