@@ -114,7 +114,8 @@ def execute(
     differ) can only be returned: the next run tries again. When ``go_on`` returns false, the run stops after a row
     and can be continued later.
     """
-    header = replace(header, versions=dict(versions()), machine=machine(), command=command(), started=now())
+    by = header.command or command()  # a worker's own command line is not what was typed
+    header = replace(header, versions=dict(versions()), machine=machine(), command=by, started=now())
     try:
         with RunWriter(folder, header) as writer:
             return writer.finished or _record(study, header, writer, every, go_on)
@@ -185,7 +186,8 @@ def run_all(
         tidy(folder)
         files = tuple(path.name for path in item.files(out))
         write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
-    work = [(item.study, header, item.folder(out).absolute()) for item in plans for header in item.missing(out)]
+    work = [(item.study, replace(header, command=command()), item.folder(out).absolute())
+            for item in plans for header in item.missing(out)]  # fmt: skip
     for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
     for item in plans:

@@ -114,7 +114,7 @@ def _drifts(rows: Sequence[Row], moments: int) -> float:
     return 0.0 if all(row["distance"] <= NEGLIGIBLE for row in rows) else 0.5
 
 
-_QUICK = {"model": "transformer", "images": "digits", "moments": [20, 100], "minibatches": 160, "batch": 8,
+_QUICK = {"model": "transformer", "images": "digits", "moments": [20, 180], "minibatches": 256, "batch": 8,
           "lr": 3e-3, "width": 8, **SMALL_TEXT}  # fmt: skip
 
 STUDY = Study(
