@@ -37,7 +37,7 @@ def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -
     )
 
 
-@pytest.mark.parametrize("name", ["spikes"])
+@pytest.mark.parametrize("name", ["spikes", "gclip_tries"])
 def test_the_page_on_optimizers_has_the_smaller_tables(name: str) -> None:
     page = ROOT / "docs" / "optimizers.md"
     assert f"<!-- {name}: end -->" in page.read_text()
