@@ -295,7 +295,10 @@ def _ray(
         "noise_floor": [floor] * len(read.smoothness), "loss": list(read.losses),
     }  # fmt: skip
     if sum(value > 0 for value in read.smoothness) < 3:
-        said = "cannot tell: the gradient does not change along the ray, as for a linear piece of a loss with kinks"
+        said = (
+            "cannot tell whether smoothness grows: the gradient does not change along the ray, as for a linear piece "
+            "of a loss with kinks"
+        )
         return [here, SurveyLine("smoothness and gradient norm", said, assumption="smoothness")]
     fit = fit_relaxed_smoothness(read.gradient_norms, read.smoothness, seed=seed)
     figure |= {"L0": fit.L0, "L1": fit.L1}

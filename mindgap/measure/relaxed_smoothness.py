@@ -82,8 +82,9 @@ def fit_relaxed_smoothness(
         >>> fit = fit_relaxed_smoothness(g, 1 + 2 * g)
         >>> round(fit.L0, 6), round(fit.L1, 6), fit.grows
         (1.0, 2.0, True)
-        >>> fit_relaxed_smoothness(g ** 0.1, 1 + 2 * g).sentence
-        'cannot tell: the gradient norm spans a factor 1.5, and 3 is the least to conclude from'
+        >>> print(fit_relaxed_smoothness(g ** 0.1, 1 + 2 * g).sentence.replace(": ", ":\\n"))
+        cannot tell from 60 readings whether smoothness grows with the gradient:
+        the gradient norm spans a factor 1.5, and 3 is the least to conclude from
 
     Source: thesis, (3.2) and Assumption 3.3.3; Fig. 3-2 and 3-3.
     """
@@ -119,11 +120,12 @@ def _conclude(
     n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float], L0: float,
     L1: float, cover: float,
 ) -> tuple[bool | None, str]:  # fmt: skip
+    unsure = f"cannot tell from {n} readings whether smoothness grows with the gradient"
     if n < 10:
-        return None, f"cannot tell: {n} readings, and 10 are the least to conclude from"
+        return None, f"{unsure}: 10 are the least to conclude from"
     if span < LEAST_SPAN:
         return None, (
-            f"cannot tell: the gradient norm spans a factor {span:.2g}, "
+            f"{unsure}: the gradient norm spans a factor {span:.2g}, "
             f"and {LEAST_SPAN:g} is the least to conclude from"
         )
     numbers = (
@@ -136,7 +138,7 @@ def _conclude(
     if slopes[1] < 0 and ranks[1] < 0:
         return False, f"smoothness falls with the gradient norm: {numbers}"
     if max(slopes[1] - slope, slope - slopes[0]) > WIDEST:
-        return None, f"cannot tell from {n} readings: {numbers}"
+        return None, f"{unsure}: {numbers}"
     return False, f"no growth of smoothness with the gradient norm: {numbers}"
 
 

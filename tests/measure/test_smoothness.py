@@ -121,7 +121,7 @@ def test_refuses_to_conclude_when_the_norm_hardly_varies(span: float) -> None:
     g = np.geomspace(1, span, 200)
     fit = fit_relaxed_smoothness(g, g**3)
     assert fit.grows is None
-    assert fit.sentence.startswith("cannot tell: the gradient norm spans a factor")
+    assert "whether smoothness grows with the gradient: the gradient norm spans a factor" in fit.sentence
     assert fit_relaxed_smoothness(np.geomspace(1, 5, 200), np.geomspace(1, 5, 200) ** 3).grows is True
 
 

@@ -63,7 +63,7 @@ def test_what_cannot_be_measured_is_said() -> None:
     said = {f.quantity: f.sentence for f in found.findings}
     assert said["tail"].startswith("not measured: sample must")
     assert said["variance"].startswith("not measured: sample must hold at least 128 norms")
-    assert said["smoothness and gradient norm"].startswith("cannot tell: 3 readings")
+    assert said["smoothness and gradient norm"].startswith("cannot tell from 3 readings")
     assert "from minibatches" in said["noise"]
 
 

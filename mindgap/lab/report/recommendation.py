@@ -78,7 +78,7 @@ def figure(answer: dict[str, Any]) -> str:
                 drawn.append(f"<path class='{kind}' d='M{line}'><title>{_text(run['name'])}</title></path>")
     names = [(best, "best-name")] if best == baseline else [(best, "best-name"), (baseline, "baseline-name")]
     for k, (name, kind) in enumerate(names):
-        place_of = f"x='{_WIDTH - 16}' y='{_TOP + 20 + 26 * k}' text-anchor='end'"
+        place_of = f"x='{_LEFT + 12}' y='{_HEIGHT - _BOTTOM - 12 - 26 * k}'"  # losses fall: this corner is empty
         drawn.append(f"<text class='{kind}' {place_of}>{_text(name)}</text>")
     drawn.append(f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>")
     turned = f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"

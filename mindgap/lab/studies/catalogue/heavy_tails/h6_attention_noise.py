@@ -56,7 +56,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
           "no attention, Gaussian input": 0.0}  # fmt: skip
 
-_QUICK = {"minibatches": 512, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
+_QUICK = {"minibatches": 1024, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
 
 STUDY = Study(
     name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
