@@ -42,7 +42,10 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-test: lint test-clean test-other-cpu
+# mypy and the build of the wheel take one core each.
+test: setup
+	$(MAKE) --jobs 2 --output-sync lint test-clean
+	$(MAKE) test-other-cpu
 	$(PYTEST) -n 2 --dist worksteal --durations=25
 
 test-fast: setup

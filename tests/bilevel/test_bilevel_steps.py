@@ -154,7 +154,8 @@ def advised(name):
 def test_no_method_diverges_with_the_proposed_steps(name, key):
     problem, advice = advised(name)
     start = float(problem.pack_x.start.norm())
-    state = solve(problem, METHODS[key](**advice.settings(key)), steps=60, seed=1).check().state
+    steps = 15 if key == "vrbo" else 60  # an iteration of VRBO has an inner loop
+    state = solve(problem, METHODS[key](**advice.settings(key)), steps=steps, seed=1).check().state
     assert float(state.x.norm()) < 5 * (1 + start)
     assert float(state.y.norm()) < 50
 
