@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mindgap.base.check import one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.spec import Row, Trial
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from mindgap.bilevel.method import State
+    from mindgap.bilevel.protocols import Backend
 
 #: title in the paper -> key of ``SIXTEEN``
 TITLES = {row.name: key for key, row in SIXTEEN.items()}
@@ -39,7 +41,8 @@ def tuned_methods(steps: Mapping[str, tuple[float, float]], **more: Any) -> dict
 def method_of(settings: Mapping[str, Any]) -> Any:
     """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``, ``convexity``.
 
-    A setting ``lr_z``, where there is one, is the step of the linear system; else that is ``lr_y``.
+    A setting ``lr_z``, where there is one, is the step of the linear system, and ``eta`` that of a Neumann series; else
+    these are ``lr_y``.
     What a method does not have is not passed on; everything else stays at the method's own default.
 
     Example:
@@ -51,7 +54,7 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     kind = METHODS[settings["key"]].load()
     known = {field.name for field in fields(kind)}
     wanted = {"lr_x": settings["lr_x"], "lr_y": settings["lr_y"], "lr_z": settings.get("lr_z", settings["lr_y"]),
-              "eta": settings["lr_y"], "terms": settings["terms"], "solves": settings["inner"],
+              "eta": settings.get("eta", settings["lr_y"]), "terms": settings["terms"], "solves": settings["inner"],
               "mu": settings["convexity"]}
     # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are free.
     if settings["key"] not in ("f2sa", "borep"):
@@ -107,6 +110,17 @@ def states(
             yield state
             if not finite:
                 return
+
+
+def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]]) -> Backend:
+    """Who runs the iterations: "eager", or "compiled", for which ``losses`` gives both losses in ``jax.numpy``."""
+    from mindgap.bilevel.solver import Eager
+
+    if one_of("backend", backend, ("eager", "compiled")) == "eager":
+        return Eager()
+    from mindgap.bilevel.compiled import JaxBackend
+
+    return JaxBackend(*losses(), chunk=1024)
 
 
 def counters(state: State) -> Row:

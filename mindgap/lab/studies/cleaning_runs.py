@@ -53,12 +53,13 @@ def cleaning_method(trial: Trial, **chosen: Any) -> Any:
 
 #: seconds on digits, and minutes on all their pixels; a study adds the corruption
 QUICK: dict[str, Any] = {"data": "digits", "train": 300, "validation": 300, "components": 16, "decay": 1e-2,
-                         "batch_size": 32, "oracle_calls": 600, "least_steps": 20, "readings": 10, "inner": 3,
+                         "batch_size": 32, "oracle_calls": 400, "least_steps": 10, "readings": 8, "inner": 3,
                          "terms": 5, "device": "cpu"}
 CPU: dict[str, Any] = {**QUICK, "train": 700, "validation": 700, "components": 0, "oracle_calls": 20_000,
-                       "readings": 40}
+                       "least_steps": 20, "readings": 40}
 
-#: (lr_x, lr_y) by method, from the grid search of ``b3-hyper-cleaning`` at scale quick and p = 0.3
+#: (lr_x, lr_y) by method, from the grid search of ``b3-hyper-cleaning`` at scale quick and p = 0.3, which had
+#: 600 oracle calls then
 TUNED: dict[str, tuple[float, float]] = {"BSA": (100.0, 10.0), "StocBio": (1000.0, 1.0), "AmIGO": (1000.0, 1.0),
                                          "ALSET": (1000.0, 1.0), "TTSA": (1000.0, 3.0), "F²SA": (10.0, 10.0),
                                          "SOBA": (1000.0, 10.0), "SABA": (1000.0, 1.0), "MA-SOBA": (100.0, 1.0),

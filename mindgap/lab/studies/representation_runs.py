@@ -121,7 +121,7 @@ def own_steps(source: str) -> dict[str, dict[str, float]]:
 
 #: seconds on digits, minutes on texts; a study adds the data
 QUICK: dict[str, Any] = {"tasks": [40, 20, 40], "ways": 5, "shots": 5, "hidden": 16, "features": 4, "decay": 1e-2,
-                         "batch_size": 5, "oracle_calls": 500, "least_steps": 20, "readings": 8, "inner": 5,
+                         "batch_size": 5, "oracle_calls": 500, "least_steps": 20, "readings": 4, "inner": 5,
                          "terms": 5}
 #: 500 tasks of 20 + 20 examples, 2 of the labels each, and 20 epochs (of the methods that take one step below), as
 #: published; 1000 examples an oracle call (published: 400), so that an epoch has 10 steps (published: 25)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import zipfile
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,17 @@ def digits() -> Table:
         >>> digits().features.shape
         (1797, 64)
     """
+    features, labels = _digits()
+    return Table(features / 16.0, labels.copy(), "scikit-learn digits")
+
+
+@cache
+def _digits() -> tuple[Array, Array]:
+    """Read once per process: a short run takes little longer than reading."""
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
-    return Table(features.astype(np.float64) / 16.0, labels.astype(np.int64), "scikit-learn digits")
+    return features.astype(np.float64), labels.astype(np.int64)
 
 
 def mnist_5000() -> Table:

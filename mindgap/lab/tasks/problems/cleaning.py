@@ -123,6 +123,21 @@ class HyperCleaning:
 
         return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
 
+    def trained_on(self, used: Tensor) -> Tensor:
+        """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by L-BFGS (many features)."""
+        features, labels, share = self.train[0][used], self.train[1][used], float(used.double().mean())
+        y = self.y0.requires_grad_()
+        solver = torch.optim.LBFGS([y], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            solver.zero_grad()
+            loss = share * cross_entropy(features @ y, labels) + self.decay * y.square().sum()
+            loss.backward()
+            return loss
+
+        solver.step(closure)
+        return y.detach().reshape(-1)
+
     def perfect_accuracy(self) -> float:
         """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted ones: perfect cleaning."""
         return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype)))

@@ -65,7 +65,7 @@ TUNED: dict[str, tuple[float, float]] = {"BSA": (1e-05, 0.3), "StocBio": (1e-05,
 
 
 _QUICK = {"growth": "exponential", "rate": 3.0, "distance": 5.0, "lower": 512, "upper": 256, "dim_y": 10, "dim_x": 5,
-          "batch_size": 32, "oracle_calls": 1000, "least_steps": 5, "readings": 10, "inner": 3, "terms": 5,
+          "batch_size": 32, "oracle_calls": 500, "least_steps": 5, "readings": 10, "inner": 3, "terms": 5,
           "device": "cpu"}
 _CPU = {**_QUICK, "lower": 4096, "upper": 1024, "dim_y": 50, "dim_x": 20, "oracle_calls": 20_000, "readings": 40}
 _GPU = {**_CPU, "lower": 32_768, "upper": 8192, "dim_y": 500, "dim_x": 100, "batch_size": 256, "device": "cuda"}

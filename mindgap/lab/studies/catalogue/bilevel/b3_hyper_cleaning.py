@@ -2,8 +2,8 @@
 
 Scale ``quick`` takes scikit-learn's digits (16 principal components), ``cpu`` all their pixels and more calls, ``gpu``
 and ``paper`` MNIST. Which labels are corrupted is drawn once per seed; the upper level sees clean samples only. A
-method whose budget does not pay for 20 iterations (SVRB: 640 calls each) makes 20 all the same; the record says at what
-cost. ``mindgap tune b3-hyper-cleaning --grid corruption=0.3`` finds the steps again.
+method whose budget does not pay for ``least_steps`` iterations (SVRB: 640 calls each) makes them all the same; the
+record says at what cost. ``mindgap tune b3-hyper-cleaning --grid corruption=0.3`` finds the steps again.
 """
 
 from __future__ import annotations

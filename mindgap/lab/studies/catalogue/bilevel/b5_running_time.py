@@ -110,14 +110,14 @@ _BOTH = ("SLIP", "BO-REP")
 
 
 def _cleaning() -> Study:
-    quick = {**cleaning_runs.QUICK, "readings": 120, "levels": _LEVELS}
+    quick = {**cleaning_runs.QUICK, "readings": 60, "levels": _LEVELS}
     cpu = {**cleaning_runs.CPU, "oracle_calls": 5000, "readings": 1000, "levels": _LEVELS}
     return _study(
         "b5-running-time",
         "data hyper-cleaning",
         loop,
         "corruption",
-        scales={"quick": Scale(quick, seeds=20), "cpu": Scale(cpu, seeds=10)},
+        scales={"quick": Scale(quick, seeds=12), "cpu": Scale(cpu, seeds=10)},
         methods={
             f"{title}, p = {p:g}": tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
             for p in (0.2, 0.4)
@@ -145,7 +145,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         f"hyper-representation ({texts})",
         representation_loop,
         "",
-        scales={"quick": scale(representation_runs.QUICK, quick, [40, 1, 40], 50, 6),
+        scales={"quick": scale(representation_runs.QUICK, quick, [40, 1, 40], 15, 6),
                 "cpu": scale(representation_runs.CPU, cpu, [500, 1, 100], 100, 10)},
         methods={title: representation_runs.KEYS[title] for title in _BOTH},
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}"},

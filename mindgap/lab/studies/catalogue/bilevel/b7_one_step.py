@@ -124,7 +124,7 @@ STUDIES = (
         "SABA with one step below, or with two: hyper-cleaning",
         "0.05 to 0.31 percentage points on hyper-cleaning",
         loop,
-        scales={"quick": Scale({**cleaning_runs.QUICK, "oracle_calls": 300, "tried": 6}, seeds=8),
+        scales={"quick": Scale({**cleaning_runs.QUICK, "oracle_calls": 200, "tried": 5}, seeds=6),
                 "cpu": Scale({**cleaning_runs.CPU, "oracle_calls": 2000, "tried": 16}, seeds=10)},
         models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
         paper_model="a recurrent net on Sentiment140",
@@ -142,7 +142,7 @@ STUDIES = (
         representation_loop,
         scales={
             "quick": Scale(
-                {**representation_runs.QUICK, "data": "turned digits", "oracle_calls": 300, "tried": 4}, seeds=8
+                {**representation_runs.QUICK, "data": "turned digits", "oracle_calls": 150, "tried": 3}, seeds=6
             ),
             "cpu": Scale({**representation_runs.CPU, "data": "reviews", "tried": 8}, seeds=5),
         },

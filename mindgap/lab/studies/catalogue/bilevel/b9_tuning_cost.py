@@ -111,7 +111,7 @@ STUDY = Study(
     statement="R, I and N of BO-REP have no counterpart in SLIP, which saves tuning (here: settings that a random "
     "search needs until it is within 10 % of its own best validation loss, hyper-cleaning of digits, p = 0.4).",
     source=Source("slip-rebuttal-a", "A6 to g3Q2"),
-    scales={"quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 200, "tried": 12}, seeds=8),
+    scales={"quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 150, "tried": 10}, seeds=6),
             "cpu": Scale({**CPU, **_SEARCH, "oracle_calls": 1000, "tried": 48}, seeds=10)},
     methods={
         "SLIP": {"key": "slip", "searched": _SLIP},
