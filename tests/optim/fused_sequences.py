@@ -223,10 +223,6 @@ def part_of_store(w):
 
 def other_dtype(w, dtype):
     for p in w.members:
-        # The fused form makes states of zeros before a step that it then skips; in the loop they do not exist yet, and
-        # get the new dtype when they are made.
-        if not any(bool(value.any()) for value in w.optimizer.state.get(p, {}).values()):
-            w.optimizer.state.pop(p, None)
         p.data = p.data.to(dtype)
         p.grad = None if p.grad is None else p.grad.to(dtype)
 
@@ -384,10 +380,14 @@ def tensors(w):
 def difference(first, second):
     """The first difference between two worlds beyond one step's rounding; makes the first equal to the second."""
     ours, theirs = dict(tensors(first)), dict(tensors(second))
-    # States of zeros may exist a step earlier: a skipped first step leaves them behind.
+    # The fused form makes states of zeros before a first step that it then skips: they are forgotten, because the
+    # loop makes them later, perhaps with another dtype or shape.
     early = {name for name in ours.keys() - theirs.keys() if not bool(ours[name].any())}
     if ours.keys() - early != theirs.keys():
         return f"states {list(ours)} and {list(theirs)}"
+    for p, q in zip(first.members, second.members) if early else ():
+        if not second.optimizer.state.get(q):
+            first.optimizer.state.pop(p, None)
     by_kind = {}
     for name, b in theirs.items():
         a = ours[name]
