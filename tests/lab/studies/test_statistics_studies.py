@@ -44,9 +44,9 @@ def test_verdict_on_settling(few, half, bias, verdict):
 @pytest.mark.parametrize("method", ["convolutional network", "transformer"])
 def test_parts_of_the_data_end_with_all_of_it(method):
     study = find("e4-estimates-settle")
-    settings = {**study.settings("quick", method), "steps": 2, "samples": 32, "parts": 4, "orders": 2}
+    settings = {**study.settings("quick", method), "steps": 2, "samples": 48, "parts": 4, "orders": 2}
     rows = list(study.loop(Trial(method, 0, settings)))
-    assert [row["samples"] for row in rows] == [8, 16, 32] * 2
+    assert [row["samples"] for row in rows] == [12, 24, 48] * 2
     assert rows[2]["noise_off"] == rows[2]["sharpness_off"] == 0.0
     for quantity in ("loss", "gradient_norm", "noise", "sharpness"):  # the whole is the same in every order
         assert rows[2][quantity] == pytest.approx(rows[5][quantity], rel=5e-3)
