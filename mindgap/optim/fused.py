@@ -58,6 +58,10 @@ class FusedSteps:
     def forget(self) -> None:
         """Drop all plans."""
         self._plans: list[tuple[int, Plan]] | None = None
+        #: The last norms of all gradients, on the plans' device.
+        self._window: Tensor | None = None
+        #: Whether the parameters lie on several devices.
+        self._spread = False
         self._jobs: list[Job] = []
         self._shape: list[tuple[str, ...]] = []
         self._members: list[list[Tensor]] = []
@@ -89,7 +93,7 @@ class FusedSteps:
             self.follow_device(groups)
             records = [read(group) for group in groups]
             reason = self._build(groups, state, records, objection)
-        if reason is None and policy.looks and self._plans and len({plan.device for _, plan in self._plans}) > 1:
+        if reason is None and self._spread and policy.looks:
             reason = "the parameters lie on several devices"
         if reason is not None and wanted:
             fail("fused", f"cannot be True here: {reason}", True)
@@ -99,10 +103,12 @@ class FusedSteps:
                 self.forget()
             return None
         if policy.clip == "auto" or policy.guard is not None:
-            device = self._plans[0][1].device
             window = groups[0].get("norms")
-            if window is None or window.device != device:
-                window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
+            if window is None or window is not self._window:
+                device = self._plans[0][1].device
+                if window is None or window.device != device:
+                    window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
+                self._window = window
             policy = policy._replace(window=window)
         # Before the kernels where the step is certain: they push what was just read of the tensors out of the cache.
         certain = policy.nonfinite == "propagate" and policy.guard != "skip"
@@ -161,7 +167,8 @@ class FusedSteps:
                 plans.append((i, Plan(rows, record.states, homes, lasting=not kind[3], counts=record.counts)))
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
-        if scopes and len({plan.device for _, plan in plans}) > 1:
+        self._spread = len({plan.device for _, plan in plans}) > 1
+        if scopes and self._spread:
             return "the parameters lie on several devices"
         by_group = Counter(i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None)
         if any(count > 1 for count in by_group.values()):
@@ -213,7 +220,7 @@ class FusedSteps:
     def gradient_norm(self) -> float | Tensor | None:
         """Norm of the last step's gradients over all parameters; None where other processes or devices hold a part."""
         plans = [plan for _, plan in self._plans or ()]
-        if not plans or len({plan.device for plan in plans}) > 1:
+        if not plans or self._spread:
             return None
         if not plans[0].on_cuda:
             return gradient_norm(self._jobs)[0]

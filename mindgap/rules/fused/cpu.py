@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -114,6 +115,33 @@ def _sweep_4_3(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
         x[i], a[i], b[i] = rule(x[i], g[i], a[i], b[i], w, n)
 
 
+def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
+    count = above = 0
+    for i in range(window.shape[0]):
+        count += window[i] > 0.0
+        above += window[i] >= bound
+    if above <= count - min(math.ceil(q * (count + 1)), count):
+        return False
+    for i in range(window.shape[0] - 1):
+        window[i] = window[i + 1]
+    window[-1] = norm if 0.0 < norm < np.inf else 0.0
+    return True
+
+
+def push_below(window: np.ndarray, bound: float, norm: float, q: float) -> bool:
+    """Let a norm enter a window if the window's quantile is not below the bound; returns whether it is not.
+
+    Most norms are below their quantile, and this is faster to see than the quantile. NumPy's calls would take 5 % of a
+    step of 1 M parameters, because the tensors push their code out of the cache.
+
+    Example:
+        >>> window = np.array([0.0, 3.0, 1.0, 2.0])
+        >>> push_below(window, 2.1, 2.1, 0.5), push_below(window, 2.0, 1.5, 0.5), window.tolist()
+        (False, True, [3.0, 1.0, 2.0, 1.5])
+    """
+    return _call("window", False, (window, bound, norm, q))
+
+
 SWEEPS = {(1, 0): _sweep_1_0, (2, 1): _sweep_2_1, (3, 1): _sweep_3_1, (3, 2): _sweep_3_2, (4, 3): _sweep_4_3}
 
 
@@ -168,16 +196,18 @@ def _namespace() -> dict[str, Any]:
 
 
 @lru_cache(None)
-def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., None]:
+def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., Any]:
     """A rule's kernel, compiled when it is first called with a dtype.
 
     Args:
-        name: key of ``arithmetic.RULES``.
+        name: key of ``arithmetic.RULES``, or ``"window"`` for ``push_below``.
         parallel: over the chunks.
         cache: keep the compiled code on disk.
     """
     import numba
 
+    if name == "window":
+        return numba.njit(_push_below, error_model="numpy", nogil=True, cache=cache)
     this = arithmetic.RULES[name]
     names = {**_namespace(), "prange": numba.prange if parallel else range}
     for called, meaning in this.uses.items():
@@ -230,11 +260,10 @@ def launch(name: str, *arguments: Any) -> None:
 _CACHED = {"disk": True}
 
 
-def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> None:
+def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> Any:
     if _CACHED["disk"]:
         try:
-            compiled(name, parallel, True)(*arguments)
-            return
+            return compiled(name, parallel, True)(*arguments)
         except Exception:  # the folder cannot be written, the disk is full, a file is damaged: nothing has run yet
             _CACHED["disk"] = False
-    compiled(name, parallel, False)(*arguments)
+    return compiled(name, parallel, False)(*arguments)

@@ -88,15 +88,24 @@ def _push(window: np.ndarray, norm: float) -> None:
     window[-1] = norm if 0.0 < norm < math.inf else 0.0
 
 
-def _followed(window: Tensor, norm: float, q: float) -> float:
-    """The quantile before this norm, which then enters the window."""
-    entries = window.numpy()
+def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
+    """A window as an array over the same memory, kept with the plan as long as it is the same window."""
+    kept = plan.kept.get(name)
+    if kept is None or kept[0] is not window:
+        kept = plan.kept[name] = (window, window.numpy())
+    return kept[1]
+
+
+def _followed(entries: np.ndarray, norm: float, q: float) -> float:
+    """The quantile before this norm, which then enters the window; ∞ where it does not reach the quantile."""
+    if cpu.push_below(entries, norm, norm, q):
+        return math.inf
     _, (level,) = window_quantiles(entries, q)
     _push(entries, norm)
     return level
 
 
-def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
+def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
     """What the policy makes of the norm of all gradients: the factor on them, and what to report."""
     if policy.nonfinite != "propagate" and not math.isfinite(norm):
         if policy.nonfinite == "raise":
@@ -104,17 +113,24 @@ def _front(norm: float, policy: Policy) -> tuple[float, Outcome]:
         return 1.0, Outcome(skipped=True)
     scale, spike, threshold = 1.0, None, policy.clip
     if policy.window is not None:
-        entries = policy.window.numpy()
-        count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
-        threshold = high if policy.clip == "auto" else policy.clip
-        if policy.guard and count >= policy.spike_after:
-            wide = max(high / low, 2.0)
-            limit = high * wide * wide
-            spike = (norm, low, limit) if norm > limit else None
-        _push(entries, norm)
+        entries = _entries(plan, policy.window, "policy window")
+        auto = policy.clip == "auto"
+        # A norm of at most four times the 0.9 quantile is no spike, and most are not above the quantile itself.
+        if cpu.push_below(entries, norm + policy.eps if auto else norm / 4.0, norm, policy.quantile):
+            high = math.inf
+        else:
+            count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
+            if policy.guard and count >= policy.spike_after:
+                wide = max(high / low, 2.0)
+                limit = high * wide * wide
+                spike = (norm, low, limit) if norm > limit else None
+            _push(entries, norm)
+        threshold = high if auto else policy.clip
         if spike and policy.guard == "skip":
             return 1.0, Outcome(skipped=True, spike=spike)
         scale = min(high / norm, 1.0) if spike else 1.0
+    if threshold is None and spike is None:
+        return 1.0, _NOTHING
     notes: dict[str, Any] = {}
     if threshold is not None:
         assert not isinstance(threshold, str)
@@ -136,7 +152,7 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
     scale, outcome, summed = 1.0, _NOTHING, None
     if policy.looks:
         norm, summed = gradient_norm(jobs)
-        scale, outcome = _front(norm, policy)
+        scale, outcome = _front(norm, policy, jobs[0].plan)
         if outcome.skipped:
             return outcome
     first = (scale, 1.0, 1.0, 0.0)
@@ -193,7 +209,8 @@ def _with_norm(
         numbers, window = jobs[places[0]].record.numbers, jobs[places[0]].record.window
         level: Any = numbers.get("level")
         if window is not None:
-            level = _followed(window, whole * late, numbers["quantile"])
+            entries = _entries(jobs[places[0]].plan, window, "rule window")
+            level = _followed(entries, whole * late, numbers["quantile"])
         clipped = []
         for i in places:
             job, program = jobs[i], programs[i]
