@@ -62,7 +62,7 @@ def test_the_drift_loop_reads_every_moment(method):
     readings = [row for row in rows if "distance" in row]
     assert [row["step"] for row in readings] == [0, 1, 2]
     assert readings[0]["distance"] == readings[0]["distance_before"]  # both are the start's first sample
-    start = 1000 if method == "transformer" else 10
+    start = settings["words"] if method == "transformer" else 10
     assert readings[0]["loss"] == pytest.approx(np.log(start), rel=0.1)
     assert all(np.isfinite(v) for row in rows for v in row.values() if isinstance(v, float))
 
