@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from optim import fused_memory, fused_sequences
 
+from mindgap.optim import GClip
 from mindgap.rules.fused import arithmetic, cpu
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,28 @@ def test_no_kernel_touches_the_page_behind_a_tensor():
     done = run("from optim import fused_pages; fused_pages.main()")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "all pages intact" in done.stdout
+
+
+@needs_numba
+@pytest.mark.parametrize("move", ["share_memory", "other data"])
+@pytest.mark.parametrize("name", ["norms", "tau_norms"])
+def test_a_window_of_norms_whose_memory_moved(name, move):
+    """Sending a state dict to another process moves the window; an array over the old memory must not be used."""
+    runs = []
+    for options in ({}, {"foreach": False}):
+        p = torch.nn.Parameter(torch.zeros(3))
+        optimizer = GClip([p], 0.1, "auto", spike_guard="clip", **options)
+        for k in range(30):
+            p.grad = torch.full((3,), 1.0 + 0.1 * (k % 7))
+            optimizer.step()
+            if k == 9:
+                window = optimizer.param_groups[0][name]
+                if move == "share_memory":
+                    window.share_memory_()
+                else:
+                    window.data = window.data.clone()
+        runs.append(torch.cat([p.detach().double(), *(optimizer.param_groups[0][n] for n in ("norms", "tau_norms"))]))
+    torch.testing.assert_close(*runs)
 
 
 @pytest.fixture

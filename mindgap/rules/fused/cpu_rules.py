@@ -89,11 +89,15 @@ def _push(window: np.ndarray, norm: float) -> None:
 
 
 def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
-    """A window as an array over the same memory, kept with the plan as long as it is the same window."""
+    """A window as an array over the same memory, kept with the plan as long as that memory is the window's.
+
+    ``share_memory_()`` and ``window.data = ...`` free the memory of a tensor that stays the same object.
+    """
+    memory = window.data_ptr(), window.dtype, window.shape
     kept = plan.kept.get(name)
-    if kept is None or kept[0] is not window:
-        kept = plan.kept[name] = (window, window.numpy())
-    return kept[1]
+    if kept is None or kept[0] is not window or kept[1] != memory:
+        kept = plan.kept[name] = (window, memory, window.numpy())
+    return kept[2]
 
 
 def _followed(entries: np.ndarray, norm: float, q: float) -> float:
