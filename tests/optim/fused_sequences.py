@@ -332,6 +332,15 @@ def replaced_member(w):
     group["params"][w.rng.randrange(len(group["params"]))] = p
 
 
+def moved_window(w):
+    for group in w.optimizer.param_groups:
+        for name in ("norms", "tau_norms"):
+            if name in group and w.device == "cpu":
+                group[name].share_memory_()
+            elif name in group:
+                group[name].data = group[name].data.clone()
+
+
 def other_lr(w):
     for group in w.optimizer.param_groups:
         group["lr"] = w.rng.choice([0.05, 0.2, torch.tensor(0.1)])
