@@ -186,12 +186,17 @@ def verdict_list() -> str:
     on_models = [(study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)]
     formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
     corrected = sum(v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas)
+    decided = {study.claim for study, _, verdict in on_models if verdict.verdict != "inconclusive"}
     rows = [
         f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(study.model(folder.name))} |"
         for study, folder, verdict in on_models
         if verdict.verdict != "inconclusive"
     ]
-    undecided = dict.fromkeys(study.claim for study, _, verdict in on_models if verdict.verdict == "inconclusive")
+    undecided = dict.fromkeys(
+        f"{study.claim} ({cell(study.title)})" if study.claim in decided else study.claim
+        for study, _, verdict in on_models
+        if verdict.verdict == "inconclusive"
+    )
     toys = all(study.model(folder.name).startswith("toy") for study, folder, _ in on_models)
     return "\n".join([
         f"- {len(formulas)} studies are about formulas and made-up problems: {_counts(formulas)}. {corrected} of those "

@@ -122,7 +122,7 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
     """Three sentences: what fails, what holds, what is open; each with the first claims of as many groups as it can."""
     found = []
     for word, one, many in (
-        ("does not hold", "studies finds that a claim does not hold:", "studies find that a claim does not hold:"),
+        ("does not hold", "studies contradicts a claim and finds:", "studies contradict a claim and find:"),
         ("holds", "studies finds that a claim holds", "studies find that a claim holds"),
         ("inconclusive", "studies cannot decide:", "studies cannot decide, among them:"),
     ):
