@@ -138,7 +138,7 @@ STUDY = Study(
     differs="One problem, on which Φ is strongly convex: there plain steps need about ε⁻² calls, and methods with a "
     "table of all samples converge linearly. No power of N is measured.",
     figures=(
-        Figure("Oracle calls to reach ε", "calls", "oracle calls, the fewest over the steps", x="inverse",
+        Figure("Oracle calls to reach ε", "calls", "fewest oracle calls", x="inverse",
                x_label="‖∇Φ(x₀)‖ / ε", log_x=True, log_y=True,
                caption="The slope of a line is the exponent. A line ends where the method's smallest step ends."),
     ),
