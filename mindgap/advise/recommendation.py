@@ -305,7 +305,9 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
 
 def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
     seed, reach = race.seed, race.noise.reach()
+    compared = {best.candidate.family, BASELINE.family}
     if race.rises(race.total, race.rungs[:1]):
+        compared = {best.candidate.family}
         head = (f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
                 f"{best.score(race.total, seed):.3g}, above the {race.lowest(race.rungs[:1])[0]:.3g} of step "
                 f"{race.rungs[0]}; look at the data before the optimizer")  # fmt: skip
@@ -320,7 +322,7 @@ def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
         )
     others = []
     for family in FAMILIES:
-        if family == best.candidate.family:
+        if family in compared:
             continue
         own = [e for e in race.entries if e.candidate.family == family]
         reached = [(max(e.runs[seed].scores), e) for e in own if seed in e.runs]
