@@ -12,15 +12,15 @@ The tries, each with learning rates around the one that the recipe's step length
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kept_runs
 import torch
-from drop_in import markdown, relative, with_table
+from drop_in import markdown, relative
 from drop_in_tasks import TASKS, Vision, batch_of, loss_of, prepare
 
 from mindgap.lab.tasks.models.small import SmallTransformer
@@ -54,9 +54,15 @@ def build(name: str, params: list[torch.nn.Parameter], lr: float) -> Any:
     return GClip(params, lr, "auto", beta=0.9, scope="tensor" if "tensor" in name else "all", foreach=True)
 
 
-def train(task_name: str, name: str, lr: float, data: dict[str, torch.Tensor]) -> float:
+@cache
+def samples(name: str) -> dict[str, torch.Tensor]:
+    return prepare(name, tiny=False)
+
+
+def train(task_name: str, name: str, lr: float) -> float:
     """Mean training loss of the last tenth; schedule, data and start are those of ``drop_in.py``."""
     task = SMALL[task_name]
+    data = samples(task.data)
     torch.manual_seed(SEED)
     model = task.build(False)
     params = list(model.parameters())
@@ -86,16 +92,9 @@ def train(task_name: str, name: str, lr: float, data: dict[str, torch.Tensor]) -
     return sum(losses[-STEPS // 10 :]) / (STEPS // 10)
 
 
-def read(folder: Path) -> dict[tuple[str, str, float], float]:
-    """(task, try, lr) -> loss."""
-    file = folder / "gclip_tries.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return {(row["task"], row["try"], row["lr"]): row["loss"] for row in rows}
-
-
 def table(folder: Path) -> str:
     """Each try against AdamW, at its best learning rate and at the others."""
-    losses, lines = read(folder), []
+    losses, lines = kept_runs.read(folder, "gclip_tries"), []
     for name, rates in RATES.items():
         cells = []
         for task in SMALL:
@@ -107,33 +106,7 @@ def table(folder: Path) -> str:
     return markdown(["try", *SMALL], lines)
 
 
-def written(page: Path, folder: Path) -> str:
-    """The page with the table between its marks."""
-    return with_table(page, "gclip_tries", table(folder))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
-    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
-    args = parser.parse_args()
-    if args.table is None:
-        torch.set_num_threads(1)
-        args.out.mkdir(parents=True, exist_ok=True)
-        known = read(args.out)
-        with (args.out / "gclip_tries.jsonl").open("a") as file:
-            for task in SMALL:
-                data = prepare(SMALL[task].data, tiny=False)
-                for key in [(task, name, lr) for name, rates in RATES.items() for lr in rates]:
-                    if key not in known:
-                        loss = train(*key, data)
-                        file.write(json.dumps(dict(zip(("task", "try", "lr", "loss"), (*key, loss)))) + "\n")
-                        file.flush()
-    print(table(args.table or args.out))
-    for path in args.docs:
-        path.write_text(written(path, args.table or args.out))
-
+KEYS = [(task, name, lr) for task in SMALL for name, rates in RATES.items() for lr in rates]
 
 if __name__ == "__main__":
-    main()
+    kept_runs.main(__doc__, "gclip_tries", ("task", "try", "lr"), KEYS, train, table)

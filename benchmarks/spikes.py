@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import kept_runs
 import torch
-from drop_in import average, markdown, relative, with_table
+from drop_in import average, markdown, relative
 from drop_in_tasks import prepare
 from torch import nn
 
@@ -55,8 +55,14 @@ SEEDS = (0, 1)
 STEPS, SPIKE_AT, FACTOR, BATCH = 140, 60, 1e4, 64
 
 
-def train(name: str, seed: int, spiked: bool, data: dict[str, torch.Tensor]) -> float:
+@cache
+def images() -> dict[str, torch.Tensor]:
+    return prepare("cifar10", tiny=False)
+
+
+def train(name: str, seed: int, spiked: bool) -> float:
     """Mean loss of steps 131 to 140 of a small convolutional network on CIFAR-10, at a constant learning rate."""
+    data = images()
     torch.manual_seed(seed)
     model = small_convolutional_network(8, channels=3, side=32)
     params = list(model.parameters())
@@ -75,16 +81,9 @@ def train(name: str, seed: int, spiked: bool, data: dict[str, torch.Tensor]) -> 
     return mean(losses[-10:])
 
 
-def read(folder: Path) -> dict[tuple[str, int, bool], float]:
-    """(optimizer, seed, spiked) -> loss."""
-    file = folder / "spikes.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return {(row["optimizer"], row["seed"], row["spiked"]): row["loss"] for row in rows}
-
-
 def table(folder: Path) -> str:
     """Means over the seeds, with and without the spike, and the difference."""
-    losses = read(folder)
+    losses = kept_runs.read(folder, "spikes")
     limit = mean(losses[REFERENCE, seed, True] for seed in SEEDS)
     parts = []
     for title, names in (("at its defaults", DEFAULTS), ("for comparison", OTHERS)):
@@ -97,31 +96,7 @@ def table(folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def written(page: Path, folder: Path) -> str:
-    """The page with the table between its marks."""
-    return with_table(page, "spikes", table(folder))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
-    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
-    args = parser.parse_args()
-    if args.table is None:
-        torch.set_num_threads(1)
-        args.out.mkdir(parents=True, exist_ok=True)
-        known, data = read(args.out), prepare("cifar10", tiny=False)
-        with (args.out / "spikes.jsonl").open("a") as file:
-            for key in [(n, seed, s) for seed in SEEDS for n in (*DEFAULTS, *OTHERS) for s in (False, True)]:
-                if key not in known:
-                    row = dict(zip(("optimizer", "seed", "spiked"), key))
-                    file.write(json.dumps({**row, "loss": train(*key, data)}) + "\n")
-                    file.flush()
-    print(table(args.table or args.out))
-    for path in args.docs:
-        path.write_text(written(path, args.table or args.out))
-
+KEYS = [(n, seed, s) for seed in SEEDS for n in (*DEFAULTS, *OTHERS) for s in (False, True)]
 
 if __name__ == "__main__":
-    main()
+    kept_runs.main(__doc__, "spikes", ("optimizer", "seed", "spiked"), KEYS, train, table)
