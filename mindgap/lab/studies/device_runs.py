@@ -1,0 +1,130 @@
+"""Training on a GPU, for the studies at scale gpu: no wait for the device between two readings, exact resume.
+
+The settings are chosen before, by ``mindgap tune``: a trial trains once. Forward and backward pass are one launch (see
+:class:`~mindgap.lab.tasks.captured.CapturedGradient`), which small networks need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mindgap.base.check import fail, whole
+from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.training_runs import step_factor
+from mindgap.lab.studies.tuned_runs import WORST
+
+if TYPE_CHECKING:
+    import torch
+
+#: Number of an epoch, from 0 -> its batches on the device, all of one shape.
+Epoch = Callable[[int], Iterable[tuple[Any, ...]]]
+
+
+def device_of(trial: Trial) -> torch.device:
+    """The device of the setting ``device``.
+
+    Example:
+        >>> device_of(Trial("sgd", 0, {"device": "cpu"}))
+        device(type='cpu')
+    """
+    import torch
+
+    if trial["device"].startswith("cuda") and not torch.cuda.is_available():
+        fail("device", "must be cpu on this machine: it has no CUDA device", trial["device"])
+    return torch.device(trial["device"])
+
+
+def device_run(
+    trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
+    epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int, schedule: str = "constant",
+    autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (),
+) -> Iterator[Row]:  # fmt: skip
+    """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
+
+    Args:
+        trial: its stopwatch runs while the network trains, not while it is read.
+        model: on the device, in training mode.
+        loss: ``loss(model, *batch)``. It may read the tensors of ``carried`` and overwrite them in place (``copy_``):
+            clone them before use, since the backward pass needs the values that were read.
+        optimizer: of the model's parameters; its ``lr`` is multiplied by the schedule.
+        epoch: number of an epoch, from 0 -> its batches. Its random numbers depend on that number alone (a stream
+            of that name), so that a resumed run sees the same.
+        read: a row, without ``step``, of evaluation data; the model must be as before afterwards.
+        steps, every: steps in all, and steps between two rows.
+        schedule: see :func:`~mindgap.lab.studies.training_runs.step_factor`.
+        autocast: dtype of autocast, or None for full precision.
+        carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is zero
+            at the start of an epoch, and checkpoints hold it.
+
+    Yields:
+        ``step``, ``train_loss`` (mean over the steps since the row before) and what was read. Columns that end in
+        ``loss`` are at most ``WORST`` times the loss of the first batch. After a training loss that is not finite the
+        run ends with a row that says ``diverged``.
+
+    Dropout draws from torch's default generator, which is seeded here by the trial's seed.
+    """
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks.captured import CapturedGradient
+
+    whole("every", every, least=1)
+    before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
+    step, first = before.get("step", 0), before.get("first", 0.0)
+    source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
+    number, taken, batch = next(source)
+    gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried)
+    random = torch.cuda if batch[0].is_cuda else torch.random
+    torch.manual_seed(stream_seed(trial.seed, "dropout"))
+    if before:
+        model.load_state_dict(before["model"])
+        optimizer.load_state_dict(before["optimizer"])
+        random.set_rng_state(before["random"].cpu())
+        for tensor, value in zip(carried, before["carried"], strict=True):
+            tensor.copy_(value)
+    while step < steps:
+        length = min(every, steps - step)
+        with trial.timed():
+            total = torch.zeros((), device=batch[0].device)  # read once per row: reading it waits for the device
+            for k in range(length):
+                if taken == 1:
+                    for tensor in carried:
+                        tensor.zero_()
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * step_factor(schedule, step + k, steps)
+                value = gradient(*batch)
+                optimizer.step()
+                total += value
+                if k == 0:
+                    start = value.clone()
+                done = {"epoch": number, "taken": taken}
+                number, taken, batch = next(source)
+            first, mean = first or float(start), float(total) / length
+        step, diverged = step + length, not math.isfinite(mean)
+        row = {"train_loss": mean, **read()}
+        bound = WORST * first if math.isfinite(first) else WORST
+        row = {name: _bounded(value, bound) if name.endswith("loss") else value for name, value in row.items()}
+        trial.save(lambda: {"step": step, "first": first, **done, "random": random.get_rng_state(),  # noqa: B023
+                            "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                            "carried": list(carried)})  # fmt: skip
+        yield {"step": step, **row, **({"diverged": True} if diverged else {})}
+        if diverged:
+            return
+
+
+def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+    """Batches of one epoch after the other, from a place on: number of the epoch, batches taken of it, batch."""
+    while True:
+        for batch in islice(epoch(number), taken, None):
+            taken += 1
+            yield number, taken, batch
+        if not taken:
+            fail("epoch", "must hold at least one batch", number)
+        number, taken = number + 1, 0
+
+
+def _bounded(loss: float, bound: float) -> float:
+    return min(loss, bound) if math.isfinite(loss) else bound
