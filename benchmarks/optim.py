@@ -61,7 +61,8 @@ OURS = {
     "GClip auto": (lambda p, **o: GClip(p, 1e-3, "auto", beta=0.9, **o), 24),
     "GClip guard": (lambda p, **o: GClip(p, 1e-3, 1.0, beta=0.9, spike_guard="clip", **o), 24),
     "NormalizedSGD": (lambda p, **o: NormalizedSGD(p, 1e-3, **o), 16),
-    "StochasticINGD": (lambda p, **o: StochasticINGD(p, **o), 28),
+    "StochasticINGD": (lambda p, **o: StochasticINGD(p, clip=None, **o), 28),
+    "StochasticINGD auto": (lambda p, **o: StochasticINGD(p, **o), 32),
 }
 
 

@@ -1,6 +1,8 @@
-"""Chunk sizes and warps of the CUDA kernels, timed on the BERT-base set: how ``BLOCK`` and ``WARPS`` were chosen.
+"""Chunk sizes and warps of the CUDA kernels, timed on the BERT-base set: how they were chosen.
 
-python benchmarks/optim_tuning.py
+    python benchmarks/optim_tuning.py [--singles]
+
+``--singles`` times only the kernels with a single program, which add up the sums of the chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def main() -> None:
         p.grad = torch.randn_like(p) * 1e-3
     total = sum(p.numel() for p in params)
     print(f"copy bandwidth {speed / 1e9:.0f} GB/s; ms per step (times its byte limit)")
-    for block, warps in ((512, 2), (512, 4), (1024, 2), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8)):
+    chunks = ((512, 2), (512, 4), (1024, 2), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8))
+    for block, warps in () if "--singles" in sys.argv else chunks:
         cuda.BLOCK, cuda.WARPS = block, warps
         cells = []
         for name in ("ACClip", "CClip", "GClip", "GClip momentum", "StochasticINGD"):
@@ -34,15 +37,16 @@ def main() -> None:
             best = min(timed(optimizer.step, "cuda", 20) for _ in range(5))
             cells.append(f"{name} {best * 1e3:.3f} ({best / (size * total / speed):.2f})")
         print(f"{block:5d} elements, {warps} warps: " + ", ".join(cells), flush=True)
-    print("single program that adds up the sums, width:", end=" ")
     cuda.BLOCK, cuda.WARPS = 1024, 4
-    for wide in (1024, 2048, 4096, 8192):
-        cuda_rules.WIDE = wide
-        optimizer = OURS["GClip"][0](params)
-        for _ in range(3):
-            optimizer.step()
-        print(f"{wide}: {min(timed(optimizer.step, 'cuda', 20) for _ in range(5)) * 1e3:.3f}", end="  ", flush=True)
-    print()
+    for wide, warps in ((4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32), (32768, 32)):
+        cuda_rules.WIDE, cuda.SINGLE_WARPS = wide, warps
+        cells = []
+        for name in ("GClip", "GClip gradient", "GClip guard", "AdamW clip", "NormalizedSGD"):
+            optimizer = OURS[name][0](params)
+            for _ in range(3):
+                optimizer.step()
+            cells.append(f"{name} {min(timed(optimizer.step, 'cuda', 20) for _ in range(5)) * 1e3:.3f}")
+        print(f"single program of width {wide}, {warps} warps: " + ", ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

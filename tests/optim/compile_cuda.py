@@ -93,7 +93,7 @@ class Compiled:
         values = {(function.arg_names.index(c),): v for c, v in constants.items()}
         aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(tensors))}
         source = ASTSource(fn=function, signature=signature, constexprs=values, attrs=aligned)
-        warps = 8 if "WIDE" in constants else cuda.WARPS
+        warps = cuda.SINGLE_WARPS if "WIDE" in constants else cuda.WARPS
         ptx = triton.compile(source, target=GPUTarget(*TARGET), options={"num_warps": warps}).asm["ptx"]
         loads = re.findall(r"ld\.global\S*", ptx)
         wide = sum(".v4.b32" in load or ".v2.b64" in load for load in loads)
@@ -130,6 +130,7 @@ def main():
     arguments = parser.parse_args()
     found = Compiled()
     fused._cpu_run, cpu.unavailable, cpu.wrong_dtype = cuda_rules.run, cuda.unavailable, cuda.wrong_dtype
+    fused.FusedSteps.gradient_norm = lambda self: None  # the norm for the report is no launch of a step
     cuda.launch = found.launch
     for make, dtype in itertools.product(RULES.values(), (torch.float32, torch.bfloat16)):
         for lr, odd, how in [(0.1, 0, "propagate")] + [

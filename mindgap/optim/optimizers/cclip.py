@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ABOVE_MEDIAN = 2.44
 #: Step of the running median, in logarithms, after the first steps.
 MEDIAN_STEP = 0.05
+#: Entries that are compared with their threshold at once.
+PART = 2**20
 
 
 class CClip(CoordinateOptimizer):
@@ -167,7 +169,10 @@ class CClip(CoordinateOptimizer):
                     if self._is_auto(batch):
                         # Above the median, so that the step raised it; zero where none of it was known.
                         t = t * (ABOVE_MEDIAN / math.exp(max(MEDIAN_STEP, 1.0 / batch.k) / 2.0))
-                    counts.append((source.abs() > t).sum())
+                    # A part at a time: the copies of a large table of word vectors would take 200 MiB.
+                    whole = isinstance(t, Tensor) and t.dim() > 0
+                    parts = [source] if whole else source.flatten().split(PART)
+                    counts += [(part.abs() > t).sum() for part in parts]
                     size += source.numel()
         if size:
             self.tally.sample(torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size)

@@ -25,6 +25,8 @@ from mindgap.rules.fused import cuda_kernels as sources
 #: Elements of a chunk and warps of a program; 2048 and more elements were half as fast on an H200.
 BLOCK = 1024
 WARPS = 4
+#: Warps of the kernels with a single program.
+SINGLE_WARPS = 32
 
 
 @lru_cache(None)
@@ -100,7 +102,8 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     addresses = tuple([t.data_ptr() for t in tensors])
     # The dtype of a step size in device memory is the only one that neither name nor constants tell.
     rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
-    key = (name, programs, WARPS, device, addresses, rate, *constants.values())
+    warps = SINGLE_WARPS if "WIDE" in constants else WARPS
+    key = (name, programs, warps, device, addresses, rate, *constants.values())
     found = _RUNNERS.get(key)
     if found is not None:
         runner, tail = found
@@ -113,7 +116,7 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     if tape is not None:
         tape.whole = False
     function = kernel(name)
-    compiled = function[(programs,)](*tensors, *numbers, **constants, num_warps=8 if "WIDE" in constants else WARPS)
+    compiled = function[(programs,)](*tensors, *numbers, **constants, num_warps=warps)
     if compiled is not None:  # Triton's interpreter compiles nothing
         if len(_RUNNERS) > 1024:  # gradients that move at every step would fill it
             _RUNNERS.clear()

@@ -282,7 +282,7 @@ def _factor(
                 push(window, size, WINDOW, WINDOW)
             ratio = tau / size
             factor = tl.where(ratio < 1.0, ratio, 1.0)
-            factor = tl.where(size != size, size, factor)
+            factor = tl.where(ratio != ratio, ratio, factor)  # NaN, and ∞/∞, as torch
             tl.store(tally, tl.load(tally) + (size > tau).to(tl.float64))
         else:
             bottom = size + level

@@ -24,7 +24,7 @@ from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import draw_base
 
 #: Width of the single program that adds up the chunks' sums.
-WIDE = 4096
+WIDE = 16384
 #: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms`` holds.
 WINDOW = 128
 #: Tables held back for captures: memory cannot be allocated while a graph is being captured.
