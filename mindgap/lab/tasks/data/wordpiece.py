@@ -10,6 +10,8 @@ import numpy as np
 
 from mindgap.base.check import fail, whole
 from mindgap.base.checked import check_arguments
+from mindgap.lab.tasks.data.prepared import prepared
+from mindgap.lab.tasks.data.text import language_tokens
 
 if TYPE_CHECKING:
     from tokenizers import BertWordPieceTokenizer
@@ -65,6 +67,32 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
     tokenizer.train_from_iterator(texts, vocab_size=size, min_frequency=1, special_tokens=list(SPECIAL),
                                   show_progress=False)
     return WordPieces(tokenizer)
+
+
+def wikitext_pieces(size: int = 8192) -> dict[str, np.ndarray]:
+    """WikiText-2 as numbers of word pieces: ``train``, ``valid`` and ``test``, with ``[SEP]`` at each line's end.
+
+    The vocabulary is trained on the part ``train``. It is trained once per machine; later calls read the numbers from
+    the cache folder and do not need the package ``tokenizers``.
+
+    Args:
+        size: of the vocabulary, at most.
+
+    Example:
+        >>> wikitext_pieces()["train"].shape                                                      # doctest: +SKIP
+        (2496976,)
+    """
+
+    def make() -> dict[str, np.ndarray]:
+        texts = {}
+        for split in ("train", "valid", "test"):
+            words = ("[UNK]" if word == "<unk>" else word for word in language_tokens("wikitext-2", split))
+            texts[split] = [line for line in " ".join(words).split("<eos>") if line.strip()]
+        pieces, end = train_word_pieces(texts["train"], size), [SPECIAL.index("[SEP]")]
+        return {split: np.concatenate([np.asarray([*line, *end], np.int32) for line in pieces.numbers(lines)])
+                for split, lines in texts.items()}  # fmt: skip
+
+    return prepared(f"wikitext-2-pieces-{size}", make)
 
 
 check_arguments(__name__)
