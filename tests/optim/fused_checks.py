@@ -308,6 +308,14 @@ def check_moving_tensors(device):
 
 def check_nonfinite(device):
     """Skip leaves everything as it was and counts; huge entries are finite; NaN propagates by default."""
+    for tau in (1.0, "auto"):  # an infinite norm before any other: the factor is NaN or 0, as in torch
+        ends = []
+        for form in ({"fused": True}, {"foreach": False}):
+            p = torch.nn.Parameter(torch.ones(5, device=device))
+            p.grad = torch.tensor([1.0, 2.0, 3.0, 4.0, float("inf")], device=device)
+            GClip([p], 0.1, tau, beta=0.9, **form).step()
+            ends.append(p.detach())
+        assert torch.equal(*(end.nan_to_num(-7.0) for end in ends)), (tau, ends)
     for make in (
         lambda p, **o: GClip(p, 0.1, 1.0, beta=0.9, fused=True, **o),
         lambda p, **o: CClip(p, 0.1, 1.0, beta=0.9, fused=True, **o),
@@ -328,6 +336,7 @@ def check_nonfinite(device):
         params[0].grad[2999] = float("nan")
         optimizer.step()
         assert all(torch.equal(a, b) for a, b in zip(before, params))
+        optimizer._fused.follow_device(optimizer.param_groups)  # as state_dict does: the device counts skipped steps
         now = [v for p in params for v in optimizer.state[p].values()]
         assert all(torch.equal(a, b) for a, b in zip(states, now))
         assert optimizer.report().skipped == 2

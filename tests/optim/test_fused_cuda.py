@@ -1,4 +1,7 @@
-"""The fused forms on CUDA; skipped without a GPU. Run as a script it needs no pytest."""
+"""The fused forms on CUDA; skipped without a GPU.
+
+As a script it needs no pytest: ``test_fused_cuda.py [WORDS]`` runs the tests whose names hold one of the words.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +248,7 @@ def test_forms_on_cuda_need_little_memory():
 if __name__ == "__main__":
     failed = []
     for name, test in list(globals().items()):
-        if name.startswith("test_"):
+        if name.startswith("test_") and (not sys.argv[1:] or any(word in name for word in sys.argv[1:])):
             begin = time.time()
             try:
                 test()
