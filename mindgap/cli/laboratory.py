@@ -134,9 +134,14 @@ def tune(
     trials: Annotated[int, typer.Option(help="Trials of every method; no method can get more.")] = 20,
     seeds: Annotated[int, typer.Option(help="Tuning seeds each trial is averaged over.")] = 1,
     grid: Annotated[
-        bool, typer.Option("--grid", help="Try every point of the study's grid on its tuning seeds instead.")
+        bool,
+        typer.Option(
+            "--grid",
+            help="Try every point of the study's grid on its tuning seeds instead, and further "
+            "points where the best one is an end.",
+        ),
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Methods searched at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Methods searched at the same time; with --grid, points.")] = 1,
     out: Records = Path("runs"),
 ) -> None:
     """Search each method's settings with equal budgets.
@@ -144,11 +149,13 @@ def tune(
     The search uses validation data only; 'mindgap run' uses what it chose.
     """
     from mindgap.cli.interrupt import last_words
+    from mindgap.lab.studies.grid import grid_points
     from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale)
     for study in studies:
-        bar = progress(f"tuning {study.name}", trials * len(study.methods))
+        number = len(grid_points(study.grid)) if grid else trials
+        bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
             found = search(
                 study, scale, out, trials=trials, seeds=seeds, grid=grid, overrides=overrides, jobs=jobs,
@@ -159,7 +166,7 @@ def tune(
                 study.name,
                 method,
                 len(made.trials),
-                ", ".join(f"{k}={v:.4g}" for k, v in made.chosen.items()),
+                ", ".join(f"{k}={v:.4g}" + " (an end)" * (k in made.ends) for k, v in made.chosen.items()),
                 f"{made.value:.4g}",
                 f"{made.seconds:.3g} s",
             )

@@ -107,10 +107,24 @@ class MethodTuning:
         trials = tuple(t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in self.trials)
         object.__setattr__(self, "trials", trials)
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The settings whose chosen value is the smallest or the largest of several tried ones.
+
+        Example:
+            >>> MethodTuning({"lr": 3.0}, 0.2, 1.0, (TunedTrial({"lr": 1.0}, 0.5), TunedTrial({"lr": 3.0}, 0.2))).ends
+            ('lr',)
+        """
+        values = {name: {trial.settings[name] for trial in self.trials} for name in self.chosen}
+        return tuple(n for n, of in values.items() if len(of) > 1 and self.chosen[n] in (min(of), max(of)))
+
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search of a study's settings at one scale (``tuning.json``): the same space and number of trials per method."""
+    """A search of a study's settings at one scale (``tuning.json``): the same space and number of trials per method.
+
+    A grid may have further points of a method beyond its ends; ``space`` and ``trials`` are those of the start.
+    """
 
     study: str
     scale: str
@@ -124,6 +138,11 @@ class Tuning:
         object.__setattr__(self, "seeds", tuple(self.seeds))
         methods = {m: t if isinstance(t, MethodTuning) else MethodTuning(**t) for m, t in self.methods.items()}
         object.__setattr__(self, "methods", methods)
+
+    @property
+    def extended(self) -> bool:
+        """Whether some method has points beyond the ends of the grid."""
+        return any(len(method.trials) > self.trials for method in self.methods.values())
 
 
 Form = TypeVar("Form", StudyDescription, Tuning, Verdict)

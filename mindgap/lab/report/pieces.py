@@ -176,14 +176,19 @@ def failed(study: Loaded) -> list[tuple[str, ...]]:
 
 
 def tuned(study: Loaded) -> list[tuple[str, ...]]:
-    """What ``mindgap tune`` chose for each method, from how many trials, at what cost."""
+    """What ``mindgap tune`` chose for each method, from how many trials, at what cost, and every value it saw."""
+
+    def words(settings: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name} = {value:.3g}" for name, value in settings.items())
+
     return [
         (
             method,
             str(len(made.trials)),
-            ", ".join(f"{name} = {value:.3g}" for name, value in made.chosen.items()),
+            words(made.chosen) + (f" (an end for {', '.join(made.ends)})" if made.ends else ""),
             number(made.value),
             number(made.seconds),
+            "; ".join(f"{words(trial.settings)}: {number(trial.value)}" for trial in made.trials),
         )
         for method, made in study.tuning.methods.items()
     ]

@@ -1,8 +1,8 @@
 """One search for settings: it serves ``mindgap tune``, the optimizer studies and the bilevel studies.
 
 :func:`search` tries settings one after the other. Where they come from is a separate choice: a list, a grid
-(:func:`grid_points`), random draws (:func:`random_points`), or Optuna's sampler in :func:`tune`. A loss that diverges
-counts as infinite. Any other exception of a trial is an error and ends the search.
+(:mod:`~mindgap.lab.studies.grid`), random draws (:func:`random_points`), or Optuna's sampler in :func:`tune`. A loss
+that diverges counts as infinite. Any other exception of a trial is an error and ends the search.
 
 Every method gets the same number of trials in the same space, on seeds that no reported run has. ``mindgap tune``
 writes what it chose into ``tuning.json``, which ``mindgap run`` reads and the report shows.
@@ -14,19 +14,19 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
+from mindgap.lab.studies.grid import grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.lab.studies.spec import Study, Trial
 from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, read_form, write_form
 from mindgap.record.schema import content_hash
 from mindgap.record.store import TUNING_FILE
 
-JOURNAL_FILE = "tuning.journal"
+JOURNAL_FILE, GRID_FILE = "tuning.journal", "tuning-grid.journal"
 
 #: Tuning runs have seeds from here on; the runs that are reported count from 0.
 FIRST_SEED = 10_000
@@ -78,16 +78,6 @@ def best(tried: Sequence[TunedTrial]) -> TunedTrial:
     return min(tried, key=lambda one: one.value)
 
 
-def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
-    """Every point of a grid.
-
-    Example:
-        >>> grid_points({"lr_x": (1.0, 10.0), "lr_y": (0.1,)})
-        [{'lr_x': 1.0, 'lr_y': 0.1}, {'lr_x': 10.0, 'lr_y': 0.1}]
-    """
-    return [dict(zip(grid, values)) for values in product(*grid.values())]
-
-
 def random_points(trial: Trial, space: Mapping[str, tuple[float, float]], number: int) -> list[Settings]:
     """Settings of a random search: log-uniform between two ends, or uniform among whole numbers where both ends are.
 
@@ -123,8 +113,9 @@ def tune(
 ) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    A search that was interrupted goes on where it stopped; a grid restarts from the beginning. Asking for fewer trials
-    than were made before considers only the first ones.
+    A search that was interrupted goes on where it stopped. Asking for fewer trials than were made before considers only
+    the first ones. A grid is the same for every method at first; where a method's best point lies at an end, further
+    points beyond it are tried (see :func:`~mindgap.lab.studies.grid.beyond`).
 
     Args:
         study: a study with :attr:`~mindgap.lab.studies.spec.Study.tunable` and ``tune_on``.
@@ -134,8 +125,8 @@ def tune(
         seeds: tuning seeds that each trial is averaged over.
         grid: try every point of ``study.grid`` instead, on ``study.tuning_seeds``.
         overrides: setting -> value for all methods alike (a smaller budget, say).
-        jobs: methods searched at the same time.
-        on_trial: called after each trial with method, number and value; with several ``jobs``, after each method.
+        jobs: methods searched at the same time; with ``grid``, points of all methods.
+        on_trial: called with method, number and value of each trial.
 
     Returns:
         What ``tuning.json`` holds.
@@ -156,20 +147,11 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
     trials = len(grid_points(study.grid)) if grid else trials
-    arguments = [
-        (study, scale, method, folder, trials, on_seeds, grid, dict(overrides or {})) for method in study.methods
-    ]
-    if jobs == 1:
-        made = [_search(*a, on_trial=on_trial) for a in arguments]
+    settings = {method: study.settings(scale, method, overrides) for method in study.methods}
+    if grid:
+        made = _grid(study, settings, folder, jobs, on_trial)
     else:
-        ended: dict[int, list[TunedTrial]] = {}
-        for place, tried in in_processes([partial(_search, *a) for a in arguments], jobs):
-            if isinstance(tried, Lost):
-                raise RuntimeError(f"{list(study.methods)[place]}: {tried.reason}")
-            ended[place] = tried
-            for number, one in enumerate(tried, 1):
-                on_trial(list(study.methods)[place], number, one.value)
-        made = [ended[place] for place in range(len(arguments))]
+        made = _searches(study, settings, folder, trials, on_seeds, jobs, on_trial)
     space = study.grid if grid else study.tunable
     tuning = Tuning(
         study=study.name,
@@ -178,7 +160,7 @@ def tune(
         space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
         seeds=on_seeds,
-        methods={method: _summary(tried) for method, tried in zip(study.methods, made)},
+        methods={method: _summary(made[method]) for method in study.methods},
     )
     write_form(folder / TUNING_FILE, tuning)
     return tuning
@@ -192,28 +174,60 @@ def chosen(out: Path, study: Study, scale: str) -> dict[str, Settings]:
     return {method: dict(made.chosen) for method, made in read_form(Tuning, path).methods.items()}
 
 
+def _grid(
+    study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
+) -> dict[str, list[TunedTrial]]:
+    """The trials of a grid search; the journal knows a value by everything that it depends on."""
+
+    def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
+        try:
+            return validation_score(study, method, {**settings[method], **point}, (seed,))
+        except DIVERGENCE:
+            return math.inf, 0.0
+
+    def name(method: str, point: Settings, seed: int) -> str:
+        return content_hash([study.name, method, {**settings[method], **point}, seed, study.tune_on])
+
+    journal = folder / GRID_FILE
+    return grid_search(study.grid, list(settings), study.tuning_seeds, score, name, journal, jobs, on_trial)
+
+
+def _searches(
+    study: Study, settings: Mapping[str, Settings], folder: Path, trials: int, seeds: Sequence[int], jobs: int,
+    on_trial: OnTrial,
+) -> dict[str, list[TunedTrial]]:  # fmt: skip
+    """The trials of Optuna's search, method by method or several methods at the same time."""
+    calls = {m: partial(_search, study, m, own, folder, trials, seeds) for m, own in settings.items()}
+    if jobs == 1:
+        return {method: call(on_trial) for method, call in calls.items()}
+    made: dict[str, list[TunedTrial]] = {}
+    for place, tried in in_processes(list(calls.values()), jobs):
+        method = list(calls)[place]
+        if isinstance(tried, Lost):
+            raise RuntimeError(f"{method}: {tried.reason}")
+        made[method] = tried
+        for number, one in enumerate(tried, 1):
+            on_trial(method, number, one.value)
+    return made
+
+
 def _search(
-    study: Study, scale: str, method: str, folder: Path, trials: int, seeds: Sequence[int], grid: bool,
-    overrides: Settings, on_trial: OnTrial = lambda method, number, value: None,
+    study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: Sequence[int],
+    on_trial: OnTrial = lambda method, number, value: None,
 ) -> list[TunedTrial]:  # fmt: skip
     """The first ``trials`` trials of one method, made now or before."""
-    settings, clock = study.settings(scale, method, overrides), [0.0]
+    clock = [0.0]
 
     def evaluate(guess: Settings) -> float:
         score, seconds = validation_score(study, method, {**settings, **guess}, seeds)
         clock[0] += seconds
         return score
 
-    if grid:
-        ask, before = listed(grid_points(study.grid)), []
-        keep = None
-    else:
-        ask, keep, before = _sampler(study, method, settings, folder, trials, len(seeds))
+    ask, keep, before = _sampler(study, method, settings, folder, trials, len(seeds))
     made = list(before)
     for tried in search(ask, evaluate, before, lambda: clock[0]):
         made.append(tried)
-        if keep:
-            keep(tried)
+        keep(tried)
         on_trial(method, len(made), tried.value)
     return made[:trials]
 

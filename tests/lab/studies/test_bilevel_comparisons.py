@@ -75,7 +75,8 @@ def test_a_grid_search_tries_the_same_points_for_all_and_takes_the_best(tmp_path
     def loop(trial):
         calls.append((trial.method, trial["lr_x"], trial["lr_y"], trial.seed))
         bad = trial.method == "a" and trial["lr_x"] == 1.0
-        yield {"loss": abs(trial["lr_x"] - 10) + trial["lr_y"] + 0.1 * (trial.seed == 7), "diverged": bad}
+        distance = abs(trial["lr_x"] - 10) + abs(trial["lr_y"] - 0.1)
+        yield {"loss": distance + 0.1 + 0.1 * (trial.seed == 7), "diverged": bad}
 
     study = replace(
         find("b10-tracking"), loop=loop, methods={"a": {}, "b": {}},
@@ -84,10 +85,10 @@ def test_a_grid_search_tries_the_same_points_for_all_and_takes_the_best(tmp_path
     )  # fmt: skip
     found = tune(study, "quick", tmp_path, grid=True).methods
     for method, made in found.items():
-        assert len(made.trials) == 6
+        assert len(made.trials) == 8  # one more beyond each end, where the best is an end
         assert made.chosen == {"lr_x": 10.0, "lr_y": 0.1}
         assert made.value == pytest.approx(0.15)  # the mean over both seeds
-        assert sum(c[0] == method for c in calls) == 12
+        assert sum(c[0] == method for c in calls) == 16
     assert found["a"].trials[0].value == float("inf")  # a run that diverged is never chosen
 
 

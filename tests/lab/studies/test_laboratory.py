@@ -27,7 +27,7 @@ from mindgap.lab.report.compare import Difference, compare, difference
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import plan, run_all
 from mindgap.lab.studies.spec import Scale
-from mindgap.lab.studies.tune import FIRST_SEED, JOURNAL_FILE, chosen, tune
+from mindgap.lab.studies.tune import FIRST_SEED, GRID_FILE, JOURNAL_FILE, chosen, tune
 from mindgap.record.forms import Tuning, read_form
 from mindgap.record.schema import End, Row
 from mindgap.record.store import RunWriter, read_run
@@ -88,15 +88,63 @@ def test_only_divergence_counts_as_an_infinite_loss(tmp_path: Path) -> None:
         tune(faulty, "quick", tmp_path, trials=1)
 
 
-def test_a_grid_is_tried_point_by_point_for_every_method(tmp_path: Path) -> None:
-    study = replace(STUDY, grid={"lr": (0.01, 1.0)}, tuning_seeds=(7, 8))
+GRID = replace(STUDY, grid={"lr": (0.1, 0.01, 1.0)}, tuning_seeds=(7, 8))
+
+
+def test_a_grid_is_tried_point_by_point_for_every_method_and_extended_beyond_an_end(tmp_path: Path) -> None:
     SEEN.clear()
-    found = tune(study, "quick", tmp_path, grid=True)
-    points = [("slow", 0.01), ("slow", 1.0), ("fast", 0.01), ("fast", 1.0)]
-    assert [(m, seed, lr) for m, lr in points for seed in (7, 8)] == SEEN
+    found = tune(GRID, "quick", tmp_path, grid=True)
+    points = [(m, lr) for m in ("slow", "fast") for lr in (0.1, 0.01, 1.0)] + [("slow", 0.001), ("fast", 10.0)]
+    assert [(m, seed, pytest.approx(lr)) for m, lr in points for seed in (7, 8)] == SEEN
     assert {m: f.chosen["lr"] for m, f in found.methods.items()} == {"slow": 0.01, "fast": 1.0}
+    assert [f.ends for f in found.methods.values()] == [(), ()]
+    assert found.trials == 3
+    assert found.extended
     with pytest.raises(RuleError, match=r"study must say what may be tuned \(grid\)"):
         tune(STUDY, "quick", tmp_path, grid=True)
+
+
+def test_a_grid_is_extended_four_times_at_most_and_the_end_is_reported(tmp_path: Path) -> None:
+    far = replace(GRID, methods={"slow": {"best": 9.0}}, tuning_seeds=(7,))
+    found = tune(far, "quick", tmp_path, grid=True).methods["slow"]
+    assert [t.settings["lr"] for t in found.trials] == pytest.approx([0.1, 0.01, 1.0, 10.0, 100.0, 1000.0, 10_000.0])
+    assert found.ends == ("lr",)
+    broken = replace(far, methods={"slow": {"best": 0.0, "broken": True}})  # where every step diverges, smaller ones
+    found = tune(broken, "quick", tmp_path / "broken", grid=True).methods["slow"]
+    assert found.value == math.inf
+
+
+def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_search(tmp_path: Path) -> None:
+    whole = tune(GRID, "quick", tmp_path / "whole", grid=True)
+
+    def interrupt(method: str, number: int, value: float) -> None:
+        raise KeyboardInterrupt
+
+    SEEN.clear()
+    with pytest.raises(KeyboardInterrupt):
+        tune(GRID, "quick", tmp_path / "cut", grid=True, on_trial=interrupt)
+    assert len(SEEN) == 12
+    with (tmp_path / "cut" / "bowl" / "quick" / GRID_FILE).open("a") as journal:
+        journal.write('\n["cut sho')
+    resumed = tune(GRID, "quick", tmp_path / "cut", grid=True)
+    assert len(SEEN) == 16, "the points beyond the ends are new, nothing else"
+    assert [[t.value for t in f.trials] for f in resumed.methods.values()] == [
+        [t.value for t in f.trials] for f in whole.methods.values()
+    ]
+    tune(GRID, "quick", tmp_path / "cut", grid=True, overrides={"best": "-1"})
+    assert len(SEEN) == 28
+
+
+def test_the_points_of_a_grid_run_in_several_processes_and_give_the_same(tmp_path: Path) -> None:
+    both, alone = (tune(GRID, "quick", tmp_path / str(jobs), grid=True, jobs=jobs) for jobs in (2, 1))
+    assert {m: f.chosen for m, f in both.methods.items()} == {m: f.chosen for m, f in alone.methods.items()}
+    assert [[t.settings for t in f.trials] for f in both.methods.values()] == [
+        [t.settings for t in f.trials] for f in alone.methods.values()
+    ]
+    run_all([plan(GRID, "quick")], tmp_path / "1")
+    page = write_page(tmp_path / "1", tmp_path / "page.html").read_text()
+    assert "best point was an end of the grid, further points beyond it were tried" in page
+    assert "lr = 0.1: 1; lr = 0.01: 0; lr = 1: 4; lr = 0.001: 1" in page
 
 
 def test_the_first_guesses_are_the_same_for_every_method(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""A grid search that several methods share: points in parallel, a journal, and further points beyond an end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mindgap.lab.studies.processes import Lost, in_processes
+from mindgap.record.forms import TunedTrial
+from mindgap.record.schema import to_json
+
+Settings = dict[str, Any]
+
+#: A grid is extended at most so many times at each of its ends.
+MOST_EXTENSIONS = 4
+
+
+def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
+    """Every point of a grid.
+
+    Example:
+        >>> grid_points({"lr_x": (1.0, 10.0), "lr_y": (0.1,)})
+        [{'lr_x': 1.0, 'lr_y': 0.1}, {'lr_x': 10.0, 'lr_y': 0.1}]
+    """
+    return [dict(zip(grid, values)) for values in product(*grid.values())]
+
+
+def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> list[Settings]:
+    """The next points where the best one has the smallest or largest value tried of a setting; none if it is inside.
+
+    The new value is as far from the end as the value before it, as a ratio; the other settings are those of the best
+    point. A setting with one value or with values that are not positive is left as it is.
+
+    Example:
+        >>> scores = {1.0: 0.5, 3.0: 0.3, 9.0: 0.2}
+        >>> beyond([TunedTrial({"lr": lr}, score) for lr, score in scores.items()], {"lr": (1.0, 3.0, 9.0)})
+        [{'lr': 27.0}]
+    """
+    top = min(tried, key=lambda one: one.value).settings
+    found = []
+    for name, first in grid.items():
+        values = sorted({one.settings[name] for one in tried})
+        if len(values) < 2 or values[0] <= 0:
+            continue
+        below, above = (sum(v < min(first) for v in values), sum(v > max(first) for v in values))
+        for end, inner, made in ((values[0], values[1], below), (values[-1], values[-2], above)):
+            value = end * end / inner
+            if isinstance(end, int):
+                value = int(value) if value == int(value) else end
+            if top[name] == end != value and made < MOST_EXTENSIONS:
+                found.append({**top, name: value})
+    return found
+
+
+def grid_search(
+    grid: Mapping[str, Sequence[float]],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    score: Callable[[str, Settings, int], tuple[float, float]],
+    name: Callable[[str, Settings, int], str],
+    journal: Path,
+    jobs: int = 1,
+    on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
+) -> dict[str, list[TunedTrial]]:
+    """Try every point for every method, then points :func:`beyond` the ends until each method's best lies inside.
+
+    Args:
+        grid: setting -> values; the same start for all methods.
+        methods, seeds: a point's value is the mean over the seeds.
+        score: method, point, seed -> value, the smaller the better, and the seconds it took.
+        name: method, point, seed -> what the journal calls them.
+        journal: one line per value, written as it comes; values that it holds are not computed again.
+        jobs: processes; each computes one value at a time.
+        on_trial: called with method, number and value of each point.
+    """
+    known = _read(journal)
+    points = {method: grid_points(grid) for method in methods}
+    made: dict[str, list[TunedTrial]] = {method: [] for method in methods}
+    while todo := [(m, point) for m in methods for point in points[m][len(made[m]) :]]:
+        names = {name(m, point, seed): partial(score, m, point, seed) for m, point in todo for seed in seeds}
+        missing = [key for key in names if key not in known]
+        with journal.open("a") as file:
+            for place, result in _values([names[key] for key in missing], jobs):
+                known[missing[place]] = result
+                file.write("\n" + to_json([missing[place], *result]))  # a line cut short before stays alone
+                file.flush()
+        for m, point in todo:
+            values, seconds = zip(*(known[name(m, point, seed)] for seed in seeds))
+            made[m].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
+            on_trial(m, len(made[m]), made[m][-1].value)
+        for m in methods:
+            points[m] += beyond(made[m], grid)
+    return made
+
+
+def _values(calls: Sequence[Callable[[], Any]], jobs: int) -> Iterator[tuple[int, tuple[float, float]]]:
+    if jobs == 1:
+        yield from ((place, call()) for place, call in enumerate(calls))
+        return
+    for place, result in in_processes(calls, jobs):
+        if isinstance(result, Lost):
+            raise RuntimeError(f"a point of the grid: {result.reason}")
+        yield place, result
+
+
+def _read(journal: Path) -> dict[str, tuple[float, float]]:
+    """What the journal holds; a line cut short by an interruption is left out."""
+    known = {}
+    for line in journal.read_text().splitlines() if journal.exists() else []:
+        try:
+            key, value, seconds = json.loads(line)
+            known[key] = float(value), float(seconds)
+        except ValueError:
+            continue
+    return known
