@@ -7,8 +7,8 @@ optimizer steps outside it, so that every optimizer and every schedule works unc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -138,20 +138,29 @@ def accuracy_and_loss(model: nn.Module, images: Tensor, labels: Tensor, *, size:
     return float(right), float(F.cross_entropy(scores, labels))
 
 
-def cifar_on(device: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000 test images."""
-    from mindgap.lab.tasks.data import cifar10
+def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
+    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000 test images.
 
-    train, test = cifar10("train"), cifar10("test")
-    images = {name: torch.tensor(t.features, dtype=torch.float32).reshape(-1, 3, 32, 32)
-              for name, t in (("train", train), ("test", test))}  # fmt: skip
+    The archives are decoded once per machine; see :func:`~mindgap.lab.tasks.data.prepared.prepared`.
+    """
+    from mindgap.lab.tasks.data import cifar10
+    from mindgap.lab.tasks.data.prepared import prepared
+
+    def decode() -> dict[str, np.ndarray]:
+        tables = {split: cifar10(split) for split in ("train", "test")}
+        return {split: np.rint(t.features * 255).astype(np.uint8) for split, t in tables.items()} | {
+            f"{split}_labels": t.labels for split, t in tables.items()
+        }
+
+    arrays = {name: torch.as_tensor(array, device=device) for name, array in prepared("cifar10", decode).items()}
+    images = {name: arrays[name].float().div_(255).view(-1, 3, 32, 32) for name in ("train", "test")}
     mean, spread = images["train"].mean((0, 2, 3), keepdim=True), images["train"].std((0, 2, 3), keepdim=True)
-    ready = {name: ((value - mean) / spread).to(device) for name, value in images.items()}
-    labels = torch.tensor(train.labels, device=device)
+    train, test = (images[name].sub_(mean).div_(spread) for name in ("train", "test"))
+    labels = arrays["train_labels"]
     return {
-        "train": (ready["train"][:45_000], labels[:45_000]),
-        "validation": (ready["train"][45_000:], labels[45_000:]),
-        "test": (ready["test"], torch.tensor(test.labels, device=device)),
+        "train": (train[:45_000], labels[:45_000]),
+        "validation": (train[45_000:], labels[45_000:]),
+        "test": (test, arrays["test_labels"]),
     }
 
 

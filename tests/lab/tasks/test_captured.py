@@ -52,3 +52,27 @@ def test_every_augmented_image_is_a_shifted_or_mirrored_original():
                 assert matches
                 seen.update(matches)
     assert len(seen) == 50
+
+
+def test_cifar_is_decoded_once_and_goes_to_a_device(tmp_path, monkeypatch):
+    import numpy as np
+
+    from mindgap.lab.tasks import data
+    from mindgap.lab.tasks.captured import cifar_on
+
+    calls, rng = [], np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (20, 3072))
+
+    def made_up(split: str) -> data.Table:
+        calls.append(split)
+        return data.Table(pixels / 255.0, np.arange(20), "made up")
+
+    monkeypatch.setenv("MINDGAP_CACHE", str(tmp_path))
+    monkeypatch.setattr(data, "cifar10", made_up, raising=False)
+    for device in (torch.device("cpu"), "cpu"):
+        images, labels = cifar_on(device)["train"]
+    assert calls == ["train", "test"]
+    assert labels.tolist() == list(range(20))
+    raw = torch.tensor(pixels).view(20, 3, 32, 32).double()
+    wanted = (raw - raw.mean((0, 2, 3), keepdim=True)) / raw.std((0, 2, 3), keepdim=True)
+    assert torch.allclose(images.double(), wanted, atol=1e-5)
