@@ -289,6 +289,13 @@ class RunWriter:
         """Say that the next row passed to :meth:`row` is row ``position`` (a run resumed from a checkpoint)."""
         self._position = min(position, len(self.recorded))
 
+    def cut(self) -> None:
+        """Remove the recorded rows from the next one on, for a resumed run that cannot repeat them bit for bit."""
+        if self._file is not None and self.finished is None and self._position < len(self.recorded):
+            lines = _whole_lines(self.path)[0][: self._position + 1]
+            os.truncate(self._file, sum(len(text) + 1 for text in lines))
+            self.recorded = self.recorded[: self._position]
+
     @property
     def position(self) -> int:
         """How many rows stand before the next one."""

@@ -74,14 +74,13 @@ def plan(
         overrides: setting -> value, for all methods alike.
         tuned: method -> settings that a search has chosen; the overrides have the last word.
     """
-    number = study.scales[scale].seeds if seeds is None and scale in study.scales else seeds
     headers = []
-    if whole("seeds", 1 if number is None else number, least=1) > MOST_SEEDS:
-        fail("seeds", f"must be at most {MOST_SEEDS}", number)
-    for method in study.methods:
+    if whole("seeds", 1 if seeds is None else seeds, least=1) > MOST_SEEDS:
+        fail("seeds", f"must be at most {MOST_SEEDS}", seeds)
+    for method, number in study.seeds(scale, seeds).items():
         laid_over = {**(tuned or {}).get(method, {}), **(overrides or {})}
-        settings = study.settings(scale, method, laid_over)  # checks the scale as well
-        for seed in range(number or 1):
+        settings = study.settings(scale, method, laid_over)
+        for seed in range(number):
             header = Header(study.name, study.claim, scale, method, seed, settings)
             headers.append(replace(header, run=header.key))
     return StudyPlan(study, scale, tuple(headers))
@@ -128,6 +127,8 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every)
     checkpoints.restore(trial)
+    if not str(header.settings.get("device", "cpu")).startswith("cpu"):
+        writer.cut()  # a GPU does not repeat its last bits
     rows = study.loop(trial)
     outcome, message = "done", ""
     while True:

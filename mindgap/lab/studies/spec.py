@@ -47,11 +47,13 @@ class Scale:
         seeds: how many seeds (0, 1, ...) each method gets.
         methods: method -> settings of its own at this scale alone (steps tuned on this scale's data, say), laid over
             those that the study gives it everywhere.
+        seeds_of: method -> its number of seeds where that differs; 0: the method does not run at this scale.
     """
 
     settings: Mapping[str, Any]
     seeds: int = 1
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds_of: Mapping[str, int] = field(default_factory=dict)
 
 
 def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, int] = (1, 1)) -> dict[str, Scale]:
@@ -64,7 +66,7 @@ def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, i
 
     Example:
         >>> scales({"steps": 30, "lr": 0.5}, {"steps": 900}, seeds=(2, 5))["cpu"]
-        Scale(settings={'steps': 900, 'lr': 0.5}, seeds=5, methods={})
+        Scale(settings={'steps': 900, 'lr': 0.5}, seeds=5, methods={}, seeds_of={})
     """
     return {"quick": Scale(quick, seeds[0]), "cpu": Scale({**quick, **cpu}, seeds[1])}
 
@@ -123,7 +125,7 @@ class Study:
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():
             one_of("scale", scale, SCALES)
-            for method in described.methods:
+            for method in (*described.methods, *described.seeds_of):
                 one_of("method", method, self.methods)
         if "test" in self.tune_on.lower():
             fail("tune_on", "must be a column of validation data", self.tune_on)
@@ -148,6 +150,12 @@ class Study:
     def own(self, method: str, scale: str) -> dict[str, Any]:
         """What a method has for itself at a scale."""
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
+
+    def seeds(self, scale: str, number: int | None = None) -> dict[str, int]:
+        """Method -> how many seeds it has at a scale, for every method that runs there; ``number`` replaces all."""
+        here = self.scales[one_of("scale", scale, self.scales)]
+        own = {method: here.seeds_of.get(method, here.seeds) for method in self.methods}
+        return {method: seeds if number is None else number for method, seeds in own.items() if seeds}
 
     def model(self, scale: str) -> str:
         """What a verdict at this scale is about; a model other than the paper's at a small scale is called a toy.
@@ -174,7 +182,7 @@ class Study:
         return StudyDescription(
             name=self.name, scale=scale, claim=self.claim, title=self.title, statement=self.statement,
             source=str(self.source), rule=self.rule, history=self.history, differs=self.differs,
-            model=self.model(scale), paper_model=self.paper_model, methods=tuple(self.methods),
+            model=self.model(scale), paper_model=self.paper_model, methods=tuple(self.seeds(scale)),
             figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures), axes=AXES,
         )  # fmt: skip
 

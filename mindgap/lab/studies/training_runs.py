@@ -83,6 +83,7 @@ def step_factor(schedule: str, step: int, steps: int) -> float:
     """The factor on the step size after ``step`` of ``steps`` steps.
 
     ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and 60 of 90 epochs).
+    ``"late drops"``: a tenth after a half and after three quarters (thesis, 5.6: after 50 and 75 of 100 epochs).
     ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is trained. ``"linear"``: up over the first tenth of the
     run, then down to 0, as BERT is trained.
 
@@ -92,9 +93,11 @@ def step_factor(schedule: str, step: int, steps: int) -> float:
         >>> [round(step_factor("linear", k, 20), 2) for k in (0, 1, 2, 11, 19)]
         [0.5, 1.0, 1.0, 0.5, 0.06]
     """
-    one_of("schedule", schedule, ("constant", "drops", "cosine", "linear"))
+    one_of("schedule", schedule, ("constant", "drops", "late drops", "cosine", "linear"))
     if schedule == "drops":
         return float(0.1 ** (3 * step // steps))
+    if schedule == "late drops":
+        return float(0.1 ** ((2 * step >= steps) + (4 * step >= 3 * steps)))
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / steps))
     if schedule == "linear":

@@ -141,13 +141,16 @@ def tune(
     if not (study.grid if grid else study.tunable) or not study.tune_on:
         which = "grid" if grid else "tunable"
         fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
+    for name in study.grid if grid else study.tunable:
+        for method in study.seeds(scale):
+            one_of(f"setting that is tuned at scale {scale}", name, study.settings(scale, method))
     if not grid:
         _optuna()
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
     on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
     trials = len(grid_points(study.grid)) if grid else trials
-    settings = {method: study.settings(scale, method, overrides) for method in study.methods}
+    settings = {method: study.settings(scale, method, overrides) for method in study.seeds(scale)}
     if grid:
         made = _grid(study, settings, folder, jobs, on_trial)
     else:
@@ -160,7 +163,7 @@ def tune(
         space={name: [min(values), max(values)] for name, values in space.items()},
         trials=trials,
         seeds=on_seeds,
-        methods={method: _summary(made[method]) for method in study.methods},
+        methods={method: _summary(made[method]) for method in settings},
     )
     write_form(folder / TUNING_FILE, tuning)
     return tuning

@@ -94,7 +94,8 @@ def augmented_batches(
 ) -> list[tuple[Tensor, Tensor]]:
     """One epoch of shuffled batches, each image shifted by up to ``pad`` pixels and mirrored at random.
 
-    The whole epoch is made at once, by a dozen kernels; it takes three times the memory of the images.
+    The whole epoch is made at once, by a dozen kernels; it takes three times the memory of the images. The channels of
+    a pixel lie side by side, as fast convolutions want them.
 
     Args:
         images: samples x channels x height x width, on the device of ``generator``.
@@ -117,7 +118,7 @@ def augmented_batches(
     rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
     down, across = shift[0] + rows, shift[1] + torch.where(mirror, width - 1 - columns, columns)
     padded = F.pad(images, (pad, pad, pad, pad)).permute(0, 2, 3, 1)
-    moved = padded[order[:, None, None], down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    moved = padded[order[:, None, None], down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2)
     return list(zip(moved.split(size), labels[order].split(size)))
 
 

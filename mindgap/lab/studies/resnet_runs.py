@@ -1,0 +1,86 @@
+"""ResNet20 on CIFAR-10 for the studies at scale gpu: shifted and mirrored images, bfloat16 on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mindgap.lab.studies.device_runs import device_of, device_run
+from mindgap.lab.studies.spec import Row, Trial
+
+if TYPE_CHECKING:
+    import torch
+
+#: What a verdict names.
+RESNET20 = "ResNet20 on CIFAR-10"
+
+#: Settings that every study has here; ``factor`` multiplies a method's own step and is chosen by ``mindgap tune``.
+SETTINGS: dict[str, Any] = {"model": "ResNet20", "train": 45_000, "batch": 128, "epochs": 40, "every": 5,
+                            "schedule": "constant", "device": "cuda", "factor": 1.0}  # fmt: skip
+
+#: What ``mindgap tune --grid`` tries first for every method, and the column by which it chooses.
+GRID, TUNE_ON = {"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, "validation_error"
+
+#: Weight of the loss beside the error when a step is chosen: it decides ties alone.
+TIE, LARGEST = 1e-6, 100.0
+
+#: Training images that a reading looks at.
+READ = 10_000
+
+
+def tie(loss: float) -> float:
+    """What a validation loss adds to an error, so that it decides between equal errors."""
+    return TIE * (min(loss, LARGEST) if math.isfinite(loss) else LARGEST)
+
+
+def resnet_run(
+    trial: Trial, optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], name: str
+) -> Iterator[Row]:
+    """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
+
+    Args:
+        trial: ``train`` smaller than 45,000 takes the first so many images of each part.
+        optimizer_of: parameters -> optimizer. One with ``eval()`` and ``train()`` is read at its point of evaluation.
+        name: of the study's random streams.
+
+    Yields:
+        ``step`` (epochs), ``factor``, accuracy and loss on training images (10,000 of them, not augmented), validation
+        and test images, and ``validation_error``.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from mindgap.base.rng import stream_seed, torch_stream
+    from mindgap.lab.tasks.captured import accuracy_and_loss, augmented_batches, cifar_on
+    from mindgap.lab.tasks.models import ResNet20
+
+    device = device_of(trial)
+    parts = {part: (x[: trial["train"]], y[: trial["train"]]) for part, (x, y) in cifar_on(device).items()}
+    torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
+    model = ResNet20().to(device)
+    optimizer = optimizer_of(list(model.parameters()))
+
+    def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        order = torch_stream(trial.seed, f"{name} order", number, device=device)
+        return augmented_batches(*parts["train"], trial["batch"], order)
+
+    def read() -> Row:
+        row: Row = {}
+        if hasattr(optimizer, "eval"):
+            optimizer.eval()
+        for part, (images, labels) in parts.items():
+            right, loss = accuracy_and_loss(model, images[:READ], labels[:READ])
+            row |= {f"{part}_accuracy": right, f"{part}_loss": loss}
+        if hasattr(optimizer, "train"):
+            optimizer.train()
+        return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
+
+    steps = len(parts["train"][1]) // trial["batch"]
+    rows = device_run(
+        trial, model, lambda m, x, y: cross_entropy(m(x), y), optimizer, epoch, read, steps=trial["epochs"] * steps,
+        every=trial["every"] * steps, schedule=trial["schedule"],
+        autocast=torch.bfloat16 if device.type == "cuda" else None,
+    )  # fmt: skip
+    for row in rows:
+        yield {**row, "step": row["step"] // steps, "factor": trial["factor"]}

@@ -1,0 +1,106 @@
+"""N3 and H12 at scale gpu, on the CPU with a few made-up images: tuned, run, resumed, judged."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mindgap.base.check import RuleError
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.run import execute, plan, simulate
+from mindgap.lab.studies.tune import tune
+from mindgap.lab.tasks import captured, models
+from mindgap.record.store import RunWriter, read_run
+
+TINY = {"device": "cpu", "train": 48, "batch": 16, "epochs": 2, "every": 1}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Images whose class is their brightness, and a small network with batch normalisation."""
+    stream = torch.Generator().manual_seed(0)
+    labels = torch.arange(64) % 4
+    images = torch.randn(64, 3, 8, 8, generator=stream) * 0.3 + labels[:, None, None, None]
+    monkeypatch.setattr(captured, "cifar_on", lambda device: dict.fromkeys(("train", "validation", "test"),
+                                                                           (images, labels)))  # fmt: skip
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    monkeypatch.setattr(models, "ResNet20", lambda: pickle.loads(pickle.dumps(network)))
+
+
+def test_n3_at_scale_gpu_gives_the_rows_that_its_rule_reads():
+    runs = simulate(find("n3-image-network"), "gpu", seeds=2, **TINY)
+    assert [(r.header.method, r.header.seed) for r in runs][::2] == [
+        ("SGD with momentum", 0), ("Adam", 0), ("Stochastic INGD", 0)]  # fmt: skip
+    row = runs[0].rows[-1]
+    assert (row["step"], row["factor"], row["panel"]) == (2, 1.0, "the tuned step")
+    assert row["validation_error"] == pytest.approx(1 - row["validation_accuracy"], abs=1e-3)
+    verdict = find("n3-image-network").verdict(runs)
+    assert verdict.measured.startswith("ResNet20 on CIFAR-10: test accuracy")
+    assert list(verdict.parts) == ["Stochastic INGD matches SGD", "Stochastic INGD beats Adam"]
+
+
+def test_n3_steps_fall_at_a_half_and_at_three_quarters():
+    methods = find("n3-image-network").settings
+    assert [methods("gpu", name)["schedule"] for name in find("n3-image-network").methods] == [
+        "late drops", "constant", "late drops"]  # fmt: skip
+
+
+def test_h12_at_scale_gpu_runs_all_forms_and_names_the_proxy():
+    study = find("h12-images-acclip")
+    runs = simulate(study, "gpu", seeds=2, factor=3.0, **TINY)
+    assert {r.header.method: r.rows[-1]["lr"] for r in runs} == pytest.approx(
+        {"SGD with momentum": 0.3, "Adam": 0.003, "ACClip": 3.0, "ACClip, normalised": 0.003,
+         "ACClip, second moment": 0.003})  # fmt: skip
+    verdict = study.verdict(runs)
+    assert verdict.model == "proxy: ResNet20 on CIFAR-10, in place of ResNet50 on ImageNet"
+    assert "not judged: ACClip, second moment minus Adam" in verdict.measured
+    assert "ACClip, second moment" not in {h.method for h in plan(study, "quick").headers}
+
+
+def test_a_grid_over_factors_chooses_on_validation_images(tmp_path: Path):
+    study = find("n3-image-network")
+    few = replace(study, grid={"factor": (0.1, 1.0)}, methods={"Adam": study.methods["Adam"]},
+                  scales={"gpu": replace(study.scales["gpu"], methods={})})  # fmt: skip
+    found = tune(few, "gpu", tmp_path, grid=True, overrides=TINY)
+    assert found.metric == "validation_error"
+    assert len(found.methods["Adam"].trials) > 2
+    with pytest.raises(RuleError, match="setting that is tuned at scale quick must be one of"):
+        tune(study, "quick", tmp_path, grid=True)
+
+
+@pytest.mark.parametrize("method", ["Adam", "Stochastic INGD"])
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_rows(method: str):
+    study = find("n3-image-network")
+    settings = study.settings("gpu", method, {**TINY, "epochs": 4})
+    whole = list(study.loop(Trial(method, 0, settings)))
+    trial = Trial(method, 0, settings)
+    rows = study.loop(trial)
+    head = [next(rows), next(rows)]
+    kept = pickle.loads(pickle.dumps(trial.take_saved()()))
+    assert head + list(study.loop(Trial(method, 0, settings, restored=kept))) == whole
+
+
+def test_a_run_on_a_gpu_begins_after_its_last_checkpoint_whatever_rows_followed(tmp_path: Path):
+    """A GPU does not repeat its last bits: rows after the last checkpoint are made anew, not compared."""
+
+    def loop(trial: Trial):
+        for step in range(trial.restored.get("step", 0), 3):
+            yield {"step": step, "loss": next(numbers)}
+
+    study = replace(find("n3-image-network"), loop=loop)
+    numbers = iter([1.0, 2.0, 3.0])
+    for device, end in (("cuda", "done"), ("cpu", "failed")):
+        numbers = iter([1.0, 2.0, 3.0])
+        header = plan(study, "gpu", seeds=1, overrides={"device": device}).headers[0]
+        with RunWriter(tmp_path, header) as writer:
+            writer.row({"step": 0, "loss": 1.5})
+            writer.row({"step": 1, "loss": 2.5})
+        assert execute(study, header, tmp_path).outcome == end
+        if end == "done":
+            assert [row["loss"] for row in read_run(writer.path).rows] == [1.0, 2.0, 3.0]
