@@ -235,9 +235,9 @@ class FusedSteps:
             if "cuda" in plan.kept and i < len(groups):
                 from mindgap.rules.fused import cuda_rules
 
-                k = cuda_rules.follow(plan)
-                if k is not None:
-                    ahead.setdefault(i, k - groups[i]["k"])
+                more = cuda_rules.follow(plan)
+                if more is not None:
+                    ahead.setdefault(i, more)
         for i, group in enumerate(groups if ahead else ()):
             group["k"] += ahead.get(i, next(iter(ahead.values())))
 

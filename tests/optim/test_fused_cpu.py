@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from optim import fused_checks as checks
 
 from mindgap.base.check import RuleError
 from mindgap.optim import ACClip, CClip, GClip, StochasticINGD
-from mindgap.rules.fused import cpu
+from mindgap.rules.fused import cpu, cuda_rules
 
 # Settings that have kernels.
 ACClip = partial(ACClip, eps=1e-5, weight_decay=1e-5, bias_correction=False, clip=None)
@@ -191,3 +192,16 @@ def test_tables_are_rebuilt_only_when_a_tensor_moved():
     optimizer.step()
     assert optimizer._fused._plans[0][1] is plan
     assert plan.addresses(("param", "grad", "momentum", "moment")) is not rows
+
+
+def test_what_a_device_counts_moves_the_numbers_of_the_host_and_does_not_replace_them():
+    # A step in another form came after the fused ones: state_dict() once set the number of the step back by one.
+    held = SimpleNamespace(
+        steps=torch.tensor([4.0, 3.0], dtype=torch.float64), host_steps=torch.tensor([5.0, 4.0]), counting=True,
+        counter=torch.tensor(7), host_k=5,
+    )  # fmt: skip
+    plan = SimpleNamespace(kept={"cuda": held}, steps=torch.tensor([6.0, 5.0]))
+    assert cuda_rules.follow(plan) == 2
+    assert plan.steps.tolist() == [5.0, 4.0]
+    assert cuda_rules.follow(plan) == 0
+    assert plan.steps.tolist() == [5.0, 4.0]

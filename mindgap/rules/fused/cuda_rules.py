@@ -24,7 +24,7 @@ from mindgap.rules.fused.program import NORM, Pass, Program, program_of
 from mindgap.rules.schedule import draw_base
 
 #: Width of the single program that adds up the chunks' sums.
-WIDE = 16384
+WIDE = 8192
 #: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms`` holds.
 WINDOW = 128
 #: Tables held back for captures: memory cannot be allocated while a graph is being captured.
@@ -332,14 +332,20 @@ def counted(job: Job) -> bool:
 
 
 def follow(plan: Plan) -> int | None:
-    """Take over what the device counted (graph replays and skipped steps included); returns its step number, if any."""
+    """Take over what the device counted otherwise than the host: graph replays and skipped steps.
+
+    Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since count too: the host's
+    numbers are moved, not replaced.
+    """
     held = plan.kept.get("cuda")
     if held is None:
         return None
     if held.steps is not None:
-        plan.steps.copy_(held.steps)  # type: ignore[union-attr]
-        held.host_steps = plan.steps.clone()  # type: ignore[union-attr]
+        counted = held.steps.to("cpu", torch.float32)
+        plan.steps.add_(counted - held.host_steps)  # type: ignore[union-attr]
+        held.host_steps = counted
     if not held.counting:
         return None
-    held.host_k = int(held.counter)
-    return held.host_k
+    ahead = int(held.counter) - held.host_k
+    held.host_k += ahead
+    return ahead
