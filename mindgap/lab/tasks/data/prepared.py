@@ -33,7 +33,7 @@ def prepared(name: str, make: Callable[[], Mapping[str, Array]]) -> dict[str, Ar
     with FileLock(path.with_suffix(".lock")):
         if not path.is_file():
             with replacing(path) as file:
-                np.savez(file, allow_pickle=False, **make())
+                np.savez(file, **make())  # type: ignore[arg-type]
     with np.load(path) as arrays:
         return {key: arrays[key] for key in arrays.files}
 

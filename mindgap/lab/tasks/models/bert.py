@@ -101,7 +101,7 @@ class MaskedBert(nn.Module):
         self.encoder = Bert(words, width, **settings)  # type: ignore[arg-type]
         self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(words))
-        self.out = None if self.encoder.words is not None else nn.Linear(width, words, bias=False)
+        self.out = nn.Linear(width, words, bias=False).apply(_start) if self.encoder.words is None else None
         self.dense.apply(_start)
 
     def forward(self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:

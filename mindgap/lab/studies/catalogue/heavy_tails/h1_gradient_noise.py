@@ -7,9 +7,21 @@ Two controls run beside the networks, norms of Gaussian and of stable vectors (F
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mindgap.lab.studies.noise_runs import control_norms, norm_rows, number, word
+from mindgap.lab.studies.noise_runs import (
+    BERT_PROXY,
+    IMAGES_ON_DEVICE,
+    ON_DEVICE,
+    PROXIES,
+    RESNET_PROXY,
+    control_norms,
+    noise_at_start,
+    norm_rows,
+    number,
+    word,
+)
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
 from mindgap.lab.studies.verdict import by_method, medians
@@ -18,8 +30,8 @@ from mindgap.lab.studies.verdict import by_method, medians
 def loop_norms(trial: Trial) -> Iterator[Row]:
     """Noise norms at initialisation: their histogram, their tail by four methods, the variance against sample size."""
     with trial.timed():
-        network = trial["source"] in ("digits", "prose")
-        norms = _noise(trial).norms if network else control_norms(trial, trial["source"])
+        law = trial["source"] in ("gaussian", "stable")
+        norms = control_norms(trial, trial["source"]) if law else _noise(trial).norms
     yield from norm_rows(trial, norms)
 
 
@@ -27,6 +39,8 @@ def _noise(trial: Trial) -> Any:
     from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.noise import noise_sample
 
+    if "device" in trial.settings:
+        return noise_at_start(trial, trial["source"])
     images = trial["source"] == "digits"
     problem = digits_network(seed=trial.seed) if images else text_problem(trial.settings, trial.seed)
     batches = problem.batches(trial.torch_generator("minibatches"), trial["minibatches"], trial["batch"])
@@ -62,10 +76,12 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         sample = _noise(trial)
     pooled = trial.numpy_generator("order").permutation(sample.coordinates.astype(float).reshape(-1))
+    # A million values are enough for an interval from resamples; more would take minutes.
+    fewer = replace(sample, coordinates=sample.coordinates[:: max(sample.coordinates.size >> 20, 1)])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
-            sample, "block-sum", of="coordinates", per_layer=True, bootstrap=20, null=20, seed=trial.seed
+            fewer, "block-sum", of="coordinates", per_layer=True, bootstrap=20, null=20, seed=trial.seed
         ).index,
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
@@ -93,22 +109,30 @@ def judge_coordinates(runs: Sequence[Run]) -> Parts:
 
 _NETWORKS = {"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}
 _MODELS = {"quick": "three convolutions on digits and a one-layer transformer on prose",
-           "cpu": "three convolutions on digits and a two-layer transformer on prose"}  # fmt: skip
+           "cpu": "three convolutions on digits and a two-layer transformer on prose",
+           "gpu": f"proxies, {RESNET_PROXY} and {BERT_PROXY}"}  # fmt: skip
 _QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits", **SMALL_TEXT}, seeds=2)
 _CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits", **LARGE_TEXT}, seeds=5)
+_GPU = Scale({**ON_DEVICE, "source": "bert"}, seeds=3, methods={
+    "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE}, "transformer": {"source": "bert"},
+})  # fmt: skip
+_SCALES = {"quick": _QUICK, "cpu": _CPU, "gpu": _GPU}
+_BEFORE_GPU = ("Scale gpu was added with the same rule, before its first run: 20,000 minibatches per network and "
+               "seed, 3 seeds.")  # fmt: skip
 
 H1_GRADIENT_NOISE = Study(
     name="h1-gradient-noise", claim="H1", title="Whose gradient noise is heavy-tailed?",
     statement="At initialisation the noise norms of an image network are concentrated, those of a language "
     "transformer heavy-tailed, and the empirical variance settles for the first and not for the second.",
-    source=Source("acclip", "section 2, Fig. 2"), scales={"quick": _QUICK, "cpu": _CPU},
+    source=Source("acclip", "section 2, Fig. 2"), scales=_SCALES,
     methods={**_NETWORKS, "Gaussian vectors": {"source": "gaussian"}, "stable vectors": {"source": "stable"}},
     loop=loop_norms, judge=judge_norms, rule="Median answers over the seeds: the transformer's norms are heavier "
     "than Gaussian and their variance does not settle; the convolutional network's are not heavier and theirs "
     "settles. Controls that come out wrong decide nothing.",
     history=("Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian vectors were "
              "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 times, "
-             "undecided 62 times. So stable vectors need not be called unsettled.",),
+             "undecided 62 times. So stable vectors need not be called unsettled.", _BEFORE_GPU),
+    differs=PROXIES,
     models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(
         Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
@@ -127,9 +151,10 @@ H11_COORDINATES_OR_NORMS = Study(
     name="h11-coordinates-or-norms", claim="H11", title="One noise: heavy-tailed by coordinates, light-tailed by norms",
     statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
     "the noise as a vector is concentrated.", source=Source("acclip", "App. H"),
-    scales={"quick": _QUICK, "cpu": _CPU}, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,
+    scales=_SCALES, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,
     rule="On the image network the published estimator per coordinate gives an index below 1.8 and the norms are "
     "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide nothing.",
+    history=(_BEFORE_GPU,), differs=PROXIES,
     models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(
         Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",

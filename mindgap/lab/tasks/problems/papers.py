@@ -1,0 +1,95 @@
+"""BERT on WikiText-2 and ResNet20 on CIFAR-10, on a device: the networks whose noise is measured at scale gpu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mindgap.base.check import whole
+from mindgap.base.checked import check_arguments
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed
+from mindgap.lab.tasks.captured import cifar_on
+from mindgap.lab.tasks.data.wordpiece import SPECIAL, wikitext_pieces
+from mindgap.lab.tasks.models import MaskedBert, ResNet20
+from mindgap.lab.tasks.problems.language import MASKED
+from mindgap.lab.tasks.problems.training import TrainingProblem
+
+#: Standard deviation of a word's vector at the start.
+START = 0.02
+
+
+def masked_bert(
+    device: torch.device | str = "cpu", *, words: int = 8192, width: int = 512, layers: int = 6, length: int = 64,
+    attention: bool = True, gaussian: bool = False, seed: int = 0,
+) -> TrainingProblem:  # fmt: skip
+    """BERT from a random start that restores masked word pieces of WikiText-2 (its part ``train``), cross-entropy.
+
+    Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten another piece at random,
+    one stays. A batch is (input, places, answers). There is no dropout.
+
+    Args:
+        device: of network and text.
+        words: size of the vocabulary; see :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces`.
+        width, layers: of the network, with one head per 64 of width (at least one) and an inner width of 4 x width.
+        length: of a window.
+        attention: False takes the attention out of the blocks.
+        gaussian: replace the vector of each piece by a fresh Gaussian one of the same scale; the pieces to predict
+            stay, and nothing can be learnt about them.
+        seed: of the network's start.
+
+    Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the Gaussian input.
+    """
+    pieces = torch.as_tensor(wikitext_pieces(whole("words", words, least=10))["train"], device=device).long()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "network"))
+        model = MaskedBert(words, width, layers=layers, heads=max(width // 64, 1), inner=4 * width, length=length,
+                           dropout=0.0, attention=attention, embedding=not gaussian)  # fmt: skip
+    count = max(round(MASKED * length), 1)
+
+    def draw(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        on: dict[str, Any] = {"generator": generator, "device": pieces.device}
+        starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **on)
+        windows = pieces[starts + torch.arange(length, device=pieces.device)]
+        places = torch.rand(size, length, **on).argsort(dim=1)[:, :count]
+        answers = windows.take_along_dim(places, dim=1)
+        if gaussian:
+            return START * torch.randn(size, length, width, **on), places, answers
+        kind, other = torch.rand(size, count, **on), torch.randint(len(SPECIAL), words, (size, count), **on)
+        mask = torch.full_like(other, SPECIAL.index("[MASK]"))
+        put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, answers))
+        return windows.scatter(1, places, put), places, answers
+
+    def loss(m: nn.Module, batch: Any) -> Tensor:
+        inputs, places, answers = batch
+        return F.cross_entropy(m(inputs, places).flatten(0, 1), answers.flatten())
+
+    return TrainingProblem(Objective(model.to(device), loss), draw, len(pieces) - length + 1)
+
+
+def resnet20_problem(device: torch.device | str = "cpu", *, seed: int = 0) -> TrainingProblem:
+    """ResNet20 from a random start on the 45,000 training images of CIFAR-10, cross-entropy.
+
+    Args:
+        device: of network and images.
+        seed: of the network's start.
+
+    Batch normalisation uses the statistics of each minibatch, as in training. Images are not augmented.
+    """
+    images, labels = cifar_on(device)["train"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "network"))
+        model = ResNet20()
+
+    def draw(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
+        return images[chosen], labels[chosen]
+
+    objective = Objective(model.to(device), lambda m, b: F.cross_entropy(m(b[0]), b[1]))
+    return TrainingProblem(objective, draw, len(images))
+
+
+check_arguments(__name__)

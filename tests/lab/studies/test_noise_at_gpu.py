@@ -1,0 +1,97 @@
+"""H1, H2, H6 and H11 at scale gpu, at a tiny size on the CPU with made-up text and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.noise_runs import noise_at_start
+from mindgap.lab.tasks import captured_noise
+from mindgap.lab.tasks.problems import papers
+
+TINY = {"device": "cpu", "minibatches": 130, "reference": 6, "coordinates": 20, "batch": 2, "words": 40,
+        "text_width": 8, "layers": 1, "length": 8}  # fmt: skip
+H1, H2, H6, H11 = "h1-gradient-noise", "h2-noise-drifts", "h6-attention-noise", "h11-coordinates-or-norms"
+
+
+@pytest.fixture(autouse=True)
+def measured(tmp_path, monkeypatch) -> list[Any]:
+    """Data without files; returns the list of noise samples that were measured."""
+    rng, calls, measure = np.random.default_rng(0), [], captured_noise.captured_noise
+    pieces = rng.integers(5, 40, 1000).astype(np.int32)
+    images, labels = torch.tensor(rng.standard_normal((40, 3, 8, 8))).float(), torch.tensor(rng.integers(0, 10, 40))
+    monkeypatch.setenv("MINDGAP_CACHE", str(tmp_path))
+    monkeypatch.setattr(papers, "wikitext_pieces", lambda size: {"train": pieces})
+    monkeypatch.setattr(papers, "cifar_on", lambda device: {"train": (images, labels)})
+    monkeypatch.setattr(captured_noise, "captured_noise", lambda *a, **k: calls.append(k) or measure(*a, **k))
+    return calls
+
+
+def rows_of(name: str, method: str, **more: Any) -> list[dict]:
+    study = find(name)
+    return list(study.loop(Trial(method, 0, {**study.settings("gpu", method), **TINY, **more})))
+
+
+@pytest.mark.parametrize("name", [H1, H2, H6, H11])
+def test_scale_gpu_has_20_000_minibatches_and_names_its_proxies(name):
+    study = find(name)
+    assert study.scales["gpu"].seeds >= 3  # the rules of H2 and H6 ask for three
+    for method in study.methods:
+        settings = study.settings("gpu", method)
+        assert settings["minibatches"] >= 20_000
+        assert settings["device"] == "cuda"
+    assert all(word in study.model("gpu") for word in ("prox", "WikiText-2", "in place of"))
+    assert "cannot be settled" in study.differs
+
+
+def test_studies_that_need_the_same_sample_measure_it_once(measured):
+    first = rows_of(H1, "transformer")
+    assert rows_of(H6, "attention, text")[-1]["largest"] == first[-1]["largest"]
+    hill = next(row["hill_index"] for row in first if "hill_index" in row)
+    assert rows_of(H11, "transformer")[-1]["norms_index"] == pytest.approx(hill)
+    assert len(measured) == 1
+    others = {rows_of(H6, cell)[-1]["largest"] for cell in find(H6).methods if cell.endswith(("text", "input"))}
+    assert len(others) == len(measured) == 4
+
+
+def test_images_at_gpu(measured):
+    rows = rows_of(H1, "convolutional network")
+    assert rows[-1]["largest"] > 1
+    found = rows_of(H11, "convolutional network")
+    assert found[0]["index"] == pytest.approx(found[-1]["published"])
+    assert len(measured) == 1
+
+
+@pytest.mark.parametrize("method", ["transformer", "convolutional network"])
+def test_drift_at_gpu_starts_with_the_shared_sample_and_resumes(method, measured):
+    study, more = find(H2), {"moments": [2, 3], "train_batch": 4, "lr": 0.01, "minibatches": 40}
+    settings = {**study.settings("gpu", method), **TINY, **more}
+    noise_at_start(Trial(method, 0, settings), "bert" if method == "transformer" else "resnet20")
+    whole = Trial(method, 0, settings)
+    rows, saved = [], {}
+    for row in study.loop(whole):
+        rows.append(row)
+        state = whole.take_saved()
+        if state is not None:
+            saved[row["step"]] = torch_copy(state())
+    assert len(measured) == 1 + 3  # the control and two moments
+    readings = [row for row in rows if "distance" in row]
+    assert [row["step"] for row in readings] == [0, 2, 3]
+    assert readings[0]["level"] != readings[2]["level"]
+    again = list(study.loop(Trial(method, 0, settings, restored=saved[2])))
+    assert [row for row in again if "distance" in row] == [pytest.approx(readings[2], rel=1e-6)]
+
+
+def torch_copy(state: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint file would give back."""
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)

@@ -1,0 +1,112 @@
+"""The noise of a network on a device equals what plain gradients give, and the papers' networks are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mindgap.base.objective import Objective
+from mindgap.base.rng import torch_stream
+from mindgap.lab.tasks import captured_noise as module
+from mindgap.lab.tasks.captured_noise import captured_noise
+from mindgap.lab.tasks.problems import papers
+from mindgap.lab.tasks.problems.training import TrainingProblem
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+
+
+def problem_on(device: str) -> TrainingProblem:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1)).to(device)
+
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(size, 5, generator=generator, device=device)
+        return x, x[:, :1] ** 3
+
+    return TrainingProblem(Objective(model, lambda m, b: (m(b[0]) - b[1]).square().mean()), draw, 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatch):
+    monkeypatch.setattr(module, "DRAWN", 7)
+    problem = problem_on(device)
+    before = [b.clone() for b in problem.objective.model.buffers()]
+    marks = [torch.full_like(p, 3.0) for p in problem.objective.parameters]
+    for p, mark in zip(problem.objective.parameters, marks):
+        p.grad = mark
+    noise = captured_noise(problem, torch_stream(1, "noise", device=device), minibatches=20, reference=10, batch=4,
+                           coordinates=9, seed=2)  # fmt: skip
+    assert all(p.grad is mark for p, mark in zip(problem.objective.parameters, marks))
+    assert all(torch.equal(a, b) for a, b in zip(problem.objective.model.buffers(), before))
+    generator, gradients, losses = torch_stream(1, "noise", device=device), [], []
+    for count in (7, 3, 7, 7, 6):  # as the parts are drawn
+        x, y = problem.draw(generator, 4 * count)
+        for batch in zip(x.split(4), y.split(4)):
+            value = problem.objective.value(batch)
+            losses.append(float(value.detach()))
+            parts = torch.autograd.grad(value, problem.objective.parameters)
+            gradients.append(torch.cat([part.reshape(-1) for part in parts]))
+    mean = torch.stack(gradients[:10]).mean(0)
+    wanted = torch.stack(gradients[10:]) - mean
+    assert noise.norms == pytest.approx(wanted.norm(dim=1).cpu().numpy(), rel=1e-4)
+    assert noise.loss == pytest.approx(np.mean(losses[10:]), rel=1e-5)
+    assert noise.coordinates.shape == (20, len(noise.coordinate_layer))
+    ends = np.cumsum([p.numel() for p in problem.objective.parameters])
+    for values, layer in zip(noise.coordinates.T, noise.coordinate_layer, strict=True):
+        same = np.isclose(wanted.cpu().numpy(), values[:, None], rtol=1e-3, atol=1e-5).all(0)
+        assert layer in np.searchsorted(ends, np.flatnonzero(same), side="right")
+
+
+def test_the_variance_is_that_of_one_minibatch():
+    """Gaussian gradients in ten dimensions around the mean of five others; a plain mean of squares would be 12."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((5000, 10)) - rng.standard_normal((5000, 5, 10)).mean(1)
+    norms, none = np.linalg.norm(noise, axis=1), np.zeros(0)
+    assert module.HeldOutNoise(norms, none, none, 0.0, reference=5).variance == pytest.approx(10, rel=0.05)
+
+
+@pytest.fixture
+def text(monkeypatch):
+    pieces = np.random.default_rng(0).integers(5, 50, 4000).astype(np.int32)
+    monkeypatch.setattr(papers, "wikitext_pieces", lambda size: {"train": pieces})
+    return torch.tensor(pieces).long()
+
+
+def test_masked_pieces_are_the_answers(text):
+    problem = papers.masked_bert(words=50, width=8, layers=1, length=20)
+    inputs, places, answers = problem.draw(torch.Generator().manual_seed(0), 2000)
+    assert places.shape == (2000, 3)  # 15 % of 20
+    assert all(len(set(row)) == 3 for row in places[:50].tolist())
+    restored = inputs.scatter(1, places, answers)
+    windows = text.unfold(0, 20, 1)
+    assert all((windows == row).all(1).any() for row in restored[:50])
+    put = inputs.take_along_dim(places, dim=1)
+    assert float((put == 4).double().mean()) == pytest.approx(0.8, abs=0.02)  # [MASK]
+    assert float((put == answers).double().mean()) == pytest.approx(0.1 + 0.1 / 45, abs=0.02)
+    assert int(put.min()) >= 4
+    loss = problem.objective.value((inputs, places, answers))
+    assert float(loss.detach()) == pytest.approx(np.log(50), rel=0.1)
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_gaussian_input_has_the_scale_of_a_word(text, attention):
+    problem = papers.masked_bert(words=50, width=64, layers=2, length=20, attention=attention, gaussian=True)
+    vectors, _, answers = problem.draw(torch.Generator().manual_seed(0), 100)
+    word = papers.masked_bert(words=50, width=64, layers=2, length=20).objective.model.encoder.words
+    assert float(vectors.std()) == pytest.approx(float(word.weight.detach().std()), rel=0.05)
+    assert float(problem.objective.model.out.weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+    assert answers.min() >= 5
+    noise = captured_noise(problem, torch_stream(0, "noise"), minibatches=4, reference=2, batch=2)
+    assert (noise.norms > 0).all()
+
+
+def test_resnet20_sees_the_training_images(monkeypatch):
+    images, labels = torch.randn(30, 3, 32, 32), torch.randint(10, (30,))
+    monkeypatch.setattr(papers, "cifar_on", lambda device: {"train": (images, labels)})
+    problem = papers.resnet20_problem()
+    x, y = problem.draw(torch.Generator().manual_seed(0), 6)
+    places = [int((images == one).flatten(1).all(1).nonzero()) for one in x]
+    assert y.tolist() == labels[places].tolist()
+    assert sum(p.numel() for p in problem.objective.parameters) == 269_722
