@@ -40,7 +40,7 @@ def device_of(trial: Trial) -> torch.device:
 def device_run(
     trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
     epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int, schedule: str = "constant",
-    autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (),
+    autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (), kept: dict[str, Any] | None = None,
 ) -> Iterator[Row]:  # fmt: skip
     """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
 
@@ -58,6 +58,7 @@ def device_run(
         autocast: dtype of autocast, or None for full precision.
         carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is zero
             at the start of an epoch, and checkpoints hold it.
+        kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it again.
 
     Yields:
         ``step``, ``train_loss`` (mean over the steps since the row before) and what was read. Columns that end in
@@ -79,7 +80,9 @@ def device_run(
     gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried)
     random = torch.cuda if batch[0].is_cuda else torch.random
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
+    kept = {} if kept is None else kept
     if before:
+        kept.update(before["kept"])
         model.load_state_dict(before["model"])
         optimizer.load_state_dict(before["optimizer"])
         random.set_rng_state(before["random"].cpu())
@@ -109,7 +112,7 @@ def device_run(
         row = {name: _bounded(value, bound) if name.endswith("loss") else value for name, value in row.items()}
         trial.save(lambda: {"step": step, "first": first, **done, "random": random.get_rng_state(),  # noqa: B023
                             "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                            "carried": list(carried)})  # fmt: skip
+                            "carried": list(carried), "kept": kept})  # fmt: skip
         yield {"step": step, **row, **({"diverged": True} if diverged else {})}
         if diverged:
             return

@@ -35,7 +35,12 @@ def tie(loss: float) -> float:
 
 
 def resnet_run(
-    trial: Trial, optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], name: str
+    trial: Trial,
+    optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    name: str,
+    *,
+    evaluate_training: bool = True,
+    kept: dict[str, Any] | None = None,
 ) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
@@ -43,6 +48,9 @@ def resnet_run(
         trial: ``train`` smaller than 45,000 takes the first so many images of each part.
         optimizer_of: parameters -> optimizer. One with ``eval()`` and ``train()`` is read at its point of evaluation.
         name: of the study's random streams.
+        evaluate_training: evaluate the network on training images too; otherwise ``train_loss`` is the mean over the
+            steps since the row before.
+        kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
 
     Yields:
         ``step`` (epochs), ``factor``, accuracy and loss on training images (10,000 of them, not augmented), validation
@@ -69,7 +77,7 @@ def resnet_run(
         row: Row = {}
         if hasattr(optimizer, "eval"):
             optimizer.eval()
-        for part, (images, labels) in parts.items():
+        for part, (images, labels) in list(parts.items())[0 if evaluate_training else 1 :]:
             right, loss = accuracy_and_loss(model, images[:READ], labels[:READ])
             row |= {f"{part}_accuracy": right, f"{part}_loss": loss}
         if hasattr(optimizer, "train"):
@@ -80,7 +88,7 @@ def resnet_run(
     rows = device_run(
         trial, model, lambda m, x, y: cross_entropy(m(x), y), optimizer, epoch, read, steps=trial["epochs"] * steps,
         every=trial["every"] * steps, schedule=trial["schedule"],
-        autocast=torch.bfloat16 if device.type == "cuda" else None,
+        autocast=torch.bfloat16 if device.type == "cuda" else None, kept=kept,
     )  # fmt: skip
     for row in rows:
         yield {**row, "step": row["step"] // steps, "factor": trial["factor"]}

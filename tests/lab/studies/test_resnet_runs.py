@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -104,3 +105,20 @@ def test_a_run_on_a_gpu_begins_after_its_last_checkpoint_whatever_rows_followed(
         assert execute(study, header, tmp_path).outcome == end
         if end == "done":
             assert [row["loss"] for row in read_run(writer.path).rows] == [1.0, 2.0, 3.0]
+
+
+def test_s3_at_scale_gpu_measures_the_height_of_the_training_curve_and_goes_on_with_it():
+    study, method = find("s3-clipping-speeds-up"), "convolutions, clipped"
+    runs = simulate(study, "gpu", seeds=2, **TINY)
+    assert {r.header.method for r in runs} == {method, "convolutions, SGD", "convolutions, momentum"}
+    settings = study.settings("gpu", method, {**TINY, "epochs": 3})
+    whole = list(study.loop(Trial(method, 0, settings)))
+    logs = [math.log(row["loss"]) for row in whole]
+    assert whole[-1]["score"] == pytest.approx(sum(logs) / 3)
+    trial = Trial(method, 0, settings)
+    head = [next(study.loop(trial))]
+    kept = pickle.loads(pickle.dumps(trial.take_saved()()))
+    assert head + list(study.loop(Trial(method, 0, settings, restored=kept))) == whole
+    verdict = study.verdict(runs)
+    assert verdict.model.startswith("ResNet20 on CIFAR-10 (no language model)")
+    assert len(verdict.parts) == 2
