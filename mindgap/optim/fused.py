@@ -86,6 +86,7 @@ class FusedSteps:
             if group["fused"]:
                 wanted = True
             elif group["fused"] is False or group["foreach"] is not None:
+                self._leave(groups)
                 return None
         records = [read(group) for group in groups]
         reason = _refusal(records)
@@ -98,9 +99,7 @@ class FusedSteps:
         if reason is not None and wanted:
             fail("fused", f"cannot be True here: {reason}", True)
         if reason is not None or not self._plans:
-            if self._plans is not None:
-                self.follow_device(groups)
-                self.forget()
+            self._leave(groups)
             return None
         if policy.clip == "auto" or policy.guard is not None:
             window = groups[0].get("norms")
@@ -121,6 +120,12 @@ class FusedSteps:
             self.forget()
         self.used = True
         return outcome
+
+    def _leave(self, groups: Groups) -> None:
+        """Hand the step over to the optimizer, with the numbers that the device counted."""
+        if self._plans is not None:
+            self.follow_device(groups)
+            self.forget()
 
     def _current(self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]) -> bool:
         if self._plans is None or self._shape != [record.states for record in records]:

@@ -266,6 +266,24 @@ def check_edited_groups(device):
         twins(device, script)
 
 
+def check_another_form_after_a_skipped_step(device):
+    """The numbers of steps go on rightly in the plain form, and in the fused form after it."""
+    for make in MAKES:
+        ends = []
+        for fused in (None, False):
+            p = torch.nn.Parameter(drawn((7,), device))
+            optimizer = make([p], nonfinite="skip", fused=fused)
+            for k in range(9):
+                p.grad = drawn((7,), device, seed=k) * (float("nan") if k == 3 else 1.0)
+                optimizer.param_groups[0]["fused"] = False if k == 4 else fused
+                optimizer.step()
+            packed = optimizer.state_dict()
+            ends.append((p.detach(), packed["param_groups"][0]["k"], packed["state"].get(0, {}).get("step")))
+        (ours, k, seen), (theirs, *counted) = ends
+        assert [k, seen] == counted, (type(optimizer).__name__, k, seen, counted)
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (type(optimizer).__name__, ours, theirs)
+
+
 def check_version_counter(device):
     p = torch.nn.Parameter(torch.ones(3, device=device))
     p.grad = torch.ones(3, device=device)
