@@ -63,10 +63,11 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[to
 
     from mindgap.optim import ACClip
 
+    on_gpu = parameters[0].is_cuda or None
     if settings["optimizer"] == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, fused=on_gpu)
     if settings["optimizer"] == "adam":
-        return torch.optim.Adam(parameters, lr=lr)
+        return torch.optim.Adam(parameters, lr=lr, fused=on_gpu)
     form = {"normalized": "first_moment"}.get(settings["optimizer"], settings["optimizer"])
     paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
     return ACClip(parameters, lr=lr, form=form, **paper)

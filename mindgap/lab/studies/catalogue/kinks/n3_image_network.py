@@ -33,10 +33,12 @@ def optimizer_of(name: str, parameters: Any, factor: float, seed: int) -> Any:
 
     from mindgap.optim import StochasticINGD
 
+    parameters = list(parameters)
+    on_gpu = parameters[0].is_cuda or None
     if name == "sgd":
-        return torch.optim.SGD(parameters, lr=0.1 * factor, momentum=0.9, weight_decay=5e-4)
+        return torch.optim.SGD(parameters, lr=0.1 * factor, momentum=0.9, weight_decay=5e-4, fused=on_gpu)
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=1e-3 * factor, betas=(0.9, 0.999), eps=1e-3, weight_decay=1e-6)
+        return torch.optim.Adam(parameters, lr=1e-3 * factor, eps=1e-3, weight_decay=1e-6, fused=on_gpu)
     return StochasticINGD(parameters, beta=0.9, p=1.0, q=10.0, lr=factor, weight_decay=5e-4, clip=None, seed=seed)
 
 
