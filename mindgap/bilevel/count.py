@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +12,14 @@ import torch
 from torch import Tensor
 
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.draws import Chunk
+from mindgap.bilevel.draws import Chunk, draw_chunk
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.protocols import Array, Draws, Oracle
 from mindgap.bilevel.sample import Sample, is_full, row
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.method import Method
+    from mindgap.bilevel.method import Method, State
 
 
 class CountingOracle(Oracle):
@@ -136,6 +138,38 @@ def calls_of_chunk(method: Method, problem: BilevelProblem, chunk: Chunk) -> dic
             for name, calls in _calls(method, block.kind, shapes, lengths, floats, form).items():
                 total[name] = total.get(name, 0) + calls * int(count)
     return total
+
+
+def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024) -> int:
+    """How many iterations (at most ``most``, at least one) until the counters of a state are where they should be.
+
+    Nothing is run: the state that is asked about has counters alone, no values.
+
+    Args:
+        state: where the run stands.
+        reached: function of a state; it may read iterations, updates, draws and calls.
+        most: iterations to look ahead.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> state = SOBA(lr_x=0.1, lr_y=0.1).start(example_problem())  # five calls per iteration
+        >>> steps_until(state, lambda s: s.total_calls >= 21)
+        5
+    """
+    from mindgap.bilevel.method import advance  # it is built on this module
+
+    method, form = state.method, CountingOracle.of(state.problem).form
+    ahead = replace(state, values={})
+    chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
+    for number, (kind, draws) in enumerate(chunk.steps(), 1):
+        shapes = tuple((n, np.shape(v.which)) for n, v in draws.items() if isinstance(v, Sample))
+        lengths = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
+        floats = tuple(n for n, v in draws.items() if isinstance(v, float))
+        ahead = advance(ahead, {}, 1, ahead.drawn, _calls(method, kind, shapes, lengths, floats, form))
+        if reached(ahead):
+            return number
+    return most
 
 
 @lru_cache(maxsize=4096)

@@ -21,6 +21,7 @@ from mindgap.base.check import fail, whole
 from mindgap.bilevel.count import calls_of_chunk
 from mindgap.bilevel.draws import Chunk, Iteration, draw_chunk
 from mindgap.bilevel.method import Method, State, advance
+from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Values
@@ -29,13 +30,27 @@ from mindgap.bilevel.steps import TorchStep
 
 
 class _Place:
-    """The token of a slot: the numbers of its samples, in a tensor on the device."""
+    """The token of a slot: the numbers of its samples, in a tensor on the device; ``batch`` is that of its batch."""
 
     def __init__(self, indices: Tensor) -> None:
         self.indices = indices
 
+    @property
+    def batch(self) -> Tensor:
+        return self.indices[:1] // len(self.indices)
+
     def item(self) -> _Place:
         return self
+
+
+class _Rows(TorchOps):
+    """Array operations that find the row of a table on the device."""
+
+    @staticmethod
+    def replace_row(table: Tensor, index: Any, value: Tensor) -> tuple[Tensor, Tensor]:
+        """``value - table[index]``, and the table with the value there."""
+        change = value - table.index_select(0, index.batch)[0]
+        return change, table.index_copy(0, index.batch, value[None])
 
 
 class _Gathered:
@@ -56,6 +71,8 @@ class _Gathered:
 class _Inside(TorchOracle):
     """The oracle of a captured iteration."""
 
+    ops = _Rows()
+
     def __init__(self, oracle: TorchOracle) -> None:
         self.__dict__.update(oracle.__dict__)
         self.problem = copy(oracle.problem)
@@ -65,19 +82,26 @@ class _Inside(TorchOracle):
     def _is_common(self, *tokens: Sample) -> bool:
         return all(isinstance(token.which, _Place) for token in tokens)
 
+    def weight(self, level: str, token: Sample) -> float:
+        """Share of the level's samples that a batch holds: all are of equal size here."""
+        data = self.problem.data(level)
+        return data.batch_size / data.n
+
 
 class _Graph:
-    """One kind of iteration: its tables of sample numbers and rates, its row, and what runs it."""
+    """One kind of iteration: its constants, its tables of sample numbers and rates, its row, and what runs it."""
 
-    def __init__(self, iteration: Iteration, rates: dict[str, Any], problem: BilevelProblem, rows: int) -> None:
+    def __init__(
+        self, iteration: Iteration, constants: dict[str, Any], rates: set[str], problem: BilevelProblem, rows: int
+    ) -> None:
         device = problem.device
-        self.iteration = iteration
+        self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
-        self.constants = {name: value for name, value in rates.items() if isinstance(value, float)}
-        self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device)
-                      for name in rates if name not in self.constants}  # fmt: skip
+        self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
         self.tokens: dict[str, Tensor] = {}
         for name, (level, count) in iteration.slots.items():
+            if level == "uniform":
+                continue
             shape = () if count is None else count if isinstance(count, tuple) else (count,)
             size = () if level == "direction" else (problem.data(level).batch_size,)
             self.tokens[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
@@ -106,8 +130,11 @@ class CudaGraphs(Backend):
         chunk: iterations whose samples go to the device at once.
 
     The problem must hold tensors (modules are fine as variables) and draw no random numbers in its losses; a fixed
-    partition needs batches of equal size (``Batches(..., last="drop")``). Methods whose iterations differ in length
-    (randomised Neumann series, BSA with ``inner="sqrt"``), SABA's tables and ``TorchStep`` are refused.
+    partition needs batches of equal size (``Batches(..., last="drop")``). A randomised Neumann series gets one graph
+    per length. BSA with ``inner="sqrt"``, whose iterations grow, and ``TorchStep`` are refused.
+
+    Attributes:
+        capturing: seconds spent on capturing graphs so far.
 
     Example:
         >>> from mindgap.bilevel import SOBA, solve
@@ -123,16 +150,15 @@ class CudaGraphs(Backend):
 
     def __init__(self, chunk: int = 1024) -> None:
         self.chunk = whole("chunk", chunk, least=1)
-        self._graphs: dict[Any, tuple[Values, dict[str, _Graph]]] = {}
+        self.capturing = 0.0
+        self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
         """Checked derivatives of the problem."""
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
-        plan = method.plan()
-        slots = [slot for i in (*plan.first, *plan.period) for slot in i.slots.values()]
-        if plan.growing is not None or any(stream == "uniform" for stream, _ in slots) or method.fixed_batches:
-            fail("method", "must have iterations of one length and no tables for CUDA graphs", type(method).__name__)
+        if method.plan().growing is not None:
+            fail("method", "must have iterations that do not grow for CUDA graphs", type(method).__name__)
         if isinstance(method.x_step, TorchStep):
             fail("x_step", "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)", method.x_step)
         oracle = method.oracle(problem, seed)
@@ -185,24 +211,30 @@ class CudaGraphs(Backend):
         held, graphs = self._graphs[key]
         pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
-        columns: dict[str, dict[str, list[Any]]] = {}
-        order: list[str] = []
+        columns: dict[Any, dict[str, list[Any]]] = {}
+        order: list[Any] = []
         for kind, draws in chunk.steps():
-            order.append(kind)
-            into = columns.setdefault(kind, {name: [] for name in draws})
+            lengths = tuple(value for value in draws.values() if isinstance(value, int))  # of a random series
+            order.append((kind, *lengths))
+            into = columns.setdefault(order[-1], {name: [] for name in draws})
             for name, value in draws.items():
                 into[name].append(value)
-        for kind, of in columns.items():
-            first = {name: v[0] if _constant(v) else v for name, v in of.items() if not isinstance(v[0], Sample)}
-            graph = graphs.get(kind)
-            if graph is None or any(graph.constants.get(n) != v for n, v in first.items() if isinstance(v, float)):
-                graph = graphs[kind] = _Graph(iterations[kind], first, problem, self.chunk)
+        varying = {name for block in chunk.blocks for name, value in block.draws.items()
+                   if isinstance(value, np.ndarray) and value.dtype.kind == "f"}  # fmt: skip
+        for place, of in columns.items():
+            rates = varying & of.keys()
+            constants = {n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)}
+            graph = graphs.get(place)
+            if graph is None or graph.constants != constants:
+                begin = time.perf_counter()
+                graph = graphs[place] = _Graph(iterations[place[0]], constants, rates, problem, self.chunk)
                 self._fill(graph, of, problem)
                 self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
                 pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
+                self.capturing += time.perf_counter() - begin
             self._fill(graph, of, problem)
-        for kind in order:
-            graphs[kind].replay()
+        for place in order:
+            graphs[place].replay()
         result: Values = pytree.tree_map(lambda t: t.clone(), held)
         return result
 
@@ -243,6 +275,3 @@ class CudaGraphs(Backend):
             iteration()
         graph.replay = captured.replay
 
-
-def _constant(values: list[Any]) -> bool:
-    return all(v == values[0] for v in values)

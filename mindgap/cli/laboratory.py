@@ -91,7 +91,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _common(study: Study, scale: str) -> dict[str, Any]:
     """The scale's settings, less those that every method replaces by its own."""
     settings = study.scales[scale].settings
-    own = [study.own(method, scale) for method in study.methods]
+    own = [study.own(method, scale) for method in study.seeds(scale)]
     return {name: settings[name] for name in settings if not all(name in mine for mine in own)}
 
 
@@ -111,6 +111,7 @@ def times(folder: Path) -> dict[str, list[float]]:
 
 def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     """What all runs of a scale take one after the other; a method that never ran is guessed from those that did."""
+    study = study.at(scale)
     known = {method: statistics.median(found) for method, found in taken.items() if method in study.methods}
     seeds = study.scales[scale].seeds
     number = f"{seeds * len(study.methods)} runs ({len(study.methods)} methods, {seeds} seeds)"
@@ -153,7 +154,7 @@ def tune(
     from mindgap.lab.studies.tune import tune as search
 
     studies, overrides = wanted_studies(names, scale)
-    for study in studies:
+    for study in (one.at(scale) for one in studies):
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:

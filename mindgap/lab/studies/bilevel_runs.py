@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mindgap.base.check import one_of
+from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.spec import Row, Trial
 
@@ -41,9 +41,10 @@ def tuned_methods(steps: Mapping[str, tuple[float, float]], **more: Any) -> dict
 def method_of(settings: Mapping[str, Any]) -> Any:
     """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``, ``convexity``.
 
-    A setting ``lr_z``, where there is one, is the step of the linear system, and ``eta`` that of a Neumann series; else
-    these are ``lr_y``.
-    What a method does not have is not passed on; everything else stays at the method's own default.
+    A setting ``lr_z``, where there is one, is the step of the linear system or of a Neumann series; else that is
+    ``lr_y`` (``eta``, where there is one, is the step of the series alone). F²SA has neither: its third number is the
+    penalty λ₀ = 1 / ``lr_z``. What a method does not have is not passed on; everything else, ``samples`` and
+    ``refresh`` where there are none, stays at the method's own default.
 
     Example:
         >>> method_of({"key": "soba", "lr_x": 0.1, "lr_y": 0.2, "inner": 3, "terms": 5, "convexity": 0.1}).lr_y
@@ -53,9 +54,12 @@ def method_of(settings: Mapping[str, Any]) -> Any:
 
     kind = METHODS[settings["key"]].load()
     known = {field.name for field in fields(kind)}
-    wanted = {"lr_x": settings["lr_x"], "lr_y": settings["lr_y"], "lr_z": settings.get("lr_z", settings["lr_y"]),
-              "eta": settings.get("eta", settings["lr_y"]), "terms": settings["terms"], "solves": settings["inner"],
-              "mu": settings["convexity"]}
+    lr_z = settings.get("lr_z", settings["lr_y"])
+    wanted = {"lr_x": settings["lr_x"], "lr_y": settings["lr_y"], "lr_z": lr_z, "eta": settings.get("eta", lr_z),
+              "terms": settings["terms"], "solves": settings["inner"], "mu": settings["convexity"]}
+    if "lr_z" in settings:
+        wanted["lam"] = 1 / lr_z
+    wanted |= {name: settings[name] for name in ("samples", "refresh") if name in settings}
     # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are free.
     if settings["key"] not in ("f2sa", "borep"):
         wanted["inner"] = settings["inner"]
@@ -71,6 +75,7 @@ def states(
     readings: int,
     least: int = 1,
     spent: Callable[[State], int] | None = None,
+    runner: Backend | None = None,
 ) -> Iterator[State]:
     """Run a method to a budget of oracle calls and hand out its state at equal distances of calls, ends included.
 
@@ -81,9 +86,10 @@ def states(
         readings: how many states to hand out after the first.
         least: fewest iterations per method, even where they cost more than the budget.
         spent: what the budget counts, where it is not oracle calls.
+        runner: runs all iterations between two states at once; without one they are stepped eagerly.
 
-    The run ends early when x or y is no longer finite. With every state a checkpoint is offered, and a trial that was
-    restored goes on after the state of its last one.
+    The run ends early when x or y is no longer finite: at that iteration, or with a runner at the next state. With
+    every state a checkpoint is offered, and a trial that was restored goes on after the state of its last one.
     """
     import torch
 
@@ -100,8 +106,11 @@ def states(
         trial.save(lambda: {"state": pack_state(state), "marks": len(marks)})
         yield state
     while marks:
-        with trial.timed():
-            state = method.step(state)
+        if runner is None:
+            with trial.timed():
+                state = method.step(state)
+        else:
+            state = _run_to(trial, runner, state, lambda s: spent(s) >= marks[0] and (s.t >= least or len(marks) > 1))
         finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
         if not finite or (spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)):
             while marks and (not finite or spent(state) >= marks[0]) and (len(marks) > 1 or state.t >= least):
@@ -112,12 +121,33 @@ def states(
                 return
 
 
-def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]]) -> Backend:
-    """Who runs the iterations: "eager", or "compiled", for which ``losses`` gives both losses in ``jax.numpy``."""
+def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
+    """Run until the counters are where they should be; what graphs take to be captured is not counted as time."""
+    import torch
+
+    from mindgap.bilevel.count import steps_until
+
+    before = getattr(runner, "capturing", 0.0)
+    with trial.timed():
+        state = runner.run(state, steps_until(state, reached), None, None)
+        if state.problem.device.type == "cuda":
+            torch.cuda.synchronize()
+    trial.seconds -= getattr(runner, "capturing", 0.0) - before
+    return state
+
+
+def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None) -> Backend:
+    """Who runs the iterations: "eager", "graphs", or "compiled", for which ``losses`` gives both losses in JAX."""
     from mindgap.bilevel.solver import Eager
 
-    if one_of("backend", backend, ("eager", "compiled")) == "eager":
+    if one_of("backend", backend, ("eager", "graphs", "compiled")) == "eager":
         return Eager()
+    if backend == "graphs":
+        from mindgap.bilevel.graphs import CudaGraphs
+
+        return CudaGraphs()
+    if losses is None:
+        fail("losses", "must be given with the compiled backend", losses)
     from mindgap.bilevel.compiled import JaxBackend
 
     return JaxBackend(*losses(), chunk=1024)

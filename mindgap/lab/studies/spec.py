@@ -48,12 +48,15 @@ class Scale:
         methods: method -> settings of its own at this scale alone (steps tuned on this scale's data, say), laid over
             those that the study gives it everywhere.
         seeds_of: method -> its number of seeds where that differs; 0: the method does not run at this scale.
+        grid, tuning_seeds: of this scale, where they are not the study's.
     """
 
     settings: Mapping[str, Any]
     seeds: int = 1
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds_of: Mapping[str, int] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
+    tuning_seeds: tuple[int, ...] = field(default=(), repr=False)
 
 
 def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, int] = (1, 1)) -> dict[str, Scale]:
@@ -97,6 +100,7 @@ class Study:
         tune_on: the column whose last value a search makes small; validation data, never a test column.
         grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike.
         tuning_seeds: seeds that a grid search is averaged over.
+        tuned_by: the study whose search this one uses; methods find their own by name, else by their ``key``.
         null_draws: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
     """
 
@@ -120,6 +124,7 @@ class Study:
     tune_on: str = ""
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = (1000, 1001)
+    tuned_by: str = ""
     null_draws: int = 50
 
     def __post_init__(self) -> None:
@@ -156,6 +161,17 @@ class Study:
         here = self.scales[one_of("scale", scale, self.scales)]
         own = {method: here.seeds_of.get(method, here.seeds) for method in self.methods}
         return {method: seeds if number is None else number for method, seeds in own.items() if seeds}
+
+    def at(self, scale: str) -> Study:
+        """The study with the methods, the grid and the tuning seeds that it has at a scale."""
+        run, here = self.seeds(scale), self.scales[scale]
+        own = {method: settings for method, settings in here.methods.items() if method in run}
+        seeds_of = {method: number for method, number in here.seeds_of.items() if number}
+        return replace(
+            self, methods={method: self.methods[method] for method in run},
+            scales={scale: replace(here, methods=own, seeds_of=seeds_of)},
+            grid=here.grid or self.grid, tuning_seeds=here.tuning_seeds or self.tuning_seeds,
+        )  # fmt: skip
 
     def model(self, scale: str) -> str:
         """What a verdict at this scale is about; a model other than the paper's at a small scale is called a toy.

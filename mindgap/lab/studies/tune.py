@@ -137,7 +137,7 @@ def tune(
     whole("trials", trials, least=1)
     whole("seeds", seeds, least=1)
     whole("jobs", jobs, least=1)
-    one_of("scale", scale, study.scales)
+    study = study.at(one_of("scale", scale, study.scales))
     if not (study.grid if grid else study.tunable) or not study.tune_on:
         which = "grid" if grid else "tunable"
         fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
@@ -170,11 +170,22 @@ def tune(
 
 
 def chosen(out: Path, study: Study, scale: str) -> dict[str, Settings]:
-    """Method -> the settings a search has chosen; empty where there was none."""
-    path = out / study.name / scale / TUNING_FILE
-    if not path.exists():
-        return {}
-    return {method: dict(made.chosen) for method, made in read_form(Tuning, path).methods.items()}
+    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has chosen; else empty."""
+    for name in (study.name, study.tuned_by):
+        path = out / name / scale / TUNING_FILE
+        if name and path.exists():
+            found = read_form(Tuning, path).methods
+            like = {method: method if method in found else _title(study, method) for method in study.methods}
+            return {method: dict(found[other].chosen) for method, other in like.items() if other in found}
+    return {}
+
+
+def _title(study: Study, method: str) -> str:
+    """The title of the bilevel method whose key stands in a method's settings; empty where there is none."""
+    from mindgap.bilevel.registry import METHODS
+
+    row = METHODS.get(study.methods[method].get("key", ""))
+    return "" if row is None else row.name
 
 
 def _grid(

@@ -52,7 +52,7 @@ def test_cleaning_does_not_hold_with_a_slip_that_stands_still():
     methods = {name: {**study.methods[name]} for name in wanted}
     methods["SLIP"]["lr_x"] = 1e-9
     methods["SLIP"]["lr_y"] = 1e-3
-    lame = replace(study, methods=methods)
+    lame = replace(study.at("quick"), methods=methods)
     verdict = lame.judge(simulate(lame, "quick", seeds=8, **small))
     assert verdict.verdict == "does not hold", verdict.measured
 
@@ -84,7 +84,7 @@ def test_cleaning_leaves_out_and_names_a_method_that_refuses_the_size(monkeypatc
 
     study = find("b4-hyper-cleaning")
     monkeypatch.setattr(
-        "mindgap.lab.studies.catalogue.bilevel.b3_hyper_cleaning.method_of",
+        "mindgap.lab.studies.catalogue.bilevel.b3_hyper_cleaning.cleaning_method",
         lambda s: SVRB(lr_x=1.0, lr_y=1.0, mu=0.02, largest=100),
     )
     rows = list(study.loop(Trial("SVRB", 0, study.settings("quick", "SVRB"))))

@@ -1,34 +1,49 @@
 """B3, B4: data hyper-cleaning with all methods, at corruption 0.2 and 0.4 (SLIP rebuttal, Fig. 2).
 
-Scale ``quick`` takes scikit-learn's digits (16 principal components), ``cpu`` all their pixels and more calls, ``gpu``
-and ``paper`` MNIST. Which labels are corrupted is drawn once per seed; the upper level sees clean samples only. A
-method whose budget does not pay for ``least_steps`` iterations (SVRB: 640 calls each) makes them all the same; the
-record says at what cost. ``mindgap tune b3-hyper-cleaning --grid corruption=0.3`` finds the steps again.
+Scale ``quick`` takes scikit-learn's digits (16 principal components), ``cpu`` all their pixels and more calls; ``gpu``
+and ``paper`` a two-layer recurrent net on Sentiment140. Which labels are corrupted is drawn once per seed; the upper
+level sees clean samples only. A method whose budget does not pay for ``least_steps`` iterations (SVRB: 640 calls each)
+makes them all the same; the record says at what cost. ``mindgap tune b3-hyper-cleaning --grid corruption=0.3`` finds
+the steps again; at scale gpu with ``--scale gpu corruption=0.3 oracle_calls=1000 readings=1``, for both studies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mindgap.base.check import RuleError
-from mindgap.lab.studies.bilevel_runs import method_of, tuned_methods
-from mindgap.lab.studies.cleaning_runs import CPU, QUICK, TUNED, rows_of, task_of
-from mindgap.lab.studies.spec import SCALES, Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_method, spread
+from mindgap.lab.studies.bilevel_runs import tuned_methods
+from mindgap.lab.studies.cleaning_runs import (
+    CPU,
+    GPU,
+    GPU_GRID,
+    GPU_STEPS,
+    QUICK,
+    TUNED,
+    cleaning_method,
+    rows_of,
+    task_of,
+)
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.verdict import by_method, mean_interval, spread
 
 #: The smallest difference in accuracy that matters.
 SMALLEST = 0.005
+
+#: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
+SHARED = "SLIP, shared samples"
 
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method to the budget of oracle calls; read accuracy and weights at equal distances of calls."""
     task = task_of(trial)
-    method = method_of({**trial.settings, "convexity": 2 * trial["decay"]})
+    method = cleaning_method(trial)
     try:
         method.check_problem(task.problem(trial["batch_size"]))
-    except RuleError as error:  # SVRB's dense Hessian of MNIST's 7,840 unknowns: an excuse, with its reason
+    except RuleError as error:  # SVRB's dense Hessian of 69,000 unknowns: an excuse, with its reason
         yield {"step": 0, "oracle_calls": 0, "refused": str(error)}
         return
     budget, readings = trial["oracle_calls"], trial["readings"]
@@ -42,9 +57,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     ends = {name: [run.rows[-1] for run in group] for name, group in groups.items() if name not in refused}
     accuracy = {name: np.array([row["test_accuracy"] for row in rows]) for name, rows in ends.items()}
     auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
+    rivals = {name: values for name, values in accuracy.items() if name != SHARED}
     parts = Parts()
     # The same seed is the same data, corruption and start.
-    parts.ahead_of_all("SLIP ahead in test accuracy", accuracy, "SLIP", SMALLEST)
+    parts.ahead_of_all("SLIP ahead in test accuracy", rivals, "SLIP", SMALLEST)
+    if SHARED in accuracy:
+        gain = mean_interval(accuracy[SHARED] - accuracy["SLIP"])
+        parts.note(f"with shared samples SLIP ends {gain.words(100)} points above", {"gain_of_sharing": gain.triple})
     parts.note(f"area under the curve of SLIP's weights {auc['SLIP']:.3f}", {
         "accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
         "deviation": {name: spread(values) for name, values in accuracy.items()}, "weight_auc": auc, "refused": refused,
@@ -55,10 +74,12 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _scales(corruption: float) -> dict[str, Scale]:
-    quick, cpu = ({**shared, "corruption": corruption} for shared in (QUICK, CPU))
-    gpu = {**cpu, "data": "mnist", "train": 20_000, "validation": 5000, "batch_size": 256, "device": "cuda"}
-    paper = {**gpu, "train": 30_000, "validation": 30_000, "batch_size": 512, "oracle_calls": 100_000}
-    return {name: Scale(s, seeds=8) for name, s in (("quick", quick), ("cpu", cpu), ("gpu", gpu), ("paper", paper))}
+    quick, cpu, gpu = ({**shared, "corruption": corruption} for shared in (QUICK, CPU, GPU))
+    paper = {**gpu, "train": 30_000, "validation": 30_000, "words": 25, "hidden": 4096, "head": 1024,
+             "oracle_calls": 7500}  # fmt: skip
+    large = Scale(gpu, 8, GPU_STEPS, dict.fromkeys(("BSA", "ALSET", "SRBA"), 0), GPU_GRID, (1000,))
+    return {"quick": Scale(quick, 8, seeds_of={SHARED: 0}), "cpu": Scale(cpu, 8, seeds_of={SHARED: 0}),
+            "gpu": large, "paper": replace(large, settings=paper)}
 
 
 def _study(name: str, claim: str, corruption: float) -> Study:
@@ -67,7 +88,8 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         title=f"Cleaning data with p = {corruption:g} of the labels corrupted: SLIP against the others",
         statement=f"Data hyper-cleaning with corruption p = {corruption:g}: SLIP is ahead of the other bilevel methods "
         "in test accuracy.",
-        source=Source("slip-rebuttal-a", "Fig. 2"), scales=_scales(corruption), methods=tuned_methods(TUNED),
+        source=Source("slip-rebuttal-a", "Fig. 2"), scales=_scales(corruption),
+        methods={**tuned_methods(TUNED), SHARED: {"key": "slip", "samples": "shared", "lr_x": 1.0, "lr_y": 1.0}},
         loop=loop, judge=judge, rule="SLIP's final test accuracy is above every other method's: each paired difference "
         "over at least 8 seeds is above 0 with 95 % confidence and at least half a point on average. Refuted where "
         "another method is ahead by at least half a point on average, with 95 % confidence for all comparisons "
@@ -80,12 +102,24 @@ def _study(name: str, claim: str, corruption: float) -> Study:
             "holds in 79 % at a lead of two standard deviations (mindgap.lab.studies.null.lead_rates, 1000 draws).",
             "Steps were chosen at p = 0.3, between the two: one grid, five tuning seeds and the validation loss for "
             "all.",
+            "Scale gpu was a linear softmax on MNIST and was never run as such. Now it is the recurrent net, with the "
+            "rule as it was. There lr_x, lr_y and lr_z (for a Neumann series its step, for F²SA 1/λ₀) come from one "
+            "grid, 3 x 3 x 3 points a factor of 3 apart, in units that were chosen before the search (a normalised "
+            "step on x is of another size than a plain one), at p = 0.3 with one tuning seed and a fifth of the "
+            "calls; beyond an end the grid goes on until the best point is inside.",
             "SLIP was searched a second time when one lower sample per iteration became its default; with two samples "
             "(lr_x = 10) it came out at places 8 and 9 of 16 at scale quick, and both claims did not hold.",
         ),
-        differs="The lower level is strongly convex as the theory asks, so that every method, SVRB's dense Hessian "
-        "included, can run.",
-        models={s: f"linear softmax on {'digits' if s in ('quick', 'cpu') else 'MNIST'}" for s in SCALES},
+        differs="At quick and cpu the lower level is strongly convex as the theory asks, so that every method, SVRB's "
+        "dense Hessian included, can run. At gpu it is not convex, as in the paper: the weights of a two-layer tanh "
+        "net and its head. There word vectors have 50 dimensions (published: 300), a text at most 20 words, the layers "
+        "128 units (4096), the head 64 (1024); batch 512, λ = 1 at the start and about 25 epochs are the paper's. "
+        "20,480 training and 20,480 validation texts, 16,384 to test on, drawn per seed in equal classes from 82,100 "
+        "different texts of the 34,836 exact and 50,000 random rows; 359 of the 498 manual rows, those that are "
+        "positive or negative, stand beside as manual_accuracy. Labels are corrupted once, validation labels are "
+        "clean, and c ‖w‖² is the squared norm (the authors' code does neither).",
+        models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
+                **dict.fromkeys(("gpu", "paper"), "a recurrent net on Sentiment140")},
         paper_model="a recurrent net on Sentiment140",
         figures=(
             Figure("Test accuracy", "test_accuracy", "test accuracy", x="x_epoch", log_x=True,
@@ -99,7 +133,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         ),
         tunable={"lr_x": (0.1, 1e4), "lr_y": (1.0, 10.0)},
         grid={"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
-        tuning_seeds=(1000, 1001, 1002, 1003, 1004), tune_on="validation_loss",
+        tuning_seeds=(1000, 1001, 1002, 1003, 1004), tune_on="validation_loss", tuned_by="b3-hyper-cleaning",
     )
 
 

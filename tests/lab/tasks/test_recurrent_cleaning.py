@@ -1,0 +1,135 @@
+"""Hyper-cleaning with a recurrent net: the net, its second derivatives, the fixed corruption, graphs against eager."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mindgap.bilevel import METHODS, solve
+from mindgap.bilevel.graphs import CudaGraphs
+from mindgap.bilevel.oracles import TorchOracle
+from mindgap.bilevel.sample import Sample
+from mindgap.lab.studies.catalogue import find
+from mindgap.lab.studies.cleaning_runs import task_of
+from mindgap.lab.studies.loop import Trial
+from mindgap.lab.tasks.data.tweets import made_up_tweets
+from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning, recurrent_logits
+
+TEXTS = made_up_tweets(800, 6)
+#: small enough for a CPU: what is said with ``key=value`` on the command line
+TINY = {"data": "made-up tweets", "train": 128, "validation": 128, "test": 64, "words": 6, "hidden": 4, "head": 4,
+        "batch_size": 32, "oracle_calls": 60, "readings": 3, "least_steps": 1, "refresh": 1}
+
+
+def tiny(dtype=torch.float64, **changed):
+    return recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=5, head=4, dtype=dtype, **changed)
+
+
+def trial_of(method, study="b4-hyper-cleaning", seed=0, **changed):
+    return Trial(method, seed, find(study).settings("gpu", method, {**TINY, **changed}))
+
+
+def test_the_net_is_the_two_layer_rnn_of_torch_with_the_largest_value_over_the_words():
+    task = tiny()
+    w, words = task.y0, task.train[0][:20]
+    rnn = torch.nn.RNN(8, 5, 2, batch_first=True, dtype=torch.float64)
+    for name, of in (("ih_l0", "input"), ("hh_l0", "first"), ("ih_l1", "between"), ("hh_l1", "second")):
+        getattr(rnn, f"weight_{name}").data = w[of].T.clone()
+    for layer, of in enumerate(("first_bias", "second_bias")):
+        w[of].copy_(torch.randn(5))
+        getattr(rnn, f"bias_ih_l{layer}").data = w[of].clone()
+        getattr(rnn, f"bias_hh_l{layer}").data.zero_()
+    with torch.no_grad():
+        out = rnn(task.vectors[words.long()])[0].masked_fill((words == 0)[:, :, None], -2.0).max(1)[0]
+        for number in range(2):
+            out = torch.tanh(out @ w[f"head{number}"] + w[f"head{number}_bias"])
+        torch.testing.assert_close(
+            recurrent_logits(w, task.vectors, words), out @ w["head2"] + w["head2_bias"], rtol=1e-10, atol=1e-12
+        )
+        longer = torch.cat([words, torch.zeros_like(words)], 1)
+        torch.testing.assert_close(
+            recurrent_logits(w, task.vectors, longer), recurrent_logits(w, task.vectors, words), rtol=1e-10, atol=1e-12
+        )
+
+
+def test_second_derivatives_agree_with_finite_differences():
+    problem = tiny(start=0.3).problem(32)
+    oracle, token = TorchOracle(problem), Sample(1)
+    x, y = oracle.start
+    z = torch.randn(len(y), dtype=y.dtype, generator=torch.Generator().manual_seed(0))
+    _, hz, jz = oracle.system(x, y, z, token)
+    step = 1e-5
+    along = (oracle.lower(x, y + step * z, token) - oracle.lower(x, y - step * z, token)) / (2 * step)
+    torch.testing.assert_close(hz, along, rtol=1e-5, atol=1e-8)
+    across = (oracle.lower_x(x, y + step * z, token) - oracle.lower_x(x, y - step * z, token)) / (2 * step)
+    torch.testing.assert_close(jz, across, rtol=1e-5, atol=1e-8)
+
+
+def test_corruption_is_drawn_once_per_seed_for_every_method():
+    first = task_of(trial_of("SLIP"))
+    again, other = task_of(trial_of("SABA")), task_of(trial_of("SLIP", seed=1))
+    assert torch.equal(first.corrupted, again.corrupted)
+    assert all(torch.equal(a, b) for a, b in zip(first.train, again.train))
+    assert not torch.equal(first.corrupted, other.corrupted)
+    assert int(first.corrupted.sum()) == round(0.4 * 128)
+    # All epochs read these very labels: the batches are slices of one tensor that nobody writes to.
+    before, problem = first.train[1].clone(), first.problem(32)
+    solve(problem, METHODS["slip"](lr_x=1.0, lr_y=0.1, lr_z=0.1), steps=10, backend=CudaGraphs())
+    assert torch.equal(first.train[1], before)
+    pick = torch.from_numpy(problem.lower_data.permutation)
+    assert torch.equal(problem.lower_data.data[1], before[pick])
+
+
+def test_the_upper_level_reads_clean_labels_of_other_texts_alone():
+    every = recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=1.0)
+    clean = recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=0.0)
+    assert torch.equal(every.train[1], 1 - clean.train[1])
+    for split in ("validation", "test", "manual"):
+        assert all(torch.equal(a, b) for a, b in zip(getattr(every, split), getattr(clean, split)))
+    assert float(clean.validation[1].double().mean()) == 0.5
+    problem = every.problem(32)
+    assert sorted(problem.upper_data.data[1].tolist()) == sorted(clean.validation[1].tolist())
+    whole = made_up_tweets(800, 6)
+    known = {row.tobytes(): label for row, label in zip(whole.words, whole.labels)}
+    upper = zip(problem.upper_data.data[0].numpy(), problem.upper_data.data[1].tolist())
+    assert np.mean([known[row.tobytes()] == label for row, label in upper]) > 0.99  # equal texts are rare
+
+
+@pytest.mark.parametrize("key", ["slip", "borep", "soba", "saba", "ttsa", "sustain", "mrbo", "vrbo", "f2sa", "amigo"])
+def test_graphs_walk_the_eager_trajectory(key):
+    problem = tiny().problem(32)
+    more = {"vrbo": {"refresh": 1, "inner": 2, "terms": 2}}.get(key, {})
+    lr_z = {"lr_z": 0.1} if key in ("slip", "borep") else {}
+    method = METHODS[key](lr_x=1.0, lr_y=0.1, **lr_z, **more)
+    a, b = (solve(problem, method, steps=9, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=4)))
+    torch.testing.assert_close(b.x, a.x, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(b.y, a.y, rtol=1e-8, atol=1e-10)
+    assert a.calls == b.calls
+
+
+@pytest.mark.parametrize("method", ["SLIP", "TTSA", "BO-REP", "SLIP, shared samples"])
+def test_a_run_in_chunks_is_cut_at_the_same_calls_and_resumes(method):
+    study = find("b4-hyper-cleaning")
+    trial = trial_of(method)
+    rows = []
+    for row in study.loop(trial):
+        rows.append(row)
+        if len(rows) == 2:
+            kept = trial.take_saved()()
+    marks = [TINY["oracle_calls"] * (i + 1) // 3 for i in range(3)]
+    calls = [row["oracle_calls"] for row in rows[1:]]
+    assert all(mark <= spent < mark + 20 for mark, spent in zip(marks, calls))
+    assert 0 <= rows[-1]["manual_accuracy"] <= 1
+    again = trial_of(method)
+    again.restored = kept
+    assert list(study.loop(again)) == rows[2:]
+
+
+def test_svrb_is_refused_and_every_other_method_of_the_scale_runs():
+    study = find("b3-hyper-cleaning")
+    for method in study.seeds("gpu"):
+        rows = list(study.loop(trial_of(method, "b3-hyper-cleaning", readings=1, oracle_calls=20, hidden=24)))
+        assert ("refused" in rows[-1]) == (method == "SVRB"), method
+    assert len(study.seeds("gpu")) == 14
+    assert study.model("gpu") == "a recurrent net on Sentiment140"
