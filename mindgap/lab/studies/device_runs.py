@@ -75,19 +75,20 @@ def device_run(
     whole("every", every, least=1)
     before, rates = trial.restored, [group["lr"] for group in optimizer.param_groups]
     step, first = before.get("step", 0), before.get("first", 0.0)
-    source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
-    number, taken, batch = next(source)
-    gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried)
-    random = torch.cuda if batch[0].is_cuda else torch.random
-    torch.manual_seed(stream_seed(trial.seed, "dropout"))
     kept = {} if kept is None else kept
     if before:
         kept.update(before["kept"])
         model.load_state_dict(before["model"])
         optimizer.load_state_dict(before["optimizer"])
-        random.set_rng_state(before["random"].cpu())
         for tensor, value in zip(carried, before["carried"], strict=True):
             tensor.copy_(value)
+    source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
+    number, taken, batch = next(source)
+    gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried)
+    random = torch.cuda if batch[0].is_cuda else torch.random
+    torch.manual_seed(stream_seed(trial.seed, "dropout"))
+    if before:
+        random.set_rng_state(before["random"].cpu())
     while step < steps:
         length = min(every, steps - step)
         with trial.timed():

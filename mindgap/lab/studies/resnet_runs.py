@@ -34,6 +34,12 @@ def tie(loss: float) -> float:
     return TIE * (min(loss, LARGEST) if math.isfinite(loss) else LARGEST)
 
 
+def _loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(model(images), labels)
+
+
 def resnet_run(
     trial: Trial,
     optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
@@ -41,6 +47,7 @@ def resnet_run(
     *,
     evaluate_training: bool = True,
     kept: dict[str, Any] | None = None,
+    svrg: bool = False,
 ) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
@@ -51,16 +58,17 @@ def resnet_run(
         evaluate_training: evaluate the network on training images too; otherwise ``train_loss`` is the mean over the
             steps since the row before.
         kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
+        svrg: correct each gradient by that of a snapshot, taken at the start of an epoch.
 
     Yields:
         ``step`` (epochs), ``factor``, accuracy and loss on training images (10,000 of them, not augmented), validation
         and test images, and ``validation_error``.
     """
     import torch
-    from torch.nn.functional import cross_entropy
 
     from mindgap.base.rng import stream_seed, torch_stream
     from mindgap.lab.tasks.captured import accuracy_and_loss, augmented_batches, cifar_on
+    from mindgap.lab.tasks.control_variate import ControlVariate
     from mindgap.lab.tasks.models import ResNet20
 
     device = device_of(trial)
@@ -69,9 +77,15 @@ def resnet_run(
     model = ResNet20().to(device, memory_format=torch.channels_last)  # the order in which the GPU convolves
     optimizer = optimizer_of(list(model.parameters()))
 
+    autocast = torch.bfloat16 if device.type == "cuda" else None
+    control = ControlVariate(model, _loss, autocast=autocast)
+
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         order = torch_stream(trial.seed, f"{name} order", number, device=device)
-        return augmented_batches(*parts["train"], trial["batch"], order)
+        batches = augmented_batches(*parts["train"], trial["batch"], order)
+        if svrg:
+            control.refresh(batches)
+        return batches
 
     def read() -> Row:
         row: Row = {}
@@ -86,9 +100,8 @@ def resnet_run(
 
     steps = len(parts["train"][1]) // trial["batch"]
     rows = device_run(
-        trial, model, lambda m, x, y: cross_entropy(m(x), y), optimizer, epoch, read, steps=trial["epochs"] * steps,
-        every=trial["every"] * steps, schedule=trial["schedule"],
-        autocast=torch.bfloat16 if device.type == "cuda" else None, kept=kept,
+        trial, model, control.loss if svrg else _loss, optimizer, epoch, read, steps=trial["epochs"] * steps,
+        every=trial["every"] * steps, schedule=trial["schedule"], autocast=autocast, kept=kept,
     )  # fmt: skip
     for row in rows:
         yield {**row, "step": row["step"] // steps, "factor": trial["factor"]}

@@ -141,21 +141,21 @@ def tune(
     if not (study.grid if grid else study.tunable) or not study.tune_on:
         which = "grid" if grid else "tunable"
         fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
-    for name in study.grid if grid else study.tunable:
-        for method in study.seeds(scale):
-            one_of(f"setting that is tuned at scale {scale}", name, study.settings(scale, method))
+    space = study.grid if grid else study.tunable
+    untouched = {method: study.settings(scale, method) for method in study.seeds(scale)}
+    settings = {m: study.settings(scale, m, overrides) for m, own in untouched.items() if set(space) <= set(own)}
+    if not settings:
+        fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
     if not grid:
         _optuna()
     folder = out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
     on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
     trials = len(grid_points(study.grid)) if grid else trials
-    settings = {method: study.settings(scale, method, overrides) for method in study.seeds(scale)}
     if grid:
         made = _grid(study, settings, folder, jobs, on_trial)
     else:
         made = _searches(study, settings, folder, trials, on_seeds, jobs, on_trial)
-    space = study.grid if grid else study.tunable
     tuning = Tuning(
         study=study.name,
         scale=scale,

@@ -71,7 +71,7 @@ def test_a_grid_over_factors_chooses_on_validation_images(tmp_path: Path):
     found = tune(few, "gpu", tmp_path, grid=True, overrides=TINY)
     assert found.metric == "validation_error"
     assert len(found.methods["Adam"].trials) > 2
-    with pytest.raises(RuleError, match="setting that is tuned at scale quick must be one of"):
+    with pytest.raises(RuleError, match="scale must be one at which a method has the settings factor"):
         tune(study, "quick", tmp_path, grid=True)
 
 
