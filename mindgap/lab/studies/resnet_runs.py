@@ -58,11 +58,12 @@ def resnet_run(
         evaluate_training: evaluate the network on training images too; otherwise ``train_loss`` is the mean over the
             steps since the row before.
         kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
-        svrg: correct each gradient by that of a snapshot, taken at the start of an epoch.
+        svrg: correct each gradient by that of a snapshot, taken at the start of an epoch, which then costs three passes
+            over the images; ``epochs`` and ``every`` are passes.
 
     Yields:
-        ``step`` (epochs), ``factor``, accuracy and loss on training images (10,000 of them, not augmented), validation
-        and test images, and ``validation_error``.
+        ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000 of them, not
+        augmented), validation and test images, and ``validation_error``.
     """
     import torch
 
@@ -98,10 +99,11 @@ def resnet_run(
             optimizer.train()
         return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
 
+    cost = 3 if svrg else 1
     steps = len(parts["train"][1]) // trial["batch"]
     rows = device_run(
-        trial, model, control.loss if svrg else _loss, optimizer, epoch, read, steps=trial["epochs"] * steps,
-        every=trial["every"] * steps, schedule=trial["schedule"], autocast=autocast, kept=kept,
+        trial, model, control.loss if svrg else _loss, optimizer, epoch, read, steps=trial["epochs"] // cost * steps,
+        every=max(trial["every"] // cost, 1) * steps, schedule=trial["schedule"], autocast=autocast, kept=kept,
     )  # fmt: skip
     for row in rows:
-        yield {**row, "step": row["step"] // steps, "factor": trial["factor"]}
+        yield {**row, "step": cost * row["step"] // steps, "factor": trial["factor"]}

@@ -98,7 +98,8 @@ class Study:
         figures: what the page draws.
         tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
         tune_on: the column whose last value a search makes small; validation data, never a test column.
-        grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike.
+        grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method in which one
+            of them is None or missing is not tuned.
         tuning_seeds: seeds that a grid search is averaged over.
         tuned_by: the study whose search this one uses; methods find their own by name, else by their ``key``.
         null_draws: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.

@@ -143,7 +143,8 @@ def tune(
         fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
     space = study.grid if grid else study.tunable
     untouched = {method: study.settings(scale, method) for method in study.seeds(scale)}
-    settings = {m: study.settings(scale, m, overrides) for m, own in untouched.items() if set(space) <= set(own)}
+    settings = {m: study.settings(scale, m, overrides) for m, own in untouched.items()
+                if all(own.get(name) is not None for name in space)}  # fmt: skip
     if not settings:
         fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
     if not grid:

@@ -35,9 +35,7 @@ class ControlVariate:
         True
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[..., Tensor], *, autocast: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, autocast: torch.dtype | None = None) -> None:
         self._live, self._loss, self._autocast = model, loss, autocast
         self._snapshot = deepcopy(model)
         self._mean = [torch.zeros_like(p) for p in self._snapshot.parameters()]

@@ -17,6 +17,7 @@ from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.run import execute, plan, simulate
 from mindgap.lab.studies.tune import tune
 from mindgap.lab.tasks import captured, models
+from mindgap.lab.tasks.control_variate import ControlVariate
 from mindgap.record.store import RunWriter, read_run
 
 TINY = {"device": "cpu", "train": 48, "batch": 16, "epochs": 2, "every": 1}
@@ -122,3 +123,43 @@ def test_s3_at_scale_gpu_measures_the_height_of_the_training_curve_and_goes_on_w
     verdict = study.verdict(runs)
     assert verdict.model.startswith("ResNet20 on CIFAR-10 (no language model)")
     assert len(verdict.parts) == 2
+
+
+def test_t4_at_scale_gpu_compares_at_equal_passes_and_keeps_its_control(tmp_path: Path):
+    study = find("t4-variance-reduction")
+    small = {"epochs": 6, "every": 3, "device": "cpu", "batch": 16, "train": 48}
+    for rule, readings in (("SGD", [3, 6]), ("SVRG", [3, 6])):
+        rows = list(study.loop(Trial(rule, 0, study.settings("gpu", f"network, {rule}", small))))
+        assert [row["passes"] for row in rows] == readings
+        assert rows[-1]["gap"] == rows[-1]["train_loss"]
+    control = study.settings("gpu", "convex, SVRG")
+    assert {name: control[name] for name in study.settings("cpu", "convex, SVRG")} == study.settings(
+        "cpu", "convex, SVRG"
+    )
+    assert control["model"] != "ResNet20"
+    few = replace(study, grid={"factor": (0.3, 1.0)})
+    assert list(tune(few, "gpu", tmp_path, grid=True, overrides=small).methods) == ["network, SGD", "network, SVRG"]
+
+
+def test_a_corrected_gradient_is_that_of_svrg():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    batches = [(torch.randn(5, 3).double(),) for _ in range(3)]
+
+    def loss(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (m(x) - 1).square().mean()
+
+    def gradient(m: nn.Module, batch: tuple[torch.Tensor]) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(loss(m, *batch), list(m.parameters())))
+
+    control = ControlVariate(model, loss)
+    control.refresh(batches)
+    there = [gradient(model, batch) for batch in batches]
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1
+    value = control.loss(model, *batches[1])
+    value.backward()
+    assert float(value.detach()) == pytest.approx(float(loss(model, *batches[1]).detach()))
+    for k, (p, g) in enumerate(zip(model.parameters(), gradient(model, batches[1]))):
+        assert torch.allclose(p.grad, g - there[1][k] + sum(t[k] for t in there) / 3)
