@@ -41,6 +41,7 @@ def device_run(
     trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
     epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int, schedule: str = "constant",
     autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (), kept: dict[str, Any] | None = None,
+    graph: bool = True,
 ) -> Iterator[Row]:  # fmt: skip
     """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
 
@@ -59,6 +60,7 @@ def device_run(
         carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is zero
             at the start of an epoch, and checkpoints hold it.
         kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it again.
+        graph: False runs forward and backward pass without a CUDA graph.
 
     Yields:
         ``step``, ``train_loss`` (mean over the steps since the row before) and what was read. Columns that end in
@@ -84,7 +86,7 @@ def device_run(
             tensor.copy_(value)
     source = _endless(epoch, before.get("epoch", 0), before.get("taken", 0))
     number, taken, batch = next(source)
-    gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried)
+    gradient = CapturedGradient(model, loss, batch, autocast=autocast, carried=carried, graph=graph)
     random = torch.cuda if batch[0].is_cuda else torch.random
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
     if before:

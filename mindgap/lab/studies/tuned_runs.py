@@ -76,7 +76,7 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
     `training_runs.descent`). The threshold of GClip is ``tau``, that of CClip tau/√d in each of
     the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own. ``"acclip"``: Algorithm
     1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5; ``"acclip, normalized"``: its step divided by the
-    moment, as section 3.1 of acclip has it.
+    moment; ``"acclip, second moment"``: its step and threshold from the second moment, as section 3.1 of acclip has it.
 
     Example:
         >>> import torch
@@ -90,7 +90,8 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
 
     from mindgap.optim import ACClip, CClip, GClip
 
-    one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", "acclip", "acclip, normalized"))
+    forms = {"acclip": "algorithm", "acclip, normalized": "first_moment", "acclip, second moment": "second_moment"}
+    one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", *forms))
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
     if name == "gclip":
@@ -101,7 +102,7 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr)
     paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 1e-5, "bias_correction": False, "clip": None}
-    return ACClip(parameters, lr, form="first_moment" if name == "acclip, normalized" else "algorithm", **paper)
+    return ACClip(parameters, lr, form=forms[name], factor=2.0 if forms[name] == "second_moment" else 1.0, **paper)
 
 
 def mean_log(losses: Sequence[float]) -> float:

@@ -6,7 +6,9 @@ optimizer steps outside it, so that every optimizer and every schedule works unc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ class CapturedGradient:
         batch: an example batch of tensors; later batches must have its shapes.
         autocast: dtype of autocast, or None for full precision.
         carried: tensors that ``loss`` overwrites in place for the next call (the state of an LSTM, say).
+        graph: False runs eagerly on CUDA too.
 
     Example:
         >>> model = nn.Linear(3, 1)
@@ -42,11 +45,12 @@ class CapturedGradient:
         *,
         autocast: torch.dtype | None = None,
         carried: Sequence[Tensor] = (),
+        graph: bool = True,
     ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
-        if batch[0].is_cuda:
+        if graph and batch[0].is_cuda:
             self._capture(batch, carried)
 
     def __call__(self, *batch: Tensor) -> Tensor:
@@ -87,6 +91,26 @@ class CapturedGradient:
         with torch.no_grad():
             for place, value in zip(moved, kept):
                 place.copy_(value)
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid matrix products of float32 numbers rounded to 10 bits on CUDA (TF32); undone at the end.
+
+    Example:
+        >>> with tf32(True):
+        ...     torch.backends.cuda.matmul.allow_tf32
+        True
+    """
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = allowed
+        yield
+    finally:
+        for place, value in zip(places, before):
+            place.allow_tf32 = value
 
 
 def augmented_batches(

@@ -52,6 +52,11 @@ class AWDLSTM(nn.Module):
         self.layers = nn.ModuleList(nn.LSTM(sizes[k], sizes[k + 1], batch_first=True) for k in range(layers))
         self.bias = nn.Parameter(torch.zeros(words))
 
+    def blank(self, batch: int) -> State:
+        """The state at the beginning of a text: zeros."""
+        sizes = (layer.hidden_size for layer in self.layers if isinstance(layer, nn.LSTM))
+        return [(self.bias.new_zeros(1, batch, n), self.bias.new_zeros(1, batch, n)) for n in sizes]
+
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Scores of the next word at every position, and the detached state to continue from."""
         inputs, between, after, weights, word = self.drops
@@ -60,12 +65,12 @@ class AWDLSTM(nn.Module):
             table = table * (table.new_empty(len(table), 1).bernoulli_(1 - word) / (1 - word))
         h = locked_dropout(F.embedding(x, table), inputs, self.training)
         kept: State = []
-        for k, layer in enumerate(self.layers):
-            assert isinstance(layer, nn.LSTM)
+        for k, (layer, first) in enumerate(zip(self.layers, state or self.blank(len(x)), strict=True)):
             own: dict[str, Tensor] = dict(layer.named_parameters())
             own["weight_hh_l0"] = F.dropout(own["weight_hh_l0"], weights, self.training)
-            first = None if state is None else state[k]
-            h, last = torch.func.functional_call(layer, own, (h,) if first is None else (h, first))
+            # Not layer(h): nn.LSTM moves its weights to another place at each call with dropped weights, which a CUDA
+            # graph cannot follow, and cuDNN gives no gradient in evaluation mode. No dropout acts inside this call.
+            h, *last = torch.lstm(h, first, list(own.values()), True, 1, 0.0, True, False, True)
             kept.append((last[0].detach(), last[1].detach()))
             h = locked_dropout(h, after if k == len(self.layers) - 1 else between, self.training)
         return F.linear(h, self.words.weight, self.bias), kept

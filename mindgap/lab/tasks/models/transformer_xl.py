@@ -83,6 +83,10 @@ class TransformerXL(nn.Module):
         rates = 10000 ** -(torch.arange(0, width, 2) / width)
         self.register_buffer("rates", rates, persistent=False)
 
+    def blank(self, batch: int) -> list[Tensor]:
+        """A memory of zeros, as long as it gets: every segment then has the same shapes."""
+        return [self.bias.new_zeros(batch, self.memory, self.words.embedding_dim) for _ in self.attention]
+
     def forward(self, x: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Scores of the next word at every position, and the memory for the next segment."""
         h = F.dropout(self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training)

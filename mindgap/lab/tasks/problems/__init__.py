@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.questions import *  # noqa: F403
     from mindgap.lab.tasks.problems.regularisation import *  # noqa: F403
     from mindgap.lab.tasks.problems.representation import *  # noqa: F403
+    from mindgap.lab.tasks.problems.running_text import *  # noqa: F403
     from mindgap.lab.tasks.problems.training import *  # noqa: F403
     from mindgap.lab.tasks.problems.unbounded import *  # noqa: F403
 
@@ -27,6 +28,7 @@ _WHERE = {
         ("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"), "regularisation"
     ),
     **dict.fromkeys(("HyperRepresentation", "Tasks", "hyper_representation", "split_table"), "representation"),
+    **dict.fromkeys(("RunningText", "going_on", "running_loss", "running_text"), "running_text"),
     **dict.fromkeys(("TrainingProblem", "cifar_network", "digits_network"), "training"),
     **dict.fromkeys(("prose_lstm", "prose_transformer"), "training"),
     **dict.fromkeys(("UnboundedSmoothness", "unbounded_problem"), "unbounded"),

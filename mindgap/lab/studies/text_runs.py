@@ -1,0 +1,102 @@
+"""Language models at scale gpu: Transformer-XL or AWD-LSTM on running text, trained by the loop of `device_runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mindgap.base.check import one_of
+from mindgap.lab.studies.device_runs import device_of, device_run
+from mindgap.lab.studies.spec import Row, Trial
+
+if TYPE_CHECKING:
+    import torch
+
+    from mindgap.lab.tasks.problems.running_text import RunningText
+
+#: Network -> its settings, and their names in its constructor.
+SIZES = {"transformer-xl": ("width", "layers", "heads", "inner", "memory"), "awd-lstm": ("width", "hidden", "layers")}
+
+#: Six layers, about as wide as the 16-layer model for WikiText-103 of Dai et al. (410 and 2100, no multiples of 8,
+#: which matrix products in bf16 want): 18.4 million parameters.
+TRANSFORMER_XL: dict[str, Any] = {
+    "network": "transformer-xl", "text": "ptb", "words": 10_000, "width": 400, "layers": 6, "heads": 10, "inner": 2000,
+    "memory": 64, "length": 64, "batch": 40, "device": "cuda", "graph": True,
+}  # fmt: skip
+#: As Merity et al. train it on Penn Treebank, without their two penalties on activations: 24.2 million parameters.
+AWD_LSTM: dict[str, Any] = {
+    "network": "awd-lstm", "text": "ptb", "words": 10_000, "width": 400, "hidden": 1150, "layers": 3, "length": 70,
+    "batch": 80, "device": "cuda", "graph": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LanguageRun:
+    """A language model with its texts on the device of a trial.
+
+    Attributes:
+        trial: with the settings of :data:`TRANSFORMER_XL` or :data:`AWD_LSTM`.
+        model: in training mode.
+        texts: ``"train"``, ``"validation"`` and ``"test"``.
+    """
+
+    trial: Trial
+    model: Any
+    texts: Mapping[str, RunningText]
+
+    def held_out(self, *parts: str) -> Row:
+        """Mean loss per word on parts of the text."""
+        from mindgap.lab.tasks.problems.running_text import running_loss
+
+        return {f"{part}_loss": running_loss(self.model, self.texts[part]) for part in parts}
+
+    def rows(
+        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant"
+    ) -> Iterator[Row]:
+        """Train for the trial's ``steps``; a row every ``every`` steps.
+
+        The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the LSTM in TF32: the
+        LSTM of cuDNN would take float16 under autocast.
+        """
+        import torch
+
+        from mindgap.lab.tasks.captured import tf32
+        from mindgap.lab.tasks.problems.running_text import going_on
+
+        trial, train = self.trial, self.texts["train"]
+        carried, loss = going_on(self.model.blank(len(train.rows)))
+        narrow = train.rows.is_cuda and trial["network"] == "transformer-xl"
+        with tf32(True):
+            yield from device_run(
+                trial, self.model, loss, optimizer, lambda number: train.segments(), read, steps=trial["steps"],
+                every=trial["every"], schedule=schedule, autocast=torch.bfloat16 if narrow else None, carried=carried,
+                graph=trial["graph"],
+            )  # fmt: skip
+
+
+def language_run(trial: Trial, stream: str) -> LanguageRun:
+    """The model and the texts of a trial; where the text begins and the network's start are drawn from ``stream``.
+
+    Example:
+        >>> small = {"text": "prose", "words": 50, "width": 8, "heads": 2, "inner": 16, "batch": 4, "device": "cpu"}
+        >>> run = language_run(Trial("sgd", 0, {**TRANSFORMER_XL, **small}), "example")
+        >>> sorted(run.texts), run.texts["train"].rows.shape[0]
+        (['test', 'train', 'validation'], 4)
+    """
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks.models import AWDLSTM, TransformerXL
+    from mindgap.lab.tasks.problems.running_text import PARTS, running_text
+
+    network, device = one_of("network", trial["network"], SIZES), device_of(trial)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(trial.seed, f"{stream} network"))
+        build: Any = TransformerXL if network == "transformer-xl" else AWDLSTM
+        model = build(trial["words"], **{name: trial[name] for name in SIZES[network]}).to(device)
+    begin = {"train": int(trial.numpy_generator(f"{stream} text").integers(1_000_000))}
+    sizes = {name: trial[name] for name in ("words", "batch", "length")}
+    texts = {part: running_text(trial["text"], part, **sizes, device=device, shift=begin.get(part, 0))
+             for part in PARTS}  # fmt: skip
+    return LanguageRun(trial, model, texts)

@@ -1,0 +1,169 @@
+"""Language models on running text: each segment goes on from the state that the one before left; all on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from mindgap.base.check import fail, one_of, whole
+from mindgap.base.checked import check_arguments
+from mindgap.lab.tasks.data.fetch import cache_folder
+from mindgap.lab.tasks.problems.language import TEXTS, _tokens
+from mindgap.record.store import replacing
+
+#: The parts of a text, in the order of its files.
+PARTS = ("train", "validation", "test")
+
+
+class StatefulModel(Protocol):
+    """What is asked of a language model here: a state to begin with, and scores with the state after a segment."""
+
+    training: bool
+
+    def blank(self, batch: int) -> Any: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+    def __call__(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]: ...
+
+
+@dataclass(frozen=True)
+class RunningText:
+    """A text cut into rows of consecutive words, read side by side.
+
+    Attributes:
+        rows: batch x words, numbers of words.
+        length: words per segment.
+
+    Example:
+        >>> text = RunningText(torch.arange(14).reshape(2, 7), length=2)
+        >>> [(x.tolist(), y.tolist()) for x, y in text.segments()][1]
+        ([[2, 3], [9, 10]], [[3, 4], [10, 11]])
+    """
+
+    rows: Tensor
+    length: int
+
+    def segments(self, *, short: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
+        """Words of each segment and the word after each; ``short``: with a shorter last one, where words are left."""
+        words = self.rows.shape[1] - 1
+        for start in range(0, words if short else words - self.length + 1, self.length):
+            stop = min(start + self.length, words)
+            yield self.rows[:, start:stop], self.rows[:, start + 1 : stop + 1]
+
+    def windows(self, generator: torch.Generator, size: int) -> Tensor:
+        """``size`` random windows of ``length`` + 1 consecutive words; the generator is on the CPU."""
+        every = self.rows.flatten()
+        starts = torch.randint(0, len(every) - self.length, (size, 1), generator=generator)
+        return every[(starts + torch.arange(self.length + 1)).to(every.device)]
+
+
+def running_text(
+    text: str, part: Literal["train", "validation", "test"], *, words: int, batch: int, length: int,
+    device: torch.device | str = "cpu", shift: int = 0,
+) -> RunningText:  # fmt: skip
+    """One part of a text on a device.
+
+    Args:
+        text, words: see :func:`~mindgap.lab.tasks.problems.language.language_model`.
+        part: ``"train"``, ``"validation"`` or ``"test"``.
+        batch: rows; words that do not fill all rows are left out.
+        length: words per segment.
+        device: where the words lie.
+        shift: begin that many words later, and end with those left out.
+
+    Raises:
+        RuleError: an unknown text or part, or fewer words than one segment needs.
+        DataError: the text is not here.
+
+    Example:
+        >>> running_text("prose", "validation", words=100, batch=10, length=5).rows.shape[0]
+        10
+    """
+    tokens = prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2))[PARTS.index(part)]
+    each = len(tokens) // whole("batch", batch, least=1)
+    if each <= whole("length", length, least=1):
+        fail("length", f"must be below {each}, the words per row", length)
+    return RunningText(tokens.roll(-shift)[: each * batch].reshape(batch, each).to(device), length)
+
+
+@cache
+def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
+    """The parts of a text as numbers of words, from a file that the first process writes for all others.
+
+    Example:
+        >>> [len(part) > 10_000 for part in prepared_tokens("prose", 100)]
+        [True, True, True]
+    """
+    file = cache_folder() / "prepared" / f"{text}-{words}.pt"
+    try:
+        return tuple(torch.load(file, weights_only=True))
+    except (OSError, RuntimeError, EOFError):
+        made = _tokens(text, words)
+    with suppress(OSError), replacing(file) as handle:  # without the file each process takes a second longer
+        torch.save(list(made), handle)
+    return made
+
+
+def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
+    """The tensors of a state, and the loss of a segment that begins in them and leaves its own state there.
+
+    Args:
+        state: of the model at the beginning of a text, such as ``model.blank(batch)``.
+
+    Example:
+        >>> from mindgap.lab.tasks.models import AWDLSTM
+        >>> model = AWDLSTM(20, width=4, hidden=6)
+        >>> carried, loss = going_on(model.blank(2))
+        >>> x = torch.zeros(2, 5, dtype=torch.long)
+        >>> value = loss(model, x, x)
+        >>> len(carried), all(t.abs().sum() > 0 for t in carried)
+        (6, True)
+    """
+    carried, form = pytree.tree_flatten(state)
+
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        scores, after = model(x, pytree.tree_unflatten([t.clone() for t in carried], form))
+        with torch.no_grad():
+            torch._foreach_copy_(carried, pytree.tree_leaves(after))
+        return F.cross_entropy(scores.flatten(0, 1), y.flatten())
+
+    return carried, loss
+
+
+def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
+    """Mean cross-entropy of windows that each begin with an empty state."""
+    scores, _ = model(windows[:, :-1])
+    return F.cross_entropy(scores.flatten(0, 1), windows[:, 1:].flatten())
+
+
+@torch.no_grad()
+def running_loss(model: StatefulModel, text: RunningText) -> float:
+    """Mean cross-entropy per word of a whole text in evaluation mode, in nats; its exponential is the perplexity.
+
+    Example:
+        >>> from mindgap.lab.tasks.models import AWDLSTM
+        >>> text = RunningText(torch.randint(20, (2, 12)), length=5)
+        >>> abs(running_loss(AWDLSTM(20, width=4, hidden=6), text) - 3.0) < 0.1                      # log 20
+        True
+    """
+    mode, state = model.training, model.blank(len(text.rows))
+    model.train(False)
+    total, count = torch.zeros((), dtype=torch.float64, device=text.rows.device), 0
+    for x, y in text.segments(short=True):
+        scores, state = model(x, state)
+        total += F.cross_entropy(scores.flatten(0, 1).float(), y.flatten(), reduction="sum")
+        count += y.numel()
+    model.train(mode)
+    return float(total) / count
+
+
+check_arguments(__name__)
