@@ -142,15 +142,20 @@ class Study:
     def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The effective settings of one method: the scale's, then the method's own, then the overrides.
 
+        An override of a setting that only other methods have (of another network) leaves this one as it is.
+
         Raises:
             RuleError: unknown scale, method or setting, or a value of another type than the setting's.
         """
         one_of("scale", scale, self.scales)
         one_of("method", method, self.methods)
-        effective = {**self.scales[scale].settings, **self.own(method, scale)}
+        common = self.scales[scale].settings
+        effective = {**common, **self.own(method, scale)}
         for name, value in (overrides or {}).items():
-            one_of("setting", name, effective)
-            effective[name] = typed_like(name, value, effective[name])
+            if name in effective:
+                effective[name] = typed_like(name, value, effective[name])
+            else:
+                one_of("setting", name, {**common, **{n: 0 for m in self.methods for n in self.own(m, scale)}})
         return effective
 
     def own(self, method: str, scale: str) -> dict[str, Any]:

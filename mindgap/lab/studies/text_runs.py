@@ -52,9 +52,10 @@ class LanguageRun:
         return {f"{part}_loss": running_loss(self.model, self.texts[part]) for part in parts}
 
     def rows(
-        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant"
-    ) -> Iterator[Row]:
-        """Train for the trial's ``steps``; a row every ``every`` steps.
+        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant",
+        kept: dict[str, Any] | None = None,
+    ) -> Iterator[Row]:  # fmt: skip
+        """Train for the trial's ``steps``; a row every ``every`` steps (see `device_runs.device_run`).
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the LSTM in TF32: the
         LSTM of cuDNN would take float16 under autocast.
@@ -71,7 +72,7 @@ class LanguageRun:
             yield from device_run(
                 trial, self.model, loss, optimizer, lambda number: train.segments(), read, steps=trial["steps"],
                 every=trial["every"], schedule=schedule, autocast=torch.bfloat16 if narrow else None, carried=carried,
-                graph=trial["graph"],
+                kept=kept, graph=trial["graph"],
             )  # fmt: skip
 
 

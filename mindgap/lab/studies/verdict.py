@@ -24,8 +24,9 @@ Values = Sequence[float] | np.ndarray
 #: Seeds that a comparison of one method with all others needs.
 LEAST_SEEDS = 8
 
-#: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives.
-READINGS = ("", "as printed", "as corrected")
+#: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives. A part about a
+#: "variant" is answered like any other and decides neither.
+READINGS = ("", "as printed", "as corrected", "variant")
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Parts:
         ratios = {name: as_ratios(log)}
         self.add(name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios)
 
-    def below(self, name: str, ours: Values, rivals: Values, negligible: float, parts: int) -> None:
+    def below(
+        self, name: str, ours: Values, rivals: Values, negligible: float, parts: int, reading: str = ""
+    ) -> None:
         """A part: the first are smaller, the 95 % interval for the log of the ratio lies below 0.
 
         Refuted where less than the share ``negligible`` is saved, by an interval that errs in one of 20 studies of so
@@ -108,7 +111,7 @@ class Parts:
         """
         log, wide = log_ratio(ours, rivals), log_ratio(ours, rivals, miss=0.05 / parts)
         none = wide.low > math.log1p(-negligible)
-        self.add(name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)})
+        self.add(name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)}, reading)
 
     def ahead_of_all(self, name: str, values: Mapping[str, np.ndarray], one: str, smallest: float) -> Standing:
         """A part: one method is above every other, by paired differences over at least :data:`LEAST_SEEDS` seeds.

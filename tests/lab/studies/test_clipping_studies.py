@@ -94,6 +94,58 @@ def test_reading_does_not_disturb_training():
     assert once == often[-1:]
 
 
+#: Makes AWD-LSTM small enough for a test.
+TINY = {"device": "cpu", "text": "prose", "words": 30, "width": 6, "hidden": 8, "length": 4, "batch": 1500, "steps": 4,
+        "every": 2}  # fmt: skip
+
+
+def test_awd_lstm_is_read_along_the_step_that_was_made_and_by_the_naive_estimator():
+    study = find(S1)
+    for method, lr in (("clipped, step 30", 30.0), ("clipped, step 2", 2.0)):
+        settings = {**study.settings("gpu", method), **TINY, "m": 8, "part": 4}
+        rows = list(study.loop(Trial(method, 0, settings)))
+        assert [row["step"] for row in rows] == [2, 4]
+        for row in rows:
+            assert row["smoothness"] > row["noise_floor"] > 0
+            assert row["length"] <= lr * 0.25 * (1 + 1e-5)
+            assert row["naive_smoothness"] > 0
+            assert row["naive_norm"] != row["gradient_norm"]
+    once = list(study.loop(Trial(method, 0, {**settings, "every": 4})))
+    assert once[0]["gradient_norm"] == rows[-1]["gradient_norm"]  # reading does not disturb training
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("strong", "holds"), ("none", "does not hold")])
+def test_a_correlation_by_the_naive_estimator_alone_does_not_decide(kind, verdict):
+    study, runs = find(S1), []
+    for method, seeds in study.seeds("gpu").items():
+        for seed in range(seeds):
+            rows, naive = (cloud(k, seed) for k in (kind if method == "clipped, step 30" else "none", "strong"))
+            both = [{**a, "naive_norm": b["gradient_norm"], "naive_smoothness": b["smoothness"], "validation_loss": 5.0}
+                    for a, b in zip(rows, naive, strict=True)]  # fmt: skip
+            runs.append(Run(Header(S1, "S1", "gpu", method, seed, {}), tuple(both), End("done")))
+    found = study.verdict(runs)
+    assert found.verdict == verdict
+    assert found.model == "AWD-LSTM on Penn Treebank"
+    ours, naive = (found.numbers["clipped, step 30, over seeds"][which] for which in ("our", "the naive"))
+    assert naive[1] > 0.5
+    assert (ours[1] > 0.5) == (kind == "strong")
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(0.2, "holds"), (-0.2, "does not hold"), (0.01, "does not hold")])
+def test_speed_at_scale_gpu_is_judged_on_the_language_model_alone(gap, verdict):
+    runs = [run for run in scores(gap, 0.0, 0.0, 0.001) if run.header.method.startswith("LSTM")]
+    assert set(find(S3).seeds("gpu")) == {run.header.method for run in runs}
+    assert find(S3).judge(runs).verdict == verdict
+
+
+def test_awd_lstm_is_scored_by_its_training_curve():
+    study, method = find(S3), "LSTM, clipped"
+    rows = list(study.loop(Trial(method, 0, {**study.settings("gpu", method), **TINY, "factor": 3.0})))
+    assert rows[-1]["score"] == pytest.approx(np.mean(np.log([row["train_loss"] for row in rows])))
+    assert {row["lr"] for row in rows} == {30.0}
+    assert rows[-1]["validation_loss"] > 0
+
+
 def scores(gap_lstm: float, gap_sgd: float, gap_momentum: float, spread: float) -> list[Run]:
     """Four seeds: clipped at 0, its rivals above it by these gaps, with a spread over the seeds."""
     gaps = {"LSTM, clipped": 0.0, "LSTM, SGD": gap_lstm, "convolutions, clipped": 0.0, "convolutions, SGD": gap_sgd,

@@ -76,7 +76,68 @@ def test_every_optimizer_has_as_many_candidates_and_the_best_runs_anew():
         assert {row["lr"] for row in final} == {best["candidate"]}
         assert final[-1]["validation_loss"] != best["candidate_loss"]
         assert final[-1]["test_loss"] != final[-1]["validation_loss"]
-    assert all(len(study.scales[scale].settings["factors"]) in (3, 5) for scale in study.scales)
+    assert all(len(study.scales[scale].settings["factors"]) in (3, 5) for scale in ("quick", "cpu"))
+    assert len(study.grid["factor"]) == 5
+
+
+FIRST, SECOND = "ACClip over its moment", "ACClip over its second moment"
+
+
+def forms(*, algorithm=4.9, first=4.9, second=4.9, gclip=5.5, adam=5.0, cclip=5.0, spread=0.003):
+    """Three seeds at scale gpu, where each form of ACClip has a verdict."""
+    own = {"SGD": 6.0, "GClip": gclip, "CClip": cclip, "Adam": adam, "ACClip": algorithm, FIRST: first, SECOND: second}
+    wobble = spread * np.array([-1.0, 1.0, 0.0])
+    return made_up(H3, {
+        name: [{"step": 1, "validation_loss": loss, "test_loss": loss + np.roll(wobble, i)[s], "lr": 0.001}
+               for s in range(3)]
+        for i, (name, loss) in enumerate(own.items())
+    }, scale="gpu")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm", "first", "second"),
+    [
+        ({}, "holds", "holds", "holds"),
+        ({"algorithm": 5.1}, "does not hold", "holds", "holds"),
+        ({"first": 5.1, "second": 4.99, "spread": 0.004}, "holds", "does not hold", "inconclusive"),
+        ({"gclip": 4.8}, "does not hold", "does not hold", "does not hold"),  # Adam behind GClip: false for every form
+        ({"cclip": 5.3}, "does not hold", "does not hold", "does not hold"),
+        ({"spread": 1.0}, "inconclusive", "inconclusive", "inconclusive"),
+    ],
+)
+def test_at_scale_gpu_every_form_of_acclip_is_judged_and_the_printed_one_decides(case, algorithm, first, second):
+    verdict = find(H3).verdict(forms(**case))
+    assert verdict.numbers["per form"] == {"ACClip": algorithm, FIRST: first, SECOND: second}
+    assert verdict.verdict == algorithm
+    assert verdict.model == "six-layer Transformer-XL on Penn Treebank"
+    assert "not judged" not in verdict.measured
+    assert verdict.numbers["perplexity"]["Adam"][0] == pytest.approx(math.exp(case.get("adam", 5.0)))
+
+
+#: Makes the models of scale gpu small enough for a test.
+TINY = {"device": "cpu", "text": "prose", "words": 30, "width": 8, "layers": 2, "length": 4, "batch": 1500,
+        "steps": 4, "every": 2}  # fmt: skip
+TINY_XL = {**TINY, "heads": 2, "inner": 8, "memory": 4}
+
+
+def test_transformer_xl_trains_from_the_same_start_with_every_optimizer():
+    study, first = find(H3), set()
+    for method, steps in (("SGD", 1), (SECOND, 2)):
+        settings = {**study.settings("gpu", method), **TINY_XL, "every": 1, "steps": steps, "factor": 3.0}
+        found = list(study.loop(Trial(method, 0, settings)))
+        assert [row["step"] for row in found] == list(range(1, steps + 1))
+        assert found[0]["lr"] == 3 * settings["middle"]
+        assert found[0]["test_loss"] != found[0]["validation_loss"]
+        first.add(found[0]["train_loss"])  # of the first batch, before any step
+    assert len(first) == 1
+    assert first.pop() == pytest.approx(math.log(30), rel=0.05)
+
+
+def test_the_second_moment_form_runs_at_scale_gpu_only():
+    study = find(H3)
+    assert SECOND in study.seeds("gpu")
+    assert SECOND not in study.seeds("quick")
+    assert SECOND not in study.describe("cpu").methods
 
 
 def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -15,9 +14,8 @@ from torch.utils import _pytree as pytree
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
-from mindgap.lab.tasks.data.fetch import cache_folder
+from mindgap.lab.tasks.data.prepared import prepared
 from mindgap.lab.tasks.problems.language import TEXTS, _tokens
-from mindgap.record.store import replacing
 
 #: The parts of a text, in the order of its files.
 PARTS = ("train", "validation", "test")
@@ -97,20 +95,14 @@ def running_text(
 
 @cache
 def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
-    """The parts of a text as numbers of words, from a file that the first process writes for all others.
+    """The parts of a text as numbers of words, made once per machine.
 
     Example:
         >>> [len(part) > 10_000 for part in prepared_tokens("prose", 100)]
         [True, True, True]
     """
-    file = cache_folder() / "prepared" / f"{text}-{words}.pt"
-    try:
-        return tuple(torch.load(file, weights_only=True))
-    except (OSError, RuntimeError, EOFError):
-        made = _tokens(text, words)
-    with suppress(OSError), replacing(file) as handle:  # without the file each process takes a second longer
-        torch.save(list(made), handle)
-    return made
+    made = prepared(f"{text}-{words}-words", lambda: {p: t.numpy() for p, t in zip(PARTS, _tokens(text, words))})
+    return tuple(torch.from_numpy(made[part]) for part in PARTS)
 
 
 def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
