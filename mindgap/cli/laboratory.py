@@ -112,15 +112,16 @@ def times(folder: Path) -> dict[str, list[float]]:
 def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     """What all runs of a scale take one after the other; a method that never ran is guessed from those that did."""
     study = study.at(scale)
-    known = {method: statistics.median(found) for method, found in taken.items() if method in study.methods}
-    seeds = study.scales[scale].seeds
-    number = f"{seeds * len(study.methods)} runs ({len(study.methods)} methods, {seeds} seeds)"
+    seeds = study.seeds(scale)
+    known = {method: statistics.median(found) for method, found in taken.items() if method in seeds}
+    per_method = " or ".join(str(n) for n in sorted(set(seeds.values())))
+    number = f"{sum(seeds.values())} runs ({len(seeds)} methods, {per_method} seeds)"
     if not known:
         reference = reference_times().get(study.name) if scale == "quick" else None
         return f"about {span(reference)} for {number}, as measured elsewhere" if reference else f"unknown for {number}"
     guess = statistics.median(known.values())
-    total = seeds * sum(known.get(method, guess) for method in study.methods)
-    never = len(study.methods) - len(known)
+    total = sum(count * known.get(method, guess) for method, count in seeds.items())
+    never = len(seeds) - len(known)
     words = f"; {never} never ran, taken to be like the others" if never else ""
     return f"about {span(total)} with --jobs 1 for {number}{words}"
 

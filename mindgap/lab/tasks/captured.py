@@ -102,7 +102,7 @@ def tf32(allowed: bool) -> Iterator[None]:
         ...     torch.backends.cuda.matmul.allow_tf32
         True
     """
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [place.allow_tf32 for place in places]
     try:
         for place in places:

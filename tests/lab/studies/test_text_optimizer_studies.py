@@ -88,7 +88,7 @@ def forms(*, algorithm=4.9, first=4.9, second=4.9, gclip=5.5, adam=5.0, cclip=5.
     own = {"SGD": 6.0, "GClip": gclip, "CClip": cclip, "Adam": adam, "ACClip": algorithm, FIRST: first, SECOND: second}
     wobble = spread * np.array([-1.0, 1.0, 0.0])
     return made_up(H3, {
-        name: [{"step": 1, "validation_loss": loss, "test_loss": loss + np.roll(wobble, i)[s], "lr": 0.001}
+        name: [{"step": 1, "validation_loss": loss, "test_loss": loss + np.roll(wobble, i + i // 3)[s], "lr": 0.001}
                for s in range(3)]
         for i, (name, loss) in enumerate(own.items())
     }, scale="gpu")  # fmt: skip

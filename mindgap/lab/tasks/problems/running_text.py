@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ class RunningText:
 
 
 def running_text(
-    text: str, part: Literal["train", "validation", "test"], *, words: int, batch: int, length: int,
+    text: str, part: str, *, words: int, batch: int, length: int,
     device: torch.device | str = "cpu", shift: int = 0,
 ) -> RunningText:  # fmt: skip
     """One part of a text on a device.
@@ -86,7 +86,8 @@ def running_text(
         >>> running_text("prose", "validation", words=100, batch=10, length=5).rows.shape[0]
         10
     """
-    tokens = prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2))[PARTS.index(part)]
+    parts = dict(zip(PARTS, prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2))))
+    tokens = parts[one_of("part", part, PARTS)]
     each = len(tokens) // whole("batch", batch, least=1)
     if each <= whole("length", length, least=1):
         fail("length", f"must be below {each}, the words per row", length)

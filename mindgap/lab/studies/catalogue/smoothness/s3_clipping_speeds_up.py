@@ -89,7 +89,8 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _PROSE = {"source": "prose", "width": 32, "candidates": [1.0, 3.0, 10.0, 30.0, 100.0]}
 _DIGITS = {"source": "digits", "width": 8, "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]}
-_TREEBANK = {**AWD_LSTM, "source": "Penn Treebank", "candidates": [], "steps": 498, "every": 83, "lr": 10.0}
+_TREEBANK = {**AWD_LSTM, "model": "AWD-LSTM", "source": "Penn Treebank", "candidates": [], "steps": 498, "every": 83,
+             "lr": 10.0}
 _QUICK = {"steps": 40, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentum": 0.0}
 
 STUDY = Study(
