@@ -155,7 +155,8 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
     def make() -> Mapping[str, Any]:
         problem = device_network(trial, network, attention=attention, gaussian=gaussian)
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
-        return vars(noise_on_device(trial, problem, generator, coordinates=trial["coordinates"]))
+        followed = trial["coordinates"] if attention and not gaussian else 0  # H11 reads them of the papers' networks
+        return vars(noise_on_device(trial, problem, generator, coordinates=followed))
 
     arrays = prepared(f"noise-{name}", make)
     loss, reference = float(arrays.pop("loss")), int(arrays.pop("reference"))

@@ -76,8 +76,8 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         sample = _noise(trial)
     pooled = trial.numpy_generator("order").permutation(sample.coordinates.astype(float).reshape(-1))
-    # A million values are enough for an interval from resamples; more would take minutes.
-    fewer = replace(sample, coordinates=sample.coordinates[:: max(sample.coordinates.size >> 20, 1)])
+    size = sample.coordinates.size  # resamples of millions of values would take minutes: a quarter of a million then
+    fewer = replace(sample, coordinates=sample.coordinates[:: size >> 18 if size > 2**21 else 1])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
         "coordinates, one scale a layer": tail_index(
