@@ -151,6 +151,7 @@ class CudaGraphs(Backend):
     def __init__(self, chunk: int = 1024) -> None:
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
+        self._pool: Any = None
         self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
@@ -266,12 +267,13 @@ class CudaGraphs(Backend):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(3):
-                iteration()
-                graph.row.zero_()
+            iteration()
+            graph.row.zero_()
         torch.cuda.current_stream().wait_stream(side)
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
+        # Graphs run one after the other and leave nothing in their memory: all of them share it.
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(captured, pool=self._pool):
             iteration()
         graph.replay = captured.replay
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ def _texts_of(trial: Trial) -> Any:
     length, sizes = trial["words"], ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start")
     texts = tweets(length) if trial["data"] == "sentiment140" else made_up_tweets(length=length)
     device = "cpu" if trial["device"] == "cpu" or not torch.cuda.is_available() else "cuda"
+    if device == "cuda":  # the graphs of the trial before keep their memory until they are asked for it
+        gc.collect()
+        torch.cuda.empty_cache()
     return recurrent_cleaning(texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device)
 
 
