@@ -93,6 +93,9 @@ GPU: dict[str, Any] = {"data": "sentiment140", "train": 20_480, "validation": 20
                        "least_steps": 20, "readings": 10, "inner": 3, "terms": 5, "refresh": 4, "lr_z": 0.1,
                        "device": "cuda"}
 
+#: what a verdict at scale gpu is about
+GPU_MODEL = "a recurrent net on Sentiment140"
+
 #: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, so that one grid serves all: a normalised step on x has another
 #: size than a plain one, and a step that decays starts higher. They were chosen before the search, from the rules.
 UNITS: dict[str, list[float]] = {

@@ -133,3 +133,28 @@ def test_svrb_is_refused_and_every_other_method_of_the_scale_runs():
         assert ("refused" in rows[-1]) == (method == "SVRB"), method
     assert len(study.seeds("gpu")) == 14
     assert study.model("gpu") == "a recurrent net on Sentiment140"
+
+
+@pytest.mark.parametrize(("name", "rows"), [("b5-running-time", 4), ("b6-epochs", 3), ("b7-one-step", 4)])
+def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
+    study = find(name)
+    method = next(iter(study.methods))
+    small = {**TINY, **({"epochs": 2} if name == "b6-epochs" else {}), **({"tried": 1} if name == "b7-one-step" else {})}
+    found = list(study.loop(Trial(method, 0, study.settings("gpu", method, small))))
+    assert len(found) == rows
+    assert {"test_accuracy", "train_accuracy", "manual_accuracy"} <= set(found[-1])
+    assert study.model("gpu") == "a recurrent net on Sentiment140"
+
+
+def test_a_study_uses_the_search_that_it_names(tmp_path):
+    from mindgap.lab.studies.tune import chosen
+    from mindgap.record.forms import MethodTuning, Tuning, write_form
+
+    found = {"SLIP": MethodTuning({"lr_x": 9.0}, 0.5, 1.0, ()), "SOBA": MethodTuning({"lr_x": 3.0}, 0.5, 1.0, ())}
+    folder = tmp_path / "b3-hyper-cleaning" / "gpu"
+    folder.mkdir(parents=True)
+    write_form(folder / "tuning.json", Tuning("b3-hyper-cleaning", "gpu", "validation_loss", {}, 1, (1000,), found))
+    assert chosen(tmp_path, find("b4-hyper-cleaning"), "gpu")["SOBA"] == {"lr_x": 3.0}
+    by_key = chosen(tmp_path, find("b6-epochs"), "gpu")
+    assert by_key == dict.fromkeys(find("b6-epochs").methods, {"lr_x": 9.0})
+    assert chosen(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
