@@ -139,7 +139,7 @@ def test_svrb_is_refused_and_every_other_method_of_the_scale_runs():
 def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
     study = find(name)
     method = next(iter(study.methods))
-    small = {**TINY, **({"epochs": 2} if name == "b6-epochs" else {}), **({"tried": 1} if name == "b7-one-step" else {})}
+    small = {**TINY, **{"b6-epochs": {"epochs": 2}, "b7-one-step": {"tried": 1}}.get(name, {})}
     found = list(study.loop(Trial(method, 0, study.settings("gpu", method, small))))
     assert len(found) == rows
     assert {"test_accuracy", "train_accuracy", "manual_accuracy"} <= set(found[-1])
@@ -156,5 +156,5 @@ def test_a_study_uses_the_search_that_it_names(tmp_path):
     write_form(folder / "tuning.json", Tuning("b3-hyper-cleaning", "gpu", "validation_loss", {}, 1, (1000,), found))
     assert chosen(tmp_path, find("b4-hyper-cleaning"), "gpu")["SOBA"] == {"lr_x": 3.0}
     by_key = chosen(tmp_path, find("b6-epochs"), "gpu")
-    assert by_key == dict.fromkeys(find("b6-epochs").methods, {"lr_x": 9.0})
+    assert by_key == {method: {"lr_x": 9.0} for method in find("b6-epochs").methods}
     assert chosen(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
