@@ -69,7 +69,7 @@ def test_images_at_gpu(measured):
 
 @pytest.mark.parametrize("method", ["transformer", "convolutional network"])
 def test_drift_at_gpu_starts_with_the_shared_sample_and_resumes(method, measured):
-    study, more = find(H2), {"moments": [2, 3], "train_batch": 4, "lr": 0.01, "minibatches": 40}
+    study, more = find(H2), {"moments": [2, 3], "train_batch": 4, "lr": 0.01, "minibatches": 32, "reference": 3}
     settings = {**study.settings("gpu", method), **TINY, **more}
     noise_at_start(Trial(method, 0, settings), "bert" if method == "transformer" else "resnet20")
     whole = Trial(method, 0, settings)

@@ -98,7 +98,16 @@ def _on_device(trial: Trial) -> _Run:
     problem = device_network(trial, network)
     reader, order = (torch_stream(trial.seed, f"h2 {name}", device=device_of(trial)) for name in ("readings", "order"))
     run = TrainingOnDevice(problem, _optimizer(trial, problem), order, {"reader": reader})
-    return run, lambda: noise_on_device(trial, problem, reader), lambda: noise_at_start(trial, network)
+    ahead: list[Any] = []
+
+    def sample() -> Any:
+        return ahead.pop() if ahead else noise_on_device(trial, problem, reader)
+
+    def start() -> Any:
+        ahead.append(sample())  # before the shared sample, which another process may be measuring meanwhile
+        return noise_at_start(trial, network)
+
+    return run, sample, start
 
 
 def _optimizer(trial: Trial, problem: TrainingProblem) -> torch.optim.Optimizer:
