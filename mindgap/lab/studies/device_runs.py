@@ -6,6 +6,7 @@ The settings are chosen before, by ``mindgap tune``: a trial trains once. Forwar
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -24,7 +25,7 @@ Epoch = Callable[[int], Iterable[tuple[Any, ...]]]
 
 
 def device_of(trial: Trial) -> torch.device:
-    """The device of the setting ``device``.
+    """The device of the setting ``device``; what an earlier trial of this process left there is given back.
 
     Example:
         >>> device_of(Trial("sgd", 0, {"device": "cpu"}))
@@ -34,7 +35,11 @@ def device_of(trial: Trial) -> torch.device:
 
     if trial["device"].startswith("cuda") and not torch.cuda.is_available():
         fail("device", "must be cpu on this machine: it has no CUDA device", trial["device"])
-    return torch.device(trial["device"])
+    device = torch.device(trial["device"])
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+    return device
 
 
 def device_run(
