@@ -123,7 +123,7 @@ def device_network(trial: Trial, network: str, *, attention: bool = True, gaussi
 def noise_on_device(trial: Trial, problem: TrainingProblem, generator: Any, *, coordinates: int = 0) -> HeldOutNoise:
     """The noise of the network where it stands, on the trial's ``minibatches`` around the mean of ``reference`` others.
 
-    Matrix products are TF32: each factor is rounded by at most one part in 2,000; sums and gradients stay float32. The
+    Matrix products are TF32: each factor is rounded by at most one part in 1,000; sums and gradients stay float32. The
     minibatches of all cells are rounded alike, and by far less than their norms differ.
     """
     from mindgap.lab.tasks.captured_noise import captured_noise
