@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mindgap.lab.studies.device_runs import device_of, device_run
@@ -11,6 +11,9 @@ from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
     import torch
+
+#: (model, optimizer, part -> images and labels) -> what reads further columns.
+Reader = Callable[[Any, Any, Mapping[str, tuple[Any, Any]]], Callable[[], Row]]
 
 #: What a verdict names.
 RESNET20 = "ResNet20 on CIFAR-10"
@@ -48,6 +51,7 @@ def resnet_run(
     evaluate_training: bool = True,
     kept: dict[str, Any] | None = None,
     svrg: bool = False,
+    reader: Reader | None = None,
 ) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
@@ -60,6 +64,8 @@ def resnet_run(
         kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
         svrg: correct each gradient by that of a snapshot, taken at the start of an epoch, which then costs three passes
             over the images; ``epochs`` and ``every`` are passes.
+        reader: called once with model, optimizer and data -> what adds columns to a row; ``every`` and ``step`` are
+            then numbers of steps.
 
     Yields:
         ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000 of them, not
@@ -75,7 +81,9 @@ def resnet_run(
     device = device_of(trial)
     parts = {part: (x[: trial["train"]], y[: trial["train"]]) for part, (x, y) in cifar_on(device).items()}
     torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
-    model = ResNet20().to(device, memory_format=torch.channels_last)  # the order in which the GPU convolves
+    model = ResNet20().to(device)
+    for p in model.parameters():  # the order in which the GPU convolves
+        p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
     optimizer = optimizer_of(list(model.parameters()))
 
     autocast = torch.bfloat16 if device.type == "cuda" else None
@@ -97,13 +105,15 @@ def resnet_run(
             row |= {f"{part}_accuracy": right, f"{part}_loss": loss}
         if hasattr(optimizer, "train"):
             optimizer.train()
-        return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
+        error = 1 - row["validation_accuracy"] + tie(row["validation_loss"])
+        return {**row, "validation_error": error, **(more() if more else {})}
 
-    cost = 3 if svrg else 1
+    more = reader(model, optimizer, parts) if reader else None
+    cost, unit = 3 if svrg else 1, 1 if reader else len(parts["train"][1]) // trial["batch"]
     steps = len(parts["train"][1]) // trial["batch"]
     rows = device_run(
         trial, model, control.loss if svrg else _loss, optimizer, epoch, read, steps=trial["epochs"] // cost * steps,
-        every=max(trial["every"] // cost, 1) * steps, schedule=trial["schedule"], autocast=autocast, kept=kept,
+        every=max(trial["every"] // cost, 1) * unit, schedule=trial["schedule"], autocast=autocast, kept=kept,
     )  # fmt: skip
     for row in rows:
-        yield {**row, "step": cost * row["step"] // steps, "factor": trial["factor"]}
+        yield {**row, "step": cost * row["step"] // unit, "factor": trial["factor"]}

@@ -164,3 +164,15 @@ def test_a_corrected_gradient_is_that_of_svrg():
     assert float(value.detach()) == pytest.approx(float(loss(model, *batches[1]).detach()))
     for k, (p, g) in enumerate(zip(model.parameters(), gradient(model, batches[1]))):
         assert torch.allclose(p.grad, g - there[1][k] + sum(t[k] for t in there) / 3)
+
+
+def test_s2_at_scale_gpu_reads_smoothness_along_the_steps_and_leaves_training_as_it_was():
+    study, method = find("s2-smoothness-image-model"), "clipped, step 5"
+    assert list(study.seeds("gpu")) == ["SGD with momentum", "not clipped, step 1", method]
+    assert method not in study.seeds("quick")
+    settings = study.settings("gpu", method, {**TINY, "every": 2, "m": 32, "part": 16})
+    rows = list(study.loop(Trial(method, 0, settings)))
+    assert [row["step"] for row in rows] == [2, 4, 6]
+    assert all(row["smoothness"] > 0 and row["length"] > 0 for row in rows)
+    rare = list(study.loop(Trial(method, 0, {**settings, "every": 6})))
+    assert rare[-1]["validation_loss"] == rows[-1]["validation_loss"]
