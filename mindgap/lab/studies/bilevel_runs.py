@@ -58,7 +58,7 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     wanted = {"lr_x": settings["lr_x"], "lr_y": settings["lr_y"], "lr_z": lr_z, "eta": settings.get("eta", lr_z),
               "terms": settings["terms"], "solves": settings["inner"], "mu": settings["convexity"]}
     if "lr_z" in settings:
-        wanted["lam"] = 1 / lr_z
+        wanted["lam"] = settings.get("lam", 1 / lr_z)
     wanted |= {name: settings[name] for name in ("samples", "refresh") if name in settings}
     # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are free.
     if settings["key"] not in ("f2sa", "borep"):
@@ -151,6 +151,27 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
     from mindgap.bilevel.compiled import JaxBackend
 
     return JaxBackend(*losses(), chunk=1024)
+
+
+def on_device(wanted: str) -> str:
+    """"cpu" or "cuda"; what the trial before has left in the GPU's memory is given back."""
+    import gc
+
+    import torch
+
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    gc.collect()
+    torch.cuda.empty_cache()
+    return "cuda"
+
+
+def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the three steps multiplied by the method's ``units``, where there are some."""
+    found = dict(settings)
+    for name, unit in zip(("lr_x", "lr_y", "lr_z"), settings.get("units", ())):
+        found[name] *= unit
+    return found
 
 
 def counters(state: State) -> Row:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import measured, method_of, runner_of
+from mindgap.lab.studies.bilevel_runs import in_units, measured, method_of, on_device, runner_of
 from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
@@ -39,17 +38,12 @@ def task_of(trial: Trial) -> Any:
 
 def _texts_of(trial: Trial) -> Any:
     """Texts and a recurrent net, on the GPU where there is one."""
-    import torch
-
     from mindgap.lab.tasks.data.tweets import made_up_tweets, tweets
     from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning
 
     length, sizes = trial["words"], ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start")
     texts = tweets(length) if trial["data"] == "sentiment140" else made_up_tweets(length=length)
-    device = "cpu" if trial["device"] == "cpu" or not torch.cuda.is_available() else "cuda"
-    if device == "cuda":  # the graphs of the trial before keep their memory until they are asked for it
-        gc.collect()
-        torch.cuda.empty_cache()
+    device = on_device(trial["device"])
     return recurrent_cleaning(texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device)
 
 
@@ -74,10 +68,7 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
 
 def cleaning_method(trial: Trial, **chosen: Any) -> Any:
     """The method of a trial, with settings chosen by a search laid over its own; ``units`` multiply the three steps."""
-    settings = {**trial.settings, **chosen, "convexity": 2 * trial["decay"]}
-    for name, unit in zip(("lr_x", "lr_y", "lr_z"), settings.get("units", ())):
-        settings[name] *= unit
-    return method_of(settings)
+    return method_of(in_units({**trial.settings, **chosen, "convexity": 2 * trial["decay"]}))
 
 
 #: seconds on digits, and minutes on all their pixels; a study adds the corruption

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import TITLES, measured, method_of
+from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured, method_of, on_device, runner_of
 from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.data import Table
     from mindgap.lab.tasks.problems import HyperRepresentation
 
-SOURCES = ("digits", "turned digits", "snli", "reviews")
+SOURCES = ("digits", "turned digits", "snli", "reviews", "words of snli", "made-up pairs")
+
+#: sources of words, for which the encoder is a recurrent net
+WORDS = SOURCES[-2:]
 
 #: The baselines of Fig. 1 that Table 1 has, and SLIP; MAML and ANIL are in the figure and not in the table.
 METHODS = ("StocBio", "TTSA", "F²SA", "SABA", "MA-SOBA", "BO-REP", "SLIP")
@@ -29,9 +32,29 @@ def task_of(trial: Trial) -> HyperRepresentation:
     """The tasks of a trial: splits, tasks and the encoder's start depend on the seed, not on the method."""
     from mindgap.lab.tasks.problems import hyper_representation
 
+    if one_of("data", trial["data"], SOURCES) in WORDS:
+        return _recurrent(trial)
     return hyper_representation(*tables_of(trial["data"], trial.seed), tasks=tuple(trial["tasks"]), ways=trial["ways"],
                                 shots=trial["shots"], hidden=trial["hidden"], features=trial["features"],
                                 decay=trial["decay"], seed=trial.seed)
+
+
+def _recurrent(trial: Trial) -> HyperRepresentation:
+    """Tasks of word numbers and a recurrent encoder, on the GPU where there is one."""
+    from mindgap.lab.tasks.data.tweets import snli_words
+    from mindgap.lab.tasks.problems import recurrent_representation as of
+
+    if trial["data"] == "made-up pairs":
+        tables = [of.made_up_pairs(length=trial["words"], seed=part) for part in range(3)]
+        vectors = of.made_up_vectors()
+    else:
+        tables, vectors = snli_words(trial["words"])
+    train, validation, test = ([table] for table in tables)
+    return of.recurrent_representation(
+        train, validation, test, vectors, tasks=tuple(trial["tasks"]), seed=trial.seed,
+        device=on_device(trial["device"]),
+        **{name: trial[name] for name in ("ways", "shots", "hidden", "features", "decay")},
+    )  # fmt: skip
 
 
 def tables_of(source: str, seed: int) -> list[list[Table]]:
@@ -84,8 +107,10 @@ def _real(source: str) -> tuple[Table, ...]:
 
 def representation_method(trial: Trial, **chosen: Any) -> Any:
     """The method of a trial. ``lr_y`` is the step of a head on its own task's loss: g holds an n-th of that loss."""
-    settings = {**trial.settings, **chosen}
+    settings = in_units({**trial.settings, **chosen})
     number = settings["tasks"][0]
+    if "lr_z" in settings:
+        settings["lam"] = 1 / settings["lr_z"]  # F²SA's penalty knows nothing of the number of tasks
     for name in {"lr_y", "lr_z"} & settings.keys():
         settings[name] *= number
     return method_of({**settings, "convexity": 2 * settings["decay"] / number})
@@ -106,7 +131,8 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     lost: Row = dict.fromkeys(("test_accuracy", "train_accuracy", "validation_accuracy"), 1 / task.ways)
     lost["validation_loss"] = float("inf")
     problem = task.problem(trial["batch_size"])
-    yield from measured(trial, problem, method, measure, lost, **how)
+    runner = runner_of("graphs") if trial["data"] in WORDS else None
+    yield from measured(trial, problem, method, measure, lost, runner=runner, **how)
 
 
 def own_steps(source: str) -> dict[str, dict[str, float]]:
@@ -127,6 +153,30 @@ QUICK: dict[str, Any] = {"tasks": [40, 20, 40], "ways": 5, "shots": 5, "hidden":
 #: published; 1000 examples an oracle call (published: 400), so that an epoch has 10 steps (published: 25)
 CPU: dict[str, Any] = {**QUICK, "tasks": [500, 100, 100], "ways": 2, "shots": 10, "hidden": 32, "decay": 1e-1,
                        "batch_size": 2, "oracle_calls": 1000, "readings": 10}
+
+#: As CPU, with a two-layer recurrent encoder over the words: minutes on a GPU.
+GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 128, "features": 16, "lr_z": 0.3,
+                       "device": "cuda"}
+
+#: what a verdict at scale gpu is about
+GPU_MODEL = "a recurrent encoder on SNLI"
+
+#: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
+SHARED = "SLIP, shared samples"
+
+#: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, as in :mod:`~mindgap.lab.studies.cleaning_runs`
+UNITS: dict[str, list[float]] = {
+    "SLIP": [0.1, 1.0, 1.0], SHARED: [0.1, 1.0, 1.0], "BO-REP": [0.1, 1.0, 1.0], "StocBio": [1.0, 1.0, 1.0],
+    "F²SA": [1.0, 10.0, 1.0], "SABA": [1.0, 1.0, 1.0], "MA-SOBA": [1.0, 1.0, 1.0], "AmIGO": [1.0, 1.0, 1.0],
+    "TTSA": [10.0, 3.0, 1.0], "SOBA": [10.0, 10.0, 10.0],
+}  # fmt: skip
+GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
+GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.1, 0.3, 1.0)}
+
+#: methods that run at scale gpu alone
+FURTHER: Mapping[str, Mapping[str, Any]] = {
+    "SOBA": {"key": "soba"}, "AmIGO": {"key": "amigo"}, SHARED: {"key": "slip", "samples": "shared"},
+}  # fmt: skip
 
 #: data -> method -> (lr_x, lr_y), from the grid search of ``b1-hyper-representation`` (digits, snli) and of
 #: ``b2-hyper-representation`` (turned digits, reviews). Ends of the grid occur: an earlier one, with lr_y from 0.3 to 3

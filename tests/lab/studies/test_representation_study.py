@@ -53,7 +53,7 @@ def test_verdict_follows_the_numbers(name):
 
 
 def test_does_not_hold_with_a_slip_that_stands_still():
-    study = find(STUDIES[0])
+    study = find(STUDIES[0]).at("quick")
     methods = {"SLIP": {**study.methods["SLIP"]}, "SABA": {**study.methods["SABA"]}}
     quick = replace(
         study.scales["quick"], methods={"SLIP": {"lr_x": 1e-9, "lr_y": 1e-3}, "SABA": {"lr_x": 3.0, "lr_y": 1.0}}

@@ -1,9 +1,10 @@
-"""Sentiment140 as sequences of word numbers with GloVe vectors, for recurrent nets; prepared once per machine."""
+"""Sentiment140 and SNLI as word numbers with GloVe vectors, for recurrent nets; prepared once per machine."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,8 +16,9 @@ from mindgap.base.check import whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.tasks.data.fetch import cache_folder
-from mindgap.lab.tasks.data.text import glove, sentiment140
-from mindgap.lab.tasks.data.vectors import words_of
+from mindgap.lab.tasks.data.tabular import Table
+from mindgap.lab.tasks.data.text import glove, sentiment140, snli
+from mindgap.lab.tasks.data.vectors import SNLI_LABELS, words_of
 
 Array = np.ndarray[Any, Any]
 
@@ -52,31 +54,74 @@ def tweets(length: int = 20) -> Tweets:
     Raises:
         DataError: when the files are neither here nor to be had.
     """
-    whole("length", length, least=1)
-    path = cache_folder() / "prepared" / f"sentiment140-{length}.npz"
+    kept = _kept(f"sentiment140-{whole('length', length, least=1)}", lambda: _tweets(length))
+    return Tweets(kept["words"], kept["labels"], (kept["manual_words"], kept["manual_labels"]), kept["vectors"])
+
+
+@lru_cache(maxsize=2)
+def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array]:
+    """SNLI's training, development and test pairs as word numbers (pairs, 2, length) with labels, and the vectors.
+
+    Args:
+        length: words of a sentence; what is longer is cut.
+        rows: pairs of the training split.
+
+    Raises:
+        DataError: when the files are neither here nor to be had.
+    """
+    kept = _kept(f"snli-{whole('length', length, least=1)}-{rows}", lambda: _snli(length, rows))
+    tables = [Table(kept[f"{split}_words"], kept[f"{split}_labels"], f"SNLI {split}") for split in SPLITS]
+    return tables, kept["vectors"]
+
+
+#: of SNLI
+SPLITS = ("train", "dev", "test")
+
+
+def _kept(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Arrays from a file in the cache, which one process makes while others wait."""
+    path = cache_folder() / "prepared" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         if not path.exists():
             part = path.with_suffix(".part.npz")
-            made = _prepare(length)
-            np.savez(part, words=made.words, labels=made.labels, vectors=made.vectors,
-                     manual_words=made.manual[0], manual_labels=made.manual[1])  # fmt: skip
+            np.savez(part, **make())  # type: ignore[arg-type]
             os.replace(part, path)
     with np.load(path) as kept:
-        manual = kept["manual_words"], kept["manual_labels"]
-        return Tweets(kept["words"], kept["labels"], manual, kept["vectors"])
+        return dict(kept)
 
 
-def _prepare(length: int) -> Tweets:
+def _numbered(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
+    """Texts as the numbers of their first known words, 0 where there is none, and the vectors of the numbers."""
+    known, vectors = glove({word for words in texts for word in words})
+    place = {word: number for number, word in enumerate(known, 1)}
+    found = np.zeros((len(texts), length), dtype=np.int32)
+    for numbers, words in zip(found, texts):
+        here = [place[word] for word in words if word in place][:length]
+        numbers[: len(here)] = here
+    return found, np.concatenate([np.zeros((1, vectors.shape[1]), np.float32), vectors])
+
+
+def _snli(length: int, rows: int) -> dict[str, Array]:
+    pairs = {split: snli(split) for split in SPLITS}
+    pairs["train"] = pairs["train"][:rows]
+    pairs = {split: [pair for pair in of if pair["gold_label"] in SNLI_LABELS] for split, of in pairs.items()}
+    column = {"dev": "sentence{}_tokenised"}
+    texts = [words_of(pair[column.get(split, "sentence{}").format(number)])
+             for split, of in pairs.items() for pair in of for number in (1, 2)]  # fmt: skip
+    words, vectors = _numbered(texts, length)
+    parts = np.split(words.reshape(-1, 2, length), np.cumsum([len(of) for of in pairs.values()])[:-1])
+    kept = {f"{split}_words": part for split, part in zip(pairs, parts)}
+    labels = {f"{split}_labels": np.array([SNLI_LABELS.index(pair["gold_label"]) for pair in of], dtype=np.int64)
+              for split, of in pairs.items()}  # fmt: skip
+    return {**kept, **labels, "vectors": vectors}
+
+
+def _tweets(length: int) -> dict[str, Array]:
     rows = [*sentiment140("exact"), *sentiment140("random")]
     manual = [row for row in sentiment140("test") if row["target"] != "2"]
     split = [words_of(_NOISE.sub(" ", row["text"])) for row in (*rows, *manual)]
-    known, vectors = glove({word for words in split for word in words})
-    place = {word: number for number, word in enumerate(known, 1)}
-    found = np.zeros((len(split), length), dtype=np.int32)
-    for numbers, words in zip(found, split):
-        here = [place[word] for word in words if word in place][:length]
-        numbers[: len(here)] = here
+    found, vectors = _numbered(split, length)
     labels = np.array([int(row["target"] == "4") for row in (*rows, *manual)], dtype=np.int64)
     # The random rows lost their first capital letter: equal texts agree from the second word on.
     seen: set[bytes] = set()
@@ -86,8 +131,8 @@ def _prepare(length: int) -> Tweets:
         if row[1] and key not in seen:
             keep.append(number)
             seen.add(key)
-    table = np.concatenate([np.zeros((1, vectors.shape[1]), np.float32), vectors])
-    return Tweets(found[keep], labels[keep], (found[len(rows) :], labels[len(rows) :]), table)
+    return {"words": found[keep], "labels": labels[keep], "vectors": vectors,
+            "manual_words": found[len(rows) :], "manual_labels": labels[len(rows) :]}  # fmt: skip
 
 
 def made_up_tweets(texts: int = 2000, length: int = 8, *, vocabulary: int = 60, seed: int = 0) -> Tweets:

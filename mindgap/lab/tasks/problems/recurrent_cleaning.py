@@ -37,17 +37,14 @@ Texts = tuple[Tensor, Tensor]
 CHUNK = 8192
 
 
-def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
-    """Two tanh layers over the words, the largest value of each unit, two tanh layers and a linear one.
+def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
+    """Two tanh layers over the words, and the largest value of each unit of the second: (texts, hidden).
 
     Args:
-        weights: ``input`` (dimensions, hidden), ``first``, ``between``, ``second`` (hidden, hidden), their biases
-            ``first_bias`` and ``second_bias``, and ``head0``, ``head1``, ``head2`` with biases.
+        weights: ``input`` (dimensions, hidden), ``first``, ``between``, ``second`` (hidden, hidden) and the biases
+            ``first_bias`` and ``second_bias``.
         vectors: (vocabulary, dimensions); row 0 is that of no word.
         words: (texts, length) numbers, 0 at the end of a short text; words after the end do not count.
-
-    Returns:
-        (texts, classes).
     """
     texts, length = words.shape
     hidden = weights["first"].shape[0]
@@ -67,10 +64,31 @@ def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor
         state = torch.tanh(torch.addmm(new, state, turn))
         seen.append(state)
     second = torch.stack(seen)[:, :, hidden:]
-    found = torch.where((words.t() == 0)[:, :, None], -2.0, second).max(0)[0]
+    return torch.where((words.t() == 0)[:, :, None], -2.0, second).max(0)[0]
+
+
+def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
+    """:func:`recurrent_code`, then two tanh layers and a linear one, ``head0`` to ``head2``: (texts, classes)."""
+    found = recurrent_code(weights, vectors, words)
     for number in range(2):
         found = torch.tanh(torch.addmm(weights[f"head{number}_bias"], found, weights[f"head{number}"]))
     return torch.addmm(weights["head2_bias"], found, weights["head2"])
+
+
+def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str) -> dict[str, Tensor]:
+    """Weights uniform on ±1/sqrt(inputs), as torch has them for its layers, and biases zero, of two layers and more.
+
+    Args:
+        shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with ``first`` and ``second``.
+        seed, name: of the stream.
+    """
+    draw = numpy_stream(seed, name, "start")
+    found = {}
+    for name, (rows, columns) in shapes.items():
+        found[name] = torch.from_numpy(draw.uniform(-1, 1, (rows, columns)) / math.sqrt(rows))
+        if name not in ("input", "between"):
+            found[f"{name}_bias"] = torch.zeros(columns, dtype=torch.float64)
+    return found
 
 
 @dataclass(frozen=True)
@@ -199,7 +217,10 @@ def recurrent_cleaning(
     ends = np.cumsum(sizes)
     parts = [draw.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
              for size, end in zip(sizes, ends)]  # fmt: skip
-    where = torch.device(device)
+    where, dimensions = torch.device(device), tweets.vectors.shape[1]
+    shapes = {"input": (dimensions, hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
+              "head0": (hidden, head), "head1": (head, head), "head2": (head, 2)}  # fmt: skip
+    weights = recurrent_start(shapes, seed, "recurrent cleaning")
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
         return torch.from_numpy(words).to(where), torch.from_numpy(labels).to(where)
@@ -209,23 +230,8 @@ def recurrent_cleaning(
     return RecurrentCleaning(
         texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
         torch.from_numpy(mask).to(where), torch.from_numpy(tweets.vectors).to(where, dtype), decay, start,
-        {name: value.to(where, dtype) for name, value in _start(tweets.vectors.shape[1], hidden, head, seed).items()},
+        {name: value.to(where, dtype) for name, value in weights.items()},
     )  # fmt: skip
-
-
-def _start(dimensions: int, hidden: int, head: int, seed: int) -> dict[str, Tensor]:
-    """Weights uniform on ±1/sqrt(inputs), as torch has them for its layers; biases zero."""
-    draw = numpy_stream(seed, "recurrent cleaning", "start")
-    shapes = {"input": (dimensions, hidden), "first": (hidden, hidden), "between": (hidden, hidden),
-              "second": (hidden, hidden), "head0": (hidden, head), "head1": (head, head), "head2": (head, 2)}
-    found = {}
-    for name, (rows, columns) in shapes.items():
-        found[name] = torch.from_numpy(draw.uniform(-1, 1, (rows, columns)) / math.sqrt(rows))
-        if name.startswith("head"):
-            found[f"{name}_bias"] = torch.zeros(columns, dtype=torch.float64)
-    for name in ("first_bias", "second_bias"):
-        found[name] = torch.zeros(hidden, dtype=torch.float64)
-    return found
 
 
 check_arguments(__name__)

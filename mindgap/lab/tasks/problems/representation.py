@@ -131,8 +131,8 @@ class HyperRepresentation:
         """
         tasks = tasks or self.train
         with torch.no_grad():
-            features = self.encode(self._view(x), tasks.support[0])
-        labels, shape = tasks.support[1], (len(tasks), self.ways, features.shape[-1])
+            features = self.encode(self._view(x), tasks.support[0]).to("cpu", torch.float64)  # small and exact
+        labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
         weights = torch.ones_like(labels)
 
         def at(flat: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ class HyperRepresentation:
             return self._losses(features, labels, flat.view(shape).mT) + self.decay * flat.square().sum(-1)
 
         flat = newton(at, value, features.new_zeros(shape).flatten(1))
-        return flat.view(shape).mT.contiguous()
+        return flat.view(shape).mT.contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
         """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks, with fresh heads.
