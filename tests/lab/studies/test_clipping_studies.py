@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -112,6 +114,19 @@ def test_awd_lstm_is_read_along_the_step_that_was_made_and_by_the_naive_estimato
             assert row["naive_norm"] != row["gradient_norm"]
     once = list(study.loop(Trial(method, 0, {**settings, "every": 4})))
     assert once[0]["gradient_norm"] == rows[-1]["gradient_norm"]  # reading does not disturb training
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "more"), [(S1, "clipped, step 30", {"m": 8, "part": 4}), (S3, "LSTM, SGD", {})]
+)
+def test_awd_lstm_goes_on_bit_for_bit_after_an_interruption(name, method, more):
+    study = find(name)
+    trial = Trial(method, 0, {**study.settings("gpu", method), **TINY, **more, "every": 1})
+    rows = study.loop(trial)
+    next(rows)
+    saved = deepcopy(trial.take_saved()())
+    rest = list(rows)
+    assert rest == list(study.loop(Trial(method, 0, trial.settings, restored=saved)))
 
 
 @pytest.mark.parametrize(("kind", "verdict"), [("strong", "holds"), ("none", "does not hold")])

@@ -118,7 +118,7 @@ _QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, 
 _SMALL = scales(_QUICK, {"text": "ptb", "words": 1000, "width": 32, "layers": 3, "length": 16, "steps": 500,
                 "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0], "streams": "h3, lower"},
                 seeds=(3, 3))
-_GPU = {**TRANSFORMER_XL, "steps": 1600, "every": 100, "tau": 0.25, "schedule": "cosine", "factor": 1.0,
+_GPU = {**TRANSFORMER_XL, "steps": 1600, "every": 160, "tau": 0.25, "schedule": "cosine", "factor": 1.0,
         "streams": "h3, Transformer-XL"}
 #: The middle steps at scale gpu.
 _MIDDLE = {"SGD": 1.0, "GClip": 3.0, "CClip": 20.0, "Adam": 0.001, "ACClip": 10.0, OTHER: 0.001, SECOND: 0.0005}
