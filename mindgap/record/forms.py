@@ -33,6 +33,7 @@ class Figure:
         facet: column or setting by which the figure is split into panels (``""``: one panel).
         hlines: label -> value, drawn as horizontal rules (a bound, an optimum).
         caption: one or two sentences: what to look at.
+        scales: where the rows have these columns; empty: at every scale.
     """
 
     title: str
@@ -47,11 +48,13 @@ class Figure:
     facet: str = ""
     hlines: Mapping[str, float] = field(default_factory=dict)
     caption: str = ""
+    scales: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         object.__setattr__(self, "x_names", tuple(self.x_names))
+        object.__setattr__(self, "scales", tuple(self.scales))
 
 
 @dataclass(frozen=True)

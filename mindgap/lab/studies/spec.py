@@ -205,7 +205,8 @@ class Study:
             name=self.name, scale=scale, claim=self.claim, title=self.title, statement=self.statement,
             source=str(self.source), rule=self.rule, history=self.history, differs=self.differs,
             model=self.model(scale), paper_model=self.paper_model, methods=tuple(self.seeds(scale)),
-            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures), axes=AXES,
+            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures if scale in (f.scales or SCALES)),
+            axes=AXES,
         )  # fmt: skip
 
 

@@ -138,6 +138,7 @@ def test_the_second_moment_form_runs_at_scale_gpu_only():
     assert SECOND in study.seeds("gpu")
     assert SECOND not in study.seeds("quick")
     assert SECOND not in study.describe("cpu").methods
+    assert [len(study.describe(scale).figures) for scale in ("quick", "gpu")] == [2, 1]
 
 
 def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005):

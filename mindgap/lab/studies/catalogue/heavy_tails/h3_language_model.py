@@ -162,7 +162,7 @@ STUDY = Study(
         Figure("Loss on test text at the chosen step", "test_loss", "loss on test text",
                caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
         Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
-               x_label="times the step in the middle", log_x=True, log_y=True,
+               x_label="times the step in the middle", log_x=True, log_y=True, scales=("quick", "cpu"),
                caption="The same factors around a step of its own for every optimizer."),
     ),
 )  # fmt: skip

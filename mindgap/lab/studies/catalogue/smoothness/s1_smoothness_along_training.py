@@ -224,9 +224,9 @@ S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
     paper_model="AWD-LSTM on Penn Treebank",
     figures=(*_FIGURES, Figure(
         "The same by the released code's estimator", "naive_smoothness", "naive smoothness", x="naive_norm",
-        kind="points", x_label="‖∇f‖ on other samples", log_x=True, log_y=True, facet="method",
-        caption="Scale gpu only. The gradients at both ends of half a step are taken on different samples."),
-        Figure("Loss on validation text", "validation_loss", "loss")),
+        kind="points", x_label="‖∇f‖ on other samples", log_x=True, log_y=True, facet="method", scales=("gpu",),
+        caption="The gradients at both ends of half a step are taken on different samples."),
+        Figure("Loss on validation text", "validation_loss", "loss", scales=("gpu",))),
 )  # fmt: skip
 
 S2_SMOOTHNESS_IMAGE_MODEL = Study(

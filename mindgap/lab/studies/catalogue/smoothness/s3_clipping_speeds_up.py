@@ -119,8 +119,8 @@ STUDY = Study(
         Figure("Training loss at the chosen step", "loss", "training loss", log_y=True, facet="source",
                caption="Each optimizer at the best of five candidate steps, chosen on other random numbers."),
         Figure("What tuning saw", "candidate_score", "mean log training loss", x="candidate", x_label="step size",
-               log_x=True, facet="source", caption="The same candidates and budgets for all optimizers of a "
-               "problem; lower is faster."),
-        Figure("Loss on validation data", "validation_loss", "loss", facet="source", caption="Scale gpu only."),
+               log_x=True, facet="source", scales=("quick", "cpu"),
+               caption="The same candidates and budgets for all optimizers of a problem; lower is faster."),
+        Figure("Loss on validation data", "validation_loss", "loss", facet="source", scales=("gpu",)),
     ),
 )  # fmt: skip
