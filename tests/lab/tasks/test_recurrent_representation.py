@@ -41,7 +41,7 @@ def test_second_derivatives_agree_with_finite_differences():
     torch.testing.assert_close(jz, across, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("key", ["slip", "saba", "f2sa", "ttsa"])
+@pytest.mark.parametrize("key", ["slip", "saba", "f2sa"])
 def test_graphs_walk_the_eager_trajectory(key):
     problem = tiny().problem(2)
     method = METHODS[key](lr_x=0.1, lr_y=0.5, **({"lr_z": 0.5} if key == "slip" else {}))
