@@ -88,7 +88,7 @@ GPU: dict[str, Any] = {"data": "sentiment140", "train": 20_480, "validation": 20
 GPU_MODEL = "a recurrent net on Sentiment140"
 
 #: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, so that one grid serves all: a normalised step on x has another
-#: size than a plain one, and a step that decays starts higher. They were chosen before the search, from the rules.
+#: size than a plain one, and a step that decays starts higher. They were chosen before the search.
 UNITS: dict[str, list[float]] = {
     "SLIP": [1.0, 1.0, 1.0], "SLIP, shared samples": [1.0, 1.0, 1.0], "BO-REP": [1.0, 1.0, 1.0],
     "StocBio": [3e3, 1.0, 1.0], "AmIGO": [3e3, 1.0, 1.0], "SABA": [3e3, 1.0, 1.0], "MA-SOBA": [3e3, 1.0, 1.0],
