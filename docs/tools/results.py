@@ -186,34 +186,40 @@ def verdict_list() -> str:
     on_models = [(study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)]
     formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
     corrected = sum(v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas)
-    decided = {study.claim for study, _, verdict in on_models if verdict.verdict != "inconclusive"}
-    rows = [
-        f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(study.model(folder.name))} |"
-        for study, folder, verdict in on_models
-        if verdict.verdict != "inconclusive"
-    ]
+    toys = [entry for entry in on_models if entry[0].model(entry[1].name).startswith("toy")]
+    large = [entry for entry in on_models if entry not in toys]
+    decided = [entry for entry in toys if entry[2].verdict != "inconclusive"]
+    claims = {study.claim for study, *_ in decided}
     undecided = dict.fromkeys(
-        f"{study.claim} ({cell(study.title)})" if study.claim in decided else study.claim
-        for study, _, verdict in on_models
+        f"{study.claim} ({cell(study.title)})" if study.claim in claims else study.claim
+        for study, _, verdict in toys
         if verdict.verdict == "inconclusive"
     )
-    toys = all(study.model(folder.name).startswith("toy") for study, folder, _ in on_models)
     return "\n".join([
         f"- {len(formulas)} studies are about formulas and made-up problems: {_counts(formulas)}. {corrected} of those "
         "that hold do so only after a slip in the printed text is corrected ([errata](docs/errata.md)).",
-        f"- {len(on_models)} studies are about networks" + (", all much smaller than the papers'" if toys else "")
-        + f": {_counts([verdict for *_, verdict in on_models])}. "
-        + ("They say nothing certain about the papers' own models." if toys else ""),
+        f"- {len(large)} studies ran on the papers' networks or on named proxies: "
+        f"{_counts([verdict for *_, verdict in large])}.",
+        f"- {len(toys)} studies ran on toys, networks much smaller than the papers': "
+        f"{_counts([verdict for *_, verdict in toys])}. They say nothing certain about the papers' own models.",
         "",
-        "Decided on networks:",
+        "On the papers' networks or proxies:",
         "",
-        "| claim | study | verdict | measured on |",
-        "|---|---|---|---|",
-        *rows,
+        *_listed(large),
         "",
-        f"Undecided on networks: {', '.join(undecided)}. All claims, models and numbers: "
+        "Decided on toys:",
+        "",
+        *_listed(decided),
+        "",
+        f"Undecided on toys: {', '.join(undecided)}. All claims, models and numbers: "
         "[docs/reproduction.md](docs/reproduction.md).",
     ])  # fmt: skip
+
+
+def _listed(judged: list[tuple[Study, Path, Verdict]]) -> list[str]:
+    rows = [f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(study.model(folder.name))} |"
+            for study, folder, verdict in judged]  # fmt: skip
+    return ["| claim | study | verdict | measured on |", "|---|---|---|---|", *rows]
 
 
 def _counts(verdicts: list[Verdict]) -> str:

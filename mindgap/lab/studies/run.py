@@ -114,7 +114,7 @@ def execute(
     and can be continued later.
     """
     by = header.command or command()  # a worker's own command line is not what was typed
-    header = replace(header, versions=dict(versions()), machine=machine(), command=by, started=now())
+    header = replace(header, versions=dict(versions()), machine=machine(header.settings), command=by, started=now())
     try:
         with RunWriter(folder, header) as writer:
             return writer.finished or _record(study, header, writer, every, go_on)
@@ -286,14 +286,22 @@ def versions() -> Mapping[str, str]:
     return found
 
 
-def machine() -> dict[str, Any]:
-    """What the run ran on: no host name, nothing that identifies a person."""
-    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 0}
+def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run ran on: no host name, nothing that identifies a person; the GPU where the run has one."""
+    found = {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 0}
+    if settings.get("device") == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            found["gpu"] = torch.cuda.get_device_name()
+    return found
 
 
 def command() -> str:
-    """The command behind a record, as typed, less the program's path."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command behind a record, as typed, less the paths of the program and of the folder of records."""
+    words = [Path(word).name if before == "--out" else word for before, word in zip(sys.argv, sys.argv[1:])]
+    name = Path(sys.argv[0]).name
+    return " ".join(["mindgap" if name == "__main__.py" else name, *words])
 
 
 def now() -> str:
