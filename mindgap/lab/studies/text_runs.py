@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,8 @@ class LanguageRun:
         from mindgap.lab.tasks.problems.running_text import going_on
 
         trial, train = self.trial, self.texts["train"]
+        # Weights that are dropped at every pass cannot lie in one piece, as cuDNN would like them to.
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         carried, loss = going_on(self.model.blank(len(train.rows)))
         narrow = train.rows.is_cuda and trial["network"] == "transformer-xl"
         with tf32(True):
