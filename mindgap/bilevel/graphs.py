@@ -24,7 +24,7 @@ from mindgap.bilevel.method import Method, State, advance
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.oracles import TorchOracle
 from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Values
+from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Scalar, Values
 from mindgap.bilevel.sample import Batch, Batches, Sample
 from mindgap.bilevel.steps import TorchStep
 
@@ -47,7 +47,7 @@ class _Rows(TorchOps):
     """Array operations that find the row of a table on the device."""
 
     @staticmethod
-    def replace_row(table: Tensor, index: Any, value: Tensor) -> tuple[Tensor, Tensor]:
+    def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
         """``value - table[index]``, and the table with the value there."""
         change = value - table.index_select(0, index.batch)[0]
         return change, table.index_copy(0, index.batch, value[None])
@@ -151,7 +151,7 @@ class CudaGraphs(Backend):
     def __init__(self, chunk: int = 1024) -> None:
         self.chunk = whole("chunk", chunk, least=1)
         self.capturing = 0.0
-        self._pool: Any = None
+        self._pool: tuple[int, int] | None = None
         self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
@@ -273,7 +273,7 @@ class CudaGraphs(Backend):
         captured = torch.cuda.CUDAGraph()
         # Graphs run one after the other and leave nothing in their memory: all of them share it.
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(captured, pool=self._pool):
+        with torch.cuda.graph(captured, pool=self._pool):  # type: ignore[arg-type]
             iteration()
         graph.replay = captured.replay
 
