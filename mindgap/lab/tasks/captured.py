@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -102,15 +101,15 @@ def tf32(allowed: bool) -> Iterator[None]:
         ...     torch.backends.cuda.matmul.allow_tf32
         True
     """
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [place.allow_tf32 for place in places]
+    # The attribute of torch.backends.cudnn is refused once torch's own tests were imported.
+    before = torch.backends.cuda.matmul.allow_tf32, torch._C._get_cudnn_allow_tf32()
     try:
-        for place in places:
-            place.allow_tf32 = allowed
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch._C._set_cudnn_allow_tf32(allowed)
         yield
     finally:
-        for place, value in zip(places, before):
-            place.allow_tf32 = value
+        torch.backends.cuda.matmul.allow_tf32 = before[0]
+        torch._C._set_cudnn_allow_tf32(before[1])
 
 
 def augmented_batches(
