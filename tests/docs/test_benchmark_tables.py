@@ -63,7 +63,7 @@ def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
     spec.loader.exec_module(benchmark)
     page, folder = ROOT / "docs" / "recommend.md", RECORDS / "recommend"
     jobs = [line["job"] for line in benchmark.read(folder).values()]
-    tasks = [task for kind, task, _ in jobs if kind == "recommend"]
+    tasks = list(dict.fromkeys(task for kind, task, _ in jobs if kind == "recommend"))
     assert benchmark.written(page, tasks, folder) == page.read_text(encoding="utf-8"), (
         "run python benchmarks/recommend.py --out benchmarks/records/recommend --table --docs docs/recommend.md"
     )
