@@ -153,19 +153,6 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
     return JaxBackend(*losses(), chunk=1024)
 
 
-def on_device(wanted: str) -> str:
-    """"cpu" or "cuda"; what the trial before has left in the GPU's memory is given back."""
-    import gc
-
-    import torch
-
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    gc.collect()
-    torch.cuda.empty_cache()
-    return "cuda"
-
-
 def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with the three steps multiplied by the method's ``units``, where there are some."""
     found = dict(settings)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import in_units, measured, method_of, on_device, runner_of
+from mindgap.lab.studies.bilevel_runs import in_units, measured, method_of, runner_of
+from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
@@ -37,14 +38,13 @@ def task_of(trial: Trial) -> Any:
 
 
 def _texts_of(trial: Trial) -> Any:
-    """Texts and a recurrent net, on the GPU where there is one."""
+    """Texts and a recurrent net."""
     from mindgap.lab.tasks.data.tweets import made_up_tweets, tweets
     from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning
 
     length, sizes = trial["words"], ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start")
     texts = tweets(length) if trial["data"] == "sentiment140" else made_up_tweets(length=length)
-    device = on_device(trial["device"])
-    return recurrent_cleaning(texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device)
+    return recurrent_cleaning(texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device_of(trial))
 
 
 def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:

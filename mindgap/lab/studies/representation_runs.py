@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
-from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured, method_of, on_device, runner_of
+from mindgap.lab.studies.bilevel_runs import TITLES, in_units, measured, method_of, runner_of
+from mindgap.lab.studies.device_runs import device_of
 from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _recurrent(trial: Trial) -> HyperRepresentation:
     train, validation, test = ([table] for table in tables)
     return of.recurrent_representation(
         train, validation, test, vectors, tasks=tuple(trial["tasks"]), seed=trial.seed,
-        device=on_device(trial["device"]),
+        device=device_of(trial),
         **{name: trial[name] for name in ("ways", "shots", "hidden", "features", "decay")},
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache, partial
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +300,8 @@ def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def command() -> str:
     """The command behind a record, as typed, less the paths of the program and of the folder of records."""
-    words = [Path(word).name if before == "--out" else word for before, word in zip(sys.argv, sys.argv[1:])]
+    typed = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
+    words = [Path(word).name if before == "--out" else word for before, word in pairwise(typed)]
     name = Path(sys.argv[0]).name
     return " ".join(["mindgap" if name == "__main__.py" else name, *words])
 

@@ -47,7 +47,7 @@ def test_each_fault_does_what_it_says():
 def test_every_fault_runs_on_the_recurrent_net():
     study = find(NAME)
     tiny = {"data": "made-up tweets", "train": 64, "validation": 64, "test": 64, "words": 5, "hidden": 4, "head": 4,
-            "batch_size": 32, "oracle_calls": 20, "readings": 1}
+            "batch_size": 32, "oracle_calls": 20, "readings": 1, "device": "cpu"}
     for label in (f"{METHODS[0]}, {ALL}", f"{METHODS[1]}, {ALL}", f"SABA, {FAULTS[0]}"):
         rows = list(study.loop(Trial(label, 0, study.settings("gpu", label, tiny))))
         assert "test_accuracy" in rows[-1]

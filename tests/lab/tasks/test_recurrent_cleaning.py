@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cases.derivatives import check_second_derivatives
 
+from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, solve
 from mindgap.bilevel.graphs import CudaGraphs
 from mindgap.bilevel.oracles import TorchOracle
@@ -19,7 +21,7 @@ from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning, re
 TEXTS = made_up_tweets(800, 6)
 #: small enough for a CPU: what is said with ``key=value`` on the command line
 TINY = {"data": "made-up tweets", "train": 128, "validation": 128, "test": 64, "words": 6, "hidden": 4, "head": 4,
-        "batch_size": 32, "oracle_calls": 60, "readings": 3, "least_steps": 1, "refresh": 1}
+        "batch_size": 32, "oracle_calls": 60, "readings": 3, "least_steps": 1, "refresh": 1, "device": "cpu"}
 
 
 def tiny(dtype=torch.float64, **changed):
@@ -58,12 +60,7 @@ def test_second_derivatives_agree_with_finite_differences():
     oracle, token = TorchOracle(problem), Sample(1)
     x, y = oracle.start
     z = torch.randn(len(y), dtype=y.dtype, generator=torch.Generator().manual_seed(0))
-    _, hz, jz = oracle.system(x, y, z, token)
-    step = 1e-5
-    along = (oracle.lower(x, y + step * z, token) - oracle.lower(x, y - step * z, token)) / (2 * step)
-    torch.testing.assert_close(hz, along, rtol=1e-5, atol=1e-8)
-    across = (oracle.lower_x(x, y + step * z, token) - oracle.lower_x(x, y - step * z, token)) / (2 * step)
-    torch.testing.assert_close(jz, across, rtol=1e-5, atol=1e-8)
+    check_second_derivatives(oracle, x, y, z, token)
 
 
 def test_corruption_is_drawn_once_per_seed_for_every_method():
@@ -164,3 +161,9 @@ def test_a_study_uses_the_search_that_it_names(tmp_path):
     by_key = chosen(tmp_path, find("b6-epochs"), "gpu")
     assert by_key == {method: {"lr_x": 9.0} for method in find("b6-epochs").methods}
     assert chosen(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_machine_without_a_gpu_says_so():
+    with pytest.raises(RuleError, match="device must be cpu on this machine: it has no CUDA device, got 'cuda'"):
+        task_of(Trial("SLIP", 0, find("b3-hyper-cleaning").settings("gpu", "SLIP", {**TINY, "device": "cuda"})))
