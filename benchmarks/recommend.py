@@ -5,6 +5,7 @@
 
 Every run appends one line to ``FOLDER/records.jsonl``; a second call does only what is missing. Per task:
 
+* *scale*: gradient norm and sharpness at the start, which place the learning rates of SGD and GClip in the search;
 * *search*: 60 full-length runs, optimizer and learning rate drawn at random from the candidates' families;
 * *recommend*: the recommendation, and its ablations (no instruments; no sharpness; instruments without the race).
   Gradient norm and sharpness are the only instruments whose readings change the candidates;
@@ -53,8 +54,8 @@ def drawn(task: str, index: int, scale: Any) -> Any:
     return candidate(family, math.exp(low + (high - low) * float(stream.random())), scale)
 
 
-def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
-    """Carry out one job in its own process and return its line."""
+def work(job: tuple[Any, ...], steps_factor: float, scales: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one job in its own process and return its line; ``scales``: task -> readings at its start."""
     import torch
     from recommend_tasks import TASKS, scale_of
 
@@ -65,14 +66,19 @@ def work(job: tuple[Any, ...], steps_factor: float) -> dict[str, Any]:
     factory, steps = TASKS[task]
     steps = max(96, int(steps * steps_factor))
     begun = time.perf_counter()
-    if kind == "search":
-        chosen = drawn(task, detail, scale_of(task))
-        line: dict[str, Any] = {"loss": full_run(task, chosen, 0, steps), "setting": vars(chosen)}
+    if kind == "scale":
+        line: dict[str, Any] = vars(scale_of(task))
+    elif kind == "search":
+        chosen = drawn(task, detail, scales.get(task) or scale_of(task))
+        line = {"loss": full_run(task, chosen, 0, steps), "setting": vars(chosen)}
     elif kind == "final":
         setting, seed = detail
         line = {"loss": full_run(task, Candidate(*setting), seed, steps)}
     elif detail == "instruments only":
-        line = {"setting": vars(candidate("AdamW with clipping", 1e-3, scale_of(task))), "runs": 0.0}
+        line = {
+            "setting": vars(candidate("AdamW with clipping", 1e-3, scales.get(task) or scale_of(task))),
+            "runs": 0.0,
+        }
     else:
         answer = recommended(factory, steps, detail)
         line = {"setting": answer.about["setting"] or vars(BASELINE), "runs": answer.about["full_length_runs"]}
@@ -104,9 +110,15 @@ def carry_out(jobs: list[tuple[Any, ...]], folder: Path, processes: int, factor:
     """Run the jobs that have no line yet, several side by side, writing each line as it comes."""
     from joblib import Parallel, delayed
 
+    from mindgap.advise.candidates import Scale
+
     done = read(folder)
+    scales = {line["job"][1]: Scale(*(line[name] for name in ("parameters", "gradient_norm", "sharpness")))
+              for line in done.values() if line["job"][0] == "scale"}  # fmt: skip
     missing = [job for job in jobs if json.dumps(json.loads(json.dumps(job))) not in done]
-    results = Parallel(n_jobs=processes, return_as="generator_unordered")(delayed(work)(job, factor) for job in missing)
+    results = Parallel(n_jobs=processes, return_as="generator_unordered", batch_size=1)(
+        delayed(work)(job, factor, scales) for job in missing
+    )
     with (folder / "records.jsonl").open("a") as file:
         for line in results:
             file.write(json.dumps(line) + "\n")
@@ -199,6 +211,9 @@ def main() -> None:
     if not words.table:
         factor = 0.1 if words.tiny else 1.0
         jobs: list[tuple[Any, ...]] = [("recommend", task, MODES[0]) for task in words.tasks]
+        searched = ["search", words.tasks[-1], words.runs - 1]
+        if json.dumps(searched) not in read(words.out):
+            carry_out([("scale", task, "start") for task in words.tasks], words.out, words.jobs, factor)
         jobs += [("search", task, index) for index in range(words.runs) for task in words.tasks]
         jobs += [("recommend", task, mode) for mode in MODES[1:] for task in words.tasks]
         carry_out(jobs, words.out, words.jobs, factor)

@@ -1,7 +1,7 @@
 """The development tasks of ``benchmarks/recommend.py``: images, text and tables; clean and with faults.
 
 Every task is a factory ``task(seed)`` that returns ``(objective, train, valid)``. The CPU tasks take about five
-seconds per full-length run on one core; the GPU tasks about twenty seconds on one H200.
+seconds per full-length run on one core; so do the GPU tasks on one H200, when a dozen run side by side.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from mindgap import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.lab.tasks import data
+
+#: Where the GPU tasks run.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 Task = Callable[[int], tuple[Objective, list[Any], list[Any]]]
 
@@ -194,23 +197,23 @@ def heavy_tailed_regression(seed: int) -> Any:
 def _resnet(seed: int) -> Any:
     from mindgap.lab.tasks.models import ResNet20
 
-    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device="cuda")
-    return Objective(ResNet20().cuda(), classify), train, valid
+    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device=DEVICE)
+    return Objective(ResNet20().to(DEVICE), classify), train, valid
 
 
 def _gpu_transformer(seed: int) -> Any:
-    train, valid = _text(10000, 64, 64, 0, device="cuda")
-    return Objective(Attention(10000, 256, 6, 64).cuda(), classify), train, valid
+    train, valid = _text(10000, 64, 64, 0, device=DEVICE)
+    return Objective(Attention(10000, 256, 6, 64).to(DEVICE), classify), train, valid
 
 
 def _gpu_lstm(seed: int) -> Any:
-    train, valid = _text(10000, 35, 40, 0, device="cuda")
-    return Objective(Recurrent(10000, 400, 2).cuda(), classify), train, valid
+    train, valid = _text(10000, 35, 40, 0, device=DEVICE)
+    return Objective(Recurrent(10000, 400, 2).to(DEVICE), classify), train, valid
 
 
 def _gpu_vision_transformer_faults(seed: int) -> Any:
-    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device="cuda")
-    return Objective(Attention(10, 192, 6, 64, patches=48).cuda(), classify), _spoiled(train, 100, 1e2), valid
+    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device=DEVICE)
+    return Objective(Attention(10, 192, 6, 64, patches=48).to(DEVICE), classify), _spoiled(train, 100, 1e2), valid
 
 
 #: Name -> (factory, steps of a full-length run).
@@ -225,10 +228,10 @@ CPU_TASKS: dict[str, tuple[Task, int]] = {
     "heavy-tailed-regression": (heavy_tailed_regression, 2500),
 }
 GPU_TASKS: dict[str, tuple[Task, int]] = {
-    "cifar-resnet20": (_resnet, 800),
-    "ptb-transformer-6": (_gpu_transformer, 1000),
-    "ptb-lstm-2": (_gpu_lstm, 1000),
-    "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 800),
+    "cifar-resnet20": (_resnet, 500),
+    "ptb-transformer-6": (_gpu_transformer, 500),
+    "ptb-lstm-2": (_gpu_lstm, 500),
+    "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 500),
 }
 TASKS = {**CPU_TASKS, **(GPU_TASKS if torch.cuda.is_available() or os.environ.get("ALL_TASKS") else {})}
 
