@@ -8,10 +8,9 @@ import numpy as np
 
 from mindgap.base.check import whole
 from mindgap.lab.theory.assumptions import BoundedNoise, HeavyTail, RelaxedSmooth, StronglyConvexMoment, accuracy
-from mindgap.lab.theory.chapter3.network_3_2_3 import DeepLinear
-from mindgap.lab.theory.chapter3.thm_3_4_4 import StochasticClippedStep
-from mindgap.lab.theory.chapter4.thm_4_4_1 import ConstantClip
-from mindgap.lab.theory.chapter4.thm_4_4_2 import gclip_step, gclip_threshold  # noqa: F401
+from mindgap.lab.theory.chapter3.section_3_2 import DeepLinear
+from mindgap.lab.theory.chapter3.section_3_4 import StochasticClippedStep
+from mindgap.lab.theory.chapter4.upper_bounds import ConstantClip, gclip_step, gclip_threshold  # noqa: F401
 
 
 def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:

@@ -1,9 +1,7 @@
 """The papers' theorems as running code.
 
 Each theorem has its assumptions as a record of constants, its step sizes and its bound as functions of them, its hard
-instance where there is one, and its place. One package per chapter, one file per theorem::
-
-    theory/chapter3/thm_3_4_1.py        theory/chapter4/lemma_4_7_9.py
+instance where there is one, and its place. One package per chapter; one file per section or kind of bound.
 
 ``THEOREMS`` lists them all and needs neither torch nor numpy. No optimizer reads this package.
 """

@@ -1,4 +1,4 @@
-"""The constants that the theorems of chapters 3 and 4 assume, as frozen records that refuse impossible values.
+"""The constants that the thesis' theorems of chapters 3 and 4 assume, as records that refuse impossible values.
 
 One record per assumption set; every field is checked once, when the record is made, so that the step sizes and
 bounds need no checks of their own. Standard library only.
@@ -33,20 +33,12 @@ class RelaxedSmooth:
 
     ‖∇²f(x)‖ <= L0 + L1 ‖∇f(x)‖ and f(x0) - f* = Δ; M bounds ‖∇f‖ on {f <= f(x0)}.
 
-    Args:
-        L0: curvature at gradient zero, L0 > 0.
-        L1: growth of the curvature with the gradient norm, L1 >= 0.
-        delta: f(x0) - f*, positive.
-        M: bound of the gradient norm on the sublevel set, or None where a theorem does not need it.
-
     Example:
         >>> RelaxedSmooth(L0=1.0, L1=2.0, delta=3.0).L1
         2.0
         >>> RelaxedSmooth(L0=-1.0, L1=2.0, delta=3.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: L0 must be positive and finite, got -1.0
-
-    Source: thesis, 3.3, Assumptions 3.3.1-3.3.3 and 3.4.1.
     """
 
     L0: Positive
@@ -87,8 +79,6 @@ class HeavyTail:
         >>> HeavyTail(alpha=2.5, sigma=1.0, L=1.0, delta=1.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: alpha must lie in (1, 2], got 2.5
-
-    Source: thesis, Assumptions 4.4.1 and 4.4.2.
     """
 
     alpha: Order
@@ -107,8 +97,6 @@ class StronglyConvexMoment:
         >>> StronglyConvexMoment(alpha=1.5, G=1.0, mu=0.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: mu must be positive and finite, got 0.0
-
-    Source: thesis, Assumptions 4.4.3 and 4.4.4.
     """
 
     alpha: Order
@@ -119,11 +107,6 @@ class StronglyConvexMoment:
 @dataclass(frozen=True)
 class CoordinateMoment:
     """μ-strongly convex f with E|g_i(x)|^α <= B_i^α for every coordinate: Assumption 4.5.1.
-
-    Args:
-        alpha: 1 < α <= 2.
-        B: the coordinates' constants, all zero or positive and not all zero.
-        mu: strong convexity.
 
     Example:
         >>> CoordinateMoment(alpha=2.0, B=(3.0, 4.0), mu=1.0).norm(2)

@@ -69,11 +69,7 @@ class Function(ABC):
         return self.value(x)
 
     def objective(self, x0: Any) -> Objective:
-        """The function as an objective for any optimizer: one parameter ``x``; see ``sample_value`` for batches.
-
-        Args:
-            x0: the starting point (number or vector).
-        """
+        """The function as an objective for any optimizer: one parameter ``x``; see ``sample_value`` for batches."""
         import torch
 
         from mindgap.base.objective import Objective

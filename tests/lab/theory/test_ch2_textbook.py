@@ -29,7 +29,7 @@ from mindgap.lab.theory import (
     quadratic_rate,
     worst_gap,
 )
-from mindgap.lab.theory.chapter2.quadratics import METHODS, amplitudes, parameters
+from mindgap.lab.theory.chapter2.section_2_1 import METHODS, amplitudes, parameters
 
 GRID = [SmoothConvex(L, L / Q, D) for L in (0.1, 7.0) for Q in (1.5, 20.0, 400.0) for D in (0.3, 5.0)]
 STEPS = 200

@@ -34,8 +34,8 @@ from mindgap.lab.theory import (
     moment_nonconvex_parameters,
     weighted_average_runs,
 )
-from mindgap.lab.theory.chapter4.clipping import clip_global
-from mindgap.lab.theory.chapter4.thm_4_4_1 import printed_bound
+from mindgap.lab.theory.chapter4.clipped_gradient import clip_global
+from mindgap.lab.theory.chapter4.upper_bounds import printed_bound
 
 ALPHAS = np.array([1.2, 1.5, 1.8, 2.0])[:, None]
 

@@ -30,7 +30,7 @@ from mindgap.lab.theory import (
     small_gradient_second_moment_bound,
     stable_iterate_law,
 )
-from mindgap.lab.theory.chapter4.lemma_4_7_1 import printed_coordinate_second_moment
+from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
 LAWS = [Gaussian(), Student(df=2.1), SymmetricPareto(index=2.2), TwoPoint(0.01, scale=50.0), TwoPoint(0.4, scale=2.0)]
 HEAVY = [Student(df=1.55), SymmetricPareto(index=1.6), TwoPoint(1e-4, scale=3000.0)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import one_of, positive, whole
-from mindgap.lab.theory.chapter2.quadratics import METHODS, SmoothConvex, parameters
+from mindgap.lab.theory.chapter2.section_2_1 import METHODS, SmoothConvex, parameters
 
 
 def pep_missing() -> str:
@@ -34,13 +34,12 @@ def pep_missing() -> str:
 def quadratic_rate(method: str, Q: float) -> float:
     """The asymptotic rate on quadratics in closed form: a lower bound of the rate on all functions.
 
-    1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball.
+    1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball. Source: thesis, Fig. 2-1
+    (Lessard et al.).
 
     Example:
         >>> quadratic_rate("heavy-ball", 9.0)
         0.5
-
-    Source: thesis, Fig. 2-1 (Lessard et al.).
     """
     one_of("method", method, METHODS)
     root = math.sqrt(positive("Q", Q))
@@ -50,13 +49,12 @@ def quadratic_rate(method: str, Q: float) -> float:
 def proved_rate(method: str, Q: float) -> float:
     """The rate that is proved for all μ-strongly convex, L-smooth functions; 1 where none is.
 
-    1 - 1/Q for GD, √(1 - 1/√Q) for Nesterov's method (Theorem 2.1.3), none for heavy-ball.
+    1 - 1/Q for GD, √(1 - 1/√Q) for Nesterov's method (Theorem 2.1.3), none for heavy-ball. Source: thesis, (2.3) and
+    Theorem 2.1.3.
 
     Example:
         >>> proved_rate("gd", 2.0), proved_rate("heavy-ball", 2.0)
         (0.5, 1.0)
-
-    Source: thesis, (2.3) and Theorem 2.1.3.
     """
     one_of("method", method, METHODS)
     return {"gd": 1 - 1 / Q, "nesterov": math.sqrt(1 - 1 / math.sqrt(positive("Q", Q))), "heavy-ball": 1.0}[method]
@@ -147,8 +145,6 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
 
     Args:
         method: a name of ``METHODS``; for μ = 0 Nesterov's momentum is k/(k+3).
-        constants: L, μ, D.
-        steps: how many, a handful.
         measure: ``"gap"`` for f(x_n) - f* or ``"distance"`` for ‖x_n - x*‖².
 
     Raises:

@@ -17,15 +17,7 @@ from mindgap.base.checked import AtLeast, Positive
 
 @dataclass(frozen=True)
 class RareLargeLoss:
-    """The problem, with the first period of length ``period``.
-
-    Args:
-        C: slope of the rare loss.
-        s: slope of the others is -s.
-        period: P; one rare loss per period.
-
-    Raises:
-        RuleError: when x = -1 is not the best point, C <= (P-1)s.
+    """The problem, with the first period of length ``period`` (Reddi et al., cited for thesis, Fig. 2-3).
 
     Example:
         >>> RareLargeLoss(C=3.0).gain, RareLargeLoss(C=1010.0, s=10.0, period=101).gain
@@ -33,8 +25,6 @@ class RareLargeLoss:
         >>> RareLargeLoss(C=2.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: C must be above (P-1)s = 2, got 2.0
-
-    Source: Reddi et al., cited for thesis, Fig. 2-3.
     """
 
     C: Positive
@@ -75,13 +65,6 @@ class RareLargeLoss:
 def online_regret(problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float],
                   at: Sequence[int]) -> tuple[list[float], list[float]]:
     """Average regret R_t/t and the point x_t, at the steps ``at``, for Adam or AMSGrad with steps α/√t from x_1 = 1.
-
-    Args:
-        problem: the losses.
-        method: ``"adam"`` or ``"amsgrad"``.
-        alpha: α.
-        betas: (β1, β2).
-        at: increasing step numbers, from 1.
 
     Example:
         >>> problem = RareLargeLoss(C=3.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mindgap.base.check import fail
 from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth
-from mindgap.lab.theory.chapter3.thm_3_4_4 import StochasticClippedStep
+from mindgap.lab.theory.chapter3.section_3_4 import StochasticClippedStep
 
 Array = np.ndarray
 
@@ -24,8 +24,6 @@ def gradient_growth_bound(a: RelaxedSmooth, norm: Array | float) -> Array | floa
     Example:
         >>> gradient_growth_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), 2.0)
         12.0
-
-    Source: thesis, Lemma 3.7.1.
     """
     return 4 * (a.L0 / a.need_l1() + norm)
 
@@ -46,7 +44,7 @@ class ErrorTerms:
 def error_terms(
     a: RelaxedSmooth, noise: BoundedNoise, step: StochasticClippedStep, gradient: Array, values: Array, weights: Array
 ) -> ErrorTerms:
-    """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums.
+    """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums (thesis, Lemmas 3.7.2, 3.7.3 and 3.7.4).
 
     Args:
         a: the constants.
@@ -62,8 +60,6 @@ def error_terms(
         ...                 np.array([[-1.0], [1.0]]), np.array([0.5, 0.5]))
         >>> all(left <= right for left, right in zip(t.left, t.right))
         True
-
-    Source: thesis, Lemmas 3.7.2, 3.7.3 and 3.7.4.
     """
     if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(weights.sum(), 1):
         fail("weights", "must be probabilities that make the noise unbiased", weights)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mindgap.base.check import one_of, whole
-from mindgap.lab.theory.chapter4.clipping import clip_coordinates, clip_global
+from mindgap.lab.theory.chapter4.clipped_gradient import clip_coordinates, clip_global
 
 Array = np.ndarray
 
@@ -25,7 +25,7 @@ def weighted_average_runs(
     method: str,
     box: tuple[float, float] | None = None,
 ) -> Array:
-    """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons.
+    """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons (thesis, Theorem 4.4.2 and (proj-GClip)).
 
     Args:
         gradient: stochastic gradient of all runs, ``gradient(x, k)`` with x of shape (runs, d).
@@ -44,8 +44,6 @@ def weighted_average_runs(
         ...                             lambda k: 10.0, [1, 50], method="gclip")
         >>> float(out[0, 0, 0]), abs(float(out[1, 0, 0]) - 1) < 0.01
         (0.0, True)
-
-    Source: thesis, Theorem 4.4.2 and (proj-GClip).
     """
     one_of("method", method, ("gclip", "cclip"))
     clip = clip_global if method == "gclip" else clip_coordinates

@@ -31,7 +31,6 @@ class RareJump:
     """The problem and its constants, one entry per (law, schedule) pair; all arrays broadcast together.
 
     Args:
-        alpha: 1 < α <= 2.
         jump: J > G.
         G: the jump's α-moment.
         mu: strong convexity, also the smoothness.
@@ -78,8 +77,6 @@ def averaged_error(
     """E f(x̄_K) - f*, exactly, for the k-weighted average of Theorem 4.4.2 started at x_0 = 0.
 
     Args:
-        problem: the family.
-        step: η_k, k = 1, 2, ...
         threshold: τ_k for every entry.
         horizons: increasing K at which to report.
 
@@ -118,10 +115,6 @@ def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: V
     """(1/K) Σ_{k<K} E‖∇f(x_k)‖², exactly, for a constant step and threshold, from x_0 = b + offset.
 
     Args:
-        problem: the family; L = μ.
-        eta: step, one per entry.
-        tau: threshold, one per entry.
-        horizon: K, one per entry.
         offset: x_0 - b; f(x_0) - f* = μ offset²/2.
 
     Example:

@@ -61,12 +61,9 @@ class _Orbit(ABC):
 
 @dataclass(frozen=True)
 class Sawtooth(_Orbit):
-    """(6.11): f(θ) = -θ/(n+1) for θ <= 0 and nθ/(n+1) for θ > 0.
+    """(6.11): f(θ) = -θ/(n+1) for θ <= 0 and nθ/(n+1) for θ > 0 (thesis, 6.7.2).
 
     1-Lipschitz; gradient descent with step 1 maps [-n/(n+1), 1/(n+1)] into itself and has period n+1.
-
-    Args:
-        n: the window, a whole number of at least 1.
 
     Example:
         >>> f = Sawtooth(n=4)
@@ -76,8 +73,6 @@ class Sawtooth(_Orbit):
         ...     visited.append(round(theta, 9))
         >>> visited, [round(f.point(k), 9) for k in range(1, 6)]
         ([-0.76, -0.56, -0.36, -0.16, 0.04], [-0.76, -0.56, -0.36, -0.16, 0.04])
-
-    Source: thesis, (6.11) and 6.7.2.
 
     *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1): one step behind. It states that
     |f(θ_0) - f(θ_1)| >= 1/2, hence jumps of at least 1/(2n); the difference is (0.8n - 0.2)/(n+1)², and the jumps are
@@ -97,16 +92,12 @@ class SteepSawtooth(_Orbit):
 
     Gradient descent sees a function at its iterates only. So f falls with slope -1 between the iterates and has the
     slopes of (6.11) in a small interval around each of them: f(θ_1) - f(θ_0) is then near 1 instead of near 0.8/n.
-
-    Args:
-        n: the window, a whole number of at least 1.
+    Source: thesis, Lemma 6.4.2.
 
     Example:
         >>> steep, printed = SteepSawtooth(n=10), Sawtooth(n=10)
         >>> steep.jump >= 1 / 20, printed.jump >= 1 / 20
         (True, False)
-
-    Source: thesis, Lemma 6.4.2.
 
     *Differs from the paper.* Not in the paper: it repairs the proof, whose function does not have the stated jump.
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mindgap.base.check import one_of
 from mindgap.base.checked import check_arguments
-from mindgap.lab.theory.chapter6.lemma_6_4_5 import cross_entropy
+from mindgap.lab.theory.chapter6.weight_decay import cross_entropy
 
 #: Activations with σ(0) = 0 that are 1-Lipschitz (Assumption 6.4.1 with c_σ = 1).
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda z: z}

@@ -37,7 +37,7 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -> dict[str, float]:
     from mindgap.lab import theory
-    from mindgap.lab.theory.chapter4.lemma_4_7_1 import printed_coordinate_second_moment
+    from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
     noise = float(law.moment(alpha)) ** (1 / alpha)
     if lemma == "4.7.2":

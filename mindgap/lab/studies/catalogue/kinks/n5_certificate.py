@@ -35,7 +35,7 @@ def zigzag_instance(rng: np.random.Generator) -> Instance:
     """A piecewise linear function of one variable with random slopes in [-1, 1]."""
     from fractions import Fraction
 
-    from mindgap.lab.theory.chapter5.piecewise import PiecewiseLinear
+    from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
     breaks = np.cumsum(rng.uniform(0.1, 0.6, size=8))
     slopes = rng.uniform(-1, 1, size=9)

@@ -14,7 +14,7 @@ from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 def change_loop(trial: Trial) -> Iterator[Row]:
     """|E_{μ_n}[φ(θ) - φ(F(θ))]| over many trajectories of a stochastic map, for growing n."""
-    from mindgap.lab.theory.chapter6.thm_6_4_1 import BoundedValues, one_step_change, one_step_change_bound
+    from mindgap.lab.theory.chapter6.averages import BoundedValues, one_step_change, one_step_change_bound
 
     constants = BoundedValues(trial["M"], trial["delta"])
     with trial.timed():
@@ -74,8 +74,7 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
-    from mindgap.lab.theory.chapter6.thm_6_4_6 import DecayedNetwork
-    from mindgap.lab.theory.chapter6.thm_6_4_7 import DecayedBatchNorm
+    from mindgap.lab.theory.chapter6.weight_decay import DecayedBatchNorm, DecayedNetwork
 
     x, y = _digits(trial["samples"])
     copies, batch, normal = trial["copies"], trial["batch"], trial["batch_norm"]

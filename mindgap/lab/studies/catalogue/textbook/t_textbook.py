@@ -30,8 +30,7 @@ def rates_loop(trial: Trial) -> Iterator[Row]:
 
 def _count(name: str, constants, epsilon: float, step_factor: float):  # type: ignore[no-untyped-def]
     """First step from which the worst gap stays at most ε, and the table's bound; infinite if not within 1.5 bounds."""
-    from mindgap.lab.theory.chapter2.quadratics import parameters, worst_gap
-    from mindgap.lab.theory.chapter2.table_2_1 import iteration_bound
+    from mindgap.lab.theory.chapter2.section_2_1 import iteration_bound, parameters, worst_gap
 
     bound = math.ceil(iteration_bound("nesterov" if name == "heavy-ball" else name, constants, epsilon))
     alpha = (parameters(name, constants)[0] if constants.mu > 0 else 1 / constants.L) * step_factor
@@ -43,8 +42,13 @@ def _count(name: str, constants, epsilon: float, step_factor: float):  # type: i
 
 def _random_quadratics(trial: Trial) -> float:
     """max_k (f(x_k) - f*) / bound over random spectra and starts: 1 is where a bound would break."""
-    from mindgap.lab.theory.chapter2.quadratics import SmoothConvex, amplitudes, parameters
-    from mindgap.lab.theory.chapter2.table_2_1 import gd_gap_printed, nesterov_gap
+    from mindgap.lab.theory.chapter2.section_2_1 import (
+        SmoothConvex,
+        amplitudes,
+        gd_gap_printed,
+        nesterov_gap,
+        parameters,
+    )
 
     name, rng = trial["method"], trial.numpy_generator("quadratics")
     if name == "heavy-ball":
@@ -92,7 +96,7 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
 def worst_case_loop(trial: Trial) -> Iterator[Row]:
     """The smallest certified rate over a grid of condition numbers; finite worst cases against closed forms."""
     from mindgap.lab.theory.chapter2.fig_2_1 import lmi_rate, pep_gap, pep_missing, proved_rate, quadratic_rate
-    from mindgap.lab.theory.chapter2.table_2_1 import SmoothConvex, gd_convex_gap, nesterov_convex_gap
+    from mindgap.lab.theory.chapter2.section_2_1 import SmoothConvex, gd_convex_gap, nesterov_convex_gap
 
     if pep_missing():
         yield {"reason": pep_missing()}

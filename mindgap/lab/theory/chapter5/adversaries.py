@@ -1,11 +1,8 @@
-"""Theorem 5.3.1: no algorithm finds an ε-stationary point of a Lipschitz function in finitely many calls.
-
-The resisting oracle answers f = 0 and ∇f = L to everything. Afterwards it shows a function of the class that agrees
-with all its answers and is not stationary anywhere the algorithm has been, nor where it ended.
-"""
+"""Theorems 5.3.1 and 5.5.2: resisting oracles, which show a fitting function after the last query."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,25 +10,22 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from mindgap.base.check import between, fail, whole
+from mindgap.base.check import between, fail, positive, whole
 from mindgap.base.checked import Positive
-from mindgap.lab.theory.chapter5.piecewise import Number, PiecewiseLinear, exact_points
+from mindgap.lab.theory.chapter5.stationarity import Number, PiecewiseLinear, exact_points
 
+# Theorem 5.3.1: no algorithm finds an ε-stationary point of a Lipschitz function in finitely many calls.
+# The resisting oracle answers f = 0 and ∇f = L to everything. Afterwards it shows a function of the class that agrees
+# with all its answers and is not stationary anywhere the algorithm has been, nor where it ended.
 
 @dataclass(frozen=True)
 class LipschitzClass:
-    """F(Δ, L): L-Lipschitz, directionally differentiable, f(x_0) - inf f <= Δ.
-
-    Args:
-        L: the Lipschitz constant, positive.
-        Delta: Δ, positive.
+    """F(Δ, L): L-Lipschitz, directionally differentiable, f(x_0) - inf f <= Δ (thesis, (5.2)).
 
     Example:
         >>> LipschitzClass(L=1.0, Delta=-2.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: Delta must be positive and finite, got -2.0
-
-    Source: thesis, (5.2).
     """
 
     L: Positive
@@ -52,7 +46,7 @@ class OutOfCalls(Exception):
         (0.0, 1.0)
         >>> oracle(0.5)
         Traceback (most recent call last):
-        mindgap.lab.theory.chapter5.thm_5_3_1.OutOfCalls
+        mindgap.lab.theory.chapter5.adversaries.OutOfCalls
 
     Source: thesis, Theorem 5.3.1 ("for any finite iteration T").
     """
@@ -60,7 +54,7 @@ class OutOfCalls(Exception):
 
 @dataclass(frozen=True)
 class Defeat:
-    """What an adversary shows at the end.
+    """What an adversary shows at the end (thesis, 5.7.3 and 5.7.6).
 
     Attributes:
         function: a function of the class that agrees with every answer.
@@ -75,8 +69,6 @@ class Defeat:
         >>> adversary = ValueAdversary(LipschitzClass(L=2.0, Delta=1.0), start=0.0, calls=3)
         >>> adversary.show(output=7.0).output_distance
         2.0
-
-    Source: thesis, 5.7.3 and 5.7.6.
     """
 
     function: PiecewiseLinear
@@ -96,15 +88,12 @@ def resisting_function(points: Sequence[Number], constants: LipschitzClass, thet
 
     Args:
         points: the queried points, in any order, repetitions allowed.
-        constants: L and Δ.
         theta: θ in (0, 1/2).
 
     Example:
         >>> f = resisting_function([0.0, 1.0], LipschitzClass(L=2.0, Delta=1.0), Fraction(1, 4))
         >>> f.value(0.0), f.value(1.0), [str(k) for k in f.kinks]
         (Fraction(0, 1), Fraction(0, 1), ['-1/8', '3/8', '7/8'])
-
-    Source: thesis, Lemma 5.7.1.
 
     *Differs from the paper.* The last piece is printed for x >= x_K + θδ, which leaves a gap; it starts at x_K - θδ.
     """
@@ -156,11 +145,10 @@ class Adversary(ABC):
 class ValueAdversary(Adversary):
     """The resisting oracle of 5.7.3, against any algorithm that sees values and gradients.
 
-    Call it with a point (and, as Assumption 5.3.1 has it, a direction, which does not matter here) to get
-    ``(value, gradient)``; :meth:`show` ends the game.
+    Call it with a point (and, as Assumption 5.3.1 has it, a direction, which does not matter here) to get ``(value,
+    gradient)``; :meth:`show` ends the game. Source: thesis, Theorem 5.3.1 and 5.7.3.
 
     Args:
-        constants: L and Δ.
         start: x_0, asked for before anything else.
         calls: T, how many answers it gives, the start's included.
 
@@ -171,8 +159,6 @@ class ValueAdversary(Adversary):
         >>> defeat = ValueAdversary(LipschitzClass(L=1.0, Delta=1.0), start=0.0, calls=50).play(gradient_descent)
         >>> defeat.best_distance, defeat.consistent, defeat.in_class, len(defeat.queries)
         (1.0, True, True, 50)
-
-    Source: thesis, Theorem 5.3.1 and 5.7.3.
 
     *Differs from the paper.* The theorem says ε in [0, 1); a function of F(Δ, L) has no point that is not
     ε-stationary when ε >= L, and the proof is for ε < L. It also speaks of randomised algorithms, while the function
@@ -207,4 +193,116 @@ class ValueAdversary(Adversary):
         answered = all(f.value(x) == 0 and f.subdifferential(x) == (self.constants.L,) * 2 for x in self.queries)
         best = min(f.distance(x) for x in [*self.queries, output])
         return Defeat(f, tuple(self.queries), output, float(f.distance(output)), float(best), answered,
+                      self.constants.holds(f, self.start))
+
+
+# Theorem 5.5.2: algorithms that see gradients only need at least Δ/(8δ) calls for a (δ, ε)-stationary point.
+# The resisting oracle answers ∇f = 1 to everything (L = 1). Afterwards it shows a function of F(Δ, 1) that rises
+# wherever the algorithm has been and where it ended, with no kink within δ of any of these points.
+
+def gradient_call_bound(Delta: float, delta: float) -> float:
+    """Δ/(8δ), the number of gradient calls below which no algorithm is safe (thesis, Theorem 5.5.2).
+
+    Example:
+        >>> gradient_call_bound(Delta=4.0, delta=0.01)
+        50.0
+    """
+    return positive("Delta", Delta) / (8 * positive("delta", delta))
+
+
+def _zigzag(x: list[Fraction], close: Fraction, valley: Fraction, start: Fraction) -> PiecewiseLinear:
+    """Rise at every point; where the next point is further than ``close``, fall back to the same height before it.
+
+    The valley before a point lies ``valley`` to its left. Values at the points never fall, and rise by at most
+    ``close`` from one to the next; no valley is deeper than ``valley`` below the first point.
+    """
+    breaks = [x[0] - valley]
+    for a, b in pairwise(x):
+        if b - a > close:
+            breaks += [b - valley - (b - a) / 2, b - valley]
+    return PiecewiseLinear(tuple(breaks), tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2)), anchor=start)
+
+
+def plateau_function(points: Sequence[Number], delta: Number, start: Number) -> PiecewiseLinear:
+    """A 1-Lipschitz function with f(start) = 0 that rises with slope 1 within 1.25 δ of every point.
+
+    f(start) - inf f is at most 5δ(K-1) + 1.25δ for K distinct points. Source: thesis, 5.7.6, with the repairs listed at
+    :class:`GradientAdversary`.
+
+    Example:
+        >>> f = plateau_function([0.0, 100.0], delta=1.0, start=0.0)
+        >>> [float(f.distance(x, 1.0)) for x in (0.0, 100.0)], float(f.infimum)
+        ([1.0, 1.0], -1.25)
+    """
+    radius = Fraction(5, 4) * Fraction(delta)
+    return _zigzag(exact_points(points), 4 * radius, radius, Fraction(start))
+
+
+def separated_pair(points: Sequence[Number], delta: Number, start: Number) -> tuple[PiecewiseLinear, PiecewiseLinear]:
+    """Two functions with slope 1 at every point that share no (δ, ε)-stationary point for any ε < 1 (thesis, 5.7.6).
+
+    Their kinks are more than 2δ apart, so no point is within δ of both. For K points both satisfy
+    f(start) - inf f <= 8δK.
+
+    Example:
+        >>> f, g = separated_pair([0.0, 3.0, 50.0], delta=1.0, start=0.0)
+        >>> min(abs(a - b) for a in f.kinks for b in g.kinks) > 2
+        True
+
+    *Differs from the paper.* The paper shifts one function by 1.5δ, which leaves points within δ of both.
+    """
+    x = exact_points(points)
+    wide = Fraction(delta) * (1 + Fraction(1, 2 * len(x)))
+    near = Fraction(5, 4) * Fraction(delta)
+    return (
+        _zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)),
+        _zigzag(x, 8 * wide, near, Fraction(start)),
+    )
+
+
+class GradientAdversary(Adversary):
+    """The resisting oracle of 5.7.6, against any algorithm that sees gradients only (L = 1).
+
+    Args:
+        start: x_0, asked for before anything else.
+        calls: how many answers it gives, the start's included; by default the most that the theorem allows,
+            ⌊Δ/(8δ)⌋.
+
+    Example:
+        >>> def sign_descent(oracle, x):
+        ...     while True:
+        ...         x = x - 0.3 * oracle(x)
+        >>> defeat = GradientAdversary(Delta=4.0, delta=0.01, start=0.0).play(sign_descent)
+        >>> defeat.best_distance, defeat.consistent, defeat.in_class, len(defeat.queries)
+        (1.0, True, True, 50)
+
+    Source: thesis, Theorem 5.5.2 and 5.7.6.
+
+    *Differs from the paper.* The printed function falls by half of every large gap, so its infimum is not where the
+    proof says and it leaves F(Δ, 1) as soon as two queries are far apart; its kinks can be arbitrarily close, not 4δ
+    apart; and its copy shifted by 1.5δ has common (δ, ε)-stationary points with it. The functions here keep the
+    constant Δ/(8δ). As in 5.3.1 the function is chosen after the queries: every run with a fixed seed is defeated.
+    """
+
+    #: ∇f(x) = 1
+    answer = 1.0
+
+    def __init__(self, Delta: float, delta: float, start: float, calls: int | None = None) -> None:
+        most = math.floor(gradient_call_bound(Delta, delta) * (1 + 1e-12))
+        calls = most if calls is None else calls
+        if not 1 <= calls <= most:
+            fail("calls", f"must lie between 1 and Δ/(8δ) = {most}", calls)
+        super().__init__(LipschitzClass(1.0, Delta), start, calls)
+        self.delta = delta
+
+    def pair(self) -> tuple[PiecewiseLinear, PiecewiseLinear]:
+        """Two functions of the class that give every answer and share no (δ, ε)-stationary point."""
+        return separated_pair(self.queries, self.delta, self.start)
+
+    def show(self, output: float) -> Defeat:
+        """A function under which neither a query nor the output is (δ, ε)-stationary for any ε < 1."""
+        f = plateau_function([*self.queries, output], self.delta, self.start)
+        answered = all(f.subdifferential(x) == (1, 1) for x in self.queries)
+        best = min(f.distance(x, self.delta) for x in [*self.queries, output])
+        return Defeat(f, tuple(self.queries), output, float(f.distance(output, self.delta)), float(best), answered,
                       self.constants.holds(f, self.start))

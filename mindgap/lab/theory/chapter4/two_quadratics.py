@@ -1,34 +1,29 @@
-"""Theorem 4.4.3 (= 4.7.6, and Theorems 4 and 6 of acclip): no method beats k^(-2(α-1)/α), shown on two quadratics.
-
-The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ only in the frequency of a rare jump.
-Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
-
-*Differs from the papers*: in the proof of Lemma 4.7.8 the line √(k(γε)²/(4γ^α)) lost a factor 2: (p0-p1)² = 4γ²ε², and
-the prefactor is k/8. Put right it is √(k(γε)²/γ^α) = ¼√(k(4ε)^(α/(α-1))), which implies the lemma. The next printed
-line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact probability is below.
-"""
+"""Two lower bounds in one dimension: what a few samples cannot tell apart, and what fixed steps let through."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from mindgap.base.check import between, one_of, whole
+from mindgap.base.check import between, fail, one_of, whole
 from mindgap.base.checked import Order, Range
 from mindgap.lab.theory.function import Function
-from mindgap.lab.theory.noise import TwoPoint
+from mindgap.lab.theory.noise import Stable, TwoPoint
 
+# Theorem 4.4.3 (= 4.7.6, and Theorems 4 and 6 of acclip): no method beats k^(-2(α-1)/α), shown on two quadratics.
+# The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ only in the frequency of a rare jump.
+# Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
+# *Differs from the papers*: in the proof of Lemma 4.7.8 the line √(k(γε)²/(4γ^α)) lost a factor 2: (p0-p1)² = 4γ²ε²,
+# and the prefactor is k/8. Put right it is √(k(γε)²/γ^α) = ¼√(k(4ε)^(α/(α-1))), which implies the lemma. The next
+# printed line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact probability is
+# below.
 
 @dataclass(frozen=True)
 class BernoulliQuadratic(Function):
     """f_ν(x) = (x - b_ν)²/2 on [0, 1/2] with b_ν = (2-ν)ε, and gradients x - 1/(2γ) w.p. p_ν, x otherwise.
-
-    Args:
-        alpha: 1 < α <= 2.
-        epsilon: 0 < ε <= 1/8.
-        nu: 0 or 1.
 
     Example:
         >>> f = BernoulliQuadratic(alpha=1.5, epsilon=1 / 16, nu=0)
@@ -91,13 +86,11 @@ class BernoulliQuadratic(Function):
 
 
 def hardest_epsilon(alpha: float, k: int) -> float:
-    """ε = 1/(16 k^((α-1)/α)), the two problems that k samples cannot tell apart.
+    """ε = 1/(16 k^((α-1)/α)), the two problems that k samples cannot tell apart (thesis, 4.7.6).
 
     Example:
         >>> hardest_epsilon(2.0, 4)
         0.03125
-
-    Source: thesis, 4.7.6.
     """
     between("alpha", alpha, 1, 2, ends="(]")
     whole("k", k, least=1)
@@ -125,26 +118,22 @@ def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.n
 
 
 def success_probability(alpha: float, epsilon: float, k: int) -> float:
-    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum.
+    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum (thesis, Lemma 4.7.8).
 
     Example:
         >>> round(success_probability(2.0, 1 / 16, 1), 9)                       # p0 - p1 = 1/32
         0.515625
-
-    Source: thesis, Lemma 4.7.8.
     """
     first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
     return 0.5 + 0.25 * float(np.abs(first - second).sum())
 
 
 def success_bound(alpha: float, epsilon: float, k: int) -> float:
-    """Lemma 4.7.8: P(ν' = ν) <= 1/2 + √(k (4ε)^(α/(α-1))).
+    """Lemma 4.7.8: P(ν' = ν) <= 1/2 + √(k (4ε)^(α/(α-1))) (acclip, Lemma 7).
 
     Example:
         >>> success_bound(2.0, 1 / 16, 1)
         0.75
-
-    Source: thesis, Lemma 4.7.8; acclip, Lemma 7.
     """
     return 0.5 + (k * (4 * epsilon) ** (alpha / (alpha - 1))) ** 0.5
 
@@ -162,3 +151,48 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
     total = first + second
     harmonic = np.where(total > 0, first * second / np.where(total > 0, total, 1.0), 0.0)
     return epsilon**2 / 4 * float(harmonic.sum())
+
+
+# Remark 4.4.1 and appendix A of acclip: fixed steps carry the noise's tail into every iterate.
+# On f(x) = x²/2 the iterate is a fixed linear combination of the noise: x_k = A_k x_0 - Σ_j w_j ξ_j. With stable noise
+# x_k is stable again, with the same index and an exact scale, so E|x_k|^p is infinite for every p >= the index,
+# whatever the steps.
+# *Differs from the papers*: appendix A bounds Σ η_j² E‖ξ_j‖² from below by (Σ η_j²) max_j E‖ξ_j‖², which is the wrong
+# direction unless the noise is stationary, and loses the 1/2 of f; neither changes the conclusion.
+
+class LinearIterate(NamedTuple):
+    """x_k = keep·x_0 - Σ_j weights_j ξ_j.
+
+    Example:
+        >>> LinearIterate(keep=0.0, weights=np.ones(1)).keep
+        0.0
+    """
+
+    keep: float
+    weights: np.ndarray
+
+
+def sgd_iterate(steps: Sequence[float] | np.ndarray) -> LinearIterate:
+    """The coefficients of x_k after SGD with those steps on x²/2: w_j = η_j Π_{i>j}(1 - η_i) (thesis, Remark 4.4.1).
+
+    Example:
+        >>> it = sgd_iterate([0.5, 0.5])
+        >>> it.keep, it.weights.tolist()
+        (0.25, [0.25, 0.5])
+    """
+    eta = np.asarray(steps, dtype=float)
+    if eta.ndim != 1 or not eta.size or not (eta > 0).all():
+        fail("steps", "must be a non-empty list of positive numbers", steps)
+    after = np.concatenate([np.cumprod((1 - eta)[::-1])[::-1][1:], [1.0]])
+    return LinearIterate(float(np.prod(1 - eta)), eta * after)
+
+
+def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stable:
+    """The exact law of x_k - keep·x_0 under stable noise: stable, scale s·(Σ|w_j|^a)^(1/a) (thesis, Remark 4.4.1).
+
+    Example:
+        >>> stable_iterate_law(Stable(index=1.5), [1.0]).moment(2.0)
+        inf
+    """
+    w = np.abs(sgd_iterate(steps).weights)
+    return Stable(law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index)))

@@ -1,9 +1,4 @@
-"""The two functions of 3.7.2 that make every fixed step slow, and a repair of the first one.
-
-*Differs from the paper*: the exponential function is said to be (1, L1)-smooth (3.10); its curvature at 0 is L1 while
-its gradient there is 0, so it is (L1, L1)-smooth and no better. ``HyperbolicCosine`` plays the same part for any
-(L0, L1).
-"""
+"""Functions on which the bounds of chapter 3 are attained, or nearly."""
 
 from __future__ import annotations
 
@@ -12,14 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.base.check import between, fail, positive
-from mindgap.base.checked import Positive
+from mindgap.base.checked import Count, Positive
 from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import Function, namespace
 
+# The two functions of 3.7.2 that make every fixed step slow, and a repair of the first one.
+# *Differs from the paper*: the exponential function is said to be (1, L1)-smooth (3.10); its curvature at 0 is L1 while
+# its gradient there is 0, so it is (L1, L1)-smooth and no better. ``HyperbolicCosine`` plays the same part for any
+# (L0, L1).
 
 @dataclass(frozen=True)
 class ExponentialQuadratic(Function):
-    """f(x) = e^(L1|x|)/(L1 e) for |x| > 1/L1, and L1 x²/2 + 1/(2 L1) between.
+    """f(x) = e^(L1|x|)/(L1 e) for |x| > 1/L1, and L1 x²/2 + 1/(2 L1) between (thesis, 3.7.2, first display).
 
     f'(x) = sign(x) e^(L1|x|)/e outside, L1 x inside; f'' = L1·|f'| outside, L1 inside. From x0 = (log M + 1)/L1,
     where f'(x0) = M, gradient descent diverges for h > 2 x0 / M and converges for h < 2 x0 / M.
@@ -32,8 +31,6 @@ class ExponentialQuadratic(Function):
         >>> x0 = f.start(M=100.0)
         >>> round(float(f.gradient(x0)), 9), f.constants(M=100.0).L0
         (100.0, 2.0)
-
-    Source: thesis, 3.7.2, first display.
     """
 
     L1: Positive
@@ -74,18 +71,13 @@ class ExponentialQuadratic(Function):
 class SlowFunction(Function):
     """Slope 2ε outside [-1, 1], ε(6x² - x⁴)/4 inside: no gradient shows where the minimum is until the iterate is near.
 
-    f'(x) = ε(3x - x³) inside, so |f'| <= 2ε everywhere and |f''| <= 3ε.
-
-    Args:
-        epsilon: the accuracy that is asked for.
+    f'(x) = ε(3x - x³) inside, so |f'| <= 2ε everywhere and |f''| <= 3ε. Source: thesis, 3.7.2, second display.
 
     Example:
         >>> f = SlowFunction(epsilon=0.1)
         >>> x0 = f.start(delta=2.125)                       # f(x0) - f* = 2Δ' + 5ε/4 with x0 = 1 + Δ'/ε
         >>> round(x0, 9), round(float(f.value(x0)), 9), round(float(f.gradient(x0)), 9)
         (11.0, 2.125, 0.2)
-
-    Source: thesis, 3.7.2, second display.
     """
 
     epsilon: Positive
@@ -122,20 +114,14 @@ class SlowFunction(Function):
 class HyperbolicCosine(Function):
     """f(x) = (L0/L1²)·Σ_i cosh(L1 x_i): (L0, L1)-smooth with equality at 0, for any L0 and L1.
 
-    f' = (L0/L1) sinh(L1 x), f'' = L0 cosh(L1 x) <= L0 + L1 |f'|. It repairs 3.7.2's first function for L0 < L1.
-
-    Args:
-        L0: curvature at 0.
-        L1: growth.
-        dimension: number of coordinates.
+    f' = (L0/L1) sinh(L1 x), f'' = L0 cosh(L1 x) <= L0 + L1 |f'|. It repairs 3.7.2's first function for L0 < L1. Source:
+    thesis, 3.7.2; this function is the library's own.
 
     Example:
         >>> f = HyperbolicCosine(L0=1.0, L1=10.0)
         >>> x0 = f.start(M=50.0)
         >>> round(float(f.gradient(x0)), 9)
         50.0
-
-    Source: thesis, 3.7.2; this function is the library's own.
     """
 
     L0: Positive
@@ -169,3 +155,95 @@ class HyperbolicCosine(Function):
         """(L0, L1, Δ, M) from x0 in one dimension: Δ = (L0/L1²)(cosh(L1 x0) - 1)."""
         delta = (self.L0 / self.L1**2) * (math.hypot(1, M * self.L1 / self.L0) - 1)
         return RelaxedSmooth(L0=self.L0, L1=self.L1, delta=delta, M=M)
+
+
+# A slope with teeth, on which the upper bounds of Theorems 3.4.1 and 3.4.3 are within a factor two of the truth.
+# The proofs turn every iteration into a decrease of at least h ε²/2. A straight slope of size ε decreases by h ε², so
+# it cannot show that half the bound is wrong. Here the slope is ε at every iterate and dips between two iterates as
+# fast as the curvature allows, so that every step gains less.
+
+@dataclass(frozen=True)
+class ToothedSlope(Function):
+    """f' is periodic with period h·s: s at the grid points, falling and rising with slope ±L between them.
+
+    For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x) = s + L x, a
+    quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps rounding errors from growing.
+    Gradient descent with step h from x0 = n·h·s visits every grid point and gains s²h(1 - 0.81·hL/4) per step.
+
+    Args:
+        slope: s, slightly above the accuracy ε that is asked for.
+        step: h of the method that the function is made for, h·L <= 1.
+        L: bound of the curvature.
+        teeth: n, number of steps from the start to 0.
+
+    Example:
+        >>> f = ToothedSlope(slope=0.1, step=0.5, L=1.0, teeth=4)
+        >>> round(f.start, 9), round(float(f.gradient(f.start)), 9), round(float(f.gradient(f.start - 0.025)), 9)
+        (0.2, 0.1, 0.0775)
+    """
+
+    slope: Positive
+    step: Positive
+    L: Positive
+    teeth: Count
+
+    def __post_init__(self) -> None:
+        if self.step * self.L > 1:
+            fail("step", f"must be at most 1/L = {1 / self.L:g}", self.step)
+
+    @property
+    def period(self) -> float:
+        """h·s, the way that one step covers."""
+        return self.step * self.slope
+
+    @property
+    def start(self) -> float:
+        """x0, n teeth away from 0."""
+        return self.teeth * self.period
+
+    def _tooth(self, x: Any) -> tuple[Any, Any]:
+        """Whole teeth behind x and the way into the current one, for x > 0."""
+        xp = namespace(x)
+        number = xp.floor(x / self.period)
+        return number, x - number * self.period
+
+    @property
+    def _flat(self) -> float:
+        return self.period / 20
+
+    @property
+    def _one(self) -> float:
+        """The height of one tooth: s·hs less the triangle."""
+        return self.slope * self.period - self.L * (self.period / 2 - self._flat) ** 2
+
+    def _dip(self, t: Any) -> Any:
+        """max(0, t - w)."""
+        return namespace(t).where(t > self._flat, t - self._flat, t * 0)
+
+    def value(self, x: Any) -> Any:
+        xp, s, L, p = namespace(x), self.slope, self.L, self.period
+        up = xp.where(x > 0, x, x * 0)
+        number, t = self._tooth(up)
+        falling = s * t - L * self._dip(t) ** 2 / 2
+        rising = s * t - L * (p / 2 - self._flat) ** 2 + L * self._dip(p - t) ** 2 / 2
+        right = number * self._one + xp.where(t <= p / 2, falling, rising)
+        down = xp.where(x > 0, x * 0, x)
+        left = s * down + L * down * down / 2
+        return right + left + s * s / (2 * L)
+
+    def gradient(self, x: Any) -> Any:
+        xp, s, L, p = namespace(x), self.slope, self.L, self.period
+        up = xp.where(x > 0, x, x * 0)
+        _, t = self._tooth(up)
+        return xp.where(x > 0, s - L * self._dip(xp.where(t <= p / 2, t, p - t)), s + L * x)
+
+    @property
+    def delta(self) -> float:
+        """f(x0) - f*: n teeth and the quadratic end s²/(2L)."""
+        return self.teeth * self._one + self.slope**2 / (2 * self.L)
+
+    def constants(self, L0: float, L1: float) -> RelaxedSmooth:
+        """(L0, L1, Δ, M = s); the curvature L must not exceed L0, because the gradient is 0 at the minimum."""
+        if self.L > L0 * (1 + 1e-9):
+            fail("L", f"must be at most L0 = {L0:g}", self.L)
+        return RelaxedSmooth(L0=L0, L1=L1, delta=self.delta, M=self.slope)

@@ -1,0 +1,267 @@
+"""GD, Nesterov's method and heavy-ball on quadratics, mode by mode: exact worst cases without matrices.
+
+On f = Σ λ_i x_i²/2 every mode runs alone, and the worst start of length D puts everything into one mode. So the
+worst gap over all quadratics with spectrum in [μ, L] is D²/2 · max_λ λ a_k(λ)², a_k the amplitude of a mode that
+starts at 1. Everything here is that amplitude, for a whole grid of λ at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindgap.base.check import fail, one_of, positive, whole
+from mindgap.base.checked import NonNegative, Positive
+
+
+@dataclass(frozen=True)
+class SmoothConvex:
+    """f is L-smooth and μ-strongly convex (μ = 0: convex), and ‖x_0 - x*‖ = D (thesis, Definitions 2.1.3 and 2.1.4).
+
+    Example:
+        >>> SmoothConvex(L=1.0, mu=2.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: mu must be at most L = 1, got 2.0
+    """
+
+    L: Positive
+    mu: NonNegative = 0.0
+    D: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mu > self.L:
+            fail("mu", f"must be at most L = {self.L:g}", self.mu)
+
+    @property
+    def Q(self) -> float:
+        """L/μ, the condition number."""
+        return self.L / positive("mu", self.mu)
+
+
+METHODS = ("gd", "nesterov", "heavy-ball")
+
+
+def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
+    """(α, β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's for heavy-ball.
+
+    Example:
+        >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
+        [0.25, 0.333333]
+
+    Source: thesis, (2.3) and Theorem 2.1.3; Polyak's choice is optimal on quadratics.
+    """
+    one_of("method", method, METHODS)
+    root = math.sqrt(constants.Q)
+    if method == "gd":
+        return 1 / constants.L, 0.0
+    if method == "nesterov":
+        return 1 / constants.L, (root - 1) / (root + 1)
+    return 4 / (math.sqrt(constants.L) + math.sqrt(constants.mu)) ** 2, ((root - 1) / (root + 1)) ** 2
+
+
+def amplitudes(method: str, curvature: np.ndarray, alpha: float, beta: float | None) -> Iterator[np.ndarray]:
+    """a_0, a_1, ... for every curvature: what is left of a mode that starts at 1 (thesis, (2.3) and (2.4)).
+
+    Nesterov's (2.4) is read at y_k, with y_0 = x_0; ``beta=None`` takes the momentum (k)/(k+3) for convex f.
+
+    Example:
+        >>> run = amplitudes("gd", np.array([1.0, 2.0]), 0.5, 0.0)
+        >>> [next(run).tolist() for _ in range(3)]
+        [[1.0, 1.0], [0.5, 0.0], [0.25, 0.0]]
+    """
+    one_of("method", method, METHODS)
+    x = y = np.ones_like(np.asarray(curvature, dtype=float))
+    shrink = 1 - alpha * np.asarray(curvature, dtype=float)
+    yield y
+    step = 0
+    previous = x
+    while True:
+        momentum = (step / (step + 3.0)) if beta is None else beta
+        if method == "heavy-ball":
+            x, previous = shrink * x + momentum * (x - previous), x
+            yield x
+        elif method == "gd":
+            x = shrink * x
+            yield x
+        else:
+            new = shrink * x
+            x = (1 + momentum) * new - momentum * y
+            y = new
+            yield y
+        step += 1
+
+
+def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
+    """Curvatures from μ to L, dense at the low end on a logarithmic scale (from 1e-9 L where μ = 0)."""
+    whole("points", points, least=2)
+    return np.geomspace(max(constants.mu, 1e-9 * constants.L), constants.L, points)
+
+
+def worst_gap(method: str, constants: SmoothConvex, steps: int, *, alpha: float | None = None) -> np.ndarray:
+    """max f(x_k) - f* over quadratics with spectrum in [μ, L], for k = 0, ..., steps.
+
+    Args:
+        alpha: another step size than the rule's.
+
+    Example:
+        >>> worst_gap("gd", SmoothConvex(L=1.0, mu=0.5), 2).round(6)
+        array([0.5     , 0.0625  , 0.015625])
+
+    Source: thesis, 2.1.1 (the sup over a class, here quadratics).
+    """
+    curvature = spectrum(constants)
+    rule = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, None if method == "nesterov" else 0)
+    run = amplitudes(method, curvature, rule[0] if alpha is None else alpha, rule[1])
+    return np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)]) * constants.D**2 / 2
+
+
+def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int = 10**6) -> int:
+    """The first k with worst gap at most ε (and, because momentum ripples, at every later k up to 1.2 k + 20).
+
+    Example:
+        >>> iterations("gd", SmoothConvex(L=1.0, mu=0.1), 1e-3)
+        19
+
+    Source: thesis, T_ε of 2.1.1.
+    """
+    positive("epsilon", epsilon)
+    curvature = spectrum(constants)
+    rule = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, None if method == "nesterov" else 0)
+    first = -1
+    for k, a in enumerate(amplitudes(method, curvature, *rule)):
+        if (curvature * a**2).max() * constants.D**2 / 2 > epsilon:
+            first = -1
+        elif first < 0:
+            first = k
+        if first >= 0 and k >= 1.2 * first + 20:
+            return first
+        if k > most:
+            fail("epsilon", f"must be reachable in {most} steps", epsilon)
+    raise AssertionError("amplitudes never ends")
+
+
+# Table 2.1, (2.3), Theorems 2.1.2 and 2.1.3: the steps that GD and Nesterov's method need, and lower bounds.
+
+def gd_distance(constants: SmoothConvex, k: int) -> float:
+    """(1 - μ/L)^k D, what ‖x_k - x*‖ is at most for GD with step 1/L; attained on μx²/2.
+
+    Example:
+        >>> gd_distance(SmoothConvex(L=2.0, mu=1.0), 3)
+        0.125
+
+    Source: the contraction of GD on μ-strongly convex, L-smooth functions (beside thesis, (2.3)).
+    """
+    return (1 - constants.mu / constants.L) ** whole("k", k) * constants.D
+
+
+def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
+    """L/2 · (L/(μ+L))^(2k) D², as the thesis states it after (2.3).
+
+    Example:
+        >>> gd_gap_printed(SmoothConvex(L=1.0, mu=1.0), 1)
+        0.125
+
+    *Differs from the paper.* Holds for (2.3), and is not what the cited theorem says: that one is ((Q-1)/(Q+1))^(2k)
+    for step 2/(μ+L). For step 1/L, (1 - μ/L)^(2k) holds and is smaller.
+    """
+    ratio = constants.L / (constants.mu + constants.L)
+    return constants.L / 2 * ratio ** (2 * whole("k", k)) * constants.D**2
+
+
+def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
+    """L D²/(4k + 2), the exact worst case of GD with step 1/L over convex functions.
+
+    Source: Drori and Teboulle's bound behind "O(L/ε)" in thesis, Table 2.1.
+
+    Example:
+        >>> gd_convex_gap(SmoothConvex(L=2.0), 0)
+        1.0
+    """
+    return constants.L * constants.D**2 / (4 * whole("k", k) + 2)
+
+
+def nesterov_gap(constants: SmoothConvex, k: int) -> float:
+    """(μ+L)/2 · D² exp(-(k-1)/√Q), what f(y_k) - f* is at most for (2.4) with Theorem 2.1.3's parameters.
+
+    With y_0 = x_0, as the theorem needs and does not say, exp(-k/√Q) holds too. Source: thesis, Theorem 2.1.3.
+
+    Example:
+        >>> nesterov_gap(SmoothConvex(L=1.0, mu=1.0), 1)
+        1.0
+    """
+    return (constants.mu + constants.L) / 2 * constants.D**2 * math.exp(-(whole("k", k) - 1) / math.sqrt(constants.Q))
+
+
+def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
+    """2L D²/(k² + 5k + 6), the exact worst case with momentum k/(k+3) over convex functions, k >= 1.
+
+    Source: the bound behind Nesterov's column in thesis, Table 2.1.
+
+    Example:
+        >>> nesterov_convex_gap(SmoothConvex(L=6.0), 1)
+        1.0
+    """
+    k = whole("k", k, least=1)
+    return 2 * constants.L * constants.D**2 / (k**2 + 5 * k + 6)
+
+
+def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> float:
+    """The steps after which the bounds above are at most ε: Table 2.1 with its constants.
+
+    Example:
+        >>> iteration_bound("gd", SmoothConvex(L=1.0), 1e-2)
+        24.5
+
+    *Differs from the paper.* The table has L/√ε for Nesterov's method and for the lower bound on convex functions;
+    √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 - x*‖/ε inside the logarithm where
+    the square of the distance belongs.
+    """
+    c, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
+    if c.mu == 0:
+        if method == "gd":
+            return max(0.0, (ratio - 2) / 4)
+        return max(0.0, (-5 + math.sqrt(25 - 4 * (6 - 2 * ratio))) / 2) if ratio > 3 else 0.0
+    if method == "gd":
+        return max(0.0, math.log(ratio / 2) / (-2 * math.log1p(-c.mu / c.L))) if c.mu < c.L else 1.0
+    return max(0.0, math.sqrt(c.Q) * math.log((c.mu + c.L) * c.D**2 / (2 * epsilon)) + 1)
+
+
+class Chain:
+    """Nesterov's worst function in l²: after k steps of any method in the span of its gradients, k coordinates.
+
+    f(x) = (L-μ)/8 · (x_1² + Σ (x_i - x_{i+1})² - 2x_1) + μ/2 ‖x‖², minimised by x*_i = q^i with q = (√Q-1)/(√Q+1). The
+    first d coordinates stand for all as long as fewer than d - 1 steps are taken from 0. Source: thesis, Theorem 2.1.2
+    (the function is Nesterov's).
+
+    Example:
+        >>> f = Chain(SmoothConvex(L=9.0, mu=1.0), 50)
+        >>> round(f.q, 6), round(f.distance_square(np.zeros(50)), 6)
+        (0.5, 0.333333)
+    """
+
+    def __init__(self, constants: SmoothConvex, dimension: int) -> None:
+        self.constants = constants
+        self.dimension = whole("dimension", dimension, least=2)
+        root = math.sqrt(constants.Q)
+        self.q = (root - 1) / (root + 1)
+        self.minimiser = self.q ** np.arange(1.0, dimension + 1)
+
+    def gradient(self, x: np.ndarray) -> np.ndarray:
+        """∇f(x) along the last axis, for x whose last coordinate is zero."""
+        chain = 2.0 * x
+        chain[..., 1:] -= x[..., :-1]
+        chain[..., :-1] -= x[..., 1:]
+        chain[..., 0] -= 1.0
+        return (self.constants.L - self.constants.mu) / 4 * chain + self.constants.mu * x
+
+    def distance_square(self, x: np.ndarray) -> float:
+        """‖x - x*‖², the coordinates beyond the d-th included."""
+        tail = self.q ** (2 * self.dimension + 2) / (1 - self.q**2)
+        return float(((x - self.minimiser) ** 2).sum() + tail)
+
+    def lower_bound(self, k: int) -> float:
+        """q^(2k) ‖x_0 - x*‖² for x_0 = 0: no method in the span is closer after k steps."""
+        return self.q ** (2 * whole("k", k)) * self.q**2 / (1 - self.q**2)

@@ -1,0 +1,170 @@
+"""Section 3.2: two kinds of functions that are not L-smooth, polynomials and deep linear networks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import fail, positive
+from mindgap.base.checked import Vectors
+from mindgap.lab.theory.function import Function, namespace
+
+# Lemma 3.2.1: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth.
+# *Differs from the paper*: the lemma needs a_d != 0 (otherwise the degree is smaller and f may be L-smooth).
+
+@dataclass(frozen=True)
+class Polynomial(Function):
+    """f(x) = Σ_i a_i x^i with a_d != 0.
+
+    Args:
+        coefficients: a_0, a_1, ..., a_d.
+
+    Example:
+        >>> f = Polynomial((0.0, 0.0, 0.0, 0.0, 0.25))              # x⁴/4
+        >>> float(f.gradient(2.0)), float(f.curvature(2.0))
+        (8.0, 12.0)
+    """
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.coefficients) < 2 or not self.coefficients[-1]:
+            fail("coefficients", "must be a_0 .. a_d with d >= 1 and a_d not zero", self.coefficients)
+
+    @property
+    def degree(self) -> int:
+        """d."""
+        return len(self.coefficients) - 1
+
+    def value(self, x: Any) -> Any:
+        return _horner(self.coefficients, x)
+
+    def gradient(self, x: Any) -> Any:
+        return _horner(_derivative(self.coefficients), x)
+
+    def curvature(self, x: Any) -> Any:
+        """f''(x)."""
+        return _horner(_derivative(_derivative(self.coefficients)), x)
+
+
+def _derivative(a: Sequence[float]) -> tuple[float, ...]:
+    return tuple(i * c for i, c in enumerate(a))[1:] or (0.0,)
+
+
+def _horner(a: Sequence[float], x: Any) -> Any:
+    total = x * 0 + a[-1]
+    for c in reversed(a[:-1]):
+        total = total * x + c
+    return total
+
+
+def polynomial_l0(f: Polynomial, L1: float) -> float:
+    """The smallest L0 with |f''| <= L0 + L1 |f'| on the whole line; finite for every L1 > 0 when the degree is >= 3.
+
+    sup(|f''| - L1 |f'|) is attained where one of the four signed combinations is stationary, or where f' or f'' changes
+    sign: finitely many candidates, all roots of polynomials. Source: thesis, Lemma 3.2.1.
+
+    Example:
+        >>> round(polynomial_l0(Polynomial((0.0, 0.0, 0.0, 0.0, 0.25)), L1=2.0), 9)     # 4/L1² for x⁴/4
+        1.0
+    """
+    positive("L1", L1)
+    if f.degree < 3:
+        fail("f", "must have degree 3 or more", f.degree)
+    first = np.array(_derivative(f.coefficients))
+    second = np.array(_derivative(first.tolist()))
+    third = np.array(_derivative(second.tolist()))
+    candidates: list[np.ndarray] = [np.zeros(1)]
+    for sign in (-1.0, 1.0):
+        mixed = sign * L1 * second
+        mixed[: len(third)] += third
+        candidates.append(np.roots(mixed[::-1]))
+    candidates += [np.roots(first[::-1]), np.roots(second[::-1])]
+    points = np.concatenate([c[np.abs(c.imag) < 1e-7 * (1 + np.abs(c))].real for c in candidates])
+    return max(0.0, float(np.max(np.abs(f.curvature(points)) - L1 * np.abs(f.gradient(points)))))
+
+
+# 3.2.3: the squared loss of a deep linear network, its gradient and its curvature.
+# *Differs from the paper* in four places. The gradient of ‖Y - f(X)‖² carries a factor 2 that the display lost. The
+# second term of the mixed derivative multiplies (f(X) - Y) by W_ℓ..W_{j+1} where only its transpose fits. And the
+# function is *not* (L0, L1)-smooth on the whole space for any constants: on the valley w2·w1·x = y the gradient is zero
+# while the curvature grows without bound (``valley``). What the section argues, and what can be measured, is weaker:
+# the norms of gradient and Hessian are positively correlated over weights of varying size.
+
+class DeepLinear(Function):
+    """‖Y - W_ℓ ⋯ W_1 X‖²_F as a function of all weights in one flat vector (W_1 first, rows first) (thesis, 3.2.3).
+
+    Args:
+        X: inputs, shape (width_0, samples).
+        Y: targets, shape (width_ℓ, samples).
+        hidden: widths between input and output; one weight matrix more than hidden layers.
+
+    Example:
+        >>> net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
+        >>> w = np.array([2.0, 3.0])                                   # (1 - 3·2)² = 25
+        >>> float(net.value(w)), net.gradient(w).tolist()
+        (25.0, [30.0, 20.0])
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, hidden: tuple[int, ...]) -> None:
+        if X.ndim != 2 or Y.ndim != 2 or X.shape[1] != Y.shape[1]:
+            fail("X, Y", "must be matrices with one column per sample", (X.shape, Y.shape))
+        self.X, self.Y = np.asarray(X, dtype=float), np.asarray(Y, dtype=float)
+        self.widths = (X.shape[0], *hidden, Y.shape[0])
+        self.shapes = [(b, a) for a, b in itertools.pairwise(self.widths)]
+        self.dimension = sum(a * b for a, b in self.shapes)
+
+    def matrices(self, w: Vectors) -> list[Any]:
+        """W_1, ..., W_ℓ as views of the flat vector(s); leading axes are kept."""
+        parts, start = [], 0
+        for rows, columns in self.shapes:
+            end = start + rows * columns
+            parts.append(w[..., start:end].reshape(*w.shape[:-1], rows, columns))
+            start = end
+        return parts
+
+    def _residual(self, w: Any) -> tuple[list[Any], list[Any], Any]:
+        """Weights, inputs of every layer, and f(X) - Y."""
+        xp = namespace(w)
+        data, targets = xp.asarray(self.X), xp.asarray(self.Y)
+        weights, inputs = self.matrices(w), [data]
+        for W in weights:
+            inputs.append(W @ inputs[-1])
+        return weights, inputs, inputs[-1] - targets
+
+    def value(self, x: Vectors) -> Any:
+        residual = self._residual(x)[2]
+        return (residual * residual).sum((-1, -2))
+
+    def gradient(self, x: Vectors) -> Any:
+        xp = namespace(x)
+        weights, inputs, back = self._residual(x)
+        back = 2 * back
+        parts: list[Any] = []
+        for W, below in zip(reversed(weights), reversed(inputs[:-1])):
+            g = back @ below.swapaxes(-1, -2)
+            parts.insert(0, g.reshape(*x.shape[:-1], -1))
+            back = W.swapaxes(-1, -2) @ back
+        return xp.concatenate(parts, -1)
+
+    def hessian_norm(self, x: Any) -> float:
+        """‖∇²f(x)‖ at one point, from the exact dense Hessian (autograd)."""
+        import torch
+
+        point = torch.as_tensor(x, dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(lambda w: self.value(w), point)
+        return float(torch.linalg.matrix_norm(hessian, 2))
+
+    def valley(self, t: float) -> np.ndarray:
+        """For scalar nets (all widths 1, one hidden layer): w1 = t, w2 = y/(x t), where loss and gradient are zero.
+
+        The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold.
+        """
+        if self.widths != (1, 1, 1):
+            fail("net", "must have widths (1, 1, 1) for the valley", self.widths)
+        positive("t", t)
+        return np.array([t, self.Y[0, 0] / (self.X[0, 0] * t)])

@@ -1,0 +1,283 @@
+"""Sections 3.3.1 and 3.4: steps and bounds of gradient descent, clipped or not, exact or stochastic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
+from mindgap.lab.theory.function import namespace
+
+# Theorem 3.4.1: clipped gradient descent under (L0, L1)-smoothness.
+# *Differs from the paper*: the statement says "L-smoothness in S"; the proof uses (L0, L1)-smoothness (Assumption
+# 3.3.3). In the proof, "when ε <= ‖∇f‖ <= L0/L1 the step is η" fails for L1 < 1/10 and ‖∇f‖ > 10 L0; the decrease is
+# then ‖∇f‖/2 >= 5 L0, so the theorem stands.
+
+@dataclass(frozen=True)
+class ClippedStep:
+    """h_c(g) = min{η, γη/‖g‖} of (3.5).
+
+    Example:
+        >>> step = ClippedStep(eta=0.1, gamma=2.0)
+        >>> [round(float(step(n)), 9) for n in (1.0, 4.0)]
+        [0.1, 0.05]
+    """
+
+    eta: Any
+    gamma: Any
+
+    def __call__(self, norm: Any) -> Any:
+        """The effective step for gradients of that norm."""
+        return self.eta * self.gamma / namespace(norm).maximum(norm, norm * 0 + self.gamma)
+
+
+def clipped_gd_step(a: RelaxedSmooth) -> ClippedStep:
+    """η = 1/(10 L0) and γ = min{1/η, 1/(10 L1 η)} (thesis, Theorem 3.4.1).
+
+    Example:
+        >>> clipped_gd_step(RelaxedSmooth(L0=1.0, L1=2.0, delta=1.0))
+        ClippedStep(eta=0.1, gamma=0.5)
+    """
+    eta = 1 / (10 * a.L0)
+    return ClippedStep(eta, 1 / eta if a.L1 <= 0.1 else 1 / (10 * a.L1 * eta))
+
+
+def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
+    """Most iterations until ‖∇f(x_t)‖ <= ε: 20 L0 Δ/ε² + 20 max{1, L1²} Δ/L0 (thesis, Theorem 3.4.1).
+
+    Example:
+        >>> clipped_gd_bound(RelaxedSmooth(L0=1.0, L1=2.0, delta=1.0), epsilon=0.5)
+        160.0
+    """
+    accuracy(epsilon)
+    return 20 * a.L0 * a.delta / epsilon**2 + 20 * max(1.0, a.L1**2) * a.delta / a.L0
+
+
+# 3.3.1: clipped and normalised gradient descent take the same step up to a factor two.
+# *Differs from the paper*: the printed chain is h_c/2 <= h_n <= 2 h_c; the right half holds without its 2, because
+# min{1/β, 1/‖g‖} >= 1/(‖g‖ + β).
+
+def normalized_step(eta_n: float, beta: float, norm: Any) -> Any:
+    """h_n = η_n / (‖∇f‖ + β) of (3.6).
+
+    Example:
+        >>> normalized_step(1.0, 1.0, 3.0)
+        0.25
+    """
+    return positive("eta_n", eta_n) / (norm + positive("beta", beta))
+
+
+def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
+    """The clipped step with γ η_c = η_n and η_c = η_n/β: h_c/2 <= h_n <= h_c for every gradient (thesis, 3.3.1).
+
+    Example:
+        >>> matching_clipped_step(eta_n=1.0, beta=2.0)
+        ClippedStep(eta=0.5, gamma=2.0)
+    """
+    positive("eta_n", eta_n)
+    return ClippedStep(eta_n / positive("beta", beta), beta)
+
+
+# Theorem 3.4.2: no fixed step is fast on the whole class; it must be short for one function and then fails on another.
+# *Differs from the paper*: with x0 = 1 + Δ'/ε the slow function has f(x0) - f* = 2Δ' + 5ε/4, so the proof gives
+# (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The exponential function needs L0 >= L1, not L0 >= 1 (see
+# ``hard_functions``), and the slow one ε <= L0/3. ``repaired_lower_bound`` runs the same argument with
+# ``HyperbolicCosine`` and holds for every L0 and L1.
+
+def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
+    """Least iterations of the best fixed step on the worst function: L1 M (Δ - 5ε/4) / (8 ε² (log M + 1)).
+
+    Args:
+        a: L0 >= L1 >= 1, M > 1 and Δ are used.
+        epsilon: accuracy, at most L0/3.
+
+    Raises:
+        RuleError: when a constant is outside the range in which the two functions belong to the class.
+
+    Example:
+        >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.125, M=math.e)
+        >>> round(fixed_step_lower_bound(a, epsilon=0.1), 9)                       # e·1/(8·0.01·2)
+        16.989261428
+        >>> fixed_step_lower_bound(a, epsilon=1.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: epsilon must be below 0.333333, got 1.0
+
+    Source: thesis, Theorem 3.4.2 with the constant that its proof gives.
+    """
+    M = a.need_m()
+    if not a.L1 >= 1:
+        fail("L1", "must be at least 1", a.L1)
+    if not a.L0 >= a.L1:
+        fail("L0", f"must be at least L1 = {a.L1:g}", a.L0)
+    if not M > 1:
+        fail("M", "must be above 1", M)
+    accuracy(epsilon, below=a.L0 / 3 * (1 + 1e-12))
+    return a.L1 * M * (a.delta - 1.25 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
+
+
+def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
+    """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)) (thesis, 3.7.2, repaired).
+
+    (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient is M; a shorter step
+    covers at most 2εh per step on the slow function.
+
+    Args:
+        a: L0, L1 > 0, M and Δ.
+        epsilon: accuracy, at most L0/3 and below M/2.
+
+    Example:
+        >>> a = RelaxedSmooth(L0=0.5, L1=5.0, delta=1.125, M=100.0)
+        >>> round(repaired_lower_bound(a, epsilon=0.1), 6)
+        822.270754
+    """
+    M = a.need_m()
+    accuracy(epsilon, below=min(a.L0 / 3 * (1 + 1e-12), M / 2))
+    longest = 2 * math.asinh(M * a.need_l1() / a.L0) / (a.L1 * M)
+    return (a.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
+
+
+# Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the sublevel set.
+
+def gd_step(a: RelaxedSmooth) -> float:
+    """h = 1 / (2 (M L1 + L0)) (thesis, Theorem 3.4.3).
+
+    Example:
+        >>> gd_step(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=9.0))
+        0.05
+    """
+    return 1 / (2 * (a.need_m() * a.L1 + a.L0))
+
+
+def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
+    """Most iterations until ‖∇f(x_t)‖ <= ε: 4 (M L1 + L0) Δ / ε² (thesis, Theorem 3.4.3).
+
+    The proof's own inequality gives 8/3 in place of 4; ``ToothedSlope`` needs more than 2.
+
+    Example:
+        >>> round(gd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=9.0), epsilon=0.1), 9)
+        4000.0
+    """
+    accuracy(epsilon)
+    return 4 * (a.need_m() * a.L1 + a.L0) * a.delta / epsilon**2
+
+
+# Theorem 3.4.4: stochastic clipped gradient descent with bounded noise.
+# *Differs from the paper* in two places.
+# 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as its inequality
+#    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. As printed it diverges (a test).
+# 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min ‖∇f‖] <= 2ε where
+#    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors kept, the bound of
+#    ``clipped_sgd_bound``: if every ‖∇f(x_k)‖ > ε for k < T, the sum is above T·min{η ε², ε/(32 L1)}/4, and its
+#    expectation is at most Δ. ``printed_bound`` is the theorem as stated; no proof of it is known to us.
+
+@dataclass(frozen=True)
+class StochasticClippedStep:
+    """h(g) = min{1/(16 L1 (‖g‖ + τ)), η}.
+
+    Example:
+        >>> step = StochasticClippedStep(eta=0.05, L1=1.0, tau=1.0)
+        >>> [round(float(step(n)), 9) for n in (0.0, 1.5)]
+        [0.05, 0.025]
+    """
+
+    eta: Any
+    L1: Any
+    tau: Any
+
+    def __call__(self, norm: Any) -> Any:
+        """The effective step for stochastic gradients of that norm."""
+        limit = 1 / (16 * self.L1 * (norm + self.tau))
+        return namespace(norm).minimum(limit, limit * 0 + self.eta)
+
+
+def clipped_sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> StochasticClippedStep:
+    """η = min{1/(20 L0), 1/(128 L1 τ), 1/√T} and the step built from it.
+
+    Args:
+        horizon: T, the number of iterations planned.
+
+    Example:
+        >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
+        >>> clipped_sgd_step(a, BoundedNoise(tau=0.1), horizon=100).eta
+        0.05
+
+    Source: thesis, Theorem 3.4.4 and (3.11), with the step of the proof.
+    """
+    whole("horizon", horizon, least=1)
+    eta = min(1 / (20 * a.L0), 1 / (128 * a.need_l1() * noise.tau), 1 / math.sqrt(horizon))
+    return StochasticClippedStep(eta, a.L1, noise.tau)
+
+
+def noisy_delta(a: RelaxedSmooth, noise: BoundedNoise) -> float:
+    """Δ = f(x0) - f* + (5 L0 + 2 L1 τ) τ² + 9 τ L0²/L1.
+
+    Example:
+        >>> noisy_delta(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), BoundedNoise(tau=1.0))
+        17.0
+    """
+    tau = noise.tau
+    return a.delta + (5 * a.L0 + 2 * a.L1 * tau) * tau**2 + 9 * tau * a.L0**2 / a.need_l1()
+
+
+def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem 3.4.4 as proved.
+
+    Δ·max{64 Δ/ε⁴, 160 L0/ε², 1024 L1 τ/ε², 256 L1/ε}. Source: thesis, 3.7.4.
+
+    Example:
+        >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
+        >>> clipped_sgd_bound(a, BoundedNoise(tau=1.0), epsilon=1.0)
+        18496.0
+    """
+    accuracy(epsilon)
+    d = noisy_delta(a, noise)
+    return d * max(64 * d / epsilon**4, 160 * a.L0 / epsilon**2, 1024 * a.L1 * noise.tau / epsilon**2,
+                   256 * a.L1 / epsilon)
+
+
+def printed_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+    """The theorem as stated: Δ·max{128 L1/ε, 4Δ/ε⁴, (80 L0 + 512 L1 τ)/ε²} (thesis, Theorem 3.4.4).
+
+    Example:
+        >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
+        >>> printed_bound(a, BoundedNoise(tau=1.0), epsilon=1.0)
+        10064.0
+    """
+    accuracy(epsilon)
+    d = noisy_delta(a, noise)
+    return d * max(128 * a.L1 / epsilon, 4 * d / epsilon**4, (80 * a.L0 + 512 * a.L1 * noise.tau) / epsilon**2)
+
+
+# Theorem 3.4.5: stochastic gradient descent with a fixed step and bounded noise.
+# *Differs from the paper*: the statement lost a square. The proof ends with P{(1/T) Σ‖∇f‖² > 2A/√T} <= 1/2 where
+# A = f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²/2, which asks for T >= 4A²/ε⁴; printed is (... )/ε⁴ without the square.
+# A slope longer than the noise is large refutes the printed bound (a test). M must bound the gradient
+# everywhere, not only on the sublevel set, because the iteration may climb; the theorem does not list it.
+
+def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
+    """h = min{1/√T, 1/(L1 (M + τ))} (thesis, Theorem 3.4.5).
+
+    Example:
+        >>> sgd_step(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=1.0), BoundedNoise(tau=1.0), horizon=100)
+        0.1
+    """
+    whole("horizon", horizon, least=1)
+    return min(1 / math.sqrt(horizon), 1 / (a.need_l1() * (a.need_m() + noise.tau)))
+
+
+def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
+    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2 (Theorem 3.4.5 as proved, 3.7.5).
+
+    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}; the second term makes 1/√T the smaller step,
+    which the proof takes for granted.
+
+    Example:
+        >>> sgd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0)
+        1600.0
+    """
+    accuracy(epsilon)
+    M = a.need_m()
+    c = (5 * a.L0 + 4 * a.need_l1() * M) * (M + noise.tau) ** 2
+    return max((2 * a.delta + c) ** 2 / epsilon**4, (a.L1 * (M + noise.tau)) ** 2)

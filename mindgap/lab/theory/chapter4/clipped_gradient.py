@@ -1,0 +1,221 @@
+"""Clipping, and the moments of a clipped gradient: Lemmas 4.7.1 to 4.7.5."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mindgap.base.check import between, fail, non_negative, positive, whole
+from mindgap.base.checked import Vectors
+from mindgap.lab.theory.assumptions import CoordinateMoment
+from mindgap.lab.theory.noise import NoiseLaw
+
+# (GClip) and (CClip) on arrays, and exact moments of a clipped gradient in one dimension.
+
+def clip_global(g: Vectors, tau: Any) -> Any:
+    """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape (thesis, (GClip)).
+
+    Example:
+        >>> clip_global(np.array([3.0, 4.0]), 1.0).round(12).tolist()
+        [0.6, 0.8]
+    """
+    norm = np.sqrt((g * g).sum(-1, keepdims=True))
+    tau = np.asarray(tau, dtype=float)[..., None]
+    return g * (tau / np.maximum(np.maximum(norm, tau), np.finfo(float).tiny))
+
+
+def clip_coordinates(g: Any, tau: Any) -> Any:
+    """min{τ_i/|g_i|, 1} g_i in every coordinate (thesis, (CClip)).
+
+    Example:
+        >>> clip_coordinates(np.array([3.0, -0.5]), 1.0).tolist()
+        [1.0, -0.5]
+    """
+    return np.clip(g, -np.asarray(tau), np.asarray(tau))
+
+
+class ClippedMoments(NamedTuple):
+    """Exact moments of ĝ = clip(m + ξ, τ) for one coordinate: mean, E ĝ² and E(ĝ - m)².
+
+    Example:
+        >>> ClippedMoments(mean=0.0, second=0.25, error=0.25).second
+        0.25
+    """
+
+    mean: float
+    second: float
+    error: float
+
+
+def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
+    """E ĝ, E ĝ² and E(ĝ - m)² of the clipped scalar gradient m + ξ, by exact sums or quadrature (thesis, Lemma 4.7.1).
+
+    Example:
+        >>> from mindgap.lab.theory.noise import TwoPoint
+        >>> clipped_moments(TwoPoint(0.5, scale=2.0), mean=0.0, tau=0.5)         # ±1 clipped to ±1/2
+        ClippedMoments(mean=0.0, second=0.25, error=0.25)
+    """
+    non_negative("tau", tau)
+    kinks = (-tau - mean, tau - mean, -mean)
+
+    def clipped(x: np.ndarray) -> np.ndarray:
+        return np.clip(mean + x, -tau, tau)
+
+    return ClippedMoments(
+        law.expect(clipped, kinks),
+        law.expect(lambda x: clipped(x) ** 2, kinks),
+        law.expect(lambda x: (clipped(x) - mean) ** 2, kinks),
+    )
+
+
+# Lemma 4.7.1 (= Lemma 2 of acclip) and Lemma 4.7.5: second moment and bias of a clipped gradient.
+# *Differs from the papers*. Lemma 4.7.1 refers to Assumption 4.4.1, which bounds the noise; its proof uses E‖g‖^α <=
+# G^α (Assumption 4.4.3). Lemma 2 of acclip prints the bias bound for E‖ĝ - ∇f‖², which also contains the variance and
+# is false; the proof bounds ‖E ĝ - ∇f‖². Lemma 4.7.5 prints B^α τ^(2-2α) for the second moment where Lemma 5 of acclip
+# and the proof have B^α τ^(2-α).
+
+def clipped_second_moment_bound(alpha: float, G: float, tau: float) -> float:
+    """E‖ĝ‖² <= G^α τ^(2-α); the same with B_i and τ_i for one coordinate of CClip.
+
+    Args:
+        G: E‖g‖^α <= G^α.
+
+    Example:
+        >>> clipped_second_moment_bound(2.0, 3.0, 100.0)
+        9.0
+
+    Source: thesis, Lemmas 4.7.1 and 4.7.5; acclip, Lemmas 2 and 5.
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    return positive("G", G) ** alpha * positive("tau", tau) ** (2 - alpha)
+
+
+def clipped_bias_bound(alpha: float, G: float, tau: float) -> float:
+    """‖E ĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)) (thesis, Lemmas 4.7.1 and 4.7.5; acclip, Lemmas 2 and 5).
+
+    Example:
+        >>> clipped_bias_bound(2.0, 2.0, 4.0)
+        1.0
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    return positive("G", G) ** (2 * alpha) * positive("tau", tau) ** (-2 * (alpha - 1))
+
+
+def printed_coordinate_second_moment(alpha: float, B: float, tau: float) -> float:
+    """The second moment bound as Lemma 4.7.5 prints it: B^α τ^(2-2α). Refuted by a test.
+
+    Example:
+        >>> printed_coordinate_second_moment(2.0, 1.0, 10.0)
+        0.01
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    return positive("B", B) ** alpha * positive("tau", tau) ** (2 - 2 * alpha)
+
+
+# Lemmas 4.7.2 and 4.7.3: clipped gradients when the true gradient is small, and the direction when it is not.
+
+def small_gradient_second_moment_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
+    """E‖ĝ‖² <= 2‖∇f‖² + 4 σ^α τ^(2-α) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
+
+    Args:
+        sigma: E‖g - ∇f‖^α <= σ^α.
+
+    Example:
+        >>> small_gradient_second_moment_bound(2.0, 1.0, 2.0, 1.0)
+        6.0
+    """
+    _check(alpha, sigma, tau, norm)
+    return 2 * norm**2 + 4 * sigma**alpha * tau ** (2 - alpha)
+
+
+def small_gradient_bias_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
+    """‖E ĝ - ∇f‖² <= 4 σ^(2α) τ^(-2(α-1)) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
+
+    Example:
+        >>> small_gradient_bias_bound(2.0, 1.0, 2.0, 1.0)
+        1.0
+    """
+    _check(alpha, sigma, tau, norm)
+    return 4 * sigma ** (2 * alpha) * tau ** (-2 * (alpha - 1))
+
+
+def _check(alpha: float, sigma: float, tau: float, norm: float) -> None:
+    between("alpha", alpha, 1, 2, ends="(]")
+    positive("sigma", sigma)
+    positive("tau", tau)
+    non_negative("norm", norm)
+    if norm > tau / 2:
+        fail("norm", f"must be at most tau/2 = {tau / 2:g}", norm)
+
+
+def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
+    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last axis.
+
+    Example:
+        >>> round(float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0]))), 6)
+        -4.333333
+    """
+    return np.linalg.norm(gradient, axis=-1) / 3 - 8 * np.linalg.norm(v - gradient, axis=-1) / 3
+
+
+# Lemma 4.7.4 (= Lemma 4 of acclip) with Corollaries 4.5.1 and 3: what a coordinate-wise moment says about the norm.
+# *Differs from the papers*: the upper bound d^(α/2) ‖B‖_α^α holds but is never attained for d > 1. For α <= 2 the
+# 2-norm is at most the α-norm, so E‖g‖^α <= E Σ|g_i|^α <= ‖B‖_α^α without any power of d, and this one is attained
+# in the limit of rare independent jumps. The factor d of Corollary 4.5.1 falls away with it: GClip's bound is
+# 16‖B‖_α²/(μ(k+1)^r), which at α = 2 equals CClip's. The gap between the two is d^(2/α-1) for equal B_i, not d^(2/α).
+
+def norm_moment_lower(a: CoordinateMoment) -> float:
+    """d^(α/2-1) ‖B‖_α^α, attained when all coordinates move together (and E|g_i|^α = B_i^α) (thesis, Lemma 4.7.4).
+
+    Example:
+        >>> norm_moment_lower(CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0))
+        2.0
+    """
+    return a.dimension ** (a.alpha / 2 - 1) * math.fsum(b**a.alpha for b in a.B)
+
+
+def norm_moment_upper(a: CoordinateMoment, *, printed: bool = False) -> float:
+    """E‖g‖^α <= ‖B‖_α^α; with ``printed=True`` the lemma's d^(α/2) ‖B‖_α^α (thesis, Lemma 4.7.4).
+
+    Example:
+        >>> a = CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0)
+        >>> norm_moment_upper(a), norm_moment_upper(a, printed=True)
+        (2.0, 4.0)
+    """
+    value = math.fsum(b**a.alpha for b in a.B)
+    return value * (a.dimension ** (a.alpha / 2) if printed else 1.0)
+
+
+def rare_jump_norm_moment(alpha: float, dimension: int, probability: float) -> float:
+    """E‖g‖^α, exactly, for d independent coordinates that are p^(-1/α) with probability p and 0 otherwise (B_i = 1).
+
+    A sum over the binomial number of jumps: Σ_n P(N = n) (n^(1/2) p^(-1/α))^α.
+
+    Example:
+        >>> round(rare_jump_norm_moment(1.5, 10, 1e-6), 4)                      # ‖B‖_α^α = 10 in the limit
+        10.0
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    whole("dimension", dimension, least=1)
+    between("probability", probability, 0, 1, ends="(]")
+    from scipy.stats import binom
+
+    n = np.arange(dimension + 1)
+    return float(np.sum(binom.pmf(n, dimension, probability) * n ** (alpha / 2)) / probability)
+
+
+def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False) -> float:
+    """Corollary 4.5.1: E f(x̄_k) - f* <= 16‖B‖_α²/(μ(k+1)^(2(α-1)/α)); times d as printed.
+
+    Example:
+        >>> a = CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0)
+        >>> gclip_coordinate_bound(a, 15), gclip_coordinate_bound(a, 15, printed=True)
+        (2.0, 4.0)
+
+    Source: thesis, Corollary 4.5.1; acclip, Corollary 1.
+    """
+    whole("k", k, least=1)
+    rate = (k + 1) ** (2 * (a.alpha - 1) / a.alpha)
+    return 16 * norm_moment_upper(a) ** (2 / a.alpha) * (a.dimension if printed else 1) / (a.mu * rate)

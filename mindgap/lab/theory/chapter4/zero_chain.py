@@ -1,0 +1,244 @@
+"""Theorem 4.4.4 with Lemmas 4.7.9 and 4.7.10: the zero-chain, its oracle, and the lower bound they give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from mindgap.base.check import between, fail
+from mindgap.base.checked import Count, Order, Positive, Range, Vectors
+from mindgap.lab.theory.function import Function, namespace
+
+# Lemmas 4.7.9 and 4.7.10: the zero-chain f_d and its probability-p oracle.
+# A gradient of f_d shows at most one coordinate beyond those that are already large; the oracle shows it only with
+# probability p. A method that moves only along gradients it has seen needs about d/p of them to finish the chain.
+# *Differs from the paper*: prog is 0 for a vector without large entries (the text says "in [d]"). The proof of Lemma
+# 4.7.10 loses a factor two between its first two lines and then bounds p(1-p)^α + (1-p)p^α by p, which fails for α near
+# 1; the lemma holds with constants 1 and 1 in place of 2 and 2, because only one coordinate is noisy and
+# (u + v)^(α/2) <= u^(α/2) + v^(α/2).
+
+_ROOT = math.sqrt(2 * math.pi * math.e)
+
+
+def psi(x: Any) -> Any:
+    """Ψ(x) = exp(1 - 1/(2x-1)²) for x > 1/2, else 0.
+
+    Example:
+        >>> psi(np.array([0.5, 1.0])).tolist()
+        [0.0, 1.0]
+    """
+    xp = namespace(x)
+    u = xp.where(x > 0.5, 2 * x - 1, x * 0 + 1)
+    return xp.where(x > 0.5, xp.exp(1 - 1 / (u * u)), x * 0)
+
+
+def psi_slope(x: Any) -> Any:
+    """Ψ'(x) = 4 Ψ(x)/(2x-1)³ for x > 1/2, else 0.
+
+    Example:
+        >>> psi_slope(np.array([0.0, 1.0])).tolist()
+        [0.0, 4.0]
+    """
+    u = namespace(x).where(x > 0.5, 2 * x - 1, x * 0 + 1)
+    return 4 * psi(x) / (u * u * u)
+
+
+def phi(x: Any) -> Any:
+    """Φ(x) = √e ∫_{-∞}^x e^(-t²/2) dt = √(2πe)·(1/2) erfc(-x/√2).
+
+    Example:
+        >>> round(float(phi(np.array(0.0))), 9) == round(math.sqrt(2 * math.pi * math.e) / 2, 9)
+        True
+    """
+    xp = namespace(x)
+    if xp is np:
+        from scipy.special import erfc
+    else:
+        erfc = xp.special.erfc
+    return _ROOT / 2 * erfc(-x / math.sqrt(2))
+
+
+def phi_slope(x: Any) -> Any:
+    """Φ'(x) = √e e^(-x²/2).
+
+    Example:
+        >>> float(phi_slope(np.array(1.0)))
+        1.0
+    """
+    return namespace(x).exp(0.5 - x * x / 2)
+
+
+def prog(x: np.ndarray, beta: float) -> Any:
+    """prog_β(x): the highest index (from 1) with |x_i| > β along the last axis, 0 if there is none (thesis, 4.7.7).
+
+    Example:
+        >>> prog(np.array([[0.0, 2.0, 0.1], [0.0, 0.0, 0.0]]), 1.0).tolist()
+        [2, 0]
+    """
+    index = np.arange(1, x.shape[-1] + 1)
+    return (index * (np.abs(x) > beta)).max(-1)
+
+
+@dataclass(frozen=True)
+class ZeroChain(Function):
+    """f_d(x) = -Ψ(1)Φ(x_1) + Σ_{i>=2} [Ψ(-x_{i-1})Φ(-x_i) - Ψ(x_{i-1})Φ(x_i)] (thesis, 4.7.7).
+
+    Properties (Lemma 4.7.9): f_d(0) - inf f_d <= 12 d; 152-smooth; ‖∇f_d‖_∞ <= 23;
+    prog_0(∇f_d(x)) <= prog_{1/2}(x) + 1; prog_1(x) < d implies ‖∇f_d(x)‖ >= 1.
+
+    Example:
+        >>> f = ZeroChain(3)
+        >>> np.flatnonzero(f.gradient(np.zeros(3))).tolist()                 # only the first coordinate shows
+        [0]
+    """
+
+    dimension: Count
+
+    def value(self, x: Vectors) -> Any:
+        before, after = x[..., :-1], x[..., 1:]
+        chain = psi(-before) * phi(-after) - psi(before) * phi(after)
+        return chain.sum(-1) - phi(x[..., 0])
+
+    def gradient(self, x: Vectors) -> Any:
+        xp = namespace(x)
+        before, after = x[..., :-1], x[..., 1:]
+        first = -phi_slope(x[..., :1])
+        rest = -phi_slope(after) * (psi(-before) + psi(before))
+        through = -psi_slope(-before) * phi(-after) - psi_slope(before) * phi(after)
+        return xp.concatenate([first, rest], -1) + xp.concatenate([through, x[..., :1] * 0], -1)
+
+
+@dataclass(frozen=True)
+class ChainOracle:
+    """g_d(x)_i = (1 + 1{i = prog_{1/4}(x) + 1}(z/p - 1)) ∂_i f_d(x) with z ~ Bernoulli(p).
+
+    Example:
+        >>> oracle = ChainOracle(ZeroChain(2), probability=0.5)
+        >>> int(np.count_nonzero(oracle.gradient(np.zeros(2), np.array(0))))
+        0
+
+    Source: thesis, 4.7.7, Lemma 4.7.10.
+    """
+
+    chain: ZeroChain
+    probability: Annotated[float, Range(0, 1, "(]")]
+
+    def gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The stochastic gradient for draws ``z`` (0 or 1) of the leading shape."""
+        return self.noisy(self.chain.gradient(x), x, z)
+
+    def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """The stochastic gradient from an exact gradient (or a multiple of it) that is already known at ``x``."""
+        marked = np.arange(1, self.chain.dimension + 1) == (prog(x, 0.25) + 1)[..., None]
+        return np.where(marked, (z / self.probability)[..., None], 1.0) * exact
+
+    def moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
+        """E‖g_d(x)‖^α, an exact sum over z."""
+        between("alpha", alpha, 1, 2, ends="(]")
+        p = self.probability
+        norms = [np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha for z in (0, 1)]
+        return (1 - p) * norms[0] + p * norms[1]
+
+    def moment_bound(self, x: np.ndarray, alpha: float, *, printed: bool = False) -> np.ndarray:
+        """‖∇f_d‖^α + 23^α p^(1-α); with ``printed=True`` twice that, the lemma's right side."""
+        between("alpha", alpha, 1, 2, ends="(]")
+        norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
+        return (2.0 if printed else 1.0) * (norm**alpha + 23**alpha * self.probability ** (1 - alpha))
+
+
+# Theorem 4.4.4: on smooth non-convex functions no method beats k^(-(α-1)/(3α-2)); the scaled zero-chain.
+# *Differs from the paper*: p is printed as (5000ε)^α/(G - 4√(ΔL))^α; the moment bound needs the exponent α/(α-1), as
+# the next display of the proof has it (equal only at α = 2). With the printed p the number of steps grows like
+# ε^(-2-α), not ε^(-(3α-2)/(α-1)). The last display drops the 2 of 2p and the 1 of d - 1.
+
+@dataclass(frozen=True)
+class HardChain:
+    """f(x) = (Lλ²/152) f_d(x/λ) with λ = 304ε/L, d = ⌊ΔL/(7296ε²)⌋, and its probability-p oracle (thesis, 4.7.7).
+
+    f is L-smooth, f(0) - f* <= Δ, E‖g‖^α <= G^α, and E‖∇f(x_k)‖ >= ε for every zero-respecting method and all
+    k <= (d-1)/(2p).
+
+    Args:
+        G: moment, above 4√(ΔL).
+        epsilon: accuracy; small enough that d >= 1 and p <= 1.
+
+    Example:
+        >>> hard = HardChain(alpha=2.0, L=1.0, delta=7296.0, G=1e4, epsilon=0.25)
+        >>> hard.dimension, hard.steps > 10
+        (16, True)
+    """
+
+    alpha: Order
+    L: Positive
+    delta: Positive
+    G: float
+    epsilon: Positive
+
+    def __post_init__(self) -> None:
+        floor = 4 * math.sqrt(self.delta * self.L)
+        if floor >= self.G:
+            fail("G", f"must be above 4*sqrt(delta*L) = {floor:g}", self.G)
+        if self.dimension < 1:
+            fail("epsilon", f"must be at most sqrt(delta*L/7296) = {math.sqrt(self.delta * self.L / 7296):g}",
+                 self.epsilon)
+        if self.probability > 1:
+            fail("G", "must be large enough that p <= 1", self.G)
+
+    @property
+    def dimension(self) -> int:
+        """d = ⌊ΔL/(7296ε²)⌋."""
+        return int(self.delta * self.L / (7296 * self.epsilon**2) * (1 + 1e-12))
+
+    @property
+    def scale(self) -> float:
+        """λ = 304ε/L."""
+        return 304 * self.epsilon / self.L
+
+    @property
+    def probability(self) -> float:
+        """p with 5000 ε^α p^(1-α) = (G - 4√(ΔL))^α."""
+        margin = self.G - 4 * math.sqrt(self.delta * self.L)
+        return (5000 * (self.epsilon / margin) ** self.alpha) ** (1 / (self.alpha - 1))
+
+    @property
+    def steps(self) -> float:
+        """(d-1)/(2p): for so long every zero-respecting method stays at gradient norm ε in expectation."""
+        return (self.dimension - 1) / (2 * self.probability)
+
+    @property
+    def oracle(self) -> ChainOracle:
+        """The unscaled oracle."""
+        return ChainOracle(ZeroChain(self.dimension), self.probability)
+
+    def gradient(self, x: np.ndarray) -> np.ndarray:
+        """∇f(x) = 2ε ∇f_d(x/λ)."""
+        return 2 * self.epsilon * ZeroChain(self.dimension).gradient(x / self.scale)
+
+    def stochastic_gradient(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """g(x) = 2ε g_d(x/λ)."""
+        return 2 * self.epsilon * self.oracle.gradient(x / self.scale, z)
+
+    def value(self, x: np.ndarray) -> np.ndarray:
+        """f(x)."""
+        return self.L * self.scale**2 / 152 * ZeroChain(self.dimension).value(x / self.scale)
+
+    def unfinished(self, k: int) -> float:
+        """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for the best method."""
+        from scipy.stats import binom
+
+        return float(binom.cdf(self.dimension - 1, k, self.probability))
+
+
+def nonconvex_lower_bound_steps(alpha: float, L: float, delta: float, G: float, epsilon: float) -> float:
+    """Stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of order ε^(-(3α-2)/(α-1)).
+
+    Example:
+        >>> nonconvex_lower_bound_steps(2.0, 1.0, 7296.0, 1e4, 0.25) > 10
+        True
+
+    Source: thesis, Theorem 4.4.4.
+    """
+    return HardChain(alpha, L, delta, G, epsilon).steps

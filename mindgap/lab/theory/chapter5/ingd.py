@@ -1,0 +1,252 @@
+"""Theorems 5.4.1 and 5.5.1: the parameters of INGD and Stochastic INGD, and the calls that they need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mindgap.base.check import fail, non_negative, positive, whole
+from mindgap.base.checked import NonNegative, Positive, Share
+
+# Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number of calls.
+
+@dataclass(frozen=True)
+class NonsmoothTarget:
+    """F(Δ, L) with the point asked for: (δ, ε)-stationary with probability 1 - γ (thesis, (5.2) and Theorem 5.4.1).
+
+    Example:
+        >>> NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=1.0)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: epsilon must be below L = 1, got 1.0
+    """
+
+    L: Positive
+    Delta: Positive
+    delta: Positive
+    epsilon: Positive
+    gamma: Share = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.epsilon < self.L:
+            fail("epsilon", f"must be below L = {self.L:g}", self.epsilon)
+
+
+def ingd_inner_steps(constants: NonsmoothTarget) -> int:
+    """K = 48 L²/ε², rounded up: the length of one inner loop (thesis, Theorem 5.4.1).
+
+    Example:
+        >>> ingd_inner_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
+        192
+    """
+    return math.ceil(48 * constants.L**2 / constants.epsilon**2 * (1 - 1e-15))
+
+
+def ingd_outer_steps(constants: NonsmoothTarget) -> int:
+    """T = 4Δ/(εδ), rounded up, at least 1: every outer step but the last lowers f by more than εδ/4.
+
+    Example:
+        >>> ingd_outer_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
+        80
+
+    Source: thesis, Theorem 5.4.1.
+
+    *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ < εδ.
+    """
+    return max(1, math.ceil(4 * constants.Delta / (constants.epsilon * constants.delta) * (1 - 1e-15)))
+
+
+def ingd_calls_printed(constants: NonsmoothTarget) -> float:
+    """192 Δ L²/(ε³ δ) · log(4Δ/(γδε)), as stated (thesis, Theorem 5.4.1).
+
+    Example:
+        >>> round(ingd_calls_printed(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)))
+        102676
+    """
+    c = constants
+    return 192 * c.Delta * c.L**2 / (c.epsilon**3 * c.delta) * math.log(4 * c.Delta / (c.gamma * c.delta * c.epsilon))
+
+
+def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
+    """T K (1 + ⌊log₁₆(T/γ)⌋), what the proof gives for the number of gradient calls.
+
+    By Markov's inequality an inner loop fails with probability at most 1/16, so among T outer steps all together none
+    restarts more than log₁₆(T/γ) times, with probability 1 - γ; the first pass is not a restart. Source: thesis, Lemma
+    5.7.2 and the proof of Theorem 5.4.1.
+
+    Example:
+        >>> c = NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)
+        >>> ingd_gradient_calls(c), round(ingd_calls_printed(c))
+        (46080, 102676)
+
+    *Differs from the paper.* The stated count has log(1/γ) passes where the proof has 1 + log(1/γ), and is negative
+    or zero for 4Δ <= γδε. It counts gradients; the values f(x_{t,k}) of the descent test cost as many calls again.
+    """
+    outer = ingd_outer_steps(constants)
+    restarts = math.floor(math.log(outer / constants.gamma) / math.log(16))
+    return outer * ingd_inner_steps(constants) * (1 + restarts)
+
+
+def ingd_beta(norm: float, L: float) -> float:
+    """β = (4L² - ‖m‖²)/(4L² + 2‖m‖²), the weight of the old direction (Alg. 2, l. 15).
+
+    Example:
+        >>> ingd_beta(1.0, 1.0)
+        0.5
+    """
+    square = non_negative("norm", norm) ** 2
+    return (4 * positive("L", L) ** 2 - square) / (4 * L**2 + 2 * square)
+
+
+def direction_square_bound(k: int, L: float) -> float:
+    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², with m = 0 after the loop breaks (thesis, proof of Lemma 5.7.2).
+
+    Example:
+        >>> direction_square_bound(1, 2.0)
+        4.0
+    """
+    return 3 * positive("L", L) ** 2 / (whole("k", k, least=1) + 2)
+
+
+def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
+    """3ε/(2L): on an L-smooth function the descent test passes at once for every δ below this (thesis, Remark 5.4.1).
+
+    f(x - δm/‖m‖) - f(x) <= -δ‖m‖ + Lδ²/2 < -δ‖m‖/4 when δ < 3‖m‖/(2L), and ‖m‖ > ε.
+
+    Example:
+        >>> round(one_inner_step_radius(2.0, 0.1), 9)
+        0.075
+
+    *Differs from the paper.* The remark says "always"; on Lx²/2 a larger δ fails the test.
+    """
+    return 3 * positive("epsilon", epsilon) / (2 * positive("smoothness", smoothness))
+
+
+# Theorem 5.5.1: Stochastic INGD's parameters from (L, σ, Δ, δ, ε), and the output rule.
+
+@dataclass(frozen=True)
+class StochasticTarget:
+    """F(Δ, L) seen through gradients with variance at most σ², and the (δ, ε)-stationary point asked for.
+
+    Example:
+        >>> StochasticTarget(L=1.0, sigma=-1.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: sigma must be zero or positive, and finite, got -1.0
+
+    Source: thesis, Assumption 5.3.1, 2. and Theorem 5.5.1.
+    """
+
+    L: Positive
+    sigma: NonNegative
+    Delta: Positive
+    delta: Positive
+    epsilon: Positive
+
+    def __post_init__(self) -> None:
+        if not self.epsilon < self.L:
+            fail("epsilon", f"must be below L = {self.L:g}", self.epsilon)
+
+    @property
+    def G(self) -> float:
+        """G = √(L² + σ²), so that E‖g‖² <= G²."""
+        return math.hypot(self.L, self.sigma)
+
+
+@dataclass(frozen=True)
+class StochasticRule:
+    """What Algorithm 3 is run with (thesis, Alg. 3).
+
+    Attributes:
+        beta: weight of the old direction.
+        p, q: step size η_t = 1/(p‖m_t‖ + q).
+        K: how far back the output lies.
+        T: number of steps.
+
+    Example:
+        >>> StochasticRule(beta=0.9, p=1.0, q=4.0, K=3, T=10).output_index(drawn=8)
+        5
+    """
+
+    beta: float
+    p: float
+    q: float
+    K: int
+    T: int
+
+    def output_index(self, drawn: int) -> int:
+        """max(i - K, 1) for an i drawn uniformly from 1, ..., T (Alg. 3, l. 8-10)."""
+        if not 1 <= whole("drawn", drawn, least=1) <= self.T:
+            fail("drawn", f"must lie between 1 and T = {self.T}", drawn)
+        return max(drawn - self.K, 1)
+
+
+def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
+    """β, p, q, K, T of Theorem 5.5.1, with whole K and T that keep the proof (thesis, 5.7.3).
+
+    1 - β = ε²/(64G²); K = 64G² ln(16G/ε)/ε² rounded up; p = K/δ, so that K steps of at most 1/p stay within δ;
+    q = 4Gp; T = 256 q Δ/ε² · max{1, Gδ/(8Δ)} rounded up.
+
+    Example:
+        >>> rule = stochastic_rule(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> rule.K, rule.T, rule.p, rule.q
+        (888, 3637248, 888.0, 3552.0)
+
+    *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K <= ε/(16G),
+    rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
+    """
+    c, G = constants, constants.G
+    K = math.ceil(64 * G**2 * math.log(16 * G / c.epsilon) / c.epsilon**2)
+    p = K / c.delta
+    q = 4 * G * p
+    T = math.ceil(256 * q * c.Delta / c.epsilon**2 * max(1.0, G * c.delta / (8 * c.Delta)))
+    return StochasticRule(1 - c.epsilon**2 / (64 * G**2), p, q, K, T)
+
+
+def printed_rule(constants: StochasticTarget) -> dict[str, float]:
+    """G, β, p, q, K, T exactly as stated, without rounding (thesis, Theorem 5.5.1).
+
+    Example:
+        >>> rule = printed_rule(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> round(rule["K"], 3), round(rule["T"])
+        (887.228, 3634087)
+    """
+    c, G = constants, constants.G
+    logarithm = math.log(16 * G / c.epsilon)
+    p = 64 * G**2 * logarithm / (c.delta * c.epsilon**2)
+    T = 2**16 * G**3 * c.Delta * logarithm / (c.epsilon**4 * c.delta) * max(1.0, G * c.delta / (8 * c.Delta))
+    return {"G": G, "beta": 1 - c.epsilon**2 / (64 * G**2), "p": p, "q": 4 * G * p, "K": p * c.delta, "T": T}
+
+
+def mean_direction_bound(constants: StochasticTarget) -> float:
+    """ε/4, an upper bound of (1/T) Σ_t E‖m_t‖ (5.8) (thesis, Theorem 5.5.1).
+
+    Example:
+        >>> mean_direction_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        0.125
+    """
+    return constants.epsilon / 4
+
+
+def mean_distance_bound(constants: StochasticTarget) -> float:
+    """ε/3, an upper bound of E d(0, ∂f(x_out + δB)) at the output; so x_out is (δ, ε)-stationary with chance 2/3.
+
+    Example:
+        >>> mean_distance_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.75))
+        0.25
+
+    Source: thesis, last display of 5.7.5.
+    """
+    return constants.epsilon / 3
+
+
+def three_terms(constants: StochasticTarget, rule: StochasticRule) -> tuple[float, float, float]:
+    """4qΔ/T, 2βG²/(T(1-β)) and 2(1-β)G²/β: the right side of (5.14), whose sum is at most ε²/17.
+
+    Example:
+        >>> c = StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        >>> sum(three_terms(c, stochastic_rule(c))) <= 0.5**2 / 17
+        True
+
+    Source: thesis, (5.14) and (5.15).
+    """
+    G2, keep = constants.G**2, rule.beta
+    return 4 * rule.q * constants.Delta / rule.T, 2 * keep * G2 / (rule.T * (1 - keep)), 2 * (1 - keep) * G2 / keep
