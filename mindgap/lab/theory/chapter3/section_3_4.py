@@ -268,7 +268,7 @@ def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
 
 
 def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
-    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2 (Theorem 3.4.5 as proved, 3.7.5).
+    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem 3.4.5 as proved.
 
     max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}; the second term makes 1/√T the smaller step,
     which the proof takes for granted.
