@@ -17,8 +17,10 @@ from mindgap.record.forms import TunedTrial
 if TYPE_CHECKING:
     import torch
 
-#: A share of the loss that is no saving; how the studies call ACClip with its step divided by the moment.
-NEGLIGIBLE, OTHER = 0.005, "ACClip over its moment"
+#: A share of the loss that is no saving.
+NEGLIGIBLE = 0.005
+#: How the studies call ACClip with its step divided by the moment, and with step and threshold from the second moment.
+OTHER, SECOND = "ACClip over its moment", "ACClip over its second moment"
 
 #: A loss that is not finite, or larger, is recorded as so many times the first.
 WORST = 100.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -199,3 +200,90 @@ def test_unclipped_all_of_them_have_a_gradient_move_as_far_in_the_end():
             x.grad = torch.tensor([1.0, -2.0]) if k == 0 else torch.zeros(2)
             optimizer.step()
         torch.testing.assert_close(x.detach(), torch.tensor([-0.5, 1.0]), rtol=1e-5, atol=0)
+
+
+MASKED_TINY = {"device": "cpu", "words": 40, "width": 8, "length": 16, "batch": 4, "held_out": 4, "depths": [2, 3],
+               "steps": 6, "every": 3}  # fmt: skip
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Made-up word pieces in which each second piece repeats the one before it."""
+    from mindgap.lab.tasks.problems import word_pieces
+
+    rng = np.random.default_rng(0)
+    parts = {name: rng.integers(5, 40, size).repeat(2).astype(np.int32)
+             for name, size in (("train", 400), ("valid", 60), ("test", 60))}  # fmt: skip
+    monkeypatch.setattr(word_pieces, "wikitext_pieces", lambda size, reviews: parts)
+    return parts
+
+
+def test_bert_trains_from_the_same_start_with_every_optimizer_and_resumes_exactly(pieces):
+    study, first = find(H4), set()
+    for method in study.seeds("gpu"):
+        settings = {**study.settings("gpu", method), **MASKED_TINY, "steps": 1, "every": 1, "factor": 3.0}
+        (row,) = study.loop(Trial(method, 0, settings))
+        assert row["lr"] == 3 * settings["middle"]
+        assert row["test_loss"] != row["validation_loss"]
+        assert 0 <= row["test_accuracy"] <= 1
+        first.add(row["train_loss"])
+    assert len(first) == 1
+    assert first.pop() == pytest.approx(math.log(40), rel=0.05)
+    method = "shallow, Adam"
+    whole, saved = Trial(method, 0, {**study.settings("gpu", method), **MASKED_TINY}), []
+    rows = [row for row in study.loop(whole) if saved.append(deepcopy(whole.take_saved()())) or True]
+    (again,) = study.loop(Trial(method, 0, whole.settings, restored=saved[0]))
+    assert again == rows[1]
+    assert rows[0]["by_frequency"] == pytest.approx(math.log(35), rel=0.05)
+
+
+def test_bert_learns_what_stands_beside_a_mask(pieces):
+    """In a text of four pieces that follow each other in turn."""
+    for part in pieces.values():
+        part[:] = np.arange(len(part)) % 4 + 5
+    study, method = find(H4), "shallow, Adam"
+    settings = {**study.settings("gpu", method), **MASKED_TINY, "width": 64, "length": 8, "batch": 16, "held_out": 12,
+                "depths": [1, 2], "steps": 300, "every": 300, "dropout": 0.0, "factor": 3.0}  # fmt: skip
+    (row,) = study.loop(Trial(method, 0, settings))
+    assert row["by_frequency"] == pytest.approx(math.log(4), rel=0.01)
+    assert row["test_loss"] < 0.8 * row["by_frequency"]
+    assert row["test_accuracy"] > 0.5
+
+
+def masked_forms(*, algorithm=2.9, first=2.9, second=2.9, adam=3.0, right=0.4, spread=0.002, floor=5.0):
+    """Three seeds at scale gpu, where each form of ACClip has a verdict."""
+    own = {"SGD with momentum": 3.6, "GClip": 3.4, "Adam": adam, "ACClip": algorithm, FIRST: first, SECOND: second}
+    wobble = spread * np.array([-1.0, 1.0, 0.0])
+    return made_up(H4, {
+        f"shallow, {name}": [
+            {"test_loss": loss + w, "test_accuracy": (right if "ACClip" in name else 0.3) - w, "lr": 1.0,
+             "by_frequency": floor} for w in np.roll(wobble, i)]
+        for i, (name, loss) in enumerate(own.items())
+    }, scale="gpu")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "algorithm", "first", "second"),
+    [
+        ({}, "holds", "holds", "holds"),
+        ({"algorithm": 3.1}, "does not hold", "holds", "holds"),
+        ({"first": 3.1, "second": 2.99, "spread": 0.006}, "holds", "does not hold", "inconclusive"),
+        ({"right": 0.2}, "does not hold", "does not hold", "does not hold"),
+        ({"spread": 1.0}, "inconclusive", "inconclusive", "inconclusive"),
+    ],
+)
+def test_pre_training_at_scale_gpu_judges_every_form(case, algorithm, first, second):
+    verdict = find(H4).verdict(masked_forms(**case))
+    assert verdict.numbers["per form"] == {"ACClip": algorithm, FIRST: first, SECOND: second}
+    assert verdict.verdict == algorithm
+    assert "6 layers" in verdict.measured
+    assert "not judged" not in verdict.measured
+    assert all(word in verdict.model for word in ("proxy", "WikiText-2", "in place of"))
+
+
+def test_pre_training_at_scale_gpu_says_what_its_data_cannot_settle():
+    study = find(H4)
+    assert "cannot be settled with the data at hand" in study.differs
+    assert len(study.grid["factor"]) == 5
+    assert study.scales["gpu"].settings["depths"] == [6, 12]
+    assert find(H4).judge(masked_forms(floor=2.0)).verdict == "inconclusive"  # nothing was learnt

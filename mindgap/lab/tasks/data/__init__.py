@@ -20,7 +20,8 @@ _WHERE = {
     **dict.fromkeys(("Table", "covtype", "ijcnn1"), "tabular"),
     **dict.fromkeys(("cifar10", "digits", "mnist", "mnist_5000"), "images"),
     **dict.fromkeys(
-        ("amazon_reviews", "glove", "kjv_words", "language_tokens", "sentiment140", "snli", "squad"), "text"
+        ("amazon_reviews", "glove", "kjv_words", "language_tokens", "rated_reviews", "sentiment140", "snli", "squad"),
+        "text",
     ),
     **dict.fromkeys(("review_domains", "snli_pairs", "text_vectors", "words_of"), "vectors"),
 }

@@ -80,6 +80,22 @@ def amazon_reviews() -> list[tuple[str, int, str]]:
     return reviews
 
 
+def rated_reviews(split: str = "train") -> list[str]:
+    """FDU-MTL: the texts of reviews of 16 kinds of products and films, in lower case and tokenised.
+
+    Args:
+        split: ``"train"`` (25,380 reviews, 3.4 million words) or ``"test"`` (6,400).
+    """
+    one_of("split", split, ("train", "test"))
+    texts = []
+    with tarfile.open(find("fdu-mtl", "fdu-mtl_train_test.tar.xz")) as archive:
+        for member in sorted(archive.getmembers(), key=lambda one: one.name):
+            file = archive.extractfile(member) if member.name.endswith(f".{split}") else None
+            lines = [] if file is None else file.read().decode("utf-8", "replace").split("\n")
+            texts += [line.partition("\t")[2] for line in lines if "\t" in line]
+    return texts
+
+
 def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[Any, Any]]:
     """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a float32 row for each."""
     found, rows = [], []

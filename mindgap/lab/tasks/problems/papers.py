@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mindgap.base.check import whole
@@ -13,10 +12,10 @@ from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.lab.tasks.captured import cifar_on
-from mindgap.lab.tasks.data.wordpiece import SPECIAL, wikitext_pieces
+from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
 from mindgap.lab.tasks.models import MaskedBert, ResNet20
-from mindgap.lab.tasks.problems.language import MASKED
 from mindgap.lab.tasks.problems.training import TrainingProblem
+from mindgap.lab.tasks.problems.word_pieces import Masked, masked_loss, masked_pieces, masked_places
 
 #: Standard deviation of a word's vector at the start.
 START = 0.02
@@ -48,26 +47,18 @@ def masked_bert(
         torch.manual_seed(stream_seed(seed, "network"))
         model = MaskedBert(words, width, layers=layers, heads=max(width // 64, 1), inner=4 * width, length=length,
                            dropout=0.0, attention=attention, embedding=not gaussian)  # fmt: skip
-    count = max(round(MASKED * length), 1)
 
-    def draw(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(generator: torch.Generator, size: int) -> Masked:
         on: dict[str, Any] = {"generator": generator, "device": pieces.device}
         starts = torch.randint(0, len(pieces) - length + 1, (size, 1), **on)
         windows = pieces[starts + torch.arange(length, device=pieces.device)]
-        places = torch.rand(size, length, **on).argsort(dim=1)[:, :count]
-        answers = windows.take_along_dim(places, dim=1)
-        if gaussian:
-            return START * torch.randn(size, length, width, **on), places, answers
-        kind, other = torch.rand(size, count, **on), torch.randint(len(SPECIAL), words, (size, count), **on)
-        mask = torch.full_like(other, SPECIAL.index("[MASK]"))
-        put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, answers))
-        return windows.scatter(1, places, put), places, answers
+        if not gaussian:
+            return masked_pieces(windows, words, generator)
+        places, answers = masked_places(windows, generator)
+        return START * torch.randn(size, length, width, **on), places, answers
 
-    def loss(m: nn.Module, batch: Any) -> Tensor:
-        inputs, places, answers = batch
-        return F.cross_entropy(m(inputs, places).flatten(0, 1), answers.flatten())
-
-    return TrainingProblem(Objective(model.to(device), loss), draw, len(pieces) - length + 1)
+    objective = Objective(model.to(device), lambda m, batch: masked_loss(m, *batch))
+    return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 
 def resnet20_problem(device: torch.device | str = "cpu", *, seed: int = 0) -> TrainingProblem:
@@ -84,7 +75,7 @@ def resnet20_problem(device: torch.device | str = "cpu", *, seed: int = 0) -> Tr
         torch.manual_seed(stream_seed(seed, "network"))
         model = ResNet20()
 
-    def draw(generator: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
+    def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
         return images[chosen], labels[chosen]
 

@@ -17,14 +17,12 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import TRANSFORMER_XL, language_run
 from mindgap.lab.studies.training_runs import Training
-from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, optimizer_of, tuned_run
+from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of, tuned_run
 from mindgap.lab.studies.verdict import as_ratios, by_method, chosen_steps, finals, log_ratio, ratio_words, step_words
 
 COMPARABLE = 0.02
 #: Parts that can refute.
 PARTS = 4
-#: ACClip with step and threshold from the second moment; it runs at scale gpu only.
-SECOND = "ACClip over its second moment"
 COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
 
 
