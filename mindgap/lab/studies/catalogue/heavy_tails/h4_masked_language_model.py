@@ -120,6 +120,8 @@ def _judge_form(
     near, wide = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
     parts.add(part, near.low > 0, wide.high < 0, f"{near.words(100)} points", {part: vars(near)}, reading)
     answers = [one.answer for one in parts.asked[before:]]
+    if not parts.usable:
+        return "inconclusive"
     return "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
 
 
