@@ -3,8 +3,10 @@
     lower   g(λ, w) = mean_i σ(λ_i) ℓ(w; a_i, ỹ_i) + c ‖w‖²      over training texts with corrupted labels ỹ
     upper   f(λ, w) = mean_j ℓ(w; a_j, y_j)                        over clean validation texts
 
-with ℓ the cross-entropy of a two-layer tanh RNN over frozen word vectors, its maximum over the words, and three layers
-on top. g is *not convex* in w: c ‖w‖² bounds its Hessian from below only where the loss is flat.
+with ℓ the cross-entropy of a two-layer tanh RNN over frozen word vectors, its mean over the words, and three layers on
+top. Word vectors are standardised: GloVe's have a common part that is longer than what tells two words apart, and with
+it, or with the maximum over the words, 100 steps of SGD leave the loss at log 2. g is *not convex* in w: c ‖w‖² bounds
+its Hessian from below only where the loss is flat.
 
 The net is written with plain products so that it can be differentiated twice on a GPU (cuDNN's cannot) and with few
 kernels: all inputs in one product, and both layers in one recurrent product, the second one word behind the first.
@@ -38,7 +40,7 @@ CHUNK = 8192
 
 
 def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
-    """Two tanh layers over the words, and the largest value of each unit of the second: (texts, hidden).
+    """Two tanh layers over the words, and the mean over the words of each unit of the second: (texts, hidden).
 
     Args:
         weights: ``input`` (dimensions, hidden), ``first``, ``between``, ``second`` (hidden, hidden) and the biases
@@ -63,8 +65,23 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
     for new in later:
         state = torch.tanh(torch.addmm(new, state, turn))
         seen.append(state)
-    second = torch.stack(seen)[:, :, hidden:]
-    return torch.where((words.t() == 0)[:, :, None], -2.0, second).max(0)[0]
+    known = (words.t() != 0).to(inputs.dtype)
+    return torch.einsum("lt,lth->th", known / known.sum(0).clamp(min=1), torch.stack(seen)[:, :, hidden:])
+
+
+def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Word vectors with mean 0 and deviation 1 in each dimension over the given word numbers (0: none).
+
+    Example:
+        >>> standardised(np.array([[0.0], [1.0], [3.0]]), np.array([[1, 2], [2, 0], [1, 0]]))
+        array([[ 0.],
+               [-1.],
+               [ 1.]])
+    """
+    read = vectors[words[words != 0]]
+    found = (vectors - read.mean(0)) / np.maximum(read.std(0), 1e-6)
+    found[0] = 0.0
+    return found
 
 
 def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
@@ -76,7 +93,7 @@ def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor
 
 
 def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str) -> dict[str, Tensor]:
-    """Weights uniform on ±1/sqrt(inputs), as torch has them for its layers, and biases zero, of two layers and more.
+    """Uniform weights of variance 1/inputs (``first`` and ``second``, which are recurrent, a third of it); biases zero.
 
     Args:
         shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with ``first`` and ``second``.
@@ -85,7 +102,8 @@ def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str)
     draw = numpy_stream(seed, name, "start")
     found = {}
     for name, (rows, columns) in shapes.items():
-        found[name] = torch.from_numpy(draw.uniform(-1, 1, (rows, columns)) / math.sqrt(rows))
+        variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
+        found[name] = torch.from_numpy(draw.uniform(-1, 1, (rows, columns)) * math.sqrt(3 * variance))
         if name not in ("input", "between"):
             found[f"{name}_bias"] = torch.zeros(columns, dtype=torch.float64)
     return found
@@ -102,7 +120,7 @@ class RecurrentCleaning:
         validation, test: with clean labels; the test texts come from the same rows.
         manual: texts labelled by people.
         corrupted: mask, True where the training label was changed.
-        vectors: word vectors; they are not learned.
+        vectors: standardised word vectors; they are not learned.
         decay: c, weight of ‖w‖².
         start: λ at the start, the same for all texts.
         y0: weights at the start.
@@ -229,7 +247,8 @@ def recurrent_cleaning(
     split = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
     return RecurrentCleaning(
         texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
-        torch.from_numpy(mask).to(where), torch.from_numpy(tweets.vectors).to(where, dtype), decay, start,
+        torch.from_numpy(mask).to(where),
+        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype), decay, start,
         {name: value.to(where, dtype) for name, value in weights.items()},
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Hyper-representation with a recurrent encoder: the problem of the SLIP paper's Fig. 1, on sentence pairs.
 
 As :mod:`~mindgap.lab.tasks.problems.representation`, with x the weights of a two-layer tanh RNN over frozen word
-vectors, its maximum over the words, and one tanh layer on (u, v, (u - v)², u v) of a pair.
+vectors, its mean over the words, and one tanh layer on (u, v, (u - v)², u v) of a pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from mindgap.base.check import positive
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.tabular import Table
-from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_code, recurrent_start
+from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_code, recurrent_start, standardised
 from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, _draw
 
 
@@ -25,7 +25,7 @@ class RecurrentRepresentation(HyperRepresentation):
     """Few-shot tasks on pairs of sentences, as word numbers (tasks, examples, 2, words), and a recurrent encoder.
 
     Args:
-        vectors: word vectors; they are not learned. The others are those of :class:`HyperRepresentation`.
+        vectors: standardised word vectors; they are not learned. The others are those of :class:`HyperRepresentation`.
 
     Example:
         >>> made = made_up_pairs(400)
@@ -84,7 +84,8 @@ def recurrent_representation(
     shapes = {"input": (vectors.shape[1], hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
               "join": (4 * hidden, features)}  # fmt: skip
     start = {n: v.to(where, dtype) for n, v in recurrent_start(shapes, seed, "recurrent representation").items()}
-    table = torch.from_numpy(vectors).to(where, dtype)
+    table = torch.from_numpy(standardised(vectors, np.concatenate([t.features.ravel() for t in train])))
+    table = table.to(where, dtype)
     return RecurrentRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start, table)
 
 

@@ -134,7 +134,7 @@ STUDY = Study(
     "the other methods as it is.",
     source=Source("slip-rebuttal-a", "Fig. 2, and the code published with it"),
     scales={"quick": Scale({**cleaning_runs.QUICK, **_MORE, "oracle_calls": 150, "readings": 1}, seeds=4),
-            "gpu": Scale({**cleaning_runs.GPU, **_MORE, "oracle_calls": 2000, "readings": 2}, 5,
+            "gpu": Scale({**cleaning_runs.GPU, **_MORE, "oracle_calls": 1000, "readings": 2}, 5,
                          {label: cleaning_runs.GPU_STEPS[label.split(", ")[0]] for label in _METHODS})},
     methods=_METHODS, loop=loop, judge=judge,
     rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one percentage point, "

@@ -96,9 +96,26 @@ def judge(runs: Sequence[Run]) -> Parts:
             ratios[name] = list(as_ratios(log).values())
             calls[name] = float(np.exp(np.mean([math.log(max(b[1], 1) / max(a[1], 1)) for a, b in told])))
             parts.add(f"SLIP sooner at {name}", log.low > 0, log.high < 0, f"{words}: {ratio_words(log)}")
+    parts.note(*_beside(groups, cases, levels))
     parts.note(f"not reached: {', '.join(unreached)}" if unreached else "",
                {"ratio": ratios, "ratio_of_oracle_calls": calls, "not_reached": unreached})
     return parts
+
+
+def _beside(groups: Mapping[Any, Mapping[int, Run]], cases: Sequence[Any], levels: Sequence[float]) -> Any:
+    """Every other method's time over SLIP's, for a note: the geometric mean over corruptions, accuracies and seeds."""
+    found: dict[str, list[float]] = {}
+    for case, key in groups:
+        if key in ("slip", "borep"):
+            continue
+        slip, other = groups[case, "slip"], groups[case, key]
+        both = sorted(slip.keys() & other.keys())
+        pairs = [(reach(slip[s], level), reach(other[s], level)) for s in both for level in levels]
+        logs = [math.log(max(b[0], 1e-9) / max(a[0], 1e-9)) for a, b in pairs if a[2] or b[2]]
+        found.setdefault(key, []).extend(logs)
+    ratios = {key: float(np.exp(np.mean(logs))) for key, logs in found.items() if logs}
+    words = ", ".join(f"{key} {ratio:.2f}" for key, ratio in sorted(ratios.items(), key=lambda item: item[1]))
+    return (f"time over SLIP's, beside: {words}" if words else "", {"ratio_beside": ratios})
 
 
 def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any) -> Study:
@@ -109,7 +126,10 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
         rule="The geometric mean over paired seeds of BO-REP's time over SLIP's lies above 1 at every corruption (or "
         "set of tasks) and accuracy; all intervals together miss with probability 5 %. Refuted where one lies below 1. "
         "A pair of which neither run reaches the accuracy is left out; so is an accuracy with less than half of its "
-        "pairs left.", history=("The accuracies were settled before any time was read.",),
+        "pairs left. At scale gpu the other methods stand beside, with 5 seeds; no rule is about them.",
+        history=("The accuracies were settled before any time was read.",
+                 "At scale gpu they were 0.55 to 0.70; with the net of B3 made smaller they were set to 0.55 to 0.64 "
+                 "before the first run there."),
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "
@@ -124,26 +144,29 @@ _LEVELS = [0.8, 0.9, 0.95, 0.98]
 _BOTH = ("SLIP", "BO-REP")
 
 #: data -> test accuracies to be reached, the same for both methods
-REACHED = {"sentiment140": [0.55, 0.6, 0.65, 0.7], "digits": [0.6, 0.7, 0.8, 0.85], "turned digits": [0.45, 0.5, 0.55],
-           "snli": [0.56, 0.6, 0.64], "reviews": [0.6, 0.65, 0.68]}
+REACHED = {"sentiment140": [0.55, 0.58, 0.61, 0.64], "digits": [0.6, 0.7, 0.8, 0.85],
+           "turned digits": [0.45, 0.5, 0.55], "snli": [0.56, 0.6, 0.64], "reviews": [0.6, 0.65, 0.68]}
 
 
 def _cleaning() -> Study:
     quick = {**cleaning_runs.QUICK, "readings": 60, "levels": _LEVELS}
     cpu = {**cleaning_runs.CPU, "oracle_calls": 5000, "readings": 1000, "levels": _LEVELS}
-    gpu = {**cleaning_runs.GPU, "readings": 50, "levels": REACHED["sentiment140"]}
-    methods = {f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in _BOTH}
+    gpu = {**cleaning_runs.GPU, "oracle_calls": 1000, "readings": 50, "levels": REACHED["sentiment140"]}
+    methods = {f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in cleaning_runs.GPU_METHODS}
+    others = {label: title for label, title in methods.items() if title not in _BOTH}
+    steps = {label: cleaning_runs.GPU_STEPS[title] for label, title in methods.items()}
+    none = dict.fromkeys(others, 0)
     return _study(
         "b5-running-time",
         "data hyper-cleaning",
         loop,
         "corruption",
-        scales={"quick": Scale(quick, seeds=12), "cpu": Scale(cpu, seeds=10),
-                "gpu": Scale(gpu, 8, {label: cleaning_runs.GPU_STEPS[title] for label, title in methods.items()})},
+        scales={"quick": Scale(quick, 12, seeds_of=none), "cpu": Scale(cpu, 10, seeds_of=none),
+                "gpu": Scale(gpu, 8, steps, dict.fromkeys(others, 5))},
         methods={
             f"{title}, p = {p:g}": tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
             for p in (0.2, 0.4)
-            for title in _BOTH
+            for title in cleaning_runs.GPU_METHODS
         },
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": cleaning_runs.GPU_MODEL},
         paper_model=cleaning_runs.GPU_MODEL, tuned_by="b3-hyper-cleaning",

@@ -128,7 +128,7 @@ STUDIES = (
         loop,
         scales={"quick": Scale({**cleaning_runs.QUICK, "oracle_calls": 200, "tried": 5}, seeds=6),
                 "cpu": Scale({**cleaning_runs.CPU, "oracle_calls": 2000, "tried": 16}, seeds=10),
-                "gpu": Scale({**cleaning_runs.GPU, "oracle_calls": 1500, "tried": 5}, seeds=8)},
+                "gpu": Scale({**cleaning_runs.GPU, "oracle_calls": 600, "readings": 2, "tried": 4}, seeds=8)},
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": cleaning_runs.GPU_MODEL},
         paper_model=cleaning_runs.GPU_MODEL,
         paper_number="training and test accuracy gain 0.14 and 0.31 points at p = 0.2, 0.05 and 0.10 points at p = 0.4",
