@@ -19,14 +19,8 @@ Array = np.ndarray
 StepRule = Callable[[Array, Array], Array]
 
 
-def first_hits(
-    gradient: Callable[[Array, Array], Array],
-    x0: Array,
-    step: StepRule,
-    epsilon: Array | float,
-    limit: int,
-    noise: Callable[[int, Array], Array] | None = None,
-) -> tuple[Array, Array]:
+def first_hits(gradient: Callable[[Array, Array], Array], x0: Array, step: StepRule, epsilon: Array | float,
+               limit: int, noise: Callable[[int, Array], Array] | None = None) -> tuple[Array, Array]:
     """Iterate x <- x - h(g)·g for all runs and report when ‖∇f(x_t)‖ <= ε first holds.
 
     Args:

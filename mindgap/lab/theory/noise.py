@@ -101,12 +101,8 @@ def _gauss(n: int) -> tuple[Array, Array]:
     return nodes, weights
 
 
-def _integrate(
-    density: Callable[[Array], Array],
-    function: Callable[[Array], Array],
-    kinks: Sequence[float],
-    ends: tuple[float, float],
-) -> float:
+def _integrate(density: Callable[[Array], Array], function: Callable[[Array], Array], kinks: Sequence[float],
+               ends: tuple[float, float]) -> float:
     """∫ function · density over an interval that may be infinite, split at the kinks.
 
     Finite pieces take Gauss-Legendre with 200 nodes; an infinite piece is mapped by x = edge ± t^(-m) so that

@@ -16,18 +16,6 @@ class Theorem:
     Every field is text (or a :class:`~mindgap.base.source.Source`), so that the table can be printed without torch
     and without importing the code that it names.
 
-    Args:
-        place: where the statement stands, as the paper numbers it ("Theorem 3.4.1").
-        title: what it is about, in a few words.
-        statement: the statement in one line.
-        formula: the bound (or the identity) as plain text, in the paper's letters.
-        assumptions: name of the record of constants that it needs, a public name of ``mindgap.lab.theory``; empty for a
-            statement without constants.
-        bounds: dotted path of the function that computes the bound or builds the object.
-        checked_by: the test (``tests/theory/test_x.py::test_y``) or the study that checks it.
-        outcome: how the check came out, in words.
-        source: paper and place.
-
     Example:
         >>> row = Theorem("Theorem 0", "a sum", "1 + 1 is 2", "1 + 1 = 2", "", "builtins.sum", "tests/x.py::test_sum",
         ...               "holds", Source("thesis", "nowhere"))
@@ -35,15 +23,17 @@ class Theorem:
         ('0', 2)
     """
 
-    place: str
-    title: str
-    statement: str
-    formula: str
+    place: str  # where the statement stands, as the paper numbers it ("Theorem 3.4.1")
+    title: str  # what it is about, in a few words
+    statement: str  # the statement in one line
+    formula: str  # the bound (or the identity) as plain text, in the paper's letters
+    #: name of the record of constants that it needs, a public name of ``mindgap.lab.theory``; empty for a statement
+    #: without constants.
     assumptions: str
-    bounds: str
-    checked_by: str
-    outcome: str
-    source: Source
+    bounds: str  # dotted path of the function that computes the bound or builds the object
+    checked_by: str  # the test (``tests/theory/test_x.py::test_y``) or the study that checks it
+    outcome: str  # how the check came out, in words
+    source: Source  # paper and place
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -107,9 +107,6 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
         Q: condition number, above 1; up to 100 (beyond, the floor on P is felt).
         tolerance: width at which the bisection stops.
 
-    Raises:
-        ImportError: without the extra ``pep``.
-
     Example:
         >>> bool(pep_missing()) or abs(lmi_rate("gd", 4.0) - 0.75) < 1e-4
         True
@@ -146,9 +143,6 @@ def pep_gap(method: str, constants: SmoothConvex, steps: int, *, measure: str = 
     Args:
         method: a name of ``METHODS``; for μ = 0 Nesterov's momentum is k/(k+3).
         measure: ``"gap"`` for f(x_n) - f* or ``"distance"`` for ‖x_n - x*‖².
-
-    Raises:
-        ImportError: without the extra ``pep``.
 
     Example:
         >>> bool(pep_missing()) or abs(pep_gap("gd", SmoothConvex(L=6.0), 1) - 1.0) < 1e-4

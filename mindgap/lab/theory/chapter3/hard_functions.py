@@ -23,9 +23,6 @@ class ExponentialQuadratic(Function):
     f'(x) = sign(x) e^(L1|x|)/e outside, L1 x inside; f'' = L1·|f'| outside, L1 inside. From x0 = (log M + 1)/L1,
     where f'(x0) = M, gradient descent diverges for h > 2 x0 / M and converges for h < 2 x0 / M.
 
-    Args:
-        L1: L1 >= 1 in the paper; any positive number here.
-
     Example:
         >>> f = ExponentialQuadratic(L1=2.0)
         >>> x0 = f.start(M=100.0)
@@ -33,7 +30,7 @@ class ExponentialQuadratic(Function):
         (100.0, 2.0)
     """
 
-    L1: Positive
+    L1: Positive  # L1 >= 1 in the paper; any positive number here
 
     def value(self, x: Any) -> Any:
         xp = namespace(x)
@@ -170,22 +167,16 @@ class ToothedSlope(Function):
     quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps rounding errors from growing.
     Gradient descent with step h from x0 = n·h·s visits every grid point and gains s²h(1 - 0.81·hL/4) per step.
 
-    Args:
-        slope: s, slightly above the accuracy ε that is asked for.
-        step: h of the method that the function is made for, h·L <= 1.
-        L: bound of the curvature.
-        teeth: n, number of steps from the start to 0.
-
     Example:
         >>> f = ToothedSlope(slope=0.1, step=0.5, L=1.0, teeth=4)
         >>> round(f.start, 9), round(float(f.gradient(f.start)), 9), round(float(f.gradient(f.start - 0.025)), 9)
         (0.2, 0.1, 0.0775)
     """
 
-    slope: Positive
-    step: Positive
-    L: Positive
-    teeth: Count
+    slope: Positive  # s, slightly above the accuracy ε that is asked for
+    step: Positive  # h of the method that the function is made for, h·L <= 1
+    L: Positive  # bound of the curvature
+    teeth: Count  # n, number of steps from the start to 0
 
     def __post_init__(self) -> None:
         if self.step * self.L > 1:

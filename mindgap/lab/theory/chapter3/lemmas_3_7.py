@@ -41,9 +41,8 @@ class ErrorTerms:
     right: tuple[float, float, float]
 
 
-def error_terms(
-    a: RelaxedSmooth, noise: BoundedNoise, step: StochasticClippedStep, gradient: Array, values: Array, weights: Array
-) -> ErrorTerms:
+def error_terms(a: RelaxedSmooth, noise: BoundedNoise, step: StochasticClippedStep, gradient: Array, values: Array,
+                weights: Array) -> ErrorTerms:
     """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums (thesis, Lemmas 3.7.2, 3.7.3 and 3.7.4).
 
     Args:

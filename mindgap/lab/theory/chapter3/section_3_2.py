@@ -20,16 +20,13 @@ from mindgap.lab.theory.function import Function, namespace
 class Polynomial(Function):
     """f(x) = Σ_i a_i x^i with a_d != 0.
 
-    Args:
-        coefficients: a_0, a_1, ..., a_d.
-
     Example:
         >>> f = Polynomial((0.0, 0.0, 0.0, 0.0, 0.25))              # x⁴/4
         >>> float(f.gradient(2.0)), float(f.curvature(2.0))
         (8.0, 12.0)
     """
 
-    coefficients: tuple[float, ...]
+    coefficients: tuple[float, ...]  # a_0, a_1, ..., a_d
 
     def __post_init__(self) -> None:
         if len(self.coefficients) < 2 or not self.coefficients[-1]:

@@ -93,9 +93,6 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
         a: L0 >= L1 >= 1, M > 1 and Δ are used.
         epsilon: accuracy, at most L0/3.
 
-    Raises:
-        RuleError: when a constant is outside the range in which the two functions belong to the class.
-
     Example:
         >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.125, M=math.e)
         >>> round(fixed_step_lower_bound(a, epsilon=0.1), 9)                       # e·1/(8·0.01·2)

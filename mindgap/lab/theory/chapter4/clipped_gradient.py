@@ -63,11 +63,8 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
     def clipped(x: np.ndarray) -> np.ndarray:
         return np.clip(mean + x, -tau, tau)
 
-    return ClippedMoments(
-        law.expect(clipped, kinks),
-        law.expect(lambda x: clipped(x) ** 2, kinks),
-        law.expect(lambda x: (clipped(x) - mean) ** 2, kinks),
-    )
+    return ClippedMoments(law.expect(clipped, kinks), law.expect(lambda x: clipped(x) ** 2, kinks),
+                          law.expect(lambda x: (clipped(x) - mean) ** 2, kinks))
 
 
 # Lemma 4.7.1 (= Lemma 2 of acclip) and Lemma 4.7.5: second moment and bias of a clipped gradient.

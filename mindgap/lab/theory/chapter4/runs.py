@@ -15,16 +15,9 @@ from mindgap.lab.theory.chapter4.clipped_gradient import clip_coordinates, clip_
 Array = np.ndarray
 
 
-def weighted_average_runs(
-    gradient: Callable[[Array, int], Array],
-    x0: Array,
-    step: Callable[[int], float],
-    threshold: Callable[[int], Array | float],
-    horizons: list[int],
-    *,
-    method: str,
-    box: tuple[float, float] | None = None,
-) -> Array:
+def weighted_average_runs(gradient: Callable[[Array, int], Array], x0: Array, step: Callable[[int], float],
+                          threshold: Callable[[int], Array | float], horizons: list[int], *, method: str,
+                          box: tuple[float, float] | None = None) -> Array:
     """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons (thesis, Theorem 4.4.2 and (proj-GClip)).
 
     Args:

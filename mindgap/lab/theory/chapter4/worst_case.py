@@ -30,11 +30,6 @@ Values = float | Array
 class RareJump:
     """The problem and its constants, one entry per (law, schedule) pair; all arrays broadcast together.
 
-    Args:
-        jump: J > G.
-        G: the jump's α-moment.
-        mu: strong convexity, also the smoothness.
-
     Example:
         >>> problem = RareJump(alpha=np.array(2.0), jump=np.array(10.0))
         >>> round(float(problem.probability), 9), round(float(problem.optimum), 9)
@@ -42,9 +37,9 @@ class RareJump:
     """
 
     alpha: Array
-    jump: Array
-    G: float = 1.0
-    mu: float = 1.0
+    jump: Array  # J > G
+    G: float = 1.0  # the jump's α-moment
+    mu: float = 1.0  # strong convexity, also the smoothness
 
     def __post_init__(self) -> None:
         for a in np.ravel(self.alpha):
@@ -68,12 +63,8 @@ class RareJump:
         return self.probability * self.jump / self.mu
 
 
-def averaged_error(
-    problem: RareJump,
-    step: Callable[[int], float],
-    threshold: Callable[[int], Array],
-    horizons: list[int],
-) -> Array:
+def averaged_error(problem: RareJump, step: Callable[[int], float], threshold: Callable[[int], Array],
+                   horizons: list[int]) -> Array:
     """E f(x̄_K) - f*, exactly, for the k-weighted average of Theorem 4.4.2 started at x_0 = 0.
 
     Args:

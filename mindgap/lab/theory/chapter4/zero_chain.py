@@ -161,10 +161,6 @@ class HardChain:
     f is L-smooth, f(0) - f* <= Δ, E‖g‖^α <= G^α, and E‖∇f(x_k)‖ >= ε for every zero-respecting method and all
     k <= (d-1)/(2p).
 
-    Args:
-        G: moment, above 4√(ΔL).
-        epsilon: accuracy; small enough that d >= 1 and p <= 1.
-
     Example:
         >>> hard = HardChain(alpha=2.0, L=1.0, delta=7296.0, G=1e4, epsilon=0.25)
         >>> hard.dimension, hard.steps > 10
@@ -174,8 +170,8 @@ class HardChain:
     alpha: Order
     L: Positive
     delta: Positive
-    G: float
-    epsilon: Positive
+    G: float  # moment, above 4√(ΔL)
+    epsilon: Positive  # accuracy; small enough that d >= 1 and p <= 1
 
     def __post_init__(self) -> None:
         floor = 4 * math.sqrt(self.delta * self.L)

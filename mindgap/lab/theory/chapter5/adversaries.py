@@ -56,28 +56,19 @@ class OutOfCalls(Exception):
 class Defeat:
     """What an adversary shows at the end (thesis, 5.7.3 and 5.7.6).
 
-    Attributes:
-        function: a function of the class that agrees with every answer.
-        queries: the points asked for, in order, the start first.
-        output: the point the algorithm returned.
-        output_distance: d(0, ∂f(output + δB)), with δ = 0 for Theorem 5.3.1.
-        best_distance: the smallest such distance over queries and output.
-        consistent: whether the function gives every answer that was given, exactly.
-        in_class: whether the function belongs to F(Δ, L), exactly.
-
     Example:
         >>> adversary = ValueAdversary(LipschitzClass(L=2.0, Delta=1.0), start=0.0, calls=3)
         >>> adversary.show(output=7.0).output_distance
         2.0
     """
 
-    function: PiecewiseLinear
-    queries: tuple[float, ...]
-    output: float
-    output_distance: float
-    best_distance: float
-    consistent: bool
-    in_class: bool
+    function: PiecewiseLinear  # a function of the class that agrees with every answer
+    queries: tuple[float, ...]  # the points asked for, in order, the start first
+    output: float  # the point the algorithm returned
+    output_distance: float  # d(0, ∂f(output + δB)), with δ = 0 for Theorem 5.3.1
+    best_distance: float  # the smallest such distance over queries and output
+    consistent: bool  # whether the function gives every answer that was given, exactly
+    in_class: bool  # whether the function belongs to F(Δ, L), exactly
 
 
 def resisting_function(points: Sequence[Number], constants: LipschitzClass, theta: Fraction) -> PiecewiseLinear:

@@ -155,22 +155,17 @@ class StochasticTarget:
 class StochasticRule:
     """What Algorithm 3 is run with (thesis, Alg. 3).
 
-    Attributes:
-        beta: weight of the old direction.
-        p, q: step size η_t = 1/(p‖m_t‖ + q).
-        K: how far back the output lies.
-        T: number of steps.
-
     Example:
         >>> StochasticRule(beta=0.9, p=1.0, q=4.0, K=3, T=10).output_index(drawn=8)
         5
     """
 
-    beta: float
+    beta: float  # weight of the old direction
+    #: step size η_t = 1/(p‖m_t‖ + q).
     p: float
     q: float
-    K: int
-    T: int
+    K: int  # how far back the output lies
+    T: int  # number of steps
 
     def output_index(self, drawn: int) -> int:
         """max(i - K, 1) for an i drawn uniformly from 1, ..., T (Alg. 3, l. 8-10)."""

@@ -29,12 +29,6 @@ Number = float | Fraction
 class PiecewiseLinear:
     """f with ``f(anchor) = level`` and slope ``slopes[i]`` between ``breaks[i-1]`` and ``breaks[i]``.
 
-    Args:
-        breaks: increasing points; the slope changes there.
-        slopes: one more than the breaks, from left to right.
-        anchor: a point where the value is known.
-        level: the value there.
-
     Example:
         >>> f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))   # |x|
         >>> f.value(-2.5), f.subdifferential(0.0), f.distance(0.5, delta=0.5), f.distance(0.5, delta=0.25)
@@ -43,10 +37,10 @@ class PiecewiseLinear:
     Source: thesis, Definitions 5.2.2 and 5.3.1, Lemma 5.3.2.
     """
 
-    breaks: tuple[Fraction, ...]
-    slopes: tuple[Fraction, ...]
-    anchor: Fraction = Fraction(0)
-    level: Fraction = Fraction(0)
+    breaks: tuple[Fraction, ...]  # increasing points; the slope changes there
+    slopes: tuple[Fraction, ...]  # one more than the breaks, from left to right
+    anchor: Fraction = Fraction(0)  # a point where the value is known
+    level: Fraction = Fraction(0)  # the value there
 
     def __post_init__(self) -> None:
         if len(self.slopes) != len(self.breaks) + 1:

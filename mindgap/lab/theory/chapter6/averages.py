@@ -161,22 +161,16 @@ def invariance_defect(step: Callable[[float], float], points: list[float], weigh
 class InvariantDistribution:
     """What the theorem needs to know of an invariant distribution of θ -> θ - ηg(θ) (thesis, Theorem 6.5.1).
 
-    Args:
-        eta: η, the step size.
-        grad_square: E‖∇f(θ)‖², positive: the distribution is not carried by stationary points.
-        second_moment: E‖g(θ)‖², not below ``grad_square``.
-        curvature: a bound of ‖∇²f‖ on all segments [θ, θ - ηg(θ)].
-
     Example:
         >>> InvariantDistribution(eta=0.5, grad_square=0.0, second_moment=1.0, curvature=1.0)
         Traceback (most recent call last):
         mindgap.base.check.RuleError: grad_square must be positive and finite, got 0.0
     """
 
-    eta: Positive
-    grad_square: Positive
-    second_moment: float
-    curvature: Positive
+    eta: Positive  # η, the step size
+    grad_square: Positive  # E‖∇f(θ)‖², positive: the distribution is not carried by stationary points
+    second_moment: float  # E‖g(θ)‖², not below ``grad_square``
+    curvature: Positive  # a bound of ‖∇²f‖ on all segments [θ, θ - ηg(θ)]
 
     def __post_init__(self) -> None:
         if positive("second_moment", self.second_moment) < self.grad_square * (1 - 1e-12):
@@ -219,10 +213,5 @@ def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str,
     variance = eta * sigma**2 / (curvature * (2 - eta * curvature))
     grad_square = curvature**2 * variance
     second_moment = grad_square + sigma**2
-    return {
-        "variance": variance,
-        "grad_square": grad_square,
-        "second_moment": second_moment,
-        "corrected": eta * curvature * second_moment / 2,
-        "printed": -eta * curvature * sigma**2,
-    }
+    return {"variance": variance, "grad_square": grad_square, "second_moment": second_moment,
+            "corrected": eta * curvature * second_moment / 2, "printed": -eta * curvature * sigma**2}

@@ -23,12 +23,6 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda z: z}
 class Network:
     """S copies of an L-layer network: x_{l+1} = σ(W_l x_l), the last layer without activation.
 
-    Args:
-        widths: sizes of x_0, ..., x_L.
-        activation: a name of ``ACTIVATIONS``.
-        batch_norm: normalise x_L over the batch, then scale by a and shift by b (one each per coordinate).
-        epsilon: ε of the normalisation.
-
     Example:
         >>> net = Network((2, 3, 2, 2))
         >>> theta = net.start(copies=5, radius=0.5, generator=torch.Generator().manual_seed(0))
@@ -39,10 +33,10 @@ class Network:
     Source: thesis, (6.8) and the batch normalisation before Theorem 6.4.7.
     """
 
-    widths: tuple[int, ...]
-    activation: str = "tanh"
-    batch_norm: bool = False
-    epsilon: float = 1e-5
+    widths: tuple[int, ...]  # sizes of x_0, ..., x_L
+    activation: str = "tanh"  # a name of ``ACTIVATIONS``
+    batch_norm: bool = False  # normalise x_L over the batch, then scale by a and shift by b (one each per coordinate)
+    epsilon: float = 1e-5  # ε of the normalisation
 
     def __post_init__(self) -> None:
         one_of("activation", self.activation, ACTIVATIONS)

@@ -63,12 +63,6 @@ def cross_entropy_peak(spread: float, classes: int) -> float:
 class DecayedNetwork:
     """The network (6.8) with L layers, c_σ-Lipschitz activations with σ(0) = 0, inputs ‖x‖ <= 1, weight decay γ.
 
-    Args:
-        layers: L, at least 3 (see *Differs*).
-        gamma: γ, the weight decay, positive.
-        c_sigma: Lipschitz constant of the activations (1 for ReLU and tanh).
-        c_ell: Lipschitz constant of the loss (√2 for the cross-entropy, Lemma 6.4.5).
-
     Example:
         >>> DecayedNetwork(layers=3, gamma=2 ** 0.5).radius
         1.0
@@ -82,9 +76,10 @@ class DecayedNetwork:
     L = 2, and at L = 1 the proof asks for a radius that is large, not small.
     """
 
-    layers: Annotated[int, AtLeast(3)]
-    gamma: Positive
-    c_sigma: Positive = 1.0
+    layers: Annotated[int, AtLeast(3)]  # L, at least 3 (see *Differs*)
+    gamma: Positive  # γ, the weight decay, positive
+    c_sigma: Positive = 1.0  # Lipschitz constant of the activations (1 for ReLU and tanh)
+    #: Lipschitz constant of the loss (√2 for the cross-entropy, Lemma 6.4.5).
     c_ell: Positive = CROSS_ENTROPY_LIPSCHITZ
 
     @property
