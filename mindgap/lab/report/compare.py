@@ -63,11 +63,7 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     the places looked at (Bonferroni), so that equal laws differ in at most that share of curves.
 
     Args:
-        a, b: folders of records.
         level: how often a curve may be called different when only its seeds differ.
-
-    Raises:
-        RecordError: when a folder holds no records.
     """
     between("level", level, 0, 1, ends="()")
     left = {(s.name, s.scale): s for s in load(a)}
@@ -106,12 +102,8 @@ def _columns(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarra
     return [panels[""] for panels in runs if "" in panels]
 
 
-def difference(
-    place: Difference,
-    a: Sequence[tuple[np.ndarray, np.ndarray]],
-    b: Sequence[tuple[np.ndarray, np.ndarray]],
-    level: float,
-) -> Difference:
+def difference(place: Difference, a: Sequence[tuple[np.ndarray, np.ndarray]],
+               b: Sequence[tuple[np.ndarray, np.ndarray]], level: float) -> Difference:
     """Two bundles of curves (one (x, y) a seed), compared at common places."""
     from scipy.stats import t as student
 
@@ -146,9 +138,7 @@ def difference(
     return _at(place, outcome, common, mean_a, mean_b, worst, float(score[worst]))
 
 
-def _at(
-    place: Difference, outcome: str, x: np.ndarray, a: np.ndarray, b: np.ndarray, i: int, error: float
-) -> Difference:
-    return Difference(
-        place.study, place.scale, place.method, place.quantity, outcome, float(x[i]), float(a[i]), float(b[i]), error
-    )
+def _at(place: Difference, outcome: str, x: np.ndarray, a: np.ndarray, b: np.ndarray, i: int,
+        error: float) -> Difference:
+    return Difference(place.study, place.scale, place.method, place.quantity, outcome, float(x[i]), float(a[i]),
+                      float(b[i]), error)

@@ -203,23 +203,11 @@ def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
     return (float(values.min()), float(values.max())) if len(values) else None
 
 
-def draw(
-    identity: str,
-    figure: Figure,
-    runs: Sequence[Readings],
-    methods: list[str],
-    axes: dict[str, str],
-    budget: int = 6000,
-    accent: Sequence[str] = (),
-) -> Drawing:
+def draw(identity: str, figure: Figure, runs: Sequence[Readings], methods: list[str], axes: dict[str, str],
+         budget: int = 6000, accent: Sequence[str] = ()) -> Drawing:
     """Collect the numbers of one figure.
 
     Args:
-        identity: id of the figure in the page.
-        figure: what to draw, as ``study.json`` has it.
-        runs: the records to draw, as columns.
-        methods: every method of the study, in its order; colours follow it.
-        axes: column -> label of what may serve as x-axis.
         budget: points to keep, per axis; more are thinned, keeping extremes.
         accent: the methods that the claim is about.
     """
@@ -273,15 +261,8 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
 
 
-def _axis(
-    name: str,
-    label: str,
-    figure: Figure,
-    runs: Sequence[Readings],
-    methods: list[str],
-    facets: list[str],
-    budget: int,
-) -> Axis:
+def _axis(name: str, label: str, figure: Figure, runs: Sequence[Readings], methods: list[str], facets: list[str],
+          budget: int) -> Axis:
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
         header = run.run.header

@@ -87,11 +87,8 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
             }
         ],
         "mark": {"type": "point", "filled": True, "size": 70, "tooltip": tooltip},
-        "encoding": {
-            "y": y,
-            "detail": detail,
-            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
-        },
+        "encoding": {"y": y, "detail": detail,
+                     "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}},
     }
     layers: list[dict[str, Any]]
     if kind == "points":
@@ -108,33 +105,20 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
         line: dict[str, Any] = {"y": y, "detail": detail, **_lit(1.4 if drawing.statistic == "every" else 2.4)}
         dashes = drawing.dashes
         if any(dash != DASHES[0] for dash in dashes):
-            line["strokeDash"] = {
-                "field": "m",
-                "type": "nominal",
-                "scale": {"domain": methods, "range": dashes},
-                "legend": legend,
-            }
+            line["strokeDash"] = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": dashes},
+                                  "legend": legend}
         low = {**y, "field": "lo"}
-        band = {
-            "name": "band",
-            "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
-            "mark": {"type": "area", "opacity": 0.18},
-            "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
-        }
+        band = {"name": "band", "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
+                "mark": {"type": "area", "opacity": 0.18},
+                "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail}}
         layers = [{"mark": {"type": "line"}, "encoding": line}, hover]
         if drawing.seeds >= ENOUGH_SEEDS:
             layers.insert(0, band)
     layers += rules(figure.hlines, y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
-    spec: dict[str, Any] = {
-        "$schema": SCHEMA_URL,
-        "title": _title(drawing, signs(figure.y_label)),
-        "params": [{"name": "lit", "value": ""}],
-        "background": "#ffffff",
-        "config": CONFIG,
-        "datasets": {"rows": rows or []},
-        "data": {"name": "rows"},
-    }
+    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, signs(figure.y_label)),
+                            "params": [{"name": "lit", "value": ""}], "background": "#ffffff", "config": CONFIG,
+                            "datasets": {"rows": rows or []}, "data": {"name": "rows"}}
     if drawing.facets == ("",):
         return {**spec, "width": 620, "height": 320, "autosize": {"type": "fit", "contains": "padding"}, **unit}
     across = columns(len(drawing.facets), 3)
@@ -183,12 +167,8 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     seeds = [{"m": s.method, "f": s.facet, "s": float(y[-1])} for s, y in runs if len(y) and (y[-1] > 0 or not log)]
     order = list(dict.fromkeys(row["m"] for row in sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)))
     colours = [GREY if i is None or not drawing.accent else LIGHT[i] for i in drawing.colours]
-    colour = {
-        "field": "m",
-        "type": "nominal",
-        "legend": None,
-        "scale": {"domain": list(drawing.methods), "range": colours},
-    }
+    colour = {"field": "m", "type": "nominal", "legend": None,
+              "scale": {"domain": list(drawing.methods), "range": colours}}
     y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
     y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
     x: dict[str, Any] = {"type": "quantitative", "scale": scale(log, padded=True), "title": signs(figure.y_label)}
@@ -219,29 +199,12 @@ CONFIG: dict[str, Any] = {
     "font": _FONT,
     "aria": False,
     "view": {"stroke": None},
-    "axis": {
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFont": _LETTERS,
-        "titleFontWeight": "normal",
-        "labelColor": "#3d444d",
-        "titleColor": "#3d444d",
-        "gridColor": "#e4e8ec",
-        "domainColor": "#8c959f",
-        "tickColor": "#8c959f",
-        "labelOverlap": True,
-        "titlePadding": 8,
-    },
+    "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFont": _LETTERS, "titleFontWeight": "normal",
+             "labelColor": "#3d444d", "titleColor": "#3d444d", "gridColor": "#e4e8ec", "domainColor": "#8c959f",
+             "tickColor": "#8c959f", "labelOverlap": True, "titlePadding": 8},
     "axisX": {"labelFlush": 16},  # a number near the end of an axis must not reach over it
-    "title": {
-        "fontSize": 15,
-        "subtitleFontSize": 12,
-        "subtitleFont": _LETTERS,
-        "color": "#1f2328",
-        "subtitleColor": "#3d444d",
-        "offset": 10,
-        "subtitlePadding": 4,
-    },
+    "title": {"fontSize": 15, "subtitleFontSize": 12, "subtitleFont": _LETTERS, "color": "#1f2328",
+              "subtitleColor": "#3d444d", "offset": 10, "subtitlePadding": 4},
     "header": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFontWeight": "bold", "labelAnchor": "start"},
     "legend": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFont": _LETTERS, "symbolStrokeWidth": 2.5},
     "facet": {"spacing": 28},

@@ -17,23 +17,14 @@ NO_TUNING = Tuning("", "", "", {}, 0, (), {})
 
 @dataclass(frozen=True)
 class Loaded:
-    """One study at one scale, as found on the disk.
+    """One study at one scale, as found on the disk."""
 
-    Args:
-        description: what ``study.json`` says (title, claim, statement, figures, ...).
-        verdict: what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet.
-        runs: the records that belong to the last plan, by method in the study's order, then by seed.
-        problems: sentences about files that could not be read, with file and line.
-        others: how many further records (of other settings) lie in the folder; they are not drawn.
-        tuning: what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned.
-    """
-
-    description: StudyDescription
-    verdict: Verdict
-    runs: tuple[Run, ...]
-    problems: tuple[str, ...] = ()
-    others: int = 0
-    tuning: Tuning = NO_TUNING
+    description: StudyDescription  # what ``study.json`` says (title, claim, statement, figures, ...)
+    verdict: Verdict  # what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet
+    runs: tuple[Run, ...]  # the records that belong to the last plan, by method in the study's order, then by seed
+    problems: tuple[str, ...] = ()  # sentences about files that could not be read, with file and line
+    others: int = 0  # how many further records (of other settings) lie in the folder; they are not drawn
+    tuning: Tuning = NO_TUNING  # what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned
 
     @property
     def name(self) -> str:

@@ -42,9 +42,6 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float
 
     Returns:
         The path of the page.
-
-    Raises:
-        RecordError: when ``runs`` holds no records.
     """
     studies = load(Path(runs))
     drawings = draw_all(studies)

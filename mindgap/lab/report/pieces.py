@@ -213,15 +213,8 @@ def facts(study: Loaded) -> dict[str, Any]:
         "machine": _distinct(study.runs, "machine"),
         "commands": sorted({run.header.command for run in study.runs if run.header.command}),
         "runs": [
-            (
-                run.header.method,
-                str(run.header.seed),
-                run.end.outcome if run.end else "not finished",
-                str(len(run.rows)),
-                number(run.end.seconds) if run.end else "–",
-                run.header.started,
-                run.header.key,
-            )
+            (run.header.method, str(run.header.seed), run.end.outcome if run.end else "not finished",
+             str(len(run.rows)), number(run.end.seconds) if run.end else "–", run.header.started, run.header.key)
             for run in study.runs
         ],
     }

@@ -21,10 +21,6 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 92, 30, 14, 64
 def write_recommendation_page(answer: Path, out: Path) -> Path:
     """Draw the page of ``recommendation.json``; the file appears whole or not at all.
 
-    Args:
-        answer: JSON file written by ``Recommendation.write`` or ``mindgap recommend``.
-        out: the HTML file to write.
-
     Raises:
         RecordError: the file is not a recommendation.
     """

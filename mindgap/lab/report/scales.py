@@ -77,18 +77,11 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
     place = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
     rule = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
-        {
-            "data": data,
-            "mark": rule,
-            "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
-        },
+        {"data": data, "mark": rule,
+         "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey}},
         # Under the words, the same words with a broad rim in the colour of the paper: crossing lines do not hide them.
-        {
-            "name": "rim",
-            "data": data,
-            "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
-            "encoding": {**place, "color": {"value": "#ffffff"}},
-        },
+        {"name": "rim", "data": data, "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
+         "encoding": {**place, "color": {"value": "#ffffff"}}},
         {"data": data, "mark": words, "encoding": {**place, "color": grey}},
     ]
 

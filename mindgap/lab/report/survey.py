@@ -22,20 +22,12 @@ from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
 _LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
-_CONFIG = {
-    **CONFIG,
-    "legend": {**CONFIG["legend"], **_LEGEND},
-    "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
-}
+_CONFIG = {**CONFIG, "legend": {**CONFIG["legend"], **_LEGEND},
+           "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]}}
 
 
 def write_survey_page(survey: Path, out: Path) -> Path:
-    """Draw the page of a survey; the file appears whole or not at all.
-
-    Args:
-        survey: JSON file written by ``Survey.write`` or ``mindgap measure``.
-        out: the HTML file to write.
-    """
+    """Draw the page of a survey; the file appears whole or not at all."""
     content = read_survey(Path(survey))
     out = Path(out)
     write_atomically(out, render(content))
@@ -110,19 +102,14 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
     x = {"field": "a", "type": "quantitative", "title": "norm of the noise of a minibatch", "bin": "binned"}
     return {
         "layer": [
-            {
-                "data": {"values": bars},
-                "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
-                "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")},
-            },
+            {"data": {"values": bars}, "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
+             "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")}},
             {
                 "data": {"values": lines},
                 "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {
-                    "x": {"field": "x", "type": "quantitative"},
-                    "y": {"field": "density", "type": "quantitative"},
-                    "color": {"field": "law", "title": None, "scale": {"range": [_GREEN, _ORANGE]}},
-                },
+                "encoding": {"x": {"field": "x", "type": "quantitative"},
+                             "y": {"field": "density", "type": "quantitative"},
+                             "color": {"field": "law", "title": None, "scale": {"range": [_GREEN, _ORANGE]}}},
             },
         ]
     }
@@ -146,30 +133,21 @@ def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
     x, y = _axis("gradient_norm", "‖∇f‖", log=True), _axis("smoothness", "local smoothness", log=True)
-    return {
-        "data": {"values": rows},
-        "mark": {"type": "point", "filled": True, "color": _BLUE},
-        "encoding": {"x": x, "y": y},
-    }
+    return {"data": {"values": rows}, "mark": {"type": "point", "filled": True, "color": _BLUE},
+            "encoding": {"x": x, "y": y}}
 
 
 def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
     values = [{"value": v, "what": "Ritz values"} for v in data["values"]]
     layers: list[dict[str, Any]] = [
-        {
-            "data": {"values": values},
-            "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
-            "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")},
-        }
+        {"data": {"values": values}, "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
+         "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")}}
     ]
     if math.isfinite(data["threshold"]):
         rule = {"x": {"field": "value", "type": "quantitative"}}
         layers.append(
-            {
-                "data": {"values": [{"value": data["threshold"]}]},
-                "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]},
-                "encoding": rule,
-            }
+            {"data": {"values": [{"value": data["threshold"]}]},
+             "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]}, "encoding": rule}
         )
     return {"height": 110, "layer": layers}
 
@@ -184,11 +162,8 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if last[name] and math.isfinite(row[name]) and math.isfinite(last[name])
     ]
     x, y = _axis("samples", "samples used", log=True), _axis("share", "estimate over the last one")
-    return {
-        "data": {"values": rows},
-        "mark": {"type": "line", "point": True},
-        "encoding": {"x": x, "y": y, "color": {"field": "quantity", "title": None}},
-    }
+    return {"data": {"values": rows}, "mark": {"type": "line", "point": True},
+            "encoding": {"x": x, "y": y, "color": {"field": "quantity", "title": None}}}
 
 
 def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:

@@ -25,10 +25,6 @@ def template(name: str) -> Any:
         loader=PackageLoader("mindgap.lab.report", "assets"),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {
-        "typeset": typeset,
-        "measured": lambda text: typeset(text, digits=True),
-        "plain": plain,
-        "count": count,
-    }
+    found.filters |= {"typeset": typeset, "measured": lambda text: typeset(text, digits=True), "plain": plain,
+                      "count": count}
     return found.get_template(name)

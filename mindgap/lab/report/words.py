@@ -58,9 +58,8 @@ def signs(text: Any, *, digits: bool = False) -> str:
     shown = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", shown)
     if digits:
         shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
-    return re.sub(
-        r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN), shown
-    )
+    return re.sub(r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN),
+                  shown)
 
 
 def _three(match: re.Match[str]) -> str:
