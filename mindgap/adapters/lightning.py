@@ -16,16 +16,9 @@ from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
-def monitor_callback(
-    probes: Sequence[Any] = DEFAULT_PROBES,
-    *,
-    batches: Iterable[Any] | None = None,
-    loss: Callable[[Any, Any], Any] | None = None,
-    optimizer: int = 0,
-    limit: int = 8,
-    to: Any = None,
-    **options: Any,
-) -> Any:
+def monitor_callback(probes: Sequence[Any] = DEFAULT_PROBES, *, batches: Iterable[Any] | None = None,
+                     loss: Callable[[Any, Any], Any] | None = None, optimizer: int = 0, limit: int = 8,
+                     to: Any = None, **options: Any) -> Any:
     """A Lightning callback that runs a ``Monitor`` for the length of ``fit``.
 
     Args:
@@ -40,9 +33,6 @@ def monitor_callback(
 
     Returns:
         The callback. Its ``monitor`` is the ``Monitor`` once training has begun, ``readings`` its rows.
-
-    Raises:
-        MissingPackageError: Lightning is not installed.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP

@@ -15,23 +15,14 @@ from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
-def monitor_callback(
-    probes: Sequence[Any] = DEFAULT_PROBES,
-    *,
-    batches: Iterable[Any] | None = None,
-    loss: Callable[[Any, Any], Any] | None = None,
-    limit: int = 8,
-    to: Any = None,
-    **options: Any,
-) -> Any:
+def monitor_callback(probes: Sequence[Any] = DEFAULT_PROBES, *, batches: Iterable[Any] | None = None,
+                     loss: Callable[[Any, Any], Any] | None = None, limit: int = 8, to: Any = None,
+                     **options: Any) -> Any:
     """A ``TrainerCallback`` that runs a ``Monitor`` for the length of ``train``.
 
     The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model, batch)`` is by default
     ``model(**batch).loss``; give it where the Trainer computes another one (label smoothing, a custom
     ``compute_loss``). Of several processes only number 0 writes.
-
-    Raises:
-        MissingPackageError: transformers is not installed.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP

@@ -18,14 +18,6 @@ from mindgap.measure.monitor import Monitor
 class Watching:
     """The settings of a monitor, and the monitor once training has begun.
 
-    Args:
-        probes: as ``Monitor`` takes them.
-        batches: measuring batches on the model's device; None for ``limit`` random ones of the training data.
-        loss: ``loss(model, batch) -> scalar``; None for the trainer's own.
-        limit: batches to draw.
-        to: as ``Monitor`` takes it.
-        options: ``every``, ``budget``, ``name``, ``seed`` of ``Monitor``.
-
     Example:
         >>> import torch
         >>> model = torch.nn.Linear(1, 1)
@@ -50,15 +42,11 @@ class Watching:
         """The rows so far."""
         return self.monitor.readings if self.monitor is not None else []
 
-    def begin(
-        self, optimizer: Any, model: Any, loss: Any, loader: Any, placed: Callable[[Any], Any], writes: bool
-    ) -> None:
+    def begin(self, optimizer: Any, model: Any, loss: Any, loader: Any, placed: Callable[[Any], Any],
+              writes: bool) -> None:
         """Start the monitor.
 
         Args:
-            optimizer, model: of the trainer.
-            loss: the trainer's own, where none was given.
-            loader: the training data, from which batches are drawn where none were given.
             placed: brings a drawn batch to the model's device.
             writes: whether this process writes readings.
         """

@@ -25,17 +25,11 @@ BETA = 0.9
 
 @dataclass(frozen=True)
 class Scale:
-    """What was measured at the start, and what the candidates take from it.
+    """What was measured at the start, and what the candidates take from it."""
 
-    Attributes:
-        parameters: number of trained weights d.
-        gradient_norm: median norm of a minibatch gradient; NaN: not measured.
-        sharpness: largest Hessian eigenvalue; NaN: not measured.
-    """
-
-    parameters: int
-    gradient_norm: float = math.nan
-    sharpness: float = math.nan
+    parameters: int  # number of trained weights d
+    gradient_norm: float = math.nan  # median norm of a minibatch gradient; NaN: not measured
+    sharpness: float = math.nan  # largest Hessian eigenvalue; NaN: not measured
 
     def sgd_rate(self, rate: float) -> float:
         """The rate of SGD with momentum that moves the weights as far as AdamW at ``rate``, at most the stable one.
@@ -52,17 +46,11 @@ class Scale:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One optimizer at one learning rate.
+    """One optimizer at one learning rate."""
 
-    Attributes:
-        family: name of the optimizer and its options.
-        rate: the equivalent rate of AdamW.
-        lr: its own learning rate.
-    """
-
-    family: str
-    rate: float
-    lr: float
+    family: str  # name of the optimizer and its options
+    rate: float  # the equivalent rate of AdamW
+    lr: float  # its own learning rate
 
     @property
     def name(self) -> str:
@@ -138,38 +126,24 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 _PARAMS = "model.parameters()"
 FAMILIES: dict[str, Family] = {
-    "AdamW": Family(
-        lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
-        f"torch.optim.AdamW({_PARAMS}, lr={{lr}})",
-        begin=(1e-3,),
-    ),
+    "AdamW": Family(lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
+                    f"torch.optim.AdamW({_PARAMS}, lr={{lr}})", begin=(1e-3,)),
     "AdamW with clipping": Family(
         lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip="auto", nonfinite="skip"),
         f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")',
     ),
-    "ACClip": Family(
-        lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
-        f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")',
-        begin=(1e-3, 3e-3),
-    ),
+    "ACClip": Family(lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
+                     f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")', begin=(1e-3, 3e-3)),
     "GClip": Family(
         lambda model, lr: mindgap.optim.GClip(_weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"),
         f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
         like_sgd=True,
         begin=(3e-3, 1e-2),
     ),
-    "SGD": Family(
-        lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
-        f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
-        like_sgd=True,
-        begin=(1e-3, 3e-3),
-    ),
-    "Muon": Family(
-        MuonWithAdamW,
-        "mindgap.advise.MuonWithAdamW(model, lr={lr})",
-        begin=(1e-3, 3e-3),
-        fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model)),
-    ),
+    "SGD": Family(lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
+                  f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)", like_sgd=True, begin=(1e-3, 3e-3)),
+    "Muon": Family(MuonWithAdamW, "mindgap.advise.MuonWithAdamW(model, lr={lr})", begin=(1e-3, 3e-3),
+                   fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model))),
 }
 #: What the user has today, as far as anybody knows.
 BASELINE = Candidate("AdamW", 1e-3, 1e-3)

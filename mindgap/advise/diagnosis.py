@@ -52,27 +52,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Numbers to judge; everything may be missing.
+    """Numbers to judge; everything may be missing."""
 
-    Args:
-        tail_index: tail index of the gradient noise norms (2 and above: finite variance).
-        smoothness_slope: slope of log smoothness against log gradient norm (0: textbook smoothness).
-        sharpness: largest Hessian eigenvalue.
-        threshold: stability threshold of the optimizer in use, in the unit of ``sharpness``.
-        loss_drift: change of the loss between two late windows, over the loss.
-        gradient_norm: unbiased norm of the mean gradient, late in training.
-        gradient_norm_start: the same at the start.
-        skipped: share of steps with gradients that were not finite.
-    """
-
-    tail_index: Estimate | None = None
+    tail_index: Estimate | None = None  # tail index of the gradient noise norms (2 and above: finite variance)
+    #: slope of log smoothness against log gradient norm (0: textbook smoothness).
     smoothness_slope: Estimate | None = None
-    sharpness: float | None = None
-    threshold: float | None = None
-    loss_drift: float | None = None
-    gradient_norm: float | None = None
-    gradient_norm_start: float | None = None
-    skipped: float | None = None
+    sharpness: float | None = None  # largest Hessian eigenvalue
+    threshold: float | None = None  # stability threshold of the optimizer in use, in the unit of ``sharpness``
+    loss_drift: float | None = None  # change of the loss between two late windows, over the loss
+    gradient_norm: float | None = None  # unbiased norm of the mean gradient, late in training
+    gradient_norm_start: float | None = None  # the same at the start
+    skipped: float | None = None  # share of steps with gradients that were not finite
 
     def __post_init__(self) -> None:
         for name in ("tail_index", "smoothness_slope"):

@@ -37,15 +37,10 @@ FACTOR = 10**0.5
 
 @dataclass(frozen=True)
 class Noise:
-    """Spread of the loss between seeds, on the race's own scale, after the common part of each seed is taken out.
+    """Spread of the loss between seeds, on the race's own scale, after the common part of each seed is taken out."""
 
-    Attributes:
-        deviation: standard deviation of one run.
-        freedom: degrees of freedom behind it.
-    """
-
-    deviation: float
-    freedom: int
+    deviation: float  # standard deviation of one run
+    freedom: int  # degrees of freedom behind it
 
     def reach(self) -> float:
         """Half-width of the 90 % interval for the difference of two runs with the same seed, on the race's scale."""
@@ -73,10 +68,6 @@ class Race:
     """The race for one problem.
 
     Args:
-        factory: builds the problem (see :func:`~mindgap.advise.training.build`).
-        total: steps of a full-length run.
-        scale: what was measured; places the learning rates.
-        seed: names starts and orders.
         folder: where finished pieces are kept, so that an interrupted race continues; None: nowhere.
         told: called with a sentence and the share of the work that is done.
 
@@ -91,16 +82,8 @@ class Race:
         True
     """
 
-    def __init__(
-        self,
-        factory: Factory,
-        total: int,
-        scale: Scale,
-        *,
-        seed: int = 0,
-        folder: Path | None = None,
-        told: Callable[[str, float], Any] | None = None,
-    ) -> None:
+    def __init__(self, factory: Factory, total: int, scale: Scale, *, seed: int = 0, folder: Path | None = None,
+                 told: Callable[[str, float], Any] | None = None) -> None:
         self.factory, self.total, self.scale, self.seed, self.folder = factory, total, scale, seed, folder
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)]

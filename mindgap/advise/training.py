@@ -33,17 +33,11 @@ Factory = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Problem:
-    """What one call of the factory gave.
+    """What one call of the factory gave."""
 
-    Attributes:
-        objective: the model and its loss.
-        train: batches that can be passed over again and again.
-        valid: batches to judge by; None where the factory gave none and ``train`` cannot be split.
-    """
-
-    objective: Objective
-    train: Iterable[Any]
-    valid: Iterable[Any] | None
+    objective: Objective  # the model and its loss
+    train: Iterable[Any]  # batches that can be passed over again and again
+    valid: Iterable[Any] | None  # batches to judge by; None where the factory gave none and ``train`` cannot be split
 
 
 @contextmanager
@@ -160,21 +154,15 @@ def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any
 
 @dataclass
 class Progress:
-    """Where one run stands.
+    """Where one run stands."""
 
-    Attributes:
-        steps: steps done.
-        scores: step -> validation loss there (``inf``: diverged), the better of the last weights and their average.
-        curve: pairs (step, mean training loss since the pair before).
-        state: weights and optimizer states to continue from; None before the first step.
-        seconds: time spent in steps and evaluations.
-    """
-
-    steps: int = 0
+    steps: int = 0  # steps done
+    #: step -> validation loss there (``inf``: diverged), the better of the last weights and their average.
     scores: dict[int, float] = field(default_factory=dict)
+    #: pairs (step, mean training loss since the pair before).
     curve: list[tuple[int, float]] = field(default_factory=list)
-    state: dict[str, Any] | None = None
-    seconds: float = 0.0
+    state: dict[str, Any] | None = None  # weights and optimizer states to continue from; None before the first step
+    seconds: float = 0.0  # time spent in steps and evaluations
 
     @property
     def diverged(self) -> bool:
@@ -194,15 +182,9 @@ def schedule(step: int, total: int) -> float:
     return min(1.0, 2 * (total - step) / total)
 
 
-def train_until(
-    progress: Progress,
-    factory: Factory,
-    make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
-    *,
-    seed: int,
-    until: int,
-    total: int,
-) -> None:
+def train_until(progress: Progress, factory: Factory,
+                make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer], *, seed: int, until: int,
+                total: int) -> None:
     """Train one run from where it stands to step ``until`` of ``total``, then evaluate it.
 
     Diverged means: the validation loss is not finite, or the training loss was not finite for 20 steps in a row.

@@ -96,9 +96,8 @@ def cut(tensor: Tensor, limit: int) -> list[Tensor]:
     return list(tensor.split(rows, dim=widest))
 
 
-def blocks(
-    *lists: Sequence[Tensor], limit: int | None = None, single: bool = False
-) -> Iterator[tuple[list[Tensor], ...]]:
+def blocks(*lists: Sequence[Tensor], limit: int | None = None,
+           single: bool = False) -> Iterator[tuple[list[Tensor], ...]]:
     """Walk through aligned lists of tensors in blocks of at most ``limit`` elements, as views.
 
     All tensors of a block (of the first list) share device and dtype. Empty tensors are left out.

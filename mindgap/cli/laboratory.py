@@ -179,12 +179,10 @@ def tune(
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
 
 
-def watch(
-    runs: RunsFolder,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("page.html"),
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
-    rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0,
-) -> None:
+def watch(runs: RunsFolder,
+          out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("page.html"),
+          every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
+          rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0) -> None:
     """Draw the page again whenever records change.
 
     An open page reloads itself.
@@ -224,11 +222,9 @@ def _state(runs: Path) -> list[tuple[str, int, int]]:
     return sorted((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files)
 
 
-def compare(
-    a: Annotated[Path, typer.Argument(help="Folder of records.", metavar="A")],
-    b: Annotated[Path, typer.Argument(help="Another folder of records.", metavar="B")],
-    level: Annotated[float, typer.Option(help="False-alarm rate per curve.")] = 0.001,
-) -> None:
+def compare(a: Annotated[Path, typer.Argument(help="Folder of records.", metavar="A")],
+            b: Annotated[Path, typer.Argument(help="Another folder of records.", metavar="B")],
+            level: Annotated[float, typer.Option(help="False-alarm rate per curve.")] = 0.001) -> None:
     """Compare two sets of records.
 
     Shows verdicts that changed and curves that differ beyond seed noise (exit status 1).
@@ -244,17 +240,8 @@ def compare(
         [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts],
     )
     rows = [
-        (
-            d.study,
-            d.scale,
-            d.method,
-            d.quantity,
-            d.outcome,
-            f"{d.where:.6g}",
-            f"{d.a:.6g}",
-            f"{d.b:.6g}",
-            f"{d.error:.1f}",
-        )
+        (d.study, d.scale, d.method, d.quantity, d.outcome, f"{d.where:.6g}", f"{d.a:.6g}", f"{d.b:.6g}",
+         f"{d.error:.1f}")
         for d in found.curves
         if d.outcome != "same"
     ]

@@ -186,14 +186,11 @@ class Boards:
 
     def __init__(self, folder: Path) -> None:
         try:
-            from tensorboard.compat.proto.event_pb2 import Event
-            from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             missing("tensorboard", "tensorboard")
         folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is an error before the first run
-        self._event, self._summary, self._writer = Event, Summary, EventFileWriter
-        self._folder = folder
+        self._writer, self._folder = SummaryWriter, folder
         self._open: dict[str, Any] = {}
         self._rows: dict[str, int] = {}
 
@@ -204,14 +201,9 @@ class Boards:
             place = self._folder / slug(header.study) / f"{slug(header.method)}-{header.seed}-{header.key}"
             self._open[header.key] = self._writer(str(place))
         number = self._rows[header.key] = self._rows.get(header.key, -1) + 1
-        step = content.get("step", number)
-        values = [
-            self._summary.Value(tag=name, simple_value=float(value))
-            for name, value in content.items()
-            if isinstance(value, (int, float)) and name != "step"
-        ]
-        event = self._event(wall_time=time.time(), step=int(step), summary=self._summary(value=values))
-        self._open[header.key].add_event(event)
+        for name, value in content.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._open[header.key].add_scalar(name, float(value), int(content.get("step", number)))
 
     def close(self) -> None:
         for writer in self._open.values():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mindgap.cli.measure import load_function
-from mindgap.cli.show import paragraph, say
+from mindgap.cli.show import paragraph, progress, say
 
 
 def recommend(
@@ -34,7 +31,7 @@ def recommend(
 
     folder = out.with_suffix(".race")
     factory = load_function(target)
-    with _bar() as told:
+    with progress("racing optimizers (of 100 parts of the time)", 100) as told:
         answer = answer_for(factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told)
     numbers = answer.write(out.with_suffix(".json"))
     page = write_recommendation_page(numbers, out)
@@ -50,16 +47,4 @@ def recommend(
     say(f"Open {page.resolve().as_uri()}")
 
 
-@contextmanager
-def _bar() -> Iterator[Callable[[str, float], object]]:
-    """A bar with the time left on the error stream; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda sentence, share: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(20), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task("", total=1.0)
-        yield lambda sentence, share: bars.update(task, completed=share, description=sentence)

@@ -13,9 +13,9 @@ VERDICT_STYLE = {"holds": "green", "does not hold": "red", "inconclusive": "yell
 
 
 class Advance(Protocol):
-    """Move a progress bar on, saying what was just finished."""
+    """Move a progress bar on by one, or to a share of the whole, saying what was just finished."""
 
-    def __call__(self, text: str = "") -> None: ...
+    def __call__(self, text: str = "", share: float | None = None) -> None: ...
 
 
 def shown(value: object) -> str:
@@ -40,8 +40,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: 
     heading, one paragraph per further cell. Nothing is cut except in the column named by ``shorten``.
 
     Args:
-        columns: the header.
-        rows: what to print.
         shorten: number of the column that may lose its end, so that each row stays one line.
     """
     cells = [[shown(cell) for cell in row] for row in rows]
@@ -56,9 +54,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: 
         console.print(line, style=style, markup=False, soft_wrap=True)
 
 
-def layout(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, shorten: int | None = None
-) -> Iterator[tuple[str, str]]:
+def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *,
+           shorten: int | None = None) -> Iterator[tuple[str, str]]:
     """The lines of a table and their styles.
 
     Example:
@@ -168,22 +165,20 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """A bar with the time left, on the error stream; nothing when that is no terminal."""
+    """A bar with the time left, on the error stream; nothing when that is no terminal. See :class:`Advance`."""
     if not sys.stderr.isatty() or total == 0:
-        yield lambda text="": None
+        yield lambda text="", share=None: None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     say(title)
-    bar = (BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*bar, TextColumn("{task.fields[last]}"), console=Console(stderr=True)) as bars:
+    bar = (rich.BarColumn(10), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
+           rich.TimeRemainingColumn(), rich.TextColumn("{task.fields[last]}"))
+    with rich.Progress(*bar, console=Console(stderr=True)) as bars:
         task = bars.add_task("", total=total, last="")
-        yield lambda text="": bars.update(task, advance=1, last=text)
+
+        def advance(text: str = "", share: float | None = None) -> None:
+            bars.update(task, completed=bars.tasks[0].completed + 1 if share is None else share * total, last=text)
+
+        yield advance

