@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 
 #: Letter of a claim -> what the group is about, in the order in which everything is listed.
-GROUPS = {
-    "B": "bilevel",
-    "S": "smoothness",
-    "H": "heavy tails",
-    "N": "kinks",
-    "E": "never at rest",
-    "T": "textbook",
-}
+GROUPS = {"B": "bilevel", "S": "smoothness", "H": "heavy tails", "N": "kinks", "E": "never at rest", "T": "textbook"}
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:

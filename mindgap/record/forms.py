@@ -20,35 +20,27 @@ KINDS = ("lines", "points", "path")
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a study, drawn from the rows alone.
+    """One figure of a study, drawn from the rows alone."""
 
-    Args:
-        title: what the reader sees; say what is compared.
-        y: column drawn upwards, with ``y_label`` as its text.
-        x: column drawn to the right; any column of ``axes`` that the rows have is offered as a switch.
-            ``"method"`` puts each method at a place of its own.
-        x_names: names of the places 0, 1, ... of that column, if it counts things (a newline breaks a name).
-        kind: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
-        log_x, log_y: logarithmic axes, as the paper has them.
-        facet: column or setting by which the figure is split into panels (``""``: one panel).
-        hlines: label -> value, drawn as horizontal rules (a bound, an optimum).
-        caption: one or two sentences: what to look at.
-        scales: where the rows have these columns; empty: at every scale.
-    """
-
-    title: str
-    y: str
+    title: str  # what the reader sees; say what is compared
+    y: str  # column drawn upwards, with ``y_label`` as its text
     y_label: str
+    #: column drawn to the right; any column of ``axes`` that the rows have is offered as a switch. ``"method"`` puts
+    #: each method at a place of its own.
     x: str = "step"
     x_label: str = ""
+    #: names of the places 0, 1, ... of that column, if it counts things (a newline breaks a name).
     x_names: tuple[str, ...] = ()
+    #: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
     kind: str = "lines"
+    #: logarithmic axes, as the paper has them.
     log_x: bool = False
     log_y: bool = False
-    facet: str = ""
+    facet: str = ""  # column or setting by which the figure is split into panels (``""``: one panel)
+    #: label -> value, drawn as horizontal rules (a bound, an optimum).
     hlines: Mapping[str, float] = field(default_factory=dict)
-    caption: str = ""
-    scales: tuple[str, ...] = ()
+    caption: str = ""  # one or two sentences: what to look at
+    scales: tuple[str, ...] = ()  # where the rows have these columns; empty: at every scale
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -17,34 +17,21 @@ SURVEY_SCHEMA = 2
 
 @dataclass(frozen=True)
 class SurveyLine:
-    """One quantity: what was measured, in words and as a number with its interval.
+    """One quantity: what was measured, in words and as a number with its interval."""
 
-    Attributes:
-        quantity: its name.
-        sentence: what was found, or why it was not measured.
-        value, low, high: the number and its interval; NaN where there is none.
-        assumption: the assumption of the textbook that this line speaks about, or "".
-        fails: whether that assumption fails; None where the measurement cannot tell.
-    """
-
-    quantity: str
-    sentence: str
+    quantity: str  # its name
+    sentence: str  # what was found, or why it was not measured
+    #: the number and its interval; NaN where there is none.
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    assumption: str = ""
-    fails: bool | None = None
+    assumption: str = ""  # the assumption of the textbook that this line speaks about, or ""
+    fails: bool | None = None  # whether that assumption fails; None where the measurement cannot tell
 
 
 @dataclass(frozen=True)
 class Survey:
     """What ``mindgap.measure.survey`` found.
-
-    Attributes:
-        findings: one line per quantity.
-        figures: name -> data of a figure: ``noise_histogram``, ``variance_growth``, ``smoothness``, ``spectrum``,
-            ``settling``. A figure whose measurement was refused is missing, and its sentence says why.
-        about: size of the model and of the sample, and the seconds it took.
 
     Example:
         >>> found = Survey((SurveyLine("loss", "loss 2.3", 2.3),), {})
@@ -52,8 +39,11 @@ class Survey:
         2.3
     """
 
-    findings: tuple[SurveyLine, ...]
+    findings: tuple[SurveyLine, ...]  # one line per quantity
+    #: name -> data of a figure: ``noise_histogram``, ``variance_growth``, ``smoothness``, ``spectrum``, ``settling``.
+    #: A figure whose measurement was refused is missing, and its sentence says why.
     figures: Mapping[str, Any]
+    #: size of the model and of the sample, and the seconds it took.
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
