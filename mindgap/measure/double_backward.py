@@ -48,9 +48,8 @@ class QuickSecondDerivatives(TorchFunctionMode):
         self._hooks = _saving_hooks()
         return super().__enter__()
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Any = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if func not in _COVERED or _saving_hooks() != self._hooks:
             found = None
@@ -165,9 +164,8 @@ class _ConvolutionGradient(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, gy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Any, ...], bias: list[int] | None, want: list[bool]
-    ) -> Any:
+    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Any, ...], bias: list[int] | None,
+                want: list[bool]) -> Any:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gy, x, w)
         ctx.geometry = geometry
@@ -265,9 +263,8 @@ class _LayerNormGradient(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, gy: Tensor, x: Tensor, w: Tensor, m: Tensor, s: Tensor, shape: list[int], eps: float, want: list[bool]
-    ) -> Any:
+    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, m: Tensor, s: Tensor, shape: list[int], eps: float,
+                want: list[bool]) -> Any:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gy, x, w, m, s)
         ctx.shape, ctx.eps = shape, eps

@@ -31,21 +31,13 @@ class NonFiniteError(RuleError):
 
 @dataclass(frozen=True)
 class BatchValue:
-    """One batch of a pass.
+    """One batch of a pass."""
 
-    Attributes:
-        index: place in the pass, from 0.
-        batch: the batch itself.
-        samples: length of the first axis of the batch's first tensor; 1 where there is none.
-        loss: 0-dim tensor; in ``values`` with its graph, in ``gradients`` without.
-        gradient: one tensor a parameter (empty in ``values``), valid until the next batch is asked for.
-    """
-
-    index: int
-    batch: Any
-    samples: int
-    loss: Tensor
-    gradient: list[Tensor]
+    index: int  # place in the pass, from 0
+    batch: Any  # the batch itself
+    samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
+    loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
+    gradient: list[Tensor]  # one tensor a parameter (empty in ``values``), valid until the next batch is asked for
 
 
 class GradientPasses:
@@ -153,17 +145,14 @@ class GradientPasses:
         if index == len(self._prints) and self._length is None:
             self._prints.append(mark)
         elif index >= len(self._prints) or self._prints[index] != mark:
-            fail(
-                "batches",
-                "must be the same in every pass (give a list, or a loader that does not shuffle on its own)",
-                f"another batch {index} than before from {type(self.batches).__name__}",
-            )
+            fail("batches",
+                 "must be the same in every pass (give a list, or a loader that does not shuffle on its own)",
+                 f"another batch {index} than before from {type(self.batches).__name__}")
 
 
 @contextmanager
-def gradient_passes(
-    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None, move: bool = False
-) -> Iterator[GradientPasses]:
+def gradient_passes(objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None,
+                    move: bool = False) -> Iterator[GradientPasses]:
     """Open repeatable gradient passes; the model is left exactly as it was found, also after an error or Ctrl-C.
 
     A ``DataLoader`` that shuffles repeats its order, because its generators and the global random states are rewound

@@ -19,41 +19,26 @@ from mindgap.measure.gradients import NonFiniteError
 
 @dataclass(frozen=True)
 class Edge:
-    """One end of the spectrum.
+    """One end of the spectrum."""
 
-    Attributes:
-        value: Ritz value theta.
-        residual: ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``.
-        error: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times that, at
-            most r, where a warm start ended after three products, because the gap is then seen too large.
-        vector: v, on the operator's device.
-    """
-
-    value: float
-    residual: float
+    value: float  # Ritz value theta
+    residual: float  # ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``
+    #: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times that, at most r,
+    #: where a warm start ended after three products, because the gap is then seen too large.
     error: float
-    vector: Tensor
+    vector: Tensor  # v, on the operator's device
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Both ends of a spectrum, as far as they were found.
+    """Both ends of a spectrum, as far as they were found."""
 
-    Attributes:
-        top: the algebraically largest end.
-        bottom: the algebraically smallest end (often only a bound from above; see its ``error``).
-        second: the Ritz value next to ``top``; its distance is the gap of the next warm start.
-        products: operator products spent.
-        converged: whether the asked tolerance was reached.
-        values: Ritz values of the last basis, ascending.
-    """
-
-    top: Edge
-    bottom: Edge
-    second: float
-    products: int
-    converged: bool
-    values: tuple[float, ...]
+    top: Edge  # the algebraically largest end
+    bottom: Edge  # the algebraically smallest end (often only a bound from above; see its ``error``)
+    second: float  # the Ritz value next to ``top``; its distance is the gap of the next warm start
+    products: int  # operator products spent
+    converged: bool  # whether the asked tolerance was reached
+    values: tuple[float, ...]  # Ritz values of the last basis, ascending
 
     @property
     def largest(self) -> Edge:
@@ -61,16 +46,8 @@ class Spectrum:
         return self.top if abs(self.top.value) >= abs(self.bottom.value) else self.bottom
 
 
-def lanczos(
-    product: Callable[[Tensor], Tensor],
-    start: Tensor,
-    *,
-    tol: float = 1e-3,
-    max_products: int = 100,
-    basis: int = 24,
-    known_gap: float | None = None,
-    both: bool = False,
-) -> Spectrum:
+def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 1e-3, max_products: int = 100,
+            basis: int = 24, known_gap: float | None = None, both: bool = False) -> Spectrum:
     """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
 
     A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost copies of an

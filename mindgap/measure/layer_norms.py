@@ -20,14 +20,11 @@ ROOM = 2**23
 
 @dataclass(frozen=True)
 class LayerRule:
-    """How to square a layer's per-sample gradient norm.
+    """How to square a layer's per-sample gradient norm."""
 
-    Attributes:
-        applies: whether the rule holds for this module and input (options that change the derivative do not).
-        squares: (module, a, b) -> squared norms over the module's parameters that take gradients, shape (n,).
-    """
-
+    #: whether the rule holds for this module and input (options that change the derivative do not).
     applies: Callable[[Any, Tensor], bool]
+    #: (module, a, b) -> squared norms over the module's parameters that take gradients, shape (n,).
     squares: Callable[[Any, Tensor, Tensor], Tensor]
 
 

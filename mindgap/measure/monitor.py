@@ -85,9 +85,6 @@ class Monitor:
         skipped: probes that did not fit into the budget -> why.
         spent, training: seconds of measuring and of training.
 
-    Raises:
-        RuleError: no batches, unknown probe, an optimizer without hooks or of another model.
-
     Example:
         >>> model = torch.nn.Linear(2, 1)
         >>> data = torch.randn(8, 2)
@@ -102,21 +99,10 @@ class Monitor:
         ([0, 2], True)
     """
 
-    def __init__(
-        self,
-        optimizer: Any,
-        objective: Objective,
-        batches: Iterable[Any],
-        probes: Sequence[str | Probe] = DEFAULT_PROBES,
-        *,
-        every: int | None = None,
-        budget: float | None = None,
-        to: Any = None,
-        limit: int = 16,
-        name: str = "run",
-        seed: int = 0,
-        nonfinite: str = "note",
-    ) -> None:
+    def __init__(self, optimizer: Any, objective: Objective, batches: Iterable[Any],
+                 probes: Sequence[str | Probe] = DEFAULT_PROBES, *, every: int | None = None,
+                 budget: float | None = None, to: Any = None, limit: int = 16, name: str = "run", seed: int = 0,
+                 nonfinite: str = "note") -> None:
         if not isinstance(objective, Objective):
             fail("objective", "must be a mindgap Objective", objective)
         self._optimizer = unwrapped(optimizer)

@@ -34,19 +34,9 @@ SKETCH = 256
 LEAST_SLOPE = 0.2
 
 
-def survey(
-    objective: Objective,
-    batches: Iterable[Any],
-    *,
-    optimizer: Any = None,
-    limit: int = 512,
-    curvature_batches: int = 8,
-    ray_points: int = 20,
-    delta: float = 0.01,
-    seconds: float | None = None,
-    seed: int = 0,
-    finished: Callable[[str], Any] | None = None,
-) -> Survey:
+def survey(objective: Objective, batches: Iterable[Any], *, optimizer: Any = None, limit: int = 512,
+           curvature_batches: int = 8, ray_points: int = 20, delta: float = 0.01, seconds: float | None = None,
+           seed: int = 0, finished: Callable[[str], Any] | None = None) -> Survey:
     """Measure everything once at the model's point: noise, tails, smoothness, curvature, stationarity, (6.2).
 
     What cannot be measured (too few batches for a tail, batch norm for single samples) gets a sentence that says so;
@@ -173,19 +163,15 @@ def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], 
     low, high = found.gradient_norm_interval
     way = "" if found.per == "sample" else ", from minibatches"
     return [
-        SurveyLine(
-            "loss", f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples", found.loss,
-            *found.loss_interval,
-        ),
+        SurveyLine("loss", f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples",
+                   found.loss, *found.loss_interval),
         SurveyLine(
             "gradient norm",
             f"gradient norm {found.gradient_norm_unbiased:.3g} {_range((low, high))} "
             f"(before the correction for noise {found.gradient_norm:.3g})", found.gradient_norm_unbiased, low, high,
         ),
-        SurveyLine(
-            "noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
-            found.noise, *found.noise_interval,
-        ),
+        SurveyLine("noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
+                   found.noise, *found.noise_interval),
         SurveyLine(
             "settling", f"{settled or 'not known from one batch'} (enough: the last doubling changes less than 10 %)"
         ),
@@ -238,16 +224,9 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     def density(values: np.ndarray) -> list[float]:
         return (np.histogram(values, edges)[0] / len(values) / width_of).tolist()
 
-    return {
-        "edges": edges.tolist(),
-        "measured": density(norms),
-        "gaussian": density(gaussian),
-        "stable": density(stable),
-        "norms": norms.tolist(),
-        "dimension": dimension,
-        "alpha": index,
-        "alpha_estimated": bool(math.isfinite(alpha)),
-    }
+    return {"edges": edges.tolist(), "measured": density(norms), "gaussian": density(gaussian),
+            "stable": density(stable), "norms": norms.tolist(), "dimension": dimension, "alpha": index,
+            "alpha_estimated": bool(math.isfinite(alpha))}
 
 
 def _dimension(sample: NoiseSample) -> float:
@@ -270,19 +249,12 @@ def _spectrum(reading: Sharpness) -> dict[str, Any]:
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
     drawn = edge is not None and edge.kind != "preconditioned"
-    return {
-        "values": list(reading.values),
-        "largest": reading.value,
-        "error": reading.error,
-        "smallest": reading.smallest,
-        "threshold": edge.threshold if edge is not None and drawn else math.nan,
-        "kind": edge.kind if edge is not None else "",
-    }
+    return {"values": list(reading.values), "largest": reading.value, "error": reading.error,
+            "smallest": reading.smallest, "threshold": edge.threshold if edge is not None and drawn else math.nan,
+            "kind": edge.kind if edge is not None else ""}
 
 
-def _ray(
-    objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int
-) -> list[SurveyLine]:
+def _ray(objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int) -> list[SurveyLine]:
     """Local smoothness against gradient norm along one ray up the gradient; the parameters are put back."""
     read = smoothness_along_ray(objective, few, points=points, seed=seed)
     first, floor = read.smoothness[0], read.noise_floor

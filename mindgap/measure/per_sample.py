@@ -32,22 +32,15 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 @dataclass(frozen=True)
 class PerSampleNorms:
-    """Norms ``‖∇ loss(sample i)‖`` of one batch.
+    """Norms ``‖∇ loss(sample i)‖`` of one batch."""
 
-    Attributes:
-        norms: shape (n,).
-        method: ``"structure"``, ``"func"``, ``"loop"``, or a mixture such as ``"structure+func"``.
-        by_structure: the share of parameters whose norm came from the layers' structure.
-    """
-
-    norms: NDArray[np.float64]
-    method: str
-    by_structure: float
+    norms: NDArray[np.float64]  # shape (n,)
+    method: str  # ``"structure"``, ``"func"``, ``"loop"``, or a mixture such as ``"structure+func"``
+    by_structure: float  # the share of parameters whose norm came from the layers' structure
 
 
-def per_sample_norms(
-    objective: Objective, batch: Any, *, method: str = "auto", chunk: int = 64, check: bool = True, seed: int = 0
-) -> PerSampleNorms:
+def per_sample_norms(objective: Objective, batch: Any, *, method: str = "auto", chunk: int = 64, check: bool = True,
+                     seed: int = 0) -> PerSampleNorms:
     """``‖∇ loss(model, {sample i})‖`` for every sample of a batch; the model is left as it was found.
 
     The loss must be a mean over samples that do not act on each other; ``check`` compares one sample with its own
@@ -246,9 +239,8 @@ def _named(objective: Objective) -> dict[str, nn.Parameter]:
     return {f"model.{name}": p for name, p in objective.model.named_parameters() if p.requires_grad}
 
 
-def _differentiated(
-    objective: Objective, batch: Any, size: int, chunk: int, names: list[str] | None
-) -> tuple[NDArray[np.float64], str]:
+def _differentiated(objective: Objective, batch: Any, size: int, chunk: int,
+                    names: list[str] | None) -> tuple[NDArray[np.float64], str]:
     """Norms over some parameters by ``vmap(grad)``, in chunks of samples; by a loop where that cannot be traced."""
     whole_model = _Whole(objective)
     free = {name: p.detach() for name, p in _named(objective).items() if names is None or name in set(names)}

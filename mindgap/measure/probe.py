@@ -33,16 +33,8 @@ class Reading:
         seed: names the random numbers of all passes.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        batches: Sequence[Any],
-        *,
-        step: int = 0,
-        optimizer: Any = None,
-        update: list[Tensor] | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, objective: Objective, batches: Sequence[Any], *, step: int = 0, optimizer: Any = None,
+                 update: list[Tensor] | None = None, seed: int = 0) -> None:
         self.objective, self.batches, self.step = objective, batches, step
         self.optimizer, self.seed = optimizer, seed
         self._update = update

@@ -21,49 +21,36 @@ WIDEST = 0.5
 
 @dataclass(frozen=True)
 class RelaxedSmoothness:
-    """How smoothness and gradient norm go together.
+    """How smoothness and gradient norm go together."""
 
-    Attributes:
-        L0, L1: upper envelope L <= L0 + L1 ||g|| over a ``cover`` share of the readings, both non-negative.
-        L0_interval, L1_interval: bootstrap intervals.
-        slope, slope_interval: least-squares slope of log L against log ||g||.
-        rank, rank_interval: Spearman's rank correlation.
-        span: ratio of the 95 % to the 5 % quantile of ||g||.
-        readings: pairs used (finite and positive).
-        level: of the intervals.
-        grows: True, False, or None where the readings do not allow a conclusion.
-        sentence: the answer in words.
-    """
-
+    #: upper envelope L <= L0 + L1 ||g|| over a ``cover`` share of the readings, both non-negative.
     L0: float
     L1: float
+    #: bootstrap intervals.
     L0_interval: tuple[float, float]
     L1_interval: tuple[float, float]
+    #: least-squares slope of log L against log ||g||.
     slope: float
     slope_interval: tuple[float, float]
+    #: Spearman's rank correlation.
     rank: float
     rank_interval: tuple[float, float]
-    span: float
-    readings: int
-    level: float
-    grows: bool | None
-    sentence: str
+    span: float  # ratio of the 95 % to the 5 % quantile of ||g||
+    readings: int  # pairs used (finite and positive)
+    level: float  # of the intervals
+    grows: bool | None  # True, False, or None where the readings do not allow a conclusion
+    sentence: str  # the answer in words
 
 
-def fit_relaxed_smoothness(
-    norms: Sequence[float] | NDArray[np.float64],
-    smoothness: Sequence[float] | NDArray[np.float64],
-    *,
-    cover: float = 0.95,
-    level: float = 0.9,
-    repeats: int = 200,
-    block: int | None = None,
-    seed: int = 0,
-) -> RelaxedSmoothness:
+def fit_relaxed_smoothness(norms: Sequence[float] | NDArray[np.float64],
+                           smoothness: Sequence[float] | NDArray[np.float64], *, cover: float = 0.95,
+                           level: float = 0.9, repeats: int = 200, block: int | None = None,
+                           seed: int = 0) -> RelaxedSmoothness:
     """Fit L <= L0 + L1 ||g|| to readings along a run, and say whether L grows with ||g||.
 
-    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0. Slope and rank
-    correlation come with it. Readings along a run depend on each other, so the bootstrap draws blocks of neighbours.
+    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0. Slope and rank correlation come with it.
+    Readings along a run depend on each other, so the bootstrap draws blocks of neighbours. Source: thesis, (3.2) and
+    Assumption 3.3.3; Fig. 3-2 and 3-3.
 
     Args:
         norms: gradient norms ||g||, in the order of the run.
@@ -74,9 +61,6 @@ def fit_relaxed_smoothness(
         block: neighbours drawn together; the cube root of the number of readings unless given.
         seed: of the bootstrap.
 
-    Raises:
-        RuleError: arrays of different length or fewer than 3 usable pairs.
-
     Example:
         >>> g = np.geomspace(0.1, 10, 60)
         >>> fit = fit_relaxed_smoothness(g, 1 + 2 * g)
@@ -85,8 +69,6 @@ def fit_relaxed_smoothness(
         >>> print(fit_relaxed_smoothness(g ** 0.1, 1 + 2 * g).sentence.replace(": ", ":\\n"))
         cannot tell from 60 readings whether smoothness grows with the gradient:
         the gradient norm spans a factor 1.5, and 3 is the least to conclude from
-
-    Source: thesis, (3.2) and Assumption 3.3.3; Fig. 3-2 and 3-3.
     """
     g, y = as_numbers("norms", norms), as_numbers("smoothness", smoothness)
     if g.shape != y.shape:
@@ -111,9 +93,8 @@ def fit_relaxed_smoothness(
     span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
     around = [(float(a), float(b)) for a, b in zip(low, high)]
     grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1, cover)
-    return RelaxedSmoothness(
-        L0, L1, around[0], around[1], slope, around[2], rank, around[3], span, n, level, grows, sentence
-    )
+    return RelaxedSmoothness(L0, L1, around[0], around[1], slope, around[2], rank, around[3], span, n, level, grows,
+                             sentence)
 
 
 def _conclude(
@@ -153,9 +134,8 @@ def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> t
     return L0, L1
 
 
-def _envelopes(
-    g: NDArray[np.float64], y: NDArray[np.float64], cover: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _envelopes(g: NDArray[np.float64], y: NDArray[np.float64],
+               cover: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The same for many samples at once (rows), by a search over L1: for fixed L1 the best L0 is a quantile."""
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
 

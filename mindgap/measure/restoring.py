@@ -170,9 +170,6 @@ def undisturbed(model: nn.Module, batches: Any = None, *, parameters: bool = Fal
         parameters: also keep a copy of the parameters (one more gradient's worth of memory) and write it back;
             needed by whoever moves them. Without it a block that writes into them is an error.
 
-    Raises:
-        RuleError: when the block wrote into parameters of which no copy was kept.
-
     Example:
         >>> model = nn.BatchNorm1d(2)
         >>> with undisturbed(model):

@@ -19,21 +19,18 @@ from mindgap.base.check import between, fail, flag, non_negative, positive
 from mindgap.base.tensors import unflatten
 
 
-def stability_threshold(
-    lr: float, *, momentum: float = 0.0, nesterov: bool = False, dampening: float = 0.0, weight_decay: float = 0.0
-) -> float:
+def stability_threshold(lr: float, *, momentum: float = 0.0, nesterov: bool = False, dampening: float = 0.0,
+                        weight_decay: float = 0.0) -> float:
     """Largest Hessian eigenvalue at which SGD with these settings is stable on a quadratic.
 
     With b <- beta b + (1 - d) g and x <- x - lr b, the recursion along an eigenvector of curvature h has the
-    characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta, with both roots inside the unit circle while
-    lr (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b, which turns the bound into
-    (2 + 2 beta) / (1 + 2 beta); weight decay adds to the curvature.
+    characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta, with both roots inside the unit circle while lr
+    (1 - d) h < 2 + 2 beta. Nesterov's form steps along g + beta b, which turns the bound into (2 + 2 beta) / (1 + 2
+    beta); weight decay adds to the curvature. Source: thesis, 6.5.2 (sharpness against 2/eta); the momentum forms
+    follow from the polynomial above.
 
     Args:
-        lr: step size, positive.
-        momentum: beta in [0, 1).
         nesterov: Nesterov momentum as ``torch.optim.SGD`` has it (its dampening is 0).
-        dampening: d in [0, 1), for heavy-ball momentum.
         weight_decay: coefficient of the quadratic penalty that the step includes.
 
     Returns:
@@ -44,8 +41,6 @@ def stability_threshold(
         (20.0, 38.0)
         >>> round(stability_threshold(0.1, momentum=0.9, nesterov=True), 4)
         13.5714
-
-    Source: thesis, 6.5.2 (sharpness against 2/eta); the momentum forms follow from the polynomial above.
     """
     positive("lr", lr)
     between("momentum", momentum, 0, 1, ends="[)")
@@ -62,24 +57,16 @@ def stability_threshold(
 
 @dataclass(frozen=True)
 class EffectiveSteps:
-    """How far an optimizer moves for a unit of (smoothed) gradient, and what that tolerates.
+    """How far an optimizer moves for a unit of (smoothed) gradient, and what that tolerates."""
 
-    Attributes:
-        kind: "gradient descent", "heavy ball", "Nesterov" or "preconditioned".
-        bound: c, the largest stable eigenvalue of D^(1/2) H D^(1/2).
-        scale: D as one number, or flat with one number per coordinate.
-        weight_decay: curvature that the step adds itself (coupled weight decay of SGD), else 0.
-    """
-
-    kind: str
-    bound: float
-    scale: float | Tensor
-    weight_decay: float = 0.0
+    kind: str  # "gradient descent", "heavy ball", "Nesterov" or "preconditioned"
+    bound: float  # c, the largest stable eigenvalue of D^(1/2) H D^(1/2)
+    scale: float | Tensor  # D as one number, or flat with one number per coordinate
+    weight_decay: float = 0.0  # curvature that the step adds itself (coupled weight decay of SGD), else 0
 
 
-def effective_steps(
-    optimizer: Any, parameters: Sequence[Tensor], gradient: Tensor | None = None
-) -> EffectiveSteps | str:
+def effective_steps(optimizer: Any, parameters: Sequence[Tensor],
+                    gradient: Tensor | None = None) -> EffectiveSteps | str:
     """Read D and c off a torch optimizer, or say in a sentence why they cannot be read.
 
     Known are SGD (plain, heavy-ball, Nesterov; groups may differ in lr), Adam, AdamW, RMSprop and Adagrad. For the
@@ -130,9 +117,8 @@ def _sgd(groups: list[dict[str, Any]], parameters: Sequence[Tensor]) -> Effectiv
     return EffectiveSteps(kind, bound, scale, decay)
 
 
-def _preconditioned(
-    optimizer: Any, groups: list[dict[str, Any]], parameters: Sequence[Tensor], gradient: Tensor | None
-) -> EffectiveSteps | str:
+def _preconditioned(optimizer: Any, groups: list[dict[str, Any]], parameters: Sequence[Tensor],
+                    gradient: Tensor | None) -> EffectiveSteps | str:
     parts, betas = [], set()
     now = [None] * len(parameters) if gradient is None else unflatten(gradient, parameters)
     for p, g, group in zip(parameters, now, groups):

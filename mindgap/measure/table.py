@@ -16,33 +16,26 @@ from mindgap.base.source import Source
 class ProbeEntry:
     """One probe: its class, what it needs, what it says.
 
-    Attributes:
-        name: what ``Monitor(probes=[...])`` is given.
-        class_name, module: where the class is.
-        needs: what the probe asks of the monitor (gradients, hessian, update).
-        source: where the papers have the quantity.
-        statement: what it measures.
-
     Example:
         >>> PROBES["sharpness"].needs, str(PROBES["sharpness"].source)
         (('hessian',), 'thesis, (6.2)')
     """
 
-    name: str
+    name: str  # what ``Monitor(probes=[...])`` is given
+    #: where the class is.
     class_name: str
     module: str
-    needs: tuple[str, ...]
-    source: Source
-    statement: str
+    needs: tuple[str, ...]  # what the probe asks of the monitor (gradients, hessian, update)
+    source: Source  # where the papers have the quantity
+    statement: str  # what it measures
 
     def load(self) -> Any:
         """The class."""
         return getattr(import_module(self.module), self.class_name)
 
 
-def _entry(
-    name: str, file: str, cls: str, place: str, statement: str, *, needs: str = "gradients", paper: str = "thesis"
-) -> ProbeEntry:
+def _entry(name: str, file: str, cls: str, place: str, statement: str, *, needs: str = "gradients",
+           paper: str = "thesis") -> ProbeEntry:
     module = f"mindgap.measure.probes.{file}"
     return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
 

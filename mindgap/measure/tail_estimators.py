@@ -124,7 +124,6 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
 
     Args:
         x: values; symmetrised by random signs here.
-        rng: shuffles and signs.
         rounds: shuffles to average over.
 
     Example:
@@ -157,13 +156,12 @@ def published_block_sum_index(x: Array, block: int = 100) -> float:
     """α by the block-sum estimator as published: sums of ``block`` values against single ones.
 
     Kept to show what it answers; ``block_sum_gamma`` is the one to use. Values of different scale, pooled, make it
-    answer near 1 whatever they are.
+    answer near 1 whatever they are. Source: acclip, App. H; Mohammadi et al. 2015, Corollary 2.4, as Simsekli et al.
+    2019 use it.
 
     Example:
         >>> round(published_block_sum_index(np.random.default_rng(0).standard_cauchy(100_000)), 1)
         1.0
-
-    Source: acclip, App. H; Mohammadi et al. 2015, Corollary 2.4, as Simsekli et al. 2019 use it.
     """
     count = len(x) // block
     x = x[: count * block]
@@ -184,9 +182,8 @@ def largest(x: Array, count: int) -> Array:
     return np.sort(x, axis=-1)[..., ::-1]
 
 
-def resampled_quantile_ranks(
-    n: int, places: tuple[int, int], draws: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def resampled_quantile_ranks(n: int, places: tuple[int, int], draws: int,
+                             rng: np.random.Generator) -> NDArray[np.int64]:
     """Ranks (0 = largest) of the values at two places of the order of each of ``draws`` bootstrap samples of size n.
 
     Example:

@@ -55,3 +55,9 @@ def test_the_order_is_that_of_a_reader() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     places = [nav.index(f": {page}\n") for page in order]
     assert places == sorted(places)
+
+
+def test_comments_at_fields_are_on_the_site(site: Path) -> None:
+    text = (site / "api" / "measure.html").read_text(encoding="utf-8")
+    assert "Largest eigenvalue." in text  # behind the field
+    assert "interval for the norm, from the unbiased square" in text.lower()  # above it

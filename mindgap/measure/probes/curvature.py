@@ -22,58 +22,40 @@ from mindgap.measure.stability import EffectiveSteps, effective_steps
 
 @dataclass(frozen=True)
 class Stability:
-    """Where the loss stands relative to an optimizer's edge of stability.
+    """Where the loss stands relative to an optimizer's edge of stability."""
 
-    Attributes:
-        kind: which rule applies ("gradient descent", "heavy ball", "Nesterov", "preconditioned").
-        threshold: the sharpness that the optimizer tolerates; for preconditioned or mixed steps the bound on the
-            largest eigenvalue of D^(1/2) H D^(1/2) instead.
-        value: the eigenvalue to compare with it (of H, or of D^(1/2) H D^(1/2)).
-        ratio: value / threshold; above 1 the quadratic model is unstable.
-        error: error estimate of ``value``.
-    """
-
-    kind: str
+    kind: str  # which rule applies ("gradient descent", "heavy ball", "Nesterov", "preconditioned")
+    #: the sharpness that the optimizer tolerates; for preconditioned or mixed steps the bound on the largest
+    #: eigenvalue of D^(1/2) H D^(1/2) instead.
     threshold: float
-    value: float
-    ratio: float
-    error: float
+    value: float  # the eigenvalue to compare with it (of H, or of D^(1/2) H D^(1/2))
+    ratio: float  # value / threshold; above 1 the quadratic model is unstable
+    error: float  # error estimate of ``value``
 
 
 @dataclass(frozen=True)
 class Sharpness:
-    """Both ends of the Hessian's spectrum at one point.
+    """Both ends of the Hessian's spectrum at one point."""
 
-    Attributes:
-        value: largest eigenvalue.
-        error: estimate of what is left of |lambda - value|, min(r, r^2/gap).
-        residual: ||H v - value v|| for the unit Ritz vector v: an eigenvalue certainly lies within it (to rounding).
-        smallest: smallest Ritz value (an upper bound of the smallest eigenvalue; converged when ``both`` was asked).
-        norm: largest magnitude, the ||H||_op of (6.2).
-        products: Hessian products spent on H.
-        converged: whether ``tol`` was reached.
-        loss, gradient_norm: of the same batches at the same point; they come for free.
-        batches, retained, graph_bytes: how many graphs were kept, of how many batches, and what they held.
-        values: Ritz values of the last basis, ascending: the edge of the spectrum.
-        stability: where the optimizer stands, when one was given and is known.
-        unknown: why ``stability`` is None, when an optimizer was given.
-    """
-
-    value: float
-    error: float
+    value: float  # largest eigenvalue
+    error: float  # estimate of what is left of |lambda - value|, min(r, r^2/gap)
+    #: ||H v - value v|| for the unit Ritz vector v: an eigenvalue certainly lies within it (to rounding).
     residual: float
+    #: smallest Ritz value (an upper bound of the smallest eigenvalue; converged when ``both`` was asked).
     smallest: float
-    norm: float
-    products: int
-    converged: bool
+    norm: float  # largest magnitude, the ||H||_op of (6.2)
+    products: int  # Hessian products spent on H
+    converged: bool  # whether ``tol`` was reached
+    #: of the same batches at the same point; they come for free.
     loss: float
     gradient_norm: float
+    #: how many graphs were kept, of how many batches, and what they held.
     batches: int
     retained: int
     graph_bytes: int
-    values: tuple[float, ...]
-    stability: Stability | None = None
-    unknown: str = ""
+    values: tuple[float, ...]  # Ritz values of the last basis, ascending: the edge of the spectrum
+    stability: Stability | None = None  # where the optimizer stands, when one was given and is known
+    unknown: str = ""  # why ``stability`` is None, when an optimizer was given
     warm: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -82,24 +64,16 @@ class Sharpness:
         return self.value - self.error, self.value + self.error
 
 
-def sharpness(
-    objective: Objective,
-    batches: Iterable[Any],
-    *,
-    tol: float = 1e-3,
-    max_products: int = 100,
-    both: bool = False,
-    start: Sharpness | None = None,
-    optimizer: Any = None,
-    memory: float = DEFAULT_MEMORY,
-    seed: int = 0,
-) -> Sharpness:
+def sharpness(objective: Objective, batches: Iterable[Any], *, tol: float = 1e-3, max_products: int = 100,
+              both: bool = False, start: Sharpness | None = None, optimizer: Any = None,
+              memory: float = DEFAULT_MEMORY, seed: int = 0) -> Sharpness:
     """Largest and largest-in-magnitude eigenvalue of the Hessian of the mean loss over ``batches``.
 
-    H = (1/n) sum_b Hessian of the loss on batch b. Lanczos with full reorthogonalisation on products by double
-    backward through a graph that is kept over all products. Attention falls back to its mathematical form and
-    recurrent layers to native kernels meanwhile, because the fast ones have no second derivative. The model, its
-    gradients and all random states are left as they were found.
+    H = (1/n) sum_b Hessian of the loss on batch b. Lanczos with full reorthogonalisation on products by double backward
+    through a graph that is kept over all products. Attention falls back to its mathematical form and recurrent layers
+    to native kernels meanwhile, because the fast ones have no second derivative. The model, its gradients and all
+    random states are left as they were found. Source: thesis, (6.2), fourth quantity; 6.6.2. The thesis names no
+    algorithm for it.
 
     Args:
         objective, batches: the problem; every batch has equal weight.
@@ -112,17 +86,12 @@ def sharpness(
             parameters' size.
         seed: of the random start and of dropout.
 
-    Raises:
-        RuleError: NaN loss, no batches, batches that change, batch on another device, loss that is constant.
-
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(3, 1, bias=False), lambda m, b: 0.5 * m(b).square().sum())
         >>> reading = sharpness(problem, [torch.diag(torch.tensor([1.0, 2.0, 3.0]))])
         >>> round(reading.value, 4), round(reading.norm, 4)
         (9.0, 9.0)
-
-    Source: thesis, (6.2), fourth quantity; 6.6.2. The thesis names no algorithm for it.
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
         return sharpness_in(
@@ -173,9 +142,8 @@ class _Search:
         return _Search(ends, max(0.0, ends.top.value - ends.second) / value if value > 0 else 0.0)
 
 
-def _search(
-    product: Any, hessian: HessianProduct, before: _Search | None, tol: float, limit: int, both: bool, seed: int
-) -> _Search:
+def _search(product: Any, hessian: HessianProduct, before: _Search | None, tol: float, limit: int, both: bool,
+            seed: int) -> _Search:
     size, like = hessian.size, hessian.gradient
     if before is None or before.ends.top.vector.numel() != size:
         # Drawn on the CPU so that one seed gives one start on every device. Every tensor gets the same length: the
@@ -261,12 +229,8 @@ class SharpnessProbe(Probe):
             at.passes, product=at.hessian, tol=self.tol, max_products=self.max_products, start=self._last,
             optimizer=at.optimizer, seed=at.seed,
         )  # fmt: skip
-        row = {
-            "value": reading.value,
-            "error": reading.error,
-            "norm": reading.norm,
-            "products": float(reading.products),
-        }
+        row = {"value": reading.value, "error": reading.error, "norm": reading.norm,
+               "products": float(reading.products)}
         if reading.stability is not None:
             row |= {"threshold": reading.stability.threshold, "ratio": reading.stability.ratio}
         return row

@@ -17,75 +17,51 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OneStepChange:
-    """The time average of the one-step change φ(θ_t) - φ(F(θ_t)).
+    """The time average of the one-step change φ(θ_t) - φ(F(θ_t))."""
 
-    Attributes:
-        sizes: n, growing.
-        change: ``|mean of the first n changes|``, the left side of Theorem 6.4.1 along one run.
-        lengths: lengths of disjoint blocks of consecutive steps.
-        spread: root mean square over the blocks of the block's mean change.
-        exponent: slope of log spread against log length: -1/2 when chance decides each step, -1 when the changes
-            telescope (a deterministic map), 0 when φ moves on for good.
-        interval: interval for the exponent, by leaving out one of sixteen stretches of the run at a time.
-        coefficient: c of the fit ``spread = c / √n``.
-    """
-
-    sizes: NDArray[np.int64]
-    change: Array
-    lengths: NDArray[np.int64]
-    spread: Array
+    sizes: NDArray[np.int64]  # n, growing
+    change: Array  # ``|mean of the first n changes|``, the left side of Theorem 6.4.1 along one run
+    lengths: NDArray[np.int64]  # lengths of disjoint blocks of consecutive steps
+    spread: Array  # root mean square over the blocks of the block's mean change
+    #: slope of log spread against log length: -1/2 when chance decides each step, -1 when the changes telescope (a
+    #: deterministic map), 0 when φ moves on for good.
     exponent: float
+    #: interval for the exponent, by leaving out one of sixteen stretches of the run at a time.
     interval: tuple[float, float]
-    coefficient: float
+    coefficient: float  # c of the fit ``spread = c / √n``
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Whether the time average still moves between two windows.
+    """Whether the time average still moves between two windows."""
 
-    Attributes:
-        early, late: means over the two windows.
-        change: late - early.
-        interval: for the change, with the series' own correlation taken into account.
-        drifts: True when zero lies outside the interval.
-    """
-
+    #: means over the two windows.
     early: float
     late: float
-    change: float
-    interval: tuple[float, float]
-    drifts: bool
+    change: float  # late - early
+    interval: tuple[float, float]  # for the change, with the series' own correlation taken into account
+    drifts: bool  # True when zero lies outside the interval
 
 
 @dataclass(frozen=True)
 class Oscillation:
-    """Oscillation against trend.
+    """Oscillation against trend."""
 
-    Attributes:
-        trend: rise of the straight line through the series, from its first to its last value.
-        oscillation: standard deviation around that line.
-        ratio: |trend| / oscillation; below 1 the series moves around more than it moves on.
-        path_ratio: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes to and fro.
-        period: length of the strongest cycle around the line, in steps.
-        share: part of the variance around the line that the strongest cycle explains.
-    """
-
-    trend: float
-    oscillation: float
-    ratio: float
+    trend: float  # rise of the straight line through the series, from its first to its last value
+    oscillation: float  # standard deviation around that line
+    ratio: float  # |trend| / oscillation; below 1 the series moves around more than it moves on
+    #: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes to and fro.
     path_ratio: float
-    period: float
-    share: float
+    period: float  # length of the strongest cycle around the line, in steps
+    share: float  # part of the variance around the line that the strongest cycle explains
 
 
 def running_average(values: Any) -> Array:
-    """Means of the first 1, 2, ... values, along the last axis.
+    """Means of the first 1, 2, ... values, along the last axis (thesis, Fig. 6-5 and 6-6).
 
     Example:
         >>> running_average([1.0, 3.0, 5.0]).tolist()
         [1.0, 2.0, 3.0]
-
-    Source: thesis, Fig. 6-5 and 6-6.
     """
     x = as_numbers("values", values, dims=(1, 2, 3))
     return np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
@@ -106,16 +82,13 @@ def window_average(values: Any, window: int) -> Array:
 
 
 def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -> OneStepChange:
-    """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps.
+    """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps (thesis, Theorem 6.4.1 and (6.6)).
 
     Args:
-        values: φ(θ_t) along the run.
+        values: φ(θ_t) along the run, at least 64 finite numbers.
         following: φ(F(θ_t)), or its mean over the randomness of one update, for the same t; None: the next value of the
             run itself, for which the sum telescopes and the change is at most 2M/n.
         level: of the exponent's interval.
-
-    Raises:
-        RuleError: fewer than 64 steps, or values that are not finite.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -123,8 +96,6 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
         >>> found = one_step_change(phi, np.zeros(4096))
         >>> round(found.exponent, 1), round(found.coefficient, 1)
         (-0.5, 0.6)
-
-    Source: thesis, Theorem 6.4.1 and (6.6).
     """
     between("level", level, 0, 1, ends="()")
     x = _series("values", values, 64)
@@ -170,18 +141,14 @@ def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
-    """Difference between the means of the first and the last part of a series, with an interval.
+    """Difference between the means of the first and the last part of a series of 64 values or more, with an interval.
 
     Neighbouring iterates are alike, so that the usual standard error is far too small: each window is cut into about
     ∛n blocks whose means are nearly independent (batch means), and their spread gives the error.
 
     Args:
-        values: the series.
         share: length of each window as a part of the series, at most one half.
         level: of the interval.
-
-    Raises:
-        RuleError: fewer than 64 values, or values that are not finite.
 
     Example:
         >>> drift(np.sin(2 * np.pi * np.arange(480) / 12)).drifts
@@ -209,16 +176,10 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
 
 
 def oscillation(values: Any) -> Oscillation:
-    """How much a series moves around compared with how far it moves on, and the length of its strongest cycle.
+    """How much a series of 64 values or more moves around and moves on, and the length of its strongest cycle.
 
     The cycle is the highest point of the periodogram around the fitted line, refined between the frequencies of the
     grid by a parabola through the logarithms of the three points at the top.
-
-    Args:
-        values: the series.
-
-    Raises:
-        RuleError: fewer than 64 values, or values that are not finite.
 
     Example:
         >>> found = oscillation(np.sin(2 * np.pi * np.arange(600) / 12))

@@ -31,31 +31,19 @@ CHUNK = 2**16
 
 @dataclass(frozen=True)
 class NoiseSample:
-    """Numbers about M minibatch gradients g_b and their mean ḡ; the noise of b is n_b = g_b - ḡ.
+    """Numbers about M minibatch gradients g_b and their mean ḡ; the noise of b is n_b = g_b - ḡ."""
 
-    Attributes:
-        norms: ‖n_b‖, shape (M,).
-        dots: ⟨n_b, ḡ⟩, shape (M,).
-        projections: a fixed random sketch of n_b, shape (M, k); inner products are unbiased over the sketch's signs.
-        coordinates: n_b at c fixed random parameters, shape (M, c).
-        coordinate_layer: which parameter tensor each of the c coordinates belongs to.
-        layer_norms: ‖n_b‖ within each parameter tensor, shape (M, tensors), or None.
-        mean_norm: ‖ḡ‖, biased upward by the noise that is left in ḡ.
-        batch_size: samples in a minibatch (0: they have no common size).
-        left_out: minibatches of another size than the first, not used (a short last one).
-        loss: mean loss over the minibatches.
-    """
-
-    norms: NDArray[np.float64]
-    dots: NDArray[np.float64]
+    norms: NDArray[np.float64]  # ‖n_b‖, shape (M,)
+    dots: NDArray[np.float64]  # ⟨n_b, ḡ⟩, shape (M,)
+    #: a fixed random sketch of n_b, shape (M, k); inner products are unbiased over the sketch's signs.
     projections: NDArray[np.float32]
-    coordinates: NDArray[np.float32]
-    coordinate_layer: NDArray[np.int64]
-    layer_norms: NDArray[np.float32] | None
-    mean_norm: float
-    batch_size: int
-    left_out: int
-    loss: float
+    coordinates: NDArray[np.float32]  # n_b at c fixed random parameters, shape (M, c)
+    coordinate_layer: NDArray[np.int64]  # which parameter tensor each of the c coordinates belongs to
+    layer_norms: NDArray[np.float32] | None  # ‖n_b‖ within each parameter tensor, shape (M, tensors), or None
+    mean_norm: float  # ‖ḡ‖, biased upward by the noise that is left in ḡ
+    batch_size: int  # samples in a minibatch (0: they have no common size)
+    left_out: int  # minibatches of another size than the first, not used (a short last one)
+    loss: float  # mean loss over the minibatches
 
     @property
     def batches(self) -> int:
@@ -90,20 +78,13 @@ class NoiseSample:
         return (self.squared_mean - reach, self.squared_mean + reach)
 
 
-def noise_sample(
-    objective: Objective,
-    batches: Iterable[Any],
-    *,
-    seed: int = 0,
-    train: bool | None = None,
-    projections: int = 16,
-    coordinates: int = 64,
-    by_layer: bool = False,
-) -> NoiseSample:
+def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None,
+                 projections: int = 16, coordinates: int = 64, by_layer: bool = False) -> NoiseSample:
     """Measure the gradient noise over minibatches with the model held fixed: ‖g_b - ḡ‖ for every minibatch b.
 
-    Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two gradients (the mean and
-    the current one) and a few numbers per minibatch. The model is left as it was found.
+    Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two gradients (the mean and the
+    current one) and a few numbers per minibatch. The model is left as it was found. Source: thesis, section 4.2 and
+    Fig. 4-1; acclip, section 2 and Fig. 2.
 
     Args:
         objective: model and loss (a mean over the samples of a batch).
@@ -115,16 +96,11 @@ def noise_sample(
         coordinates: c, how many single parameters to follow (at most as many as there are).
         by_layer: also keep one norm per parameter tensor and minibatch (4 bytes each).
 
-    Raises:
-        RuleError: fewer than two minibatches, and all that ``gradient_passes`` refuses.
-
     Example:
         >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
         >>> sample = noise_sample(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
         >>> sample.norms.tolist(), sample.mean_norm, sample.variance, sample.squared_mean
         ([1.0, 1.0], 2.0, 2.0, 3.0)
-
-    Source: thesis, section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
 
     Differs from the paper: the norm of the mean gradient is corrected for the noise left in it.
     """
@@ -164,9 +140,8 @@ def noise_sample(
     return NoiseSample(norms, dots, projected, picked, sketch.layer, layered, mean_norm, size, left_out, losses / used)
 
 
-def squared_gradient_norm_by_halves(
-    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None
-) -> float:
+def squared_gradient_norm_by_halves(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
+                                    train: bool | None = None) -> float:
     """⟨ḡ_even, ḡ_odd⟩ over minibatches of even and odd place: unbiased for ‖∇f‖² without any estimate of the noise.
 
     One pass and the memory of three gradients. ``noise_sample(...).squared_mean`` has less variance (it is the mean of
@@ -219,9 +194,8 @@ class Sketch:
         widths = [p.numel() * (2 if p.is_complex() else 1) for p in like]
         self.layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right").astype(np.int64)
 
-    def read(
-        self, gradient: list[Tensor], mean: list[Tensor], projected: NDArray[np.float32], picked: NDArray[np.float32]
-    ) -> tuple[float, float]:
+    def read(self, gradient: list[Tensor], mean: list[Tensor], projected: NDArray[np.float32],
+             picked: NDArray[np.float32]) -> tuple[float, float]:
         """Norm of the difference and its inner product with the mean; fills ``projected`` and ``picked``."""
         device = mean[0].device
         square = torch.zeros((), dtype=torch.float64, device=device)
@@ -319,10 +293,6 @@ class NoiseProbe(Probe):
     def read(self, at: Reading) -> dict[str, float]:
         sample = at.noise
         middle = float(np.median(sample.norms))
-        return {
-            "loss": sample.loss,
-            "mean_norm": sample.mean_norm,
-            "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
-            "level": sample.variance**0.5,
-            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
-        }
+        return {"loss": sample.loss, "mean_norm": sample.mean_norm,
+                "gradient_norm": max(0.0, sample.squared_mean) ** 0.5, "level": sample.variance**0.5,
+                "largest": float(sample.norms.max()) / middle if middle else float("nan")}

@@ -20,18 +20,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ShapeDistance:
-    """A distance between two shapes.
+    """A distance between two shapes."""
 
-    Attributes:
-        distance: the largest difference between the two distribution functions of norm over median norm, in [0, 1/2]
-            up to rounding: both are 1/2 at 1.
-        null: 5 %, 50 % and 95 % quantiles of the same distance when the samples are mixed at random.
-        p_value: share of such mixtures whose distance is as large or larger.
-    """
-
+    #: the largest difference between the two distribution functions of norm over median norm, in [0, 1/2] up to
+    #: rounding: both are 1/2 at 1.
     distance: float
+    #: 5 %, 50 % and 95 % quantiles of the same distance when the samples are mixed at random.
     null: tuple[float, float, float]
-    p_value: float
+    p_value: float  # share of such mixtures whose distance is as large or larger
 
     @property
     def answer(self) -> str:
@@ -42,25 +38,22 @@ class ShapeDistance:
         )
 
 
-def shape_distance(
-    one: NoiseSample | Any, other: NoiseSample | Any, *, permutations: int = 499, seed: int = 0
-) -> ShapeDistance:
+def shape_distance(one: NoiseSample | Any, other: NoiseSample | Any, *, permutations: int = 499,
+                   seed: int = 0) -> ShapeDistance:
     """Compare the shapes of two laws of noise norms: what is left of them when each is divided by its median.
 
     The distance is Kolmogorov's between the two samples of norm / median, D = max |F(r) - G(r)|: the share of the
-    minibatches that lie elsewhere. Two concentrated laws of which one spreads one and a half times as much as the
-    other are about 0.1 apart. The null mixes the two standardised samples at random, divides each part by its own
-    median again and measures anew, so that samples of one shape and different scales are not called different. In
-    simulations of 300 pairs of 256 norms, 4 to 8 % of pairs of one shape have p ≤ 0.05 (exponential, log-normal,
-    concentrated and heavy-tailed norms); a law with a sharp edge below, such as Pareto's, 8 to 10 %.
+    minibatches that lie elsewhere. Two concentrated laws of which one spreads one and a half times as much as the other
+    are about 0.1 apart. The null mixes the two standardised samples at random, divides each part by its own median
+    again and measures anew, so that samples of one shape and different scales are not called different. In simulations
+    of 300 pairs of 256 norms, 4 to 8 % of pairs of one shape have p ≤ 0.05 (exponential, log-normal, concentrated and
+    heavy-tailed norms); a law with a sharp edge below, such as Pareto's, 8 to 10 %. Source: thesis, Fig. 4-2; acclip,
+    Fig. 5, where histograms are compared by eye.
 
     Args:
-        one, other: ``NoiseSample`` s, or arrays of positive norms.
+        one, other: ``NoiseSample`` s, or arrays of 30 positive norms or more.
         permutations: random mixtures for the null.
         seed: names their random numbers.
-
-    Raises:
-        RuleError: fewer than 30 norms in a sample, norms that are not finite, or a median that is not positive.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -70,8 +63,6 @@ def shape_distance(
         >>> found = shape_distance(rng.exponential(size=400), rng.uniform(size=400))
         >>> found.p_value                         # two shapes, 1/4 apart
         0.002
-
-    Source: thesis, Fig. 4-2; acclip, Fig. 5, where histograms are compared by eye.
     """
     whole("permutations", permutations, least=20, most=1_000_000)
     first, second = (_relative(name, sample) for name, sample in (("one", one), ("other", other)))

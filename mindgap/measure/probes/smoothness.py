@@ -20,31 +20,21 @@ from mindgap.measure.probe import Probe, Reading
 
 @dataclass(frozen=True)
 class LocalSmoothness:
-    """How fast the gradient changes along a step.
+    """How fast the gradient changes along a step."""
 
-    Attributes:
-        value: the largest of ``ratios``: the estimate of the local smoothness.
-        gammas: where along the step, ending at 1.
-        ratios: ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left.
-        curvature: d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign.
-        curvature_error: its standard error over the batches (NaN with one batch).
-        noise_floor: what the nearest point would read if the loss were linear: the larger of a repeated evaluation's
-            difference and one rounding of the gradient, divided by the shortest displacement.
-        gradient_norm: ||g(x)|| on the same batches.
-        loss, loss_after: at x and at x + d.
-        displacement: ||d||.
-    """
-
-    value: float
-    gammas: tuple[float, ...]
-    ratios: tuple[float, ...]
-    curvature: float
-    curvature_error: float
+    value: float  # the largest of ``ratios``: the estimate of the local smoothness
+    gammas: tuple[float, ...]  # where along the step, ending at 1
+    ratios: tuple[float, ...]  # ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
+    curvature: float  # d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign
+    curvature_error: float  # its standard error over the batches (NaN with one batch)
+    #: what the nearest point would read if the loss were linear: the larger of a repeated evaluation's difference and
+    #: one rounding of the gradient, divided by the shortest displacement.
     noise_floor: float
-    gradient_norm: float
+    gradient_norm: float  # ||g(x)|| on the same batches
+    #: at x and at x + d.
     loss: float
     loss_after: float
-    displacement: float
+    displacement: float  # ||d||
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -52,16 +42,9 @@ class LocalSmoothness:
         return max(0.0, self.value - self.noise_floor), self.value + self.noise_floor
 
 
-def local_smoothness(
-    objective: Objective,
-    batches: Iterable[Any],
-    step: Sequence[Tensor] | Tensor,
-    *,
-    points: int = 4,
-    seed: int = 0,
-    train: bool | None = None,
-) -> LocalSmoothness:
-    """Smoothness of the mean loss along ``step``, from where the model stands.
+def local_smoothness(objective: Objective, batches: Iterable[Any], step: Sequence[Tensor] | Tensor, *,
+                     points: int = 4, seed: int = 0, train: bool | None = None) -> LocalSmoothness:
+    """Smoothness of the mean loss along ``step``, from where the model stands (thesis, 3.2 and Fig. 3-1).
 
     With d the step and g the mean gradient over the batches,
     L = max over gamma in {1/n, 2/n, ..., 1} of ||g(x + gamma d) - g(x)|| / (gamma ||d||).
@@ -75,17 +58,12 @@ def local_smoothness(
         seed: names the random numbers (dropout, shuffling).
         train: put the model into training or evaluation mode; None leaves it as it is.
 
-    Raises:
-        RuleError: a step of another shape, a zero step, and all that ``gradient_passes`` refuses.
-
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
         >>> reading = local_smoothness(problem, [torch.tensor(2.0)], [torch.ones(1, 1)])
         >>> round(reading.value, 9), round(reading.curvature, 9)
         (6.0, 6.0)
-
-    Source: thesis, 3.2 and Fig. 3-1.
 
     *Differs from the paper*: its released code takes one midpoint, sums where it should average, and compares
     gradients of different random chunks; with clipping on that alone makes a correlation of smoothness and gradient
@@ -137,32 +115,24 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
 
 @dataclass(frozen=True)
 class RaySmoothness:
-    """Readings at neighbouring points of one ray.
+    """Readings at neighbouring points of one ray."""
 
-    Attributes:
-        gradient_norms: ||g|| between the two points of each reading (geometric mean).
-        smoothness: ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b.
-        losses: at the nearer point of each reading.
-        distances: of the nearer point from the start.
-        noise_floor: what one rounding of the gradient adds to the first reading.
-    """
-
-    gradient_norms: tuple[float, ...]
-    smoothness: tuple[float, ...]
-    losses: tuple[float, ...]
-    distances: tuple[float, ...]
-    noise_floor: float
+    gradient_norms: tuple[float, ...]  # ||g|| between the two points of each reading (geometric mean)
+    smoothness: tuple[float, ...]  # ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b
+    losses: tuple[float, ...]  # at the nearer point of each reading
+    distances: tuple[float, ...]  # of the nearer point from the start
+    noise_floor: float  # what one rounding of the gradient adds to the first reading
 
 
-def smoothness_along_ray(
-    objective: Objective, batches: Iterable[Any], *, points: int = 20, growth: float = 10.0, seed: int = 0
-) -> RaySmoothness:
+def smoothness_along_ray(objective: Objective, batches: Iterable[Any], *, points: int = 20, growth: float = 10.0,
+                         seed: int = 0) -> RaySmoothness:
     """Smoothness at growing gradients, all read in one direction: up the gradient from where the model stands.
 
     Along a path of gradient descent the gradient turns towards flat directions, so that the smoothness read along it
-    falls with the gradient norm even for a quadratic. Here the direction d = g/||g|| stays fixed: a quadratic reads
-    ||H d|| everywhere. The steps lengthen until the gradient norm has grown by ``growth``, or the points are used up,
-    or the loss is no longer finite. One pass over the batches per point.
+    falls with the gradient norm even for a quadratic. Here the direction d = g/||g|| stays fixed: a quadratic reads ||H
+    d|| everywhere. The steps lengthen until the gradient norm has grown by ``growth``, or the points are used up, or
+    the loss is no longer finite. One pass over the batches per point. Source: thesis, 3.2 (smoothness against gradient
+    norm); the ray is ours.
 
     Args:
         objective, batches: the problem; every batch has equal weight.
@@ -170,17 +140,12 @@ def smoothness_along_ray(
         growth: stop when the gradient norm exceeds this many times its start.
         seed: names the random numbers (dropout, shuffling).
 
-    Raises:
-        RuleError: a zero gradient, and all that ``gradient_passes`` refuses.
-
     Example:
         >>> from torch import nn
         >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
         >>> read = smoothness_along_ray(problem, [torch.tensor(2.0)])
         >>> sorted({round(value, 6) for value in read.smoothness}), read.gradient_norms[-1] > 3 * read.gradient_norms[0]
         ([6.0], True)
-
-    Source: thesis, 3.2 (smoothness against gradient norm); the ray is ours.
     """
     whole("points", points, least=3, most=10_000)
     positive("growth", growth)
@@ -284,12 +249,8 @@ class SmoothnessProbe(Probe):
         if largest == 0:  # a step that moved nothing says nothing
             return dict.fromkeys(("value", "curvature", "noise_floor", "gradient_norm"), math.nan)
         reading = local_smoothness_in(at.passes, at.update, points=self.points)
-        return {
-            "value": reading.value,
-            "curvature": reading.curvature,
-            "noise_floor": reading.noise_floor,
-            "gradient_norm": reading.gradient_norm,
-        }
+        return {"value": reading.value, "curvature": reading.curvature, "noise_floor": reading.noise_floor,
+                "gradient_norm": reading.gradient_norm}
 
     def cost(self, batches: int) -> float:
         return (self.points + 2.0) * batches

@@ -22,21 +22,15 @@ from mindgap.measure.probes.noise import chunks
 
 @dataclass(frozen=True)
 class GoldsteinDistance:
-    """An upper bound on d(0, ∂f(x + δB)).
+    """An upper bound on d(0, ∂f(x + δB))."""
 
-    Attributes:
-        bound: ‖Σ w_i g_i‖ at the best weights: never below the distance.
-        delta: δ, the radius of the ball.
-        weights: w, one a sampled gradient; the first gradient is the one at x itself.
-        gap: error of the smallest norm over *these* gradients (its square lies within ``gap`` below ``bound²``); says
-            nothing about gradients that were not sampled.
-        curve: the bound after 1, 2, ... gradients; flat at its end means that more samples did not help.
-    """
-
-    bound: float
-    delta: float
-    weights: NDArray[np.float64]
+    bound: float  # ‖Σ w_i g_i‖ at the best weights: never below the distance
+    delta: float  # δ, the radius of the ball
+    weights: NDArray[np.float64]  # w, one a sampled gradient; the first gradient is the one at x itself
+    #: error of the smallest norm over *these* gradients (its square lies within ``gap`` below ``bound²``); says
+    #: nothing about gradients that were not sampled.
     gap: float
+    #: the bound after 1, 2, ... gradients; flat at its end means that more samples did not help.
     curve: NDArray[np.float64]
 
     def certifies(self, epsilon: float) -> bool:
@@ -52,22 +46,15 @@ class GoldsteinDistance:
         )
 
 
-def goldstein_distance(
-    objective: Objective,
-    batches: Iterable[Any],
-    delta: float,
-    *,
-    samples: int = 32,
-    epsilon: float = 0.0,
-    seed: int = 0,
-    train: bool | None = None,
-) -> GoldsteinDistance:
+def goldstein_distance(objective: Objective, batches: Iterable[Any], delta: float, *, samples: int = 32,
+                       epsilon: float = 0.0, seed: int = 0, train: bool | None = None) -> GoldsteinDistance:
     """Upper bound on d(0, ∂f(x + δB)), the smallest norm in the hull of the gradients within δ of x.
 
     Gradients of f (the mean over ``batches``, the same random numbers at every point) are taken at x and at points of
     the ball: in turn uniform in the ball, and uniform on the segment from x against the current smallest-norm point p,
     to x - δ p/‖p‖. On that segment either f falls by δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2.
-    Every mean of these gradients is in the Goldstein subdifferential, so that the smallest is an upper bound.
+    Every mean of these gradients is in the Goldstein subdifferential, so that the smallest is an upper bound. Source:
+    thesis, Definition 5.3.1; Algorithm 2 for the segment.
 
     Args:
         objective: model and loss; x is the parameters' current value, which is put back.
@@ -78,9 +65,6 @@ def goldstein_distance(
         seed: names the random points.
         train: training (True) or evaluation (False) mode; None keeps the model's own.
 
-    Raises:
-        RuleError: δ not positive, and all that ``gradient_passes`` refuses.
-
     Example:
         >>> class Line(torch.nn.Module):
         ...     def __init__(self):
@@ -89,8 +73,6 @@ def goldstein_distance(
         >>> distance = goldstein_distance(Objective(Line(), lambda m, b: m.x.abs().sum()), [0], delta=0.1)
         >>> distance.bound, distance.certifies(0.01)
         (0.0, True)
-
-    Source: thesis, Definition 5.3.1; Algorithm 2 for the segment.
     """
     positive("delta", delta)
     whole("samples", samples, least=1, most=100_000)
@@ -121,9 +103,8 @@ def _gradient_at(passes: GradientPasses, step: list[Tensor]) -> list[Tensor]:
         return passes_mean(passes)
 
 
-def _segment(
-    kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float, draw: torch.Generator
-) -> list[Tensor]:
+def _segment(kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float,
+             draw: torch.Generator) -> list[Tensor]:
     """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p."""
     point = [torch.zeros_like(t) for t in kept[0]]
     for w, gradient in zip(weights, kept, strict=True):

@@ -37,56 +37,35 @@ class Growth:
 
 @dataclass(frozen=True)
 class TrainingStatistics:
-    """Loss, gradient norm, noise and sharpness of (6.2), estimated on m samples.
+    """Loss, gradient norm, noise and sharpness of (6.2), estimated on m samples."""
 
-    Attributes:
-        samples: m.
-        loss, loss_interval: L_S and its interval.
-        gradient_norm: norm of the mean gradient over the m samples, biased upward by Jensen's inequality.
-        gradient_norm_unbiased: root of the unbiased estimate of the squared norm (0 where that is negative).
-        gradient_norm_interval: interval for the norm, from the unbiased square by leaving out one batch at a time.
-        noise, noise_interval: sigma of (6.2): root mean squared distance of one sample's gradient from the mean.
-        second_moment: G of (6.10): root mean squared norm of one sample's gradient.
-        sharpness: the operator norm of the Hessian, with the whole reading in ``curvature``; nan and None where it was
-            left out.
-        per: ``"sample"``, or ``"batch"`` where single samples have no gradient (batch norm in training mode): then
-            noise is that of minibatches times the root of their size.
-        left_out: batches of another size than the first, not used.
-        growth: the same on the first batches, doubling.
-        settled: quantity -> whether the last doubling changed it by less than 10 %.
-    """
-
-    samples: int
+    samples: int  # m
+    #: L_S and its interval.
     loss: float
     loss_interval: tuple[float, float]
-    gradient_norm: float
-    gradient_norm_unbiased: float
+    gradient_norm: float  # norm of the mean gradient over the m samples, biased upward by Jensen's inequality
+    gradient_norm_unbiased: float  # root of the unbiased estimate of the squared norm (0 where that is negative)
+    #: interval for the norm, from the unbiased square by leaving out one batch at a time.
     gradient_norm_interval: tuple[float, float]
+    #: sigma of (6.2): root mean squared distance of one sample's gradient from the mean.
     noise: float
     noise_interval: tuple[float, float]
-    second_moment: float
+    second_moment: float  # G of (6.10): root mean squared norm of one sample's gradient
+    #: the operator norm of the Hessian, with the whole reading in ``curvature``; nan and None where it was left out.
     sharpness: float
     curvature: Sharpness | None
+    #: ``"sample"``, or ``"batch"`` where single samples have no gradient (batch norm in training mode): then noise is
+    #: that of minibatches times the root of their size.
     per: str
-    left_out: int
-    growth: tuple[Growth, ...]
-    settled: dict[str, bool]
+    left_out: int  # batches of another size than the first, not used
+    growth: tuple[Growth, ...]  # the same on the first batches, doubling
+    settled: dict[str, bool]  # quantity -> whether the last doubling changed it by less than 10 %
 
 
-def training_statistics(
-    objective: Objective,
-    batches: Iterable[Any],
-    *,
-    per: str = "auto",
-    growth: bool = True,
-    with_sharpness: bool = True,
-    level: float = 0.9,
-    tol: float = 1e-3,
-    optimizer: Any = None,
-    start: Sharpness | None = None,
-    seed: int = 0,
-) -> TrainingStatistics:
-    """Estimate (6.2) at the model's point from the samples in ``batches``.
+def training_statistics(objective: Objective, batches: Iterable[Any], *, per: str = "auto", growth: bool = True,
+                        with_sharpness: bool = True, level: float = 0.9, tol: float = 1e-3, optimizer: Any = None,
+                        start: Sharpness | None = None, seed: int = 0) -> TrainingStatistics:
+    """Estimate (6.2) at the model's point from the samples in ``batches`` (thesis, (6.2) and 6.6.2; Fig. 6-8, 6-9).
 
     With l_i the loss of sample i and m samples: loss (1/m) sum l_i; gradient norm ||(1/m) sum grad l_i||; noise
     sqrt((1/m) sum ||grad l_i - mean||^2); sharpness ||(1/m) sum Hessian l_i||_op.
@@ -104,9 +83,6 @@ def training_statistics(
         start: earlier ``curvature`` for a warm start.
         seed: names the random numbers.
 
-    Raises:
-        RuleError: fewer than two batches, per-sample gradients that do not exist, and what ``gradient_passes`` refuses.
-
     Example:
         >>> import torch
         >>> w = torch.nn.Linear(1, 1, bias=False).double()
@@ -116,8 +92,6 @@ def training_statistics(
         >>> found = training_statistics(problem, [torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [5.0]])])
         >>> found.gradient_norm, round(found.noise, 6), round(found.sharpness, 6)
         (3.0, 1.414214, 1.0)
-
-    Source: thesis, (6.2) and 6.6.2; Fig. 6-8, 6-9.
 
     *Differs from the paper*: the norm is given with and without its upward bias, and every estimate with an interval.
     """
@@ -163,26 +137,19 @@ def training_statistics(
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """The two sides of (6.10) and the distance to the edge of stability.
+    """The two sides of (6.10) and the distance to the edge of stability."""
 
-    Attributes:
-        left: Grad^2.
-        right: eta Sigma L G, the Cauchy-Schwarz bound that (6.10) boldly takes for an equation.
-        ratio: left / right; at most 1 where the exact identity behind (6.10) and its bound hold.
-        edge: sharpness times eta / 2; 1 at the edge of stability of gradient descent.
-    """
-
-    left: float
-    right: float
-    ratio: float
-    edge: float
+    left: float  # Grad^2
+    right: float  # eta Sigma L G, the Cauchy-Schwarz bound that (6.10) boldly takes for an equation
+    ratio: float  # left / right; at most 1 where the exact identity behind (6.10) and its bound hold
+    edge: float  # sharpness times eta / 2; 1 at the edge of stability of gradient descent
 
 
 def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> Equilibrium:
     """Grad^2 against eta Sigma L G (6.10), for SGD with step ``lr`` on minibatches of ``batch_size`` samples.
 
-    Sigma = sigma / sqrt(b) and G = sqrt(Grad^2 + sigma^2 / b) belong to the minibatch gradient the step uses; Grad
-    is the norm corrected for its bias; L the operator norm of the Hessian.
+    Sigma = sigma / sqrt(b) and G = sqrt(Grad^2 + sigma^2 / b) belong to the minibatch gradient the step uses; Grad is
+    the norm corrected for its bias; L the operator norm of the Hessian. Source: thesis, (6.10) and 6.5.2.
 
     Example:
         >>> import torch
@@ -190,8 +157,6 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
         >>> found = training_statistics(problem, list(torch.tensor([[[1.0], [3.0]], [[3.0], [5.0]]])))
         >>> round(equilibrium(found, lr=0.5, batch_size=2).edge, 6)
         0.25
-
-    Source: thesis, (6.10) and 6.5.2.
     """
     if not isinstance(statistics, TrainingStatistics):
         fail("statistics", "must be TrainingStatistics", statistics)
@@ -283,9 +248,8 @@ class StatisticsProbe(Probe):
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:
-        found = training_statistics(
-            at.objective, at.batches, growth=False, tol=self.tol, start=self._last, seed=at.seed
-        )
+        found = training_statistics(at.objective, at.batches, growth=False, tol=self.tol, start=self._last,
+                                    seed=at.seed)
         self._last = found.curvature
         row = {
             name: float(getattr(found, name))

@@ -37,29 +37,19 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class TailIndex:
-    """An estimated tail index.
+    """An estimated tail index."""
 
-    Attributes:
-        index: α; infinite when no power law is seen.
-        interval: interval for α: from resamples; for ``hill`` on independent values from the law of its estimate.
-        level: its level.
-        method: one of ``METHODS``.
-        samples: n, the values used (rows times columns).
-        tail: how many of them the estimate rests on.
-        null: 5 %, 50 % and 95 % quantiles of the same estimator on Gaussian samples of the same size.
-        p_value: share of Gaussian samples whose estimate is as small or smaller.
-        heavier: True, False, or None where the sample cannot tell.
-    """
-
-    index: float
+    index: float  # α; infinite when no power law is seen
+    #: interval for α: from resamples; for ``hill`` on independent values from the law of its estimate.
     interval: tuple[float, float]
-    level: float
-    method: str
-    samples: int
-    tail: int
+    level: float  # its level
+    method: str  # one of ``METHODS``
+    samples: int  # n, the values used (rows times columns)
+    tail: int  # how many of them the estimate rests on
+    #: 5 %, 50 % and 95 % quantiles of the same estimator on Gaussian samples of the same size.
     null: tuple[float, float, float]
-    p_value: float
-    heavier: bool | None
+    p_value: float  # share of Gaussian samples whose estimate is as small or smaller
+    heavier: bool | None  # True, False, or None where the sample cannot tell
 
     @property
     def variance_infinite(self) -> bool | None:
@@ -82,26 +72,17 @@ class TailIndex:
         }[self.heavier]
 
 
-def tail_index(
-    sample: NoiseSample | Any,
-    method: str = "hill",
-    *,
-    of: str = "norms",
-    per_layer: bool = False,
-    groups: Any = None,
-    level: float = 0.9,
-    bootstrap: int = 200,
-    null: int = 200,
-    seed: int = 0,
-) -> TailIndex:
+def tail_index(sample: NoiseSample | Any, method: str = "hill", *, of: str = "norms", per_layer: bool = False,
+               groups: Any = None, level: float = 0.9, bootstrap: int = 200, null: int = 200,
+               seed: int = 0) -> TailIndex:
     """Estimate the index α of a tail ``P(|X| > x) ≈ c x^(-α)``; below 2 the variance is infinite.
 
     Values of both signs are centred at their median, values of one sign (norms) are taken as they are by ``hill`` and
     ``moment``, and as differences of random pairs by ``block-sum`` and ``stable``, which need a symmetric law. Without
-    that the block-sum estimator answers 1.00 for *any* concentrated norms.
+    that the block-sum estimator answers 1.00 for *any* concentrated norms. Source: acclip, App. H; thesis, section 4.2.
 
     Args:
-        sample: a ``NoiseSample``, or an array of n values, or of rows that were drawn together (one row per minibatch).
+        sample: a ``NoiseSample``, or an array of 30 values or more, or of rows drawn together (one row per minibatch).
         method: ``"hill"`` (bias-reduced; for any tail), ``"moment"`` (Dekkers et al.; also light tails),
             ``"block-sum"`` (Mohammadi et al., App. H of acclip) and ``"stable"`` (McCulloch's quantiles), both for
             stable laws.
@@ -115,17 +96,12 @@ def tail_index(
         null: Gaussian samples of the same size to compare with.
         seed: names the random numbers of the interval; the null is the same for all samples of one size.
 
-    Raises:
-        RuleError: fewer than 30 values, values that are not finite, an unknown method.
-
     Example:
         >>> rng = np.random.default_rng(0)
         >>> tail_index(rng.standard_cauchy(2000)).answer
         'heavier than Gaussian: index 1.1 [0.7, 1.7]'
         >>> tail_index(rng.standard_normal(2000)).answer
         'no heavy tail: index 12.3 [7.9, 19.1], below 2 would mean infinite variance'
-
-    Source: acclip, App. H; thesis, section 4.2.
 
     Differs from the paper: bias-reduced Hill, block sums compared with longer block sums, symmetrised, averaged over
     shuffles, with an interval and a null. docs/measure.md has a table of how often the intervals cover.
@@ -169,41 +145,29 @@ def tail_table(sample: NoiseSample | Any, **options: Any) -> list[TailIndex]:
 
 @dataclass(frozen=True)
 class InfiniteVariance:
-    """Whether the noise has infinite variance, from Hill's and the moment estimator together.
+    """Whether the noise has infinite variance, from Hill's and the moment estimator together."""
 
-    Attributes:
-        index: 1/γ with γ the mean of the two estimates; infinite when no power law is seen.
-        interval: where the index lies, from the law of the same mean on exact power laws.
-        samples: n, the values used.
-        infinite: True, False, or None where the sample cannot tell.
-    """
-
-    index: float
-    interval: tuple[float, float]
-    samples: int
-    infinite: bool | None
+    index: float  # 1/γ with γ the mean of the two estimates; infinite when no power law is seen
+    interval: tuple[float, float]  # where the index lies, from the law of the same mean on exact power laws
+    samples: int  # n, the values used
+    infinite: bool | None  # True, False, or None where the sample cannot tell
 
     @property
     def answer(self) -> str:
         """One plain sentence."""
         numbers, border = _numbers(self), "(below 2 would mean infinite variance)"
-        return {
-            None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers} {border}",
-            True: f"the variance is infinite: {numbers}, below 2",
-            False: f"the variance is finite: {numbers} {border}",
-        }[self.infinite]
+        return {None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers} {border}",
+                True: f"the variance is infinite: {numbers}, below 2",
+                False: f"the variance is finite: {numbers} {border}"}[self.infinite]
 
 
 def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
-    """Say whether values (or the norms of a ``NoiseSample``) have infinite variance, by two estimators together.
+    """Say, by two estimators together, whether 30 values or more (or the norms of a sample) have infinite variance.
 
     Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the moment estimate does
     not, and is less precise. Their mean γ must exceed what 95 % of samples of a power law of index 2.5 give (of index
     2 below 256 values). "Finite" needs a moment estimate that a tail of index 1.8 gives in 1 of 2,000 samples, or a
     mean γ below 0.15 from 200 values on.
-
-    Raises:
-        RuleError: fewer than 30 values, or values that are not finite.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -26,28 +26,20 @@ SETTLES, GROWS = 0.08, 0.15
 
 @dataclass(frozen=True)
 class VarianceGrowth:
-    """How the mean of ``‖n_b‖²`` over m minibatches changes with m.
+    """How the mean of ``‖n_b‖²`` over m minibatches changes with m."""
 
-    Attributes:
-        sizes: m, growing.
-        running: the mean over the first m minibatches, as the papers draw it.
-        low, median, high: 5 %, 50 % and 95 % quantiles over random choices of m minibatches.
-        exponent: slope of log median against log m for m up to a quarter of the sample; 2/α - 1 for a tail of index
-            α < 2, towards 0 for a finite variance.
-        interval: bootstrap interval of the exponent.
-        largest_share: the largest ``‖n_b‖²`` over their sum; it goes to 0 exactly when the variance is finite.
-        settles: True, False, or None where the sample cannot tell.
-    """
-
-    sizes: NDArray[np.int64]
-    running: Array
+    sizes: NDArray[np.int64]  # m, growing
+    running: Array  # the mean over the first m minibatches, as the papers draw it
+    #: 5 %, 50 % and 95 % quantiles over random choices of m minibatches.
     low: Array
     median: Array
     high: Array
+    #: slope of log median against log m for m up to a quarter of the sample; 2/α - 1 for a tail of index α < 2,
+    #: towards 0 for a finite variance.
     exponent: float
-    interval: tuple[float, float]
-    largest_share: float
-    settles: bool | None
+    interval: tuple[float, float]  # bootstrap interval of the exponent
+    largest_share: float  # the largest ``‖n_b‖²`` over their sum; it goes to 0 exactly when the variance is finite
+    settles: bool | None  # True, False, or None where the sample cannot tell
 
     @property
     def answer(self) -> str:
@@ -58,20 +50,16 @@ class VarianceGrowth:
         return f"{said} (like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}] over m minibatches)"
 
 
-def variance_growth(
-    sample: NoiseSample | Any, *, level: float = 0.9, bootstrap: int = 100, shuffles: int = 40, seed: int = 0
-) -> VarianceGrowth:
+def variance_growth(sample: NoiseSample | Any, *, level: float = 0.9, bootstrap: int = 100, shuffles: int = 40,
+                    seed: int = 0) -> VarianceGrowth:
     """Empirical variance against sample size, and whether it settles.
 
     Args:
-        sample: a ``NoiseSample`` or an array of noise norms.
+        sample: a ``NoiseSample`` or an array of noise norms, 128 or more.
         level: coverage of the exponent's interval.
         bootstrap: number of resamples for that interval.
         shuffles: number of random orders for the bands.
         seed: names the random numbers.
-
-    Raises:
-        RuleError: fewer than 128 norms, norms that are not finite or all zero.
 
     Example:
         >>> rng = np.random.default_rng(0)
