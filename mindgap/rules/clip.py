@@ -12,24 +12,17 @@ from torch import Tensor
 
 
 def clip_coefficient(norm: Tensor, tau: float | Tensor) -> Tensor:
-    """min{τ/‖m‖, 1}, the factor of global clipping; 1 at ‖m‖ = 0.
-
-    Args:
-        norm: ‖m‖, a tensor of any shape (one entry per scope).
-        tau: τ, the threshold, in the unit of the norm.
+    """min{τ/‖m‖, 1}, the factor of global clipping; 1 at ‖m‖ = 0 (acclip, (GClip); thesis, (3.5) with γ = τ).
 
     Example:
         >>> clip_coefficient(torch.tensor([4.0, 0.5, 0.0]), 1.0)
         tensor([0.2500, 1.0000, 1.0000])
-
-    Source:
-        acclip, (GClip); thesis, (3.5) with γ = τ.
     """
     return (tau / norm).clamp(max=1.0)
 
 
 def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """min{τ/|m|, 1}·m in every coordinate, which is m held inside [−τ, τ].
+    """min{τ/|m|, 1}·m in every coordinate, which is m held inside [−τ, τ] (acclip, (CClip)).
 
     Args:
         directions: m.
@@ -40,9 +33,6 @@ def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequenc
         [tensor([ 1.0000, -0.5000])]
         >>> clip_coordinates([torch.tensor([3.0, -0.5])], [torch.tensor([2.0, 0.1])])
         [tensor([ 2.0000, -0.1000])]
-
-    Source:
-        acclip, (CClip).
 
     Differs from the paper:
         An infinite coordinate becomes ±τ (the limit), where τ/∞·∞ would be undefined. NaN stays NaN.
@@ -55,16 +45,11 @@ def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequenc
     return [m.clamp(-t, t) for m, t in zip(directions, (t.to(m) for t, m in zip(taus, directions)), strict=True)]
 
 
-def clip_adaptive(
-    momenta: Sequence[Tensor], moments: Sequence[Tensor], alpha: float, eps: float, *, normalized: bool = False
-) -> tuple[list[Tensor], list[Tensor]]:
-    """min{τ/(|m|+ε), 1}·m with τ = (τ^α)^(1/α), in every coordinate.
+def clip_adaptive(momenta: Sequence[Tensor], moments: Sequence[Tensor], alpha: float, eps: float, *,
+                  normalized: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+    """min{τ/(|m|+ε), 1}·m with τ = (τ^α)^(1/α), in every coordinate (acclip, (ACClip); thesis, Alg. 1, l. 5).
 
     Args:
-        momenta: m_k.
-        moments: τ_k^α, as the moving average keeps it.
-        alpha: α, the order of the moment.
-        eps: ε.
         normalized: divide the result by τ+ε too (the step of section 3.1), so that it does not scale with m.
 
     Returns:
@@ -73,9 +58,6 @@ def clip_adaptive(
     Example:
         >>> clip_adaptive([torch.tensor([4.0, 1.0])], [torch.tensor([2.0, 2.0])], 1.0, 0.0)[0]
         [tensor([2., 1.])]
-
-    Source:
-        acclip, (ACClip); thesis, Alg. 1, l. 5.
     """
     if alpha == 1.0:
         tau: Sequence[Tensor] = moments
@@ -97,16 +79,9 @@ def clip_adaptive(
     return clipped, quotients
 
 
-def clip_second_moment(
-    momenta: Sequence[Tensor], moments: Sequence[Tensor], beta2: float, eps: float
-) -> tuple[list[Tensor], list[Tensor]]:
+def clip_second_moment(momenta: Sequence[Tensor], moments: Sequence[Tensor], beta2: float,
+                       eps: float) -> tuple[list[Tensor], list[Tensor]]:
     """min{τ/|m|, 1}·m/d with d = ε + √(β₂v) and τ = d/√(1−β₂), in every coordinate: m/d held inside ±1/√(1−β₂).
-
-    Args:
-        momenta: m_k.
-        moments: v, the average of the squared gradients before the current one.
-        beta2: β₂.
-        eps: ε.
 
     Returns:
         The directions (section 3.1 has twice that as its step), and m/d before it was held.
@@ -115,8 +90,7 @@ def clip_second_moment(
         >>> clip_second_moment([torch.tensor([4.0, 0.5])], [torch.tensor([1.0, 1.0])], 0.75, 0.0)[0]
         [tensor([2.0000, 0.5774])]
 
-    Source:
-        acclip, 3.1; thesis, 7.2.1.
+    Source: acclip, 3.1; thesis, 7.2.1.
     """
     scales = torch._foreach_mul(list(moments), beta2)
     torch._foreach_sqrt_(scales)

@@ -10,16 +10,13 @@ from torch import Tensor
 from mindgap.base.tensors import widen
 
 
-def descend_(
-    params: Sequence[Tensor], updates: Sequence[Tensor], lr: float | Tensor, shrink: float | Tensor = 0.0
-) -> None:
+def descend_(params: Sequence[Tensor], updates: Sequence[Tensor], lr: float | Tensor,
+             shrink: float | Tensor = 0.0) -> None:
     """x ← (1 − s)·x − η·u, rounded once for 16-bit parameters.
 
     Args:
-        params: x, written to; one device and dtype.
         updates: u, temporaries that may be overwritten.
         lr: η, a number or a 0-dim tensor (which is never read on the host).
-        shrink: s = η·w with w the decoupled weight decay.
 
     Example:
         >>> x = [torch.tensor([1.0])]

@@ -12,44 +12,26 @@ from mindgap.base.tensors import widen
 
 
 def average_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, sign: float = 1.0) -> None:
-    """m ← β·m + (1−β)·s·g.
-
-    Args:
-        memory: m, written to.
-        gradients: g.
-        beta: β in [0, 1).
-        sign: s, −1 to ascend.
+    """m ← β·m + (1−β)·s·g (acclip, Alg. 1, l. 3; thesis, Alg. 1, l. 3 and Alg. 3, l. 7).
 
     Example:
         >>> m = [torch.tensor([1.0])]
         >>> average_(m, [torch.tensor([3.0])], 0.5)
         >>> m
         [tensor([2.])]
-
-    Source:
-        acclip, Alg. 1, l. 3; thesis, Alg. 1, l. 3 and Alg. 3, l. 7.
     """
     torch._foreach_mul_(list(memory), beta)
     torch._foreach_add_(list(memory), [widen(g) for g in gradients], alpha=sign * (1.0 - beta))
 
 
 def average_power_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, alpha: float) -> None:
-    """τ^α ← β·τ^α + (1−β)·|g|^α.
-
-    Args:
-        memory: τ^α, written to.
-        gradients: g.
-        beta: β₂ in [0, 1).
-        alpha: α in (0, 2].
+    """τ^α ← β·τ^α + (1−β)·|g|^α (thesis, Alg. 1, l. 4; acclip, (ACClip)).
 
     Example:
         >>> v = [torch.tensor([1.0])]
         >>> average_power_(v, [torch.tensor([-3.0])], 0.5, 2.0)
         >>> v
         [tensor([5.])]
-
-    Source:
-        thesis, Alg. 1, l. 4; acclip, (ACClip).
     """
     torch._foreach_mul_(list(memory), beta)
     powers = torch._foreach_abs([widen(g) for g in gradients])
@@ -65,11 +47,6 @@ def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: fl
 
     The first value other than zero becomes the median. Where f is the density of log|value| at its median, the
     estimate's variance is step/(8·f) (stochastic approximation with a constant step, to first order).
-
-    Args:
-        medians: written to; zeros where nothing has been seen.
-        values: the new values.
-        step: positive, in logarithms.
 
     Example:
         >>> medians = [torch.tensor([1.0, 1.0, 0.0, 2.0])]

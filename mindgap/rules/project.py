@@ -15,19 +15,13 @@ from mindgap.rules.clip import clip_coefficient
 
 @dataclass(frozen=True)
 class Ball:
-    """Projection onto {x : ‖x‖ ≤ radius}, the norm taken over all parameters together.
-
-    Args:
-        radius: positive.
+    """Projection onto {x : ‖x‖ ≤ radius}, the norm taken over all parameters together (thesis, (proj-GClip)).
 
     Example:
         >>> x = [torch.tensor([3.0]), torch.tensor([4.0])]
         >>> Ball(1.0)(x)
         >>> x
         [tensor([0.6000]), tensor([0.8000])]
-
-    Source:
-        thesis, (proj-GClip).
     """
 
     radius: float

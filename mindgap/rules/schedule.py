@@ -25,8 +25,7 @@ class PowerSchedule:
         >>> [PowerSchedule(2.0, 0.5)(k) for k in (1, 4, 9)]
         [2.0, 4.0, 6.0]
 
-    Source:
-        acclip, Thm 1 (its proof has τ_k = G·k^(1/α)); thesis, Thm 4.4.2.
+    Source: acclip, Thm 1 (its proof has τ_k = G·k^(1/α)); thesis, Thm 4.4.2.
     """
 
     scale: float

@@ -281,20 +281,13 @@ raised, lowered, finished, coupled, over, bounded, times = same, same, whole, fr
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule as a kernel is made of it.
+    """A rule as a kernel is made of it."""
 
-    Attributes:
-        function: of the entries, w and n; None where nothing is written.
-        lists: how many lists of tensors it walks through.
-        outputs: how many of them it writes.
-        sums: whether the squares of the first list are added up afterwards.
-        uses: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and ``times``.
-    """
-
-    function: Any
-    lists: int
-    outputs: int = 1
-    sums: bool = False
+    function: Any  # of the entries, w and n; None where nothing is written
+    lists: int  # how many lists of tensors it walks through
+    outputs: int = 1  # how many of them it writes
+    sums: bool = False  # whether the squares of the first list are added up afterwards
+    #: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and ``times``.
     uses: dict[str, Any] = field(default_factory=dict)
 
 

@@ -187,9 +187,8 @@ def _corrected(k: float, scale: float, beta: float, beta2: float, earlier: bool)
     return scale, 1.0 / (1.0 - beta**k), second, float(k == 1.0)
 
 
-def _with_norm(
-    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row, summed: Any
-) -> dict[str, Any]:
+def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row,
+               summed: Any) -> dict[str, Any]:
     """Steps whose factor follows from a norm of the gradient or of its average."""
     scope, kind = jobs[0].record.scope, programs[0].kind
     own: list[list[float]] = []

@@ -169,10 +169,9 @@ def _remember(history, norm, WINDOW: tl.constexpr):
     tl.store(history + WINDOW, seen + 1.0)
 
 
-def _front(
-    sums, row, stats, window, history, spikes, flag_at, counter, end, clip, eps, q, least, NONFINITE: tl.constexpr,
-    CLIP: tl.constexpr, SPIKES: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr, WINDOW: tl.constexpr
-):
+def _front(sums, row, stats, window, history, spikes, flag_at, counter, end, clip, eps, q, least,
+           NONFINITE: tl.constexpr, CLIP: tl.constexpr, SPIKES: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr,
+           WINDOW: tl.constexpr):
     """What the policy makes of the norm of all gradients.
 
     row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag = whether to step.
@@ -225,9 +224,8 @@ def _front(
     tl.store(flag_at, go.to(tl.int32))
 
 
-def _correct(
-    row, marks, steps, flag_at, count, log1, log2, EARLIER: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr
-):
+def _correct(row, marks, steps, flag_at, count, log1, log2, EARLIER: tl.constexpr, GUARD: tl.constexpr,
+             WIDE: tl.constexpr):
     """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER takes β₂^(k−1)."""
     if guarded(flag_at, GUARD):
         scale = tl.load(row)
@@ -248,11 +246,10 @@ def _correct(
             at += WIDE
 
 
-def _factor(
-    sums, row, out, marks, tally, history, window, lr_at, flag_at, counter, begin, end, first, last, lr, level, sign, q,
-    base, KIND: tl.constexpr, LATE: tl.constexpr, RATED: tl.constexpr, WINDOWED: tl.constexpr, REMEMBER: tl.constexpr,
-    COUNT: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr, WINDOW: tl.constexpr
-):
+def _factor(sums, row, out, marks, tally, history, window, lr_at, flag_at, counter, begin, end, first, last, lr,
+            level, sign, q, base, KIND: tl.constexpr, LATE: tl.constexpr, RATED: tl.constexpr, WINDOWED: tl.constexpr,
+            REMEMBER: tl.constexpr, COUNT: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr,
+            WINDOW: tl.constexpr):
     """From the sums of a rule's own norm to w of its step: marks = (factor, draw).
 
     out = (own norm, norm that counts, factor), all float64. KIND: 0 clips, 1 normalises, 2 interpolates. LATE: the norm

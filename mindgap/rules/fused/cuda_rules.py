@@ -175,9 +175,7 @@ def _on(plan: Plan) -> Any:
     return torch.cuda.device(plan.device)
 
 
-def _launch(
-    job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False
-) -> None:
+def _launch(job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False) -> None:
     """Walk through a job's tensors with a rule."""
     plan, held, rule = job.plan, tables(job.plan), RULES[this.rule]
     if not held.chunks:
@@ -276,9 +274,8 @@ def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
     return held.marks
 
 
-def _with_norm(
-    jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | None, summed: Any, *, looked: bool, remember: bool
-) -> dict[str, Any]:
+def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | None, summed: Any, *, looked: bool,
+               remember: bool) -> dict[str, Any]:
     """Steps whose factor follows from a norm of the gradient or of its average."""
     lead, kind = tables(jobs[0].plan), programs[0].kind
     firsts = [program.first for program in programs]

@@ -18,31 +18,20 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 class FusedRecord(NamedTuple):
-    """All that the fused engine reads of an optimizer, for one parameter group at one step.
+    """All that the fused engine reads of an optimizer, for one parameter group at one step."""
 
-    Attributes:
-        rule: which entry of ``program.PROGRAMS`` makes the step.
-        numbers: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
-        states: names of the states that the rule reads or writes, one tensor per parameter each.
-        scope: over which parameters the rule takes a norm; None where it takes none.
-        started: states that the optimizer itself must have made before (the others start at zero).
-        counts: whether the rule needs the number of gradients that each parameter has seen, its state ``step``.
-        plain: whether all numbers are Python's: none is a tensor, which may change unseen.
-        k: number of the step, from 1.
-        window: the last norms, from which the rule takes its threshold; None where it takes none.
-        refusal: why these settings have no fused form; None where they have one.
-    """
-
-    rule: str = ""
+    rule: str = ""  # which entry of ``program.PROGRAMS`` makes the step
+    #: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
     numbers: Mapping[str, Any] = MappingProxyType({})
-    states: tuple[str, ...] = ()
-    scope: str | None = None
-    started: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()  # names of the states that the rule reads or writes, one tensor per parameter each
+    scope: str | None = None  # over which parameters the rule takes a norm; None where it takes none
+    started: tuple[str, ...] = ()  # states that the optimizer itself must have made before (the others start at zero)
+    #: whether the rule needs the number of gradients that each parameter has seen, its state ``step``.
     counts: bool = False
-    plain: bool = True
-    window: Tensor | None = None
-    k: int = 0
-    refusal: str | None = None
+    plain: bool = True  # whether all numbers are Python's: none is a tensor, which may change unseen
+    window: Tensor | None = None  # the last norms, from which the rule takes its threshold; None where it takes none
+    k: int = 0  # number of the step, from 1
+    refusal: str | None = None  # why these settings have no fused form; None where they have one
 
     @classmethod
     def of(cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **more: Any) -> FusedRecord:
@@ -70,25 +59,15 @@ _NUMBERED = FusedRecord._fields.index("window")
 
 
 class Policy(NamedTuple):
-    """What to do about the norm of all gradients before the rule.
+    """What to do about the norm of all gradients before the rule."""
 
-    Attributes:
-        nonfinite: ``"propagate"``, ``"skip"`` or ``"raise"``.
-        clip: threshold: a number, ``"auto"`` for a quantile of the window, or None.
-        guard: what to do about a spike: ``"clip"``, ``"skip"``, or None.
-        window: the last norms, oldest first, zeros for none.
-        eps: added to the norm before dividing by it.
-        quantile: that ``"auto"`` follows.
-        spike_after: norms that must have been seen before one can be a spike.
-    """
-
-    nonfinite: str = "propagate"
-    clip: float | str | None = None
-    guard: str | None = None
-    window: Tensor | None = None
-    eps: float = 1e-6
-    quantile: float = 0.9
-    spike_after: int = 20
+    nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
+    clip: float | str | None = None  # threshold: a number, ``"auto"`` for a quantile of the window, or None
+    guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
+    window: Tensor | None = None  # the last norms, oldest first, zeros for none
+    eps: float = 1e-6  # added to the norm before dividing by it
+    quantile: float = 0.9  # that ``"auto"`` follows
+    spike_after: int = 20  # norms that must have been seen before one can be a spike
 
     @property
     def looks(self) -> bool:
@@ -97,21 +76,13 @@ class Policy(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a fused step did.
+    """What a fused step did."""
 
-    Attributes:
-        notes: norms, shares and counts for the report.
-        skipped: the step was left out.
-        skips: such steps, counted on the device by themselves.
-        spike: norm, usual range and limit of a spike at this step.
-        spikes: the same with step numbers, kept on the device.
-    """
-
-    notes: Mapping[str, Any] = MappingProxyType({})
-    skipped: bool = False
-    skips: Tensor | None = None
-    spike: tuple[float, float, float] | None = None
-    spikes: Tensor | None = None
+    notes: Mapping[str, Any] = MappingProxyType({})  # norms, shares and counts for the report
+    skipped: bool = False  # the step was left out
+    skips: Tensor | None = None  # such steps, counted on the device by themselves
+    spike: tuple[float, float, float] | None = None  # norm, usual range and limit of a spike at this step
+    spikes: Tensor | None = None  # the same with step numbers, kept on the device
 
 
 def same_memory_order(first: Tensor, second: Tensor) -> bool:
@@ -229,10 +200,8 @@ class Plan:
         counts: whether to count the gradients that each parameter has seen.
     """
 
-    def __init__(
-        self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any], lasting: bool = True,
-        counts: bool = False,
-    ) -> None:
+    def __init__(self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any],
+                 lasting: bool = True, counts: bool = False) -> None:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.homes, self.lasting = names, homes, lasting
         self.device, self.dtype, self.grad_dtype = self.owners[0].device, self.owners[0].dtype, grads[0].dtype

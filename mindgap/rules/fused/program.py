@@ -10,33 +10,21 @@ from mindgap.rules.fused.plan import Job
 
 
 class Pass(NamedTuple):
-    """One launch over all tensors of a job.
+    """One launch over all tensors of a job."""
 
-    Attributes:
-        rule: key of ``arithmetic.RULES``.
-        lists: the lists of tensors it walks through, in the rule's order.
-        numbers: n after the first two, which are the step size and what weight decay keeps.
-    """
-
-    rule: str
-    lists: tuple[str, ...]
-    numbers: tuple[float, ...] = ()
+    rule: str  # key of ``arithmetic.RULES``
+    lists: tuple[str, ...]  # the lists of tensors it walks through, in the rule's order
+    numbers: tuple[float, ...] = ()  # n after the first two, which are the step size and what weight decay keeps
 
 
 class Program(NamedTuple):
-    """The passes of a step.
+    """The passes of a step."""
 
-    Attributes:
-        first: the pass whose sum gives the norm that the rule uses; None where it uses none.
-        step: the pass that moves the parameters.
-        kind: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; "" without a norm.
-        rated: whether w[0] of the step is the factor times the step size.
-    """
-
-    first: Pass | None
-    step: Pass
+    first: Pass | None  # the pass whose sum gives the norm that the rule uses; None where it uses none
+    step: Pass  # the pass that moves the parameters
+    #: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; "" without a norm.
     kind: str = ""
-    rated: bool = False
+    rated: bool = False  # whether w[0] of the step is the factor times the step size
 
     @property
     def rules(self) -> str:
