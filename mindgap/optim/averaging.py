@@ -14,18 +14,12 @@ from mindgap.base.checked import checked_types
 def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) -> Tensor:
     """x̄_j = x̄_{j−1} + 2/(j+1)·(x_{j−1} − x̄_{j−1}), an ``avg_fn`` for ``AveragedModel``.
 
-    Args:
-        averaged: x̄_{j−1}.
-        current: x_{j−1}, the iterate before the j-th step.
-        count: j − 1, the number of iterates averaged so far.
-
     Example:
         >>> import torch
         >>> float(k_weighted_avg_fn(torch.tensor(0.0), torch.tensor(3.0), 1))   # (1·0 + 2·3)/3
         2.0
 
-    Source:
-        acclip, Thm 1; thesis, Thm 4.4.2.
+    Source: acclip, Thm 1; thesis, Thm 4.4.2.
     """
     # The count is an integer tensor, and 2/(count + 2) would be rounded to float32.
     counted = count.double() if isinstance(count, Tensor) else float(count)
@@ -38,7 +32,6 @@ def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
     x_{j−1} is the iterate *before* step j: call ``update_parameters(model)`` before each ``optimizer.step()``.
 
     Args:
-        model: whose parameters are averaged.
         options: handed on to ``AveragedModel`` (``device``, ``use_buffers``).
 
     Example:
@@ -51,7 +44,6 @@ def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
         >>> float(mean.module.weight.detach())   # (1·1 + 2·4)/3
         3.0
 
-    Source:
-        acclip, Thm 1; thesis, Thm 4.4.2.
+    Source: acclip, Thm 1; thesis, Thm 4.4.2.
     """
     return AveragedModel(model, avg_fn=k_weighted_avg_fn, **options)

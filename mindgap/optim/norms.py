@@ -82,9 +82,8 @@ def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return low, high, torch.where(torch.isfinite(high), limit, torch.full_like(high, torch.inf))
 
 
-def scoped_norms(
-    raws: Sequence[Sequence[Tensor]], scope: str, everyone: Any = None
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
+def scoped_norms(raws: Sequence[Sequence[Tensor]], scope: str,
+                 everyone: Any = None) -> tuple[list[Tensor], list[Tensor], Tensor]:
     """For each list the norm that counts for it (0-dim, or one entry per tensor), its own norm, and the norm of all.
 
     Args:

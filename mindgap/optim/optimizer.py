@@ -59,19 +59,10 @@ class RuleOptimizer(Optimizer, ABC):
     #: Whether a step needs a norm over several tensors, so that all of them must take the fused form or none.
     _joint = True
 
-    def __init__(
-        self,
-        params: Any,
-        defaults: dict[str, Any],
-        *,
-        project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
-        spike_guard: str | None = None,
-        track: bool = False,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-    ) -> None:
+    def __init__(self, params: Any, defaults: dict[str, Any], *,
+                 project: Callable[[Sequence[Tensor]], None] | None = None, nonfinite: str = "propagate",
+                 spike_guard: str | None = None, track: bool = False, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None) -> None:
         self._nonfinite = one_of("nonfinite", nonfinite, NONFINITE)
         self._spike_guard = one_of("spike_guard", spike_guard, SPIKE_GUARDS)
         if project is not None and not callable(project):

@@ -17,54 +17,40 @@ from mindgap.optim.norms import WINDOW
 
 @dataclass(frozen=True)
 class Spike:
-    """A gradient whose norm was far outside the running distribution.
+    """A gradient whose norm was far outside the running distribution."""
 
-    Attributes:
-        step: number of the step, from 1.
-        norm: the gradient's norm.
-        low: 0.1 quantile of the norms before it.
-        high: the norm above which a gradient counts as a spike.
-    """
-
-    step: int
-    norm: float
-    low: float
-    high: float
+    step: int  # number of the step, from 1
+    norm: float  # the gradient's norm
+    low: float  # 0.1 quantile of the norms before it
+    high: float  # the norm above which a gradient counts as a spike
 
 
 @dataclass(frozen=True)
 class Report:
     """What an optimizer did since it was built or its report was last reset.
 
-    Attributes:
-        steps: calls of ``step`` that found a gradient.
-        skipped: steps left out because a gradient was not finite, or was a spike.
-        clipped: share of the steps at which a norm was clipped, 0 for a rule that clips none; with ``scope="tensor"``
-            share of the tensors. For CClip share of the coordinates, over this process's part: counted at every step
-            with ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th, each of which stands for
-            the steps since the one before. None before the first step.
-        direction_norm: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's
-            order was asked for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
-        median_norm: median of the last 128 of these norms.
-        norm_quantiles: their quantiles at 0.1, 0.5, 0.9 and 1 (the largest), by probability.
-        update_norm: norm of the last change of the parameters, without weight decay and projection; None where it
-            would need another pass over memory and ``track`` is off.
-        clipped_coordinates: share of the coordinates that ACClip clipped; with ``track=True`` only.
-        spikes: what ``spike_guard`` found, the last 64.
-
     For parameters spread over several processes (DTensor, ZeRO) norms that a rule takes are those of the whole vector;
     what ``track`` adds is counted over this process's part.
     """
 
-    steps: int
-    skipped: int
+    steps: int  # calls of ``step`` that found a gradient
+    skipped: int  # steps left out because a gradient was not finite, or was a spike
+    #: share of the steps at which a norm was clipped, 0 for a rule that clips none; with ``scope="tensor"`` share of
+    #: the tensors. For CClip share of the coordinates, over this process's part: counted at every step with
+    #: ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th, each of which stands for the
+    #: steps since the one before. None before the first step.
     clipped: float | None
+    #: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's order was asked
+    #: for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
     direction_norm: float | None
+    #: norm of the last change of the parameters, without weight decay and projection; None where it would need
+    #: another pass over memory and ``track`` is off.
     update_norm: float | None
-    median_norm: float | None = None
+    median_norm: float | None = None  # median of the last 128 direction norms
+    #: quantiles of the same at 0.1, 0.5, 0.9 and 1 (the largest), by probability.
     norm_quantiles: dict[float, float] = field(default_factory=dict)
-    clipped_coordinates: float | None = None
-    spikes: tuple[Spike, ...] = ()
+    clipped_coordinates: float | None = None  # share of the coordinates that ACClip clipped; with ``track=True`` only
+    spikes: tuple[Spike, ...] = ()  # what ``spike_guard`` found, the last 64
 
 
 class Tally:
@@ -109,15 +95,8 @@ class Tally:
                 tensor.zero_()
         self.__init__()  # type: ignore[misc]
 
-    def note(
-        self,
-        *,
-        share: Any = None,
-        coordinates: Any = None,
-        tallies: Sequence[Tensor] = (),
-        norms: Tensor | None = None,
-        **last: Any,
-    ) -> None:
+    def note(self, *, share: Any = None, coordinates: Any = None, tallies: Sequence[Tensor] = (),
+             norms: Tensor | None = None, **last: Any) -> None:
         """Add the shares of this step that were clipped and remember the last norms.
 
         Args:
@@ -160,17 +139,9 @@ class Tally:
         norms = norms[np.isfinite(norms)]
         levels = (0.1, 0.5, 0.9, 1.0)
         quantiles = dict(zip(levels, (float(v) for v in np.quantile(norms, levels)))) if norms.size else {}
-        return Report(
-            self.steps,
-            skipped,
-            clipped,
-            last.get("direction"),
-            last.get("update"),
-            quantiles.get(0.5),
-            quantiles,
-            float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
-            (*self.spikes, *_spikes(self.device_spikes)),
-        )
+        return Report(self.steps, skipped, clipped, last.get("direction"), last.get("update"), quantiles.get(0.5),
+                      quantiles, float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
+                      (*self.spikes, *_spikes(self.device_spikes)))
 
 
 def _spikes(kept: Tensor | None) -> list[Spike]:

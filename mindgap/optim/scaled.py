@@ -25,9 +25,8 @@ Coefficient = Callable[[Tensor, Any], Tensor]
 class ScaledOptimizer(RuleOptimizer):
     """A rule that multiplies the gradient, or the momentum, by a function of its norm. Not for direct use."""
 
-    def __init__(
-        self, params: Any, settings: dict[str, Any], *, beta: float, order: str, scope: str, **options: Any
-    ) -> None:
+    def __init__(self, params: Any, settings: dict[str, Any], *, beta: float, order: str, scope: str,
+                 **options: Any) -> None:
         self._scope = one_of("scope", scope, SCOPES)
         self._clip = order
         super().__init__(params, {**settings, "momentum": beta}, **options)
@@ -42,9 +41,8 @@ class ScaledOptimizer(RuleOptimizer):
         states = ("momentum",) if beta else ()
         return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope, **more)
 
-    def _scaled_update(
-        self, batches: Sequence[Batch], coefficient: Coefficient, numbers: Sequence[Any]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _scaled_update(self, batches: Sequence[Batch], coefficient: Coefficient,
+                       numbers: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
         """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum; returns each batch's norm and factor."""
         on_gradient = self._clip == "gradient"
         directions, raws = [], []
@@ -90,9 +88,8 @@ class ScaledOptimizer(RuleOptimizer):
             self._note(update=list(zip(scales, own)))
         return list(zip(norms, factors))
 
-    def _all_norms(
-        self, batches: Sequence[Batch], raws: list[list[Tensor]]
-    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    def _all_norms(self, batches: Sequence[Batch],
+                   raws: list[list[Tensor]]) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """Norms by batch; with ZeRO all processes take part with every group, also those that hold none of it."""
         if self._everyone is None:
             return scoped_norms(raws, self._scope)
@@ -105,9 +102,8 @@ class ScaledOptimizer(RuleOptimizer):
         return [norms[i] for i in places], [own[i] for i in places], total
 
 
-def _with_factor(
-    factor: Tensor, *lists: Sequence[Tensor], single: bool
-) -> Iterator[tuple[Tensor, tuple[list[Tensor], ...]]]:
+def _with_factor(factor: Tensor, *lists: Sequence[Tensor],
+                 single: bool) -> Iterator[tuple[Tensor, tuple[list[Tensor], ...]]]:
     """Blocks together with their factor in the block's dtype: one factor for all, or one per tensor."""
     if factor.dim() == 0:
         parts = ((factor, block) for block in blocks(*lists, single=single))

@@ -67,29 +67,16 @@ class ACClip(CoordinateOptimizer):
         >>> x.detach()
         tensor([0.9800])
 
-    Source:
-        thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip); acclip, 3.1 and thesis, 7.2.1 for the second moment.
+    Source: thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip); acclip, 3.1 and thesis, 7.2.1 for the second moment.
 
     Differs from the paper:
         Weight decay is decoupled; the paper names its value and not its place. Momentum in 3.1 is an addition.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor | None = None,
-        betas: tuple[float, float] = (0.9, 0.99),
-        alpha: float = 1.0,
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        form: str = "first_moment",
-        factor: float = 1.0,
-        bias_correction: bool = True,
-        clip: float | str | None = "auto",
-        track: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor | None = None, betas: tuple[float, float] = (0.9, 0.99),
+                 alpha: float = 1.0, eps: float = 1e-8, weight_decay: float = 1e-2, *, form: str = "first_moment",
+                 factor: float = 1.0, bias_correction: bool = True, clip: float | str | None = "auto",
+                 track: bool = False, **options: Unpack[Options]) -> None:
         one_of("form", form, FORMS)
         if lr is None:
             if form == "algorithm":
@@ -136,9 +123,8 @@ class ACClip(CoordinateOptimizer):
                         count(clipped, robust_norm(updates, wide=True) * batch.lr)
                     descend_(p, updates, batch.lr, batch.shrink)
 
-    def _directions(
-        self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    def _directions(self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor],
+                    v: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """The step of a block divided by −η, and with ``track`` where it was clipped."""
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]

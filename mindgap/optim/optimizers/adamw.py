@@ -51,24 +51,14 @@ class AdamW(RuleOptimizer):
         >>> optimizer.report().clipped, optimizer.report().direction_norm
         (1.0, 5.0)
 
-    Source:
-        Loshchilov and Hutter, Decoupled weight decay regularization (2019), Alg. 2; clipping as in torch.
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), Alg. 2; clipping as in torch.
 
-    Differs from the paper:
-        Clipping is an addition. Amsgrad is not offered.
+    Differs from the paper: Clipping is an addition. Amsgrad is not offered.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        clip: float | str | None = "auto",
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | str | None = "auto",
+                 **options: Unpack[Options]) -> None:
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}

@@ -71,28 +71,16 @@ class CClip(CoordinateOptimizer):
         >>> x.detach(), optimizer.report().clipped
         (tensor([2., 0.]), 0.5)
 
-    Source:
-        acclip, Alg. 1 with (CClip); thesis, 4.5.1.
+    Source: acclip, Alg. 1 with (CClip); thesis, 4.5.1.
 
-    Differs from the paper:
-        An infinite entry is clipped to ±τ, the limit of the formula.
+    Differs from the paper: An infinite entry is clipped to ±τ, the limit of the formula.
     """
 
     _counts_as = "share"
     _clips = True
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        tau: Any,
-        *,
-        beta: float = 0.0,
-        clip: str = "gradient",
-        weight_decay: float = 0.0,
-        track: bool = False,
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor, tau: Any, *, beta: float = 0.0, clip: str = "gradient",
+                 weight_decay: float = 0.0, track: bool = False, **options: Unpack[Options]) -> None:
         self._clip = one_of("clip", clip, ORDERS)
         settings = {"lr": lr, "tau": tau, "momentum": beta, "weight_decay": weight_decay}
         super().__init__(params, settings, track=track, **options)

@@ -56,8 +56,7 @@ class GClip(ScaledOptimizer):
         >>> x.detach(), optimizer.report().clipped
         (tensor([2.4000, 3.2000]), 1.0)
 
-    Source:
-        acclip, Alg. 1 with (GClip); thesis, (GClip) and (proj-GClip) in 4.4.1, (3.5) with γ = τ.
+    Source: acclip, Alg. 1 with (GClip); thesis, (GClip) and (proj-GClip) in 4.4.1, (3.5) with γ = τ.
     """
 
     _clips = True

@@ -30,19 +30,13 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class SearchResult:
-    """How INGD's last search ended.
+    """How INGD's last search ended."""
 
-    Attributes:
-        outcome: a key of ``OUTCOMES``.
-        norm: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the δ-subdifferential.
-        oracle_calls: closure calls of all searches together.
-        inner_steps: inner steps of the last search.
-    """
-
-    outcome: str
+    outcome: str  # a key of ``OUTCOMES``
+    #: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the δ-subdifferential.
     norm: float
-    oracle_calls: int
-    inner_steps: int
+    oracle_calls: int  # closure calls of all searches together
+    inner_steps: int  # inner steps of the last search
 
     @property
     def certified(self) -> bool:
@@ -103,28 +97,16 @@ class INGD(RuleOptimizer):
         >>> bool(x.abs() <= 0.1), optimizer.result().sentence
         (True, '‖m‖ ≤ ε: the parameters are (δ, ε)-stationary')
 
-    Source:
-        thesis, Alg. 2 in 5.4.
+    Source: thesis, Alg. 2 in 5.4.
 
     Differs from the paper:
         The oracle's gradient at a kink is what automatic differentiation gives, whatever the direction asked for.
         β is held at 0 from below (see ``rules.normalize.descent_weight``).
     """
 
-    def __init__(
-        self,
-        params: Any,
-        delta: float,
-        epsilon: float,
-        lipschitz: float,
-        *,
-        inner: int | None = None,
-        seed: int = 0,
-        nonfinite: str = "propagate",
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-    ) -> None:
+    def __init__(self, params: Any, delta: float, epsilon: float, lipschitz: float, *, inner: int | None = None,
+                 seed: int = 0, nonfinite: str = "propagate", maximize: bool = False, foreach: bool | None = None,
+                 fused: bool | None = None) -> None:
         check_lr("delta", delta, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
@@ -135,14 +117,8 @@ class INGD(RuleOptimizer):
         settings = {"lr": delta, "epsilon": epsilon, "lipschitz": lipschitz, "inner": inner, "seed": seed}
         settings["momentum"] = 0.0  # OneCycleLR and CyclicLR look for it; nothing here reads it
         found = {"outcome": "new", "norm": math.inf, "calls": 0, "inner_steps": 0, "draws": 0}
-        super().__init__(
-            params,
-            {**settings, **found},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-        )
+        super().__init__(params, {**settings, **found}, maximize=maximize, foreach=foreach, fused=fused,
+                         nonfinite=nonfinite)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_lr("delta", group["lr"])
@@ -209,9 +185,8 @@ class INGD(RuleOptimizer):
         head, sign = self.param_groups[0], batches[0].sign
         delta = float(head["lr"])
         for batch in batches:
-            for x, p, m, g in blocks(
-                self._states(batch, "x"), batch.params, self._states(batch, "m"), batch.grads, single=batch.single
-            ):
+            for x, p, m, g in blocks(self._states(batch, "x"), batch.params, self._states(batch, "m"), batch.grads,
+                                     single=batch.single):
                 torch._foreach_copy_(x, p)
                 average_(m, g, 0.0, sign)
         outcome = "exhausted"

@@ -50,25 +50,14 @@ class NormalizedSGD(ScaledOptimizer):
         >>> x.detach()
         tensor([2.4000, 3.2000])
 
-    Source:
-        thesis, (3.6), which has no momentum: ``beta=0``.
+    Source: thesis, (3.6), which has no momentum: ``beta=0``.
 
-    Differs from the paper:
-        Momentum is an addition. At a zero gradient with damping 0 nothing moves.
+    Differs from the paper: Momentum is an addition. At a zero gradient with damping 0 nothing moves.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        *,
-        beta: float = 0.0,
-        damping: float = 0.0,
-        normalize: str = "gradient",
-        weight_decay: float = 0.0,
-        scope: str = "all",
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor, *, beta: float = 0.0, damping: float = 0.0,
+                 normalize: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
+                 **options: Unpack[Options]) -> None:
         settings = {"lr": lr, "damping": damping, "weight_decay": weight_decay}
         one_of("normalize", normalize, ORDERS)
         super().__init__(params, settings, beta=beta, order=normalize, scope=scope, **options)

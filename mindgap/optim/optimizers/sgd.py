@@ -52,24 +52,14 @@ class SGD(RuleOptimizer):
         >>> x.detach()
         tensor([2.9400, 3.9200])
 
-    Source:
-        torch's SGD; clipping as in torch.
+    Source: torch's SGD; clipping as in torch.
     """
 
     _reports_norm = True
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        clip: float | str | None = "auto",
-        **options: Unpack[Options],
-    ) -> None:
+    def __init__(self, params: Any, lr: float | Tensor = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, *, clip: float | str | None = "auto",
+                 **options: Unpack[Options]) -> None:
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}

@@ -57,43 +57,22 @@ class StochasticINGD(RuleOptimizer):
         tensor([2.7000, 3.6000])
         >>> optimizer.train()
 
-    Source:
-        thesis, Alg. 3 in 5.5; the experiment's settings in 5.6 are the defaults.
+    Source: thesis, Alg. 3 in 5.5; the experiment's settings in 5.6 are the defaults.
 
     Differs from the paper:
         Lines 8 to 10 (the random output x_{max(i−K,1)}) are the caller's: keep the iterate you want. ``lr`` and
         weight decay are additions.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        beta: float = 0.9,
-        p: float = 1.0,
-        q: float = 10.0,
-        *,
-        lr: float | Tensor = 1.0,
-        weight_decay: float = 0.0,
-        clip: float | str | None = "auto",
-        seed: int = 0,
-        nonfinite: str = "propagate",
-        spike_guard: str | None = None,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        fused: bool | None = None,
-    ) -> None:
+    def __init__(self, params: Any, beta: float = 0.9, p: float = 1.0, q: float = 10.0, *, lr: float | Tensor = 1.0,
+                 weight_decay: float = 0.0, clip: float | str | None = "auto", seed: int = 0,
+                 nonfinite: str = "propagate", spike_guard: str | None = None, maximize: bool = False,
+                 foreach: bool | None = None, fused: bool | None = None) -> None:
         whole("seed", seed)
         self._norm_clip = check_clip(clip)
         settings = {"lr": lr, "momentum": beta, "p": p, "q": q, "weight_decay": weight_decay}
-        super().__init__(
-            params,
-            {**settings, "seed": seed, "training": True},
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            nonfinite=nonfinite,
-            spike_guard=spike_guard,
-        )
+        super().__init__(params, {**settings, "seed": seed, "training": True}, maximize=maximize, foreach=foreach,
+                         fused=fused, nonfinite=nonfinite, spike_guard=spike_guard)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
