@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--ablations", nargs="*", choices=MODES[1:], default=MODES[1:])
     parser.add_argument("--tiny", action="store_true", help="a tenth of the steps, to try the command")
     parser.add_argument("--table", action="store_true", help="only print the table")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write it into")
@@ -215,7 +216,7 @@ def main() -> None:
         if json.dumps(searched) not in read(words.out):
             carry_out([("scale", task, "start") for task in words.tasks], words.out, words.jobs, factor)
         jobs += [("search", task, index) for index in range(words.runs) for task in words.tasks]
-        jobs += [("recommend", task, mode) for mode in MODES[1:] for task in words.tasks]
+        jobs += [("recommend", task, mode) for mode in words.ablations for task in words.tasks]
         carry_out(jobs, words.out, words.jobs, factor)
         done = read(words.out)
         final = {

@@ -22,6 +22,8 @@ from mindgap.lab.tasks import data
 
 #: Where the GPU tasks run.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cuda":
+    torch.set_float32_matmul_precision("high")  # TF32, for every candidate alike
 
 Task = Callable[[int], tuple[Objective, list[Any], list[Any]]]
 
@@ -197,22 +199,22 @@ def heavy_tailed_regression(seed: int) -> Any:
 def _resnet(seed: int) -> Any:
     from mindgap.lab.tasks.models import ResNet20
 
-    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device=DEVICE)
+    train, valid = _split(*_images("cifar10", 20000), 64, 18000, 2000, device=DEVICE)
     return Objective(ResNet20().to(DEVICE), classify), train, valid
 
 
 def _gpu_transformer(seed: int) -> Any:
-    train, valid = _text(10000, 64, 64, 0, device=DEVICE)
+    train, valid = _text(10000, 64, 32, 0, device=DEVICE)
     return Objective(Attention(10000, 256, 6, 64).to(DEVICE), classify), train, valid
 
 
 def _gpu_lstm(seed: int) -> Any:
-    train, valid = _text(10000, 35, 40, 0, device=DEVICE)
+    train, valid = _text(10000, 35, 20, 0, device=DEVICE)
     return Objective(Recurrent(10000, 400, 2).to(DEVICE), classify), train, valid
 
 
 def _gpu_vision_transformer_faults(seed: int) -> Any:
-    train, valid = _split(*_images("cifar10", 20000), 128, 18000, 2000, device=DEVICE)
+    train, valid = _split(*_images("cifar10", 20000), 64, 18000, 2000, device=DEVICE)
     return Objective(Attention(10, 192, 6, 64, patches=48).to(DEVICE), classify), _spoiled(train, 100, 1e2), valid
 
 
@@ -228,10 +230,10 @@ CPU_TASKS: dict[str, tuple[Task, int]] = {
     "heavy-tailed-regression": (heavy_tailed_regression, 2500),
 }
 GPU_TASKS: dict[str, tuple[Task, int]] = {
-    "cifar-resnet20": (_resnet, 500),
-    "ptb-transformer-6": (_gpu_transformer, 500),
-    "ptb-lstm-2": (_gpu_lstm, 500),
-    "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 500),
+    "cifar-resnet20": (_resnet, 300),
+    "ptb-transformer-6": (_gpu_transformer, 300),
+    "ptb-lstm-2": (_gpu_lstm, 300),
+    "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 300),
 }
 TASKS = {**CPU_TASKS, **(GPU_TASKS if torch.cuda.is_available() or os.environ.get("ALL_TASKS") else {})}
 

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from mindgap.base.check import fail, flag, one_of, whole
@@ -256,7 +257,8 @@ def _differentiated(objective: Objective, batch: Any, size: int, chunk: int,
     try:
         for start in range(0, size, chunk):
             piece = _mapped(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
-            found.append(vmap(square, in_dims=(None, 0), randomness="different")(free, piece).detach().cpu())
+            with sdpa_kernel(SDPBackend.MATH):  # vmap runs the other attention kernels sample by sample
+                found.append(vmap(square, in_dims=(None, 0), randomness="different")(free, piece).detach().cpu())
         return _checked(torch.cat(found).double().sqrt()), "func"
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
