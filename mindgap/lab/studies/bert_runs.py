@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Width, dropout and windows are those of BERT-base. The text is the largest at hand: 5.4 million words.
 BERT: dict[str, Any] = {"words": 8192, "width": 768, "length": 128, "dropout": 0.1, "reviews": True, "device": "cuda"}
-PRE_TRAINING: dict[str, Any] = {**BERT, "batch": 64, "held_out": 1024, "schedule": "linear"}
+PRE_TRAINING: dict[str, Any] = {**BERT, "batch": 32, "held_out": 1024, "schedule": "linear"}
 
 #: The model of scale gpu, and why it is not the paper's.
 BERT_ON_TEXT = "width 768, random start, 8,192 word pieces) on WikiText-2 and the reviews of FDU-MTL"

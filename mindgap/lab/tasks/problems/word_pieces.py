@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -205,8 +206,9 @@ def squad_questions(
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
     known = known_word_pieces(wikitext_pieces(words, reviews=reviews)["vocabulary"].tolist())
     placed, inputs, answers = numpy_stream(0, "passages"), [], []
+    placed_once = cache(known.placed)  # several questions share a passage
     for item in squad():
-        pieces, spans = known.placed(item["context"])
+        pieces, spans = placed_once(item["context"])
         golds = []
         for begin, text in item["answers"]:
             inside = [i for i, (a, b) in enumerate(spans) if b > begin and a < begin + len(text)]
