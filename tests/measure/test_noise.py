@@ -177,6 +177,24 @@ def test_memory_does_not_grow_with_the_number_of_minibatches():
     assert peak(2000) - peak(100) < 1900 * 1000
 
 
+def test_gradients_of_a_list_are_computed_once_and_give_the_same_bits(monkeypatch):
+    model, loss, data = small_network()
+    calls = []
+
+    def counted(m, batch):
+        calls.append(1)
+        return loss(m, batch)
+
+    once = noise_sample(Objective(model, counted), data, by_layer=True)
+    assert len(calls) == len(data)
+    monkeypatch.setattr(noise, "KEPT", 0)
+    calls.clear()
+    twice = noise_sample(Objective(model, counted), data, by_layer=True)
+    assert len(calls) == 2 * len(data)
+    for name, value in vars(twice).items():
+        np.testing.assert_array_equal(getattr(once, name), value)
+
+
 class Tangle(nn.Module):
     """All structural layers, in-place activations, attention through linear layers, and one free parameter."""
 

@@ -55,8 +55,10 @@ def tuned_run(
     candidates = [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
     ends: list[Row] = []
 
+    every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]  # the last reading decides
+
     def evaluate(settings: Mapping[str, Any]) -> float:
-        *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {})
+        *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {}, every)
         ends.append(end)
         return float(end["score"])
 
@@ -68,7 +70,8 @@ def tuned_run(
         row = {"candidate": one.settings["lr"], "candidate_score": one.value, "candidate_loss": ends[-1][on]}
         yield {**row, "factor": factors[len(tried) - 1]} if factors else row
     scores = [t.value for t in tried]
-    yield from _train(trial, start, best(tried).settings["lr"], "run", on, score or _last, {"scores": scores}, restored)
+    chosen, kept = best(tried).settings["lr"], {"scores": scores}
+    yield from _train(trial, start, chosen, "run", on, score or _last, kept, restored, trial["every"])
 
 
 def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float) -> torch.optim.Optimizer:
@@ -123,9 +126,9 @@ def _last(losses: Sequence[float]) -> float:
 
 def _train(
     trial: Trial, start: Start, candidate: float, phase: str, on: str, score: Callable[[Sequence[float]], float],
-    kept: Mapping[str, Any], before: Mapping[str, Any],
+    kept: Mapping[str, Any], before: Mapping[str, Any], every: int,
 ) -> Iterator[Row]:  # fmt: skip
-    """One training run; the checkpoints it offers hold ``kept`` beside its own state."""
+    """One training run, read every so many steps; the checkpoints it offers hold ``kept`` beside its own state."""
     run, read = start(candidate, phase)
     first, schedule = read(), trial.settings.get("schedule", "constant")  # read before any state is restored
     history: list[float] = list(before.get("history", []))
@@ -134,7 +137,7 @@ def _train(
         for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * step_factor(schedule, step - 1, trial["steps"])
         run.step(trial)
-        if step % trial["every"] == 0:
+        if step % every == 0:
             row = {name: _bounded(value, first[name]) if name.endswith("loss") else value
                    for name, value in read().items()}  # fmt: skip
             history.append(row[on])

@@ -28,6 +28,9 @@ from mindgap.measure.probe import Probe, Reading
 #: above the two gradients stays near a few times this, whatever the model.
 CHUNK = 2**16
 
+#: Bytes that the gradients of a list of minibatches may take together on a CPU to be kept for the second pass.
+KEPT = 2**26
+
 
 @dataclass(frozen=True)
 class NoiseSample:
@@ -83,8 +86,9 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
     """Measure the gradient noise over minibatches with the model held fixed: ‖g_b - ḡ‖ for every minibatch b.
 
     Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two gradients (the mean and the
-    current one) and a few numbers per minibatch. The model is left as it was found. Source: thesis, section 4.2 and
-    Fig. 4-1; acclip, section 2 and Fig. 2.
+    current one) and a few numbers per minibatch. Of a list of minibatches whose gradients take at most 64 MiB together
+    on a CPU, each is computed once and kept for the second pass. The model is left as it was found. Source: thesis,
+    section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
 
     Args:
         objective: model and loss (a mean over the samples of a batch).
@@ -111,9 +115,12 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
         sketch = Sketch(passes.parameters, projections, coordinates, seed)
         size, used, losses = -1, 0, 0.0
         mean: list[Tensor] = []
+        keep, kept = _fits(passes.parameters, batches), []
         for item in passes.gradients():
             if size < 0:
                 size = item.samples
+            if keep:
+                kept.append(item)
             if item.samples != size:
                 continue
             used += 1
@@ -128,7 +135,7 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
         layered = np.empty((used, len(passes.parameters)), np.float32) if by_layer else None
         mean_norm = math.sqrt(sum(float(_inner(m, m)) for m in mean))
         row = left_out = 0
-        for item in passes.gradients():
+        for item in kept or passes.gradients():
             if item.samples != size:
                 left_out += 1
                 continue
@@ -250,6 +257,13 @@ def _follow(mean: list[Tensor], gradient: list[Tensor], count: int) -> list[Tens
     for m, g in zip(mean, chunks(gradient), strict=True):
         m.lerp_(g.to(m.dtype), 1.0 / count)
     return mean
+
+
+def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
+    """Whether all gradients can be kept: a list of few minibatches of a small model, on a CPU."""
+    if not isinstance(batches, (list, tuple)) or any(p.device.type != "cpu" for p in parameters):
+        return False
+    return len(batches) * sum(p.numel() * p.element_size() for p in parameters) <= KEPT
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:

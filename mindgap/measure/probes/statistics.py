@@ -171,7 +171,8 @@ def equilibrium(statistics: TrainingStatistics, lr: float, batch_size: int) -> E
 def _one_size(objective: Objective, batches: Iterable[Any], seed: int) -> tuple[list[Any], int]:
     """The batches of the first's size, held; drawn under the guard so that a shuffling loader is not moved on."""
     with gradient_passes(objective, batches, seed=seed) as passes:
-        every = [item.batch for item in passes.values()]
+        listed = isinstance(batches, (list, tuple)) and len(batches) > 0
+        every = list(batches) if listed else [item.batch for item in passes.values()]
     size = samples_in(every[0])
     kept = [b for b in every if samples_in(b) == size]
     if len(kept) < 2:

@@ -12,7 +12,8 @@ from references.made_up_runs import made_up, only_first_seed, verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.tuned_runs import optimizer_of
+from mindgap.lab.studies.training_runs import Training, training_problem
+from mindgap.lab.studies.tuned_runs import mean_log, optimizer_of, tuned_run
 from mindgap.lab.studies.verdict import Parts
 
 H3, H4 = "h3-language-model", "h4-masked-language-model"
@@ -79,6 +80,29 @@ def test_every_optimizer_has_as_many_candidates_and_the_best_runs_anew():
         assert final[-1]["test_loss"] != final[-1]["validation_loss"]
     assert all(len(study.scales[scale].settings["factors"]) in (3, 5) for scale in ("quick", "cpu"))
     assert len(study.grid["factor"]) == 5
+
+
+@pytest.mark.parametrize(("score", "per_candidate"), [(None, 1), (mean_log, 3)])
+def test_a_candidate_is_read_as_often_as_its_score_needs(score, per_candidate):
+    read: dict[str, int] = {"tuning": 0, "run": 0}
+
+    def start(lr, phase):
+        problem = training_problem({"source": "digits", "width": 1}, seed=0)
+        optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
+
+        def reading():
+            read[phase] += 1
+            return {"loss": float(problem.objective.value(problem.parts["train"]).detach())}
+
+        return Training(problem, optimizer, torch.Generator().manual_seed(0), {}), reading
+
+    trial = Trial("SGD", 0, {"steps": 7, "every": 2, "batch": 4, "candidates": [0.01, 0.1]})
+    rows = list(tuned_run(trial, start, score=score))
+    assert read == {"tuning": 2 * (1 + per_candidate), "run": 1 + 3}  # one reading of each run before its first step
+    assert [row["step"] for row in rows[2:]] == [2, 4, 6]
+    best = min(rows[:2], key=lambda row: row["candidate_score"])
+    if score is None:  # here both phases have the same random numbers: the last reading is the same
+        assert best["candidate_loss"] == rows[-1]["loss"]
 
 
 FIRST, SECOND = "ACClip over its moment", "ACClip over its second moment"

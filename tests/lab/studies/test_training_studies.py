@@ -155,12 +155,12 @@ def test_verdict_on_over_fitting(arguments, verdict):
     assert find("e3-over-fitted").judge(over_fitting(*arguments)).verdict == verdict
 
 
-def test_the_gradient_norm_is_that_of_the_whole_data():
+def test_the_gradient_norm_is_that_of_all_training_data():
     study = find("e3-over-fitted")
     settings = {**study.settings("quick", "narrow: does not"), "steps": 2, "every": 1}
     rows = list(study.loop(Trial("narrow: does not", 0, settings)))
     assert [row["step"] for row in rows] == [0, 1, 2]
-    problem = digits_network(width=1, seed=stream_seed(0, "e3"))
+    problem = digits_network(width=1, seed=stream_seed(0, "e3"), train=settings["train"])
     problem.objective.value(problem.parts["train"]).backward()
     squares = [float(p.grad.double().square().sum()) for p in problem.objective.parameters]
     assert rows[0]["gradient_norm"] == pytest.approx(sum(squares) ** 0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from mindgap.lab.studies.noise_runs import (
@@ -36,15 +37,22 @@ def loop_norms(trial: Trial) -> Iterator[Row]:
 
 
 def _noise(trial: Trial) -> Any:
+    if "device" in trial.settings:
+        return noise_at_start(trial, trial["source"])
+    text = [trial[name] for name in SMALL_TEXT]
+    return _sample(trial["source"], trial["minibatches"], trial["batch"], trial.seed, *text)
+
+
+@lru_cache(maxsize=4)
+def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) -> Any:
+    """One sample per process for H1 and H11, which read the same noise."""
+    from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.training import digits_network
     from mindgap.measure.probes.noise import noise_sample
 
-    if "device" in trial.settings:
-        return noise_at_start(trial, trial["source"])
-    images = trial["source"] == "digits"
-    problem = digits_network(seed=trial.seed) if images else text_problem(trial.settings, trial.seed)
-    batches = problem.batches(trial.torch_generator("minibatches"), trial["minibatches"], trial["batch"])
-    return noise_sample(problem.objective, batches, seed=trial.seed, coordinates=64)
+    problem = digits_network(seed=seed) if source == "digits" else text_problem(dict(zip(SMALL_TEXT, text)), seed)
+    batches = problem.batches(torch_stream(seed, "minibatches"), minibatches, batch)
+    return noise_sample(problem.objective, batches, seed=seed, coordinates=64)
 
 
 def judge_norms(runs: Sequence[Run]) -> Parts:

@@ -179,7 +179,7 @@ STUDY = Study(
              "random numbers; the step on CIFAR-10 is that of digits.",
              "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per moment and seed, 3 "
              "seeds. Its steps are the published ones, not searched: Adam 1e-4 (Devlin et al.), SGD with momentum 0.1 "
-             "(He et al.)."),
+             "(He et al.). Scale quick has smaller networks and one moment fewer since, for time."),
     differs="That the noise of the language model becomes more concentrated is reported, not judged; nor is its scale. "
     f"{PROXIES}",
     models={"quick": "one-layer transformer on prose, three convolutions on digits",

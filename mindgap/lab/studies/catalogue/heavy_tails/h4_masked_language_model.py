@@ -62,11 +62,13 @@ def _tuned(trial: Trial) -> Iterator[Row]:
         )  # fmt: skip
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"])
         by_frequency = frequency_loss(trial["text"], trial["words"], problem.parts["test"][2])
+        parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
             row: Row = {"by_frequency": by_frequency}
             with torch.no_grad():
-                for name, (inputs, places, answers) in problem.parts.items():
+                for name in parts:
+                    inputs, places, answers = problem.parts[name]
                     scores = problem.objective.model(inputs, places)
                     row[f"{name}_loss"] = float(cross_entropy(scores.flatten(0, 1), answers.flatten()))
                     row[f"{name}_accuracy"] = float((scores.argmax(dim=-1) == answers).double().mean())
