@@ -46,7 +46,7 @@ def device_run(
     trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
     epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int, schedule: str = "constant",
     autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (), kept: dict[str, Any] | None = None,
-    graph: bool = True,
+    graph: bool = True, at_start: bool = False,
 ) -> Iterator[Row]:  # fmt: skip
     """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
 
@@ -66,6 +66,7 @@ def device_run(
             at the start of an epoch, and checkpoints hold it.
         kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it again.
         graph: False runs forward and backward pass without a CUDA graph.
+        at_start: begin with a row of what is read before the first step; it has no ``train_loss``.
 
     Yields:
         ``step``, ``train_loss`` (mean over the steps since the row before) and what was read. Columns that end in
@@ -96,6 +97,8 @@ def device_run(
     torch.manual_seed(stream_seed(trial.seed, "dropout"))
     if before:
         random.set_rng_state(before["random"].cpu())
+    if at_start and not before:
+        yield {"step": 0, **read()}
     while step < steps:
         length = min(every, steps - step)
         with trial.timed():

@@ -1,12 +1,14 @@
-"""ResNet20 on CIFAR-10 for the studies at scale gpu: shifted and mirrored images, bfloat16 on the device."""
+"""Residual networks on CIFAR-10 for the studies at scale gpu: shifted and mirrored images, bfloat16 on the device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mindgap.lab.studies.device_runs import device_of, device_run
+from mindgap.base.check import one_of
+from mindgap.lab.studies.device_runs import Epoch, device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
 
 if TYPE_CHECKING:
@@ -37,10 +39,89 @@ def tie(loss: float) -> float:
     return TIE * (min(loss, LARGEST) if math.isfinite(loss) else LARGEST)
 
 
-def _loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def image_loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(model(images), labels)
+
+
+@dataclass(frozen=True)
+class ImageRun:
+    """A residual network with its images on the device of a trial.
+
+    Attributes:
+        trial: with the settings ``model`` (``"ResNet20"`` or ``"ResNet18"``), ``train`` and ``batch``. ``augment``
+            False leaves the images as they are. ``wrong_labels`` is the share of labels that are drawn at random, anew
+            at every draw.
+        name: of the study's random streams.
+        model: in training mode.
+        parts: ``"train"``, ``"validation"`` and ``"test"`` -> images and labels.
+    """
+
+    trial: Trial
+    name: str
+    model: Any
+    parts: Mapping[str, tuple[Any, Any]]
+
+    def batches(self, generator: torch.Generator, samples: int = 0) -> list[tuple[Any, Any]]:
+        """Batches as the network trains on them: all training images once, or so many drawn independently."""
+        import torch
+
+        from mindgap.lab.tasks.captured import augmented_batches, shuffled_batches
+
+        settings, (images, labels) = self.trial.settings, self.parts["train"]
+        on: dict[str, Any] = {"generator": generator, "device": labels.device}
+        if samples:
+            chosen = torch.randint(len(labels), (samples,), **on)
+            images, labels = images[chosen], labels[chosen]
+        if wrong := settings.get("wrong_labels", 0.0):
+            other = torch.randint(10, labels.shape, **on)
+            labels = torch.where(torch.rand(labels.shape, **on) < wrong, other, labels)
+        cut = augmented_batches if settings.get("augment", True) else shuffled_batches
+        return cut(images, labels, self.trial["batch"], generator)
+
+    def epoch(self, number: int) -> list[tuple[Any, Any]]:
+        """The batches of an epoch."""
+        from mindgap.base.rng import torch_stream
+
+        return self.batches(torch_stream(self.trial.seed, f"{self.name} order", number,
+                                         device=self.parts["train"][1].device))  # fmt: skip
+
+    def rows(
+        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], *, steps: int, every: int,
+        schedule: str = "constant", kept: dict[str, Any] | None = None, loss: Callable[..., torch.Tensor] | None = None,
+        epoch: Epoch | None = None, at_start: bool = False,
+    ) -> Iterator[Row]:  # fmt: skip
+        """Train; a row every so many steps (see `device_runs.device_run`)."""
+        return device_run(
+            self.trial, self.model, loss or image_loss, optimizer, epoch or self.epoch, read, steps=steps, every=every,
+            schedule=schedule, autocast=_autocast(self.parts["train"][0].device), kept=kept, at_start=at_start,
+            graph=self.trial.settings.get("graph", True),
+        )  # fmt: skip
+
+
+def image_run(trial: Trial, name: str) -> ImageRun:
+    """The network and the images of a trial; ``train`` smaller than 45,000 takes the first so many of each part."""
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks import models
+    from mindgap.lab.tasks.captured import cifar_on
+
+    device = device_of(trial)
+    parts = {part: (x[: trial["train"]], y[: trial["train"]]) for part, (x, y) in cifar_on(device).items()}
+    torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
+    model = getattr(models, one_of("model", trial["model"], ("ResNet18", "ResNet20")))().to(device)
+    for p in model.parameters():  # the order in which the GPU convolves
+        p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
+    return ImageRun(trial, name, model, parts)
+
+
+def _autocast(device: torch.device) -> torch.dtype | None:
+    import torch
+
+    return torch.bfloat16 if device.type == "cuda" else None
 
 
 def resnet_run(
@@ -71,27 +152,16 @@ def resnet_run(
         ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000 of them, not
         augmented), validation and test images, and ``validation_error``.
     """
-    import torch
-
-    from mindgap.base.rng import stream_seed, torch_stream
-    from mindgap.lab.tasks.captured import accuracy_and_loss, augmented_batches, cifar_on
+    from mindgap.lab.tasks.captured import accuracy_and_loss
     from mindgap.lab.tasks.control_variate import ControlVariate
-    from mindgap.lab.tasks.models import ResNet20
 
-    device = device_of(trial)
-    parts = {part: (x[: trial["train"]], y[: trial["train"]]) for part, (x, y) in cifar_on(device).items()}
-    torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
-    model = ResNet20().to(device)
-    for p in model.parameters():  # the order in which the GPU convolves
-        p.data = p.data.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.data
+    run = image_run(trial, name)
+    model, parts = run.model, run.parts
     optimizer = optimizer_of(list(model.parameters()))
-
-    autocast = torch.bfloat16 if device.type == "cuda" else None
-    control = ControlVariate(model, _loss, autocast=autocast)
+    control = ControlVariate(model, image_loss, autocast=_autocast(parts["train"][0].device))
 
     def epoch(number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        order = torch_stream(trial.seed, f"{name} order", number, device=device)
-        batches = augmented_batches(*parts["train"], trial["batch"], order)
+        batches = run.epoch(number)
         if svrg:
             control.refresh(batches)
         return batches
@@ -111,9 +181,9 @@ def resnet_run(
     more = reader(model, optimizer, parts) if reader else None
     cost, unit = 3 if svrg else 1, 1 if reader else len(parts["train"][1]) // trial["batch"]
     steps = len(parts["train"][1]) // trial["batch"]
-    rows = device_run(
-        trial, model, control.loss if svrg else _loss, optimizer, epoch, read, steps=trial["epochs"] // cost * steps,
-        every=max(trial["every"] // cost, 1) * unit, schedule=trial["schedule"], autocast=autocast, kept=kept,
+    rows = run.rows(
+        optimizer, read, steps=trial["epochs"] // cost * steps, every=max(trial["every"] // cost, 1) * unit,
+        schedule=trial["schedule"], kept=kept, loss=control.loss if svrg else None, epoch=epoch,
     )  # fmt: skip
     for row in rows:
         yield {**row, "step": cost * row["step"] // unit, "factor": trial["factor"]}

@@ -55,7 +55,7 @@ class LanguageRun:
 
     def rows(
         self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant",
-        kept: dict[str, Any] | None = None,
+        kept: dict[str, Any] | None = None, at_start: bool = False,
     ) -> Iterator[Row]:  # fmt: skip
         """Train for the trial's ``steps``; a row every ``every`` steps (see `device_runs.device_run`).
 
@@ -76,7 +76,7 @@ class LanguageRun:
             yield from device_run(
                 trial, self.model, loss, optimizer, lambda number: train.segments(), read, steps=trial["steps"],
                 every=trial["every"], schedule=schedule, autocast=torch.bfloat16 if narrow else None, carried=carried,
-                kept=kept, graph=trial["graph"],
+                kept=kept, graph=trial["graph"], at_start=at_start,
             )  # fmt: skip
 
 

@@ -145,6 +145,22 @@ def augmented_batches(
     return list(zip(moved.split(size), labels[order].split(size)))
 
 
+def shuffled_batches(
+    images: Tensor, labels: Tensor, size: int, generator: torch.Generator
+) -> list[tuple[Tensor, Tensor]]:
+    """One epoch of shuffled batches of the images as they are; a short last batch is left out.
+
+    Example:
+        >>> batches = shuffled_batches(torch.randn(10, 3, 8, 8), torch.arange(10), 4, torch.Generator().manual_seed(0))
+        >>> len(batches), batches[0][0].shape
+        (2, torch.Size([4, 3, 8, 8]))
+    """
+    used = len(labels) - len(labels) % size
+    order = torch.randperm(len(labels), generator=generator, device=images.device)[:used]
+    moved = images[order].contiguous(memory_format=torch.channels_last)
+    return list(zip(moved.split(size), labels[order].split(size)))
+
+
 @torch.no_grad()
 def accuracy_and_loss(model: nn.Module, images: Tensor, labels: Tensor, *, size: int = 1000) -> tuple[float, float]:
     """Share of right answers and mean cross-entropy in evaluation mode; the model's mode is restored.

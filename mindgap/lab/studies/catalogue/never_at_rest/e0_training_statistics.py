@@ -8,7 +8,8 @@ from math import comb
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies import statistics_runs as gpu
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, text_problem
 from mindgap.lab.studies.verdict import by_method
 
@@ -19,6 +20,29 @@ QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train, and at every reading estimate the four quantities on m samples and again on another m."""
+    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+
+
+def _on_device(trial: Trial) -> Iterator[Row]:
+    run = gpu.statistics_run(trial, "e0")
+
+    def read(number: int) -> Row:
+        pairs = []
+        for again in range(2):
+            batches = run.draw(trial["m"], number, again)
+            found = run.statistics.read(batches)[-1]
+            pairs.append({"loss": found.loss, "gradient_norm": found.gradient_norm, "noise": found.noise,
+                          "gradient_norm_unbiased": math.sqrt(max(found.gradient_square, 0.0)),
+                          "samples": found.samples, **run.sharpness(batches)})  # fmt: skip
+        first, second = pairs
+        return {**first, **{f"{q}_again": second[q] for q in QUANTITIES if q in second}}
+
+    for row in run.rows(read, at_start=True):
+        row.pop("train_loss", None)
+        yield {**row, "seconds": trial.seconds}
+
+
+def _small(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -52,9 +76,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     """For each quantity and network: how often two independent batches of m samples agree within a fifth."""
     parts = Parts()
     for name, group in by_method(runs).items():
-        m, shares = int(group[0].rows[0]["samples"]), {}
-        close = AGREE * math.sqrt(max(LARGE / m, 1.0))
+        shares, start = {}, group[0].rows[0]
         for quantity in QUANTITIES:
+            m = int(start.get(f"{quantity}_samples") or start["samples"])
+            close = AGREE * math.sqrt(max(LARGE / m, 1.0))
             pairs = np.array([[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows])
             agree = np.abs(pairs[:, 0] - pairs[:, 1]) <= close * pairs.mean(axis=1)
             shares[quantity] = float(np.mean(agree))
@@ -75,6 +100,7 @@ def _at_most(successes: int, trials: int, share: float) -> float:
     return sum(comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1))
 
 
+_GPU = {"steps": 1404, "every": 468}
 _QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits", **SMALL_TEXT}
 
 STUDY = Study(
@@ -82,7 +108,10 @@ STUDY = Study(
     title="Can loss, gradient norm, noise and sharpness be read off a batch?",
     statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
     "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
-    scales=scales(_QUICK, {"steps": 4000, "every": 200, "m": 1792, "part": 224, **LARGE_TEXT}, seeds=(3, 3)),
+    scales={**scales(_QUICK, {"steps": 4000, "every": 200, "m": 1792, "part": 224, **LARGE_TEXT}, seeds=(3, 3)),
+            "gpu": Scale(_GPU, 3, methods={
+                "convolutional network": {**gpu.CLEAN_IMAGES, "source": "cifar-10", "m": 8192, "sharp_m": 1792},
+                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "m": 2560, "sharp_m": 320}})},
     methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
     judge=judge, rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each "
     "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because "
@@ -95,11 +124,13 @@ STUDY = Study(
         "Changed before the first run at scale gpu: precision depends on the absolute m, not on the share of the "
         "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m is compared "
         "with an absolute number. Scale quick has fewer readings and a smaller transformer, for time.",
+        "Scale gpu was added before its first run. There the sharpness has an m of its own, by which it is judged.",
     ),
     differs="The thesis says that the sharpness of its image network varied too much to be commented on; it is "
-    "judged here like the others.",
+    "judged here like the others. " + gpu.PROXIES,
     models={"quick": "three convolutions on digits, one-layer transformer on prose",
-            "cpu": "three convolutions on digits, two-layer transformer on prose"},
+            "cpu": "three convolutions on digits, two-layer transformer on prose",
+            "gpu": f"proxies: {gpu.IMAGE_PROXY}, {gpu.TEXT_PROXY}"},
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=tuple(
         Figure(f"{title} along training", column, title.lower(), log_y=log)

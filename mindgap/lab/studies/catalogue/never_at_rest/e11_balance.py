@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies import statistics_runs as gpu
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, has_settled, text_problem
 from mindgap.lab.studies.verdict import by_method
 
@@ -17,6 +20,30 @@ FACTOR = 10.0
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Plain SGD with a fixed step; at every reading both sides of (6.10) and η𝓛/2."""
+    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+
+
+def _on_device(trial: Trial) -> Iterator[Row]:
+    """The balance is read in the last half only, which is judged; the loss is the mean over the steps of a row."""
+    run, lr, burn_in = gpu.statistics_run(trial, "e11"), trial["lr"], trial["steps"] // trial["every"] // 2
+
+    def read(number: int) -> Row:
+        batches = run.draw(trial["m"], number) if number >= burn_in else []
+        return {**run.gradients(batches), **run.sharpness(batches)} if batches else {}
+
+    for row in run.rows(read):
+        found = {"step": row["step"], "seconds": trial.seconds, "loss": row["train_loss"], "lr": lr}
+        if "sharpness" in row:
+            left, noise, sharp = max(row["gradient_square"], 0.0), row["noise"], row["sharpness"]
+            noise /= math.sqrt(trial["batch"])
+            moment = left + noise**2
+            right = lr * noise * sharp * math.sqrt(moment)
+            found |= {"left": left, "right": right, "ratio": left / right, "edge": lr * sharp / 2, "sharpness": sharp,
+                      "mended_ratio": left / (lr * sharp * moment / 2)}  # fmt: skip
+        yield found
+
+
+def _small(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
@@ -45,7 +72,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
     for name, group in groups.items():
-        late = [row for run in group for row in run.rows[len(run.rows) // 2 :]]
+        late = [row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row]
         middle = {key: float(np.median([r[key] for r in late]))
                   for key in ("ratio", "mended_ratio", "edge", "sharpness")}
         settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
@@ -67,6 +94,14 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 _STEPS = (0.03, 0.1, 0.3)
+_GPU = {"steps": 3504, "every": 438}
+_GPU_OF = {"digits": {**gpu.NOISY_IMAGES, "momentum": 0.0, "weight_decay": 0.0, "source": "cifar-10", "m": 22_400,
+                      "sharp_m": 2048},
+           "prose": {**gpu.WIKITEXT, "optimizer": "sgd", "source": "wikitext-2", "m": 2560, "sharp_m": 160}}
+_METHODS: dict[str, dict[str, Any]] = {
+    f"{name}, step {lr:g}": {"source": source, "lr": lr}
+    for name, source in (("convolutional network", "digits"), ("transformer", "prose")) for lr in _STEPS
+}  # fmt: skip
 _QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits",
           **SMALL_TEXT}  # fmt: skip
 
@@ -75,20 +110,20 @@ STUDY = Study(
     statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
     "moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),
-    scales=scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, **LARGE_TEXT}, seeds=(1, 3)),
-    methods={
-        f"{name}, step {lr:g}": {"source": source, "lr": lr}
-        for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
-        for lr in _STEPS
-    },
+    scales={**scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, **LARGE_TEXT}, seeds=(1, 3)),
+            "gpu": Scale(_GPU, 3, methods={name: {**_GPU_OF[own["source"]], "lr": own["lr"]}
+                                           for name, own in _METHODS.items()})},
+    methods=_METHODS,
     loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
     "10 of 1 in the median of the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as "
     "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. Fewer than two "
     "settled steps of a network decide nothing.",
     history=("Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
-             "calls very rough.",),
+             "calls very rough.", "Scale gpu was added before its first run."),
+    differs="The thesis measures nothing here. SGD is plain, as in its derivation. " + gpu.PROXIES + gpu.NOISY_LABELS,
     models={"quick": "three convolutions, width 2, on digits; a one-layer transformer on prose",
-            "cpu": "three convolutions, width 2, on digits; a two-layer transformer on prose"},
+            "cpu": "three convolutions, width 2, on digits; a two-layer transformer on prose",
+            "gpu": f"proxies: {gpu.NOISY_PROXY}, {gpu.TEXT_PROXY}"},
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=(
         Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},

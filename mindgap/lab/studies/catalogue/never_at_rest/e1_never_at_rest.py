@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies import statistics_runs as gpu
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, step_factor
 from mindgap.lab.studies.verdict import by_method, by_seed
 
@@ -26,6 +27,28 @@ CONSTANT = ("constant, a fifth of it", "constant, two fifths", "constant, the la
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train on a schedule; at every reading the quantities of (6.2) on m fresh samples."""
+    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+
+
+def _on_device(trial: Trial) -> Iterator[Row]:
+    """The loss of a row is the mean over the steps since the row before, as the thesis plots it (6.3)."""
+    run = gpu.statistics_run(trial, "never at rest")
+
+    def read(number: int) -> Row:
+        row: Row = {"lr": run.optimizer.param_groups[0]["lr"]}
+        if number % trial["read_every"] == 0:
+            batches = run.draw(trial["m"], number)
+            row |= run.gradients(batches)
+            if number % trial["sharp_every"] == 0:
+                row |= run.sharpness(batches)
+        return row
+
+    for row in run.rows(read, at_start=True):
+        loss = row.pop("train_loss", row.get("sample_loss"))
+        yield {**row, "loss": loss, "seconds": trial.seconds}
+
+
+def _small(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -160,13 +183,20 @@ _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8
           "sharp_every": 5, "batch": 16, "m": 128, "part": 64, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
           "schedule": "constant"}
 
+#: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the sharpness.
+_READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}
+_GPU_IMAGES = {**gpu.NOISY_IMAGES, **_READINGS, "source": "cifar-10", "steps": 5256, "every": 438, "m": 44_800,
+               "sharp_m": 2048}
+_GPU_WORDS = {**gpu.WIKITEXT, **_READINGS, "source": "wikitext-2", "steps": 2400, "every": 200, "m": 2560,
+              "sharp_m": 160}
+
 E1_IMAGE_NETWORK = Study(
     name="e1-image-network", claim="E1", title="The loss settles, the gradient norm does not: images",
     statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
     "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
     "a larger gradient norm.", source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
-    scales=scales(_IMAGES, {"source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0, "steps": 6000,
-                  "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=(3, 3)),
+    scales={**scales(_IMAGES, {"source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0, "steps": 6000,
+                  "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=(3, 3)), "gpu": Scale(_GPU_IMAGES, 3)},
     methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}}, loop=loop,
     judge=judge_images,
     rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
@@ -182,9 +212,10 @@ E1_IMAGE_NETWORK = Study(
         "Runs at scale quick are shorter, for time.",
     ),
     differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The run with a tenth "
-    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's.",
+    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. " + gpu.PROXIES + gpu.NOISY_LABELS,
     models={"quick": "three convolutions, width 4, on shifted digits",
-            "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped"},
+            "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",
+            "gpu": f"proxy: {gpu.NOISY_PROXY}"},
     paper_model="ResNet101 on ImageNet",
     figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
 )  # fmt: skip
@@ -194,8 +225,9 @@ E2_LANGUAGE_MODEL = Study(
     statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
     "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
     source=Source("thesis", "6.2.2, Fig. 6-4"),
-    scales=scales(_WORDS, {"source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16, "steps": 3000,
-                  "every": 250, "sharp_every": 12, "m": 512, "lr": 0.003}, seeds=(3, 4)),
+    scales={**scales(_WORDS, {"source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
+                     "steps": 3000, "every": 250, "sharp_every": 12, "m": 512, "lr": 0.003}, seeds=(3, 4)),
+            "gpu": Scale(_GPU_WORDS, 3)},
     methods={COSINE: {"schedule": "cosine"},
              **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
     loop=loop, judge=judge_language,
@@ -208,8 +240,10 @@ E2_LANGUAGE_MODEL = Study(
         "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
         "Runs at scale quick are shorter, for time.",
     ),
-    differs="A transformer without memory; Adam and the ratios of the steps are the thesis'.",
-    models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2"},
+    differs="Scales quick and cpu have a transformer without memory. Adam and the ratios of the steps are the thesis', "
+    "at scale gpu also its steps and its four layers. " + gpu.PROXIES,
+    models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2",
+            "gpu": f"proxy: {gpu.TEXT_PROXY}"},
     paper_model="Transformer-XL on WikiText-103",
     figures=_figures("Adam on a cosine schedule, and with three constant steps."),
 )  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Source, Study, Trial, scales
+from mindgap.lab.studies import statistics_runs as gpu
+from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, text_problem
 from mindgap.lab.studies.verdict import rows_by_method
 
@@ -18,6 +19,46 @@ NONE = 0.01
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Train a little; then read (6.2) on growing parts of N samples, in several random orders, against all N."""
+    return _on_device(trial) if gpu.on_device(trial) else _small(trial)
+
+
+def _on_device(trial: Trial) -> Iterator[Row]:
+    """Minibatches as in training; the sharpness has its own, smaller N."""
+    import torch
+
+    run = gpu.statistics_run(trial, "e4")
+    for _ in run.rows(lambda number: {}):
+        pass
+    trial.take_saved()  # rows begin after training: an interrupted trial starts again
+    whole = [torch.cat(parts) for parts in zip(*run.draw(trial["samples"], "all"))]
+    size = trial["batch"]
+    for repeat in range(trial["orders"]):
+        order = torch.randperm(len(whole[0]), generator=trial.torch_generator(f"e4 order {repeat}"))
+        batches = list(zip(*(part[order.to(part.device)].split(size) for part in whole)))
+        halves = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
+        found = run.growth(batches, halves)
+        yield from (
+            {"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])} for f in found
+        )
+        sharp, vector = [], None
+        for count in sorted(trial["sharp_m"] // size >> k for k in range(20) if trial["sharp_m"] // size >> k >= 2):
+            norm, vector = run.statistics.sharpness(batches[:count], tol=trial["sharp_tol"], start=vector,
+                                                    seed=trial.seed)  # fmt: skip
+            sharp.append((count * size, norm))
+        yield from ({"order": repeat, "samples": m, "sharpness": norm, "sharpness_off": norm / sharp[-1][1] - 1}
+                    for m, norm in sharp)  # fmt: skip
+
+
+def _against(found: Any, whole: Any, quantities: Sequence[str]) -> Row:
+    """The quantities, and their relative deviations from those on all samples."""
+    row: Row = {}
+    for quantity in quantities:
+        value = getattr(found, quantity)
+        row |= {quantity: value, f"{quantity}_off": value / getattr(whole, quantity) - 1}
+    return row
+
+
+def _small(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.lab.tasks.problems.training import digits_network
@@ -38,11 +79,7 @@ def loop(trial: Trial) -> Iterator[Row]:
         batches = [_part(everything, where) for where in shuffled.split(n // trial["parts"])]
         found = training_statistics(problem.objective, batches, seed=trial.seed)
         for growth in found.growth:
-            row: Row = {"order": repeat, "samples": growth.samples}
-            for quantity in QUANTITIES:
-                value, whole = getattr(growth, quantity), getattr(found, quantity)
-                row |= {quantity: value, f"{quantity}_off": value / whole - 1}
-            yield row
+            yield {"order": repeat, "samples": growth.samples, **_against(growth, found, QUANTITIES)}
 
 
 def _part(batch: Any, where: Any) -> Any:
@@ -53,9 +90,10 @@ def judge(runs: Sequence[Run]) -> Parts:
     """For each quantity: its deviation from the value on all N samples, on few samples and on half of them."""
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
-        sizes = sorted({row["samples"] for row in rows})
         for quantity in QUANTITIES:
-            off = {m: np.array([r[f"{quantity}_off"] for r in rows if r["samples"] == m]) for m in sizes}
+            read = [row for row in rows if f"{quantity}_off" in row]
+            sizes = sorted({row["samples"] for row in read})
+            off = {m: np.array([r[f"{quantity}_off"] for r in read if r["samples"] == m]) for m in sizes}
             few, half = (float(np.sqrt(np.mean(off[m] ** 2))) for m in (sizes[0], sizes[-2]))
             bias, doubt = float(np.mean(off[sizes[0]])), 2 * float(np.std(off[sizes[0]])) / np.sqrt(len(off[sizes[0]]))
             part = f"{name}, {quantity.replace('_', ' ')}"
@@ -67,6 +105,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
+_GPU = {"steps": 702, "every": 702, "orders": 3}
 _QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 4, "source": "digits", **SMALL_TEXT}
 
 STUDY = Study(
@@ -74,9 +113,15 @@ STUDY = Study(
     statement="Estimated on m of N samples, the norms of (6.2) are larger than their true values (Jensen), and all "
     "four estimates converge as m grows to N.", source=Source("thesis", "6.6.2, Fig. 6-8, 6-9"),
     models={"quick": "three convolutions on digits, one-layer transformer on prose",
-            "cpu": "three convolutions on digits, two-layer transformer on prose"},
+            "cpu": "three convolutions on digits, two-layer transformer on prose",
+            "gpu": f"proxies: {gpu.IMAGE_PROXY}, {gpu.TEXT_PROXY}"},
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
-    scales=scales(_QUICK, {"steps": 1000, "samples": 8192, "parts": 128, "orders": 5, **LARGE_TEXT}, seeds=(2, 5)),
+    scales={**scales(_QUICK, {"steps": 1000, "samples": 8192, "parts": 128, "orders": 5, **LARGE_TEXT}, seeds=(2, 5)),
+            "gpu": Scale(_GPU, 3, methods={
+                "convolutional network": {**gpu.CLEAN_IMAGES, "source": "cifar-10", "samples": 44_800, "sharp_m": 4096,
+                                          "sharp_tol": NONE / 2},
+                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "samples": 12_800, "sharp_m": 1280,
+                                "sharp_tol": NONE / 2}})},
     methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
     judge=judge, rule="For each quantity the root mean squared deviation from the value on all N samples is at N/2 "
     "at most half of what it is on the smallest part, or below 1 %; and the two norms (gradient, Hessian) are not "
@@ -85,7 +130,10 @@ STUDY = Study(
         "Settled before the first run, which held.",
         "Scale quick has a smaller transformer, for time. With it a run with two orders per seed refuted one of twelve "
         "parts (noise 4 % off on 32 samples, 2 % on 256); it has four orders now. The rule was not changed.",
+        "Scale gpu was added with the same rule, before its first run.",
     ),
+    differs=gpu.PROXIES + " The sharpness has its own N, 4,096 images and 1,280 windows: Hessian products on all "
+    "samples would take most of the time.",
     figures=tuple(
         Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
                x_label="samples m", kind="points", log_x=True, hlines={"all samples": 0.0})
