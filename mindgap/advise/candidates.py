@@ -130,16 +130,13 @@ FAMILIES: dict[str, Family] = {
                     f"torch.optim.AdamW({_PARAMS}, lr={{lr}})", begin=(1e-3,)),
     "AdamW with clipping": Family(
         lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip="auto", nonfinite="skip"),
-        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")',
-    ),
+        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")'),
     "ACClip": Family(lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
                      f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")', begin=(1e-3, 3e-3)),
     "GClip": Family(
         lambda model, lr: mindgap.optim.GClip(_weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"),
         f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
-        like_sgd=True,
-        begin=(3e-3, 1e-2),
-    ),
+        like_sgd=True, begin=(3e-3, 1e-2)),
     "SGD": Family(lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
                   f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)", like_sgd=True, begin=(1e-3, 3e-3)),
     "Muon": Family(MuonWithAdamW, "mindgap.advise.MuonWithAdamW(model, lr={lr})", begin=(1e-3, 3e-3),

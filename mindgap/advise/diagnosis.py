@@ -69,15 +69,11 @@ class Measurements:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Estimate):
                 fail(name, "must be an Estimate or None", value)
-        for name in ("sharpness", "loss_drift"):
+        for name, rule in {"sharpness": number, "loss_drift": number, "threshold": positive,
+                           "gradient_norm_start": positive, "gradient_norm": non_negative,
+                           "skipped": non_negative}.items():
             if getattr(self, name) is not None:
-                number(name, getattr(self, name))
-        for name in ("threshold", "gradient_norm_start"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        for name in ("gradient_norm", "skipped"):
-            if getattr(self, name) is not None:
-                non_negative(name, getattr(self, name))
+                rule(name, getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -246,11 +246,11 @@ def checked_types(function: F, numeric: bool = False) -> F:
 C = TypeVar("C", bound=type)
 
 
-def checked_class(kind: C) -> C:
-    """The class with ``checked_types`` on its constructor and its public methods; above ``@dataclass``."""
+def checked_class(kind: C, check: Callable[..., Any] = checked_types) -> C:
+    """The class with ``check`` on its constructor and its public methods; above ``@dataclass``."""
     for key, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
-            setattr(kind, key, checked_types(method))
+            setattr(kind, key, check(method))
     return kind
 
 
@@ -268,12 +268,9 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return something else than numbers end in ``RuleError`` too. An error inside a caller's own function stays as it is.
 
     Example:
-        >>> @checked
-        ... def half(x: float) -> float:
-        ...     return x / 2
-        >>> half("a")
+        >>> checked(lambda x: 1 / x)(0.0)
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: x must be a number, got 'a'
+        mindgap.base.check.RuleError: arguments must fit together in <lambda> (float division by zero), got ((0.0,), {})
     """
     inner = checked_types(function, numeric=True)
     caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
@@ -307,9 +304,7 @@ def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
         if inspect.isfunction(thing):
             space[name] = functions[name] = checked(thing)
         elif inspect.isclass(thing) and not issubclass(thing, BaseException):
-            for key, method in list(vars(thing).items()):
-                if inspect.isfunction(method) and (key == "__init__" or not key.startswith("_")):
-                    setattr(thing, key, checked(method))
+            checked_class(thing, checked)
     return functions
 
 

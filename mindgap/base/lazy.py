@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, where: Mapping[str, str] | None = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str,
+               where: Mapping[str, str] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the ``__getattr__`` and ``__dir__`` of a package whose names live in its modules.
 
     Args:

@@ -30,9 +30,8 @@ StudyName = Annotated[
 ]
 
 
-def show(
-    name: StudyName, runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")
-) -> None:
+def show(name: StudyName,
+         runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")) -> None:
     """Print everything a study is.
 
     Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has cost.
@@ -64,10 +63,8 @@ def show(
     ]
     table(("study", study.name), facts)
     taken = {scale: times(runs / study.name / scale) for scale in study.scales}
-    table(
-        ("scale", "settings", "cost of all its runs"),
-        [(scale, _settings(_common(study, scale)), cost(study, scale, taken[scale])) for scale in study.scales],
-    )
+    table(("scale", "settings", "cost of all its runs"),
+          [(scale, _settings(_common(study, scale)), cost(study, scale, taken[scale])) for scale in study.scales])
     rows = []
     for method, everywhere in study.methods.items():
         spans = [
@@ -159,10 +156,8 @@ def tune(
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
-            found = search(
-                study, scale, out, trials=trials, seeds=seeds, grid=grid, overrides=overrides, jobs=jobs,
-                on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"),
-            )  # fmt: skip
+            found = search(study, scale, out, trials=trials, seeds=seeds, grid=grid, overrides=overrides, jobs=jobs,
+                           on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"))
         rows = [
             (
                 study.name,
@@ -235,10 +230,8 @@ def compare(a: Annotated[Path, typer.Argument(help="Folder of records.", metavar
     if not found.verdicts:
         only = f"A has {', '.join(found.only_a)}; B has {', '.join(found.only_b)}"
         fail("B", f"must share a study with A, or there is nothing to compare ({only})", str(b))
-    table(
-        ("study", "scale", "verdict in A", "verdict in B", ""),
-        [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts],
-    )
+    table(("study", "scale", "verdict in A", "verdict in B", ""),
+          [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts])
     rows = [
         (d.study, d.scale, d.method, d.quantity, d.outcome, f"{d.where:.6g}", f"{d.a:.6g}", f"{d.b:.6g}",
          f"{d.error:.1f}")

@@ -44,10 +44,8 @@ def measure(
     from mindgap.measure.overview import PARTS
 
     with progress("measuring", len(PARTS) + 1) as advance, your_code():
-        found = survey(
-            objective, batches, optimizer=optimizer, limit=limit, seconds=seconds or None, seed=seed,
-            finished=advance,
-        )  # fmt: skip
+        found = survey(objective, batches, optimizer=optimizer, limit=limit, seconds=seconds or None, seed=seed,
+                       finished=advance)
         numbers = found.write(out.with_suffix(".json"))
         page = write_survey_page(numbers, out)
         advance("the page")
@@ -108,9 +106,7 @@ def load_target(target: str, seed: int) -> tuple[Any, Any, Any]:
     return objective, batches, third if isinstance(third, Optimizer) else None
 
 
-def advise(
-    survey: Annotated[Path, typer.Argument(help="The JSON file that 'mindgap measure' wrote.")],
-) -> None:
+def advise(survey: Annotated[Path, typer.Argument(help="The JSON file that 'mindgap measure' wrote.")]) -> None:
     """Say which of the textbook's assumptions fails, and what helps."""
     from mindgap.advise import diagnose, prescribe
     from mindgap.advise.prescription import summary

@@ -96,10 +96,8 @@ def complete(incomplete: str) -> list[str]:
 
 Names = Annotated[
     list[str],
-    typer.Argument(
-        help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
-        autocompletion=complete,
-    ),
+    typer.Argument(help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
+                   autocompletion=complete),
 ]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
 Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
@@ -115,9 +113,7 @@ def run(
     out: Records = Path("runs"),
     backend: Annotated[str, typer.Option(help="local (this machine), dask or ray (a running cluster).")] = "local",
     address: Annotated[str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Begin the named runs anew, saying what is overwritten.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Begin the named runs anew; says what it overwrites.")] = False,
     untuned: Annotated[bool, typer.Option("--untuned", help="Leave out what 'mindgap tune' has chosen.")] = False,
     checkpoint: Annotated[float, typer.Option(help="Seconds between the checkpoints of a long run.")] = 60.0,
     limit: Annotated[float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")] = 21600.0,
@@ -156,10 +152,8 @@ def wanted_studies(names: list[str], scale: str) -> tuple[list[Study], dict[str,
     return [find(name) for word in wanted for name in matching(word)], overrides
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
-    jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
-) -> None:
+def demo(out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
+         jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2) -> None:
     """Run ten studies, survey a network, draw both pages."""
     from importlib.util import find_spec
 

@@ -64,20 +64,17 @@ class QuickSecondDerivatives(TorchFunctionMode):
         return func(*args, **kwargs) if found is None else found
 
 
-def _convolution(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, groups: int = 1,
-) -> Tensor | None:  # fmt: skip
+def _convolution(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1,
+                 padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Tensor | None:
     if isinstance(padding, str) or not _covered(input, weight, bias) or not input.ndim == weight.ndim == dims + 2:
         return None
     sizes = [_each(n, dims) for n in (stride, padding, dilation)]
     return _Convolution.apply(input, weight, bias, (*sizes, False, [0] * dims, groups))
 
 
-def _batch_norm(
-    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-    bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-) -> Tensor | None:  # fmt: skip
+def _batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
+                bias: Tensor | None = None, training: bool = False, momentum: float = 0.1,
+                eps: float = 1e-5) -> Tensor | None:
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
     if not _covered(input, weight, bias, running_mean, running_var) or input.ndim < 2:
@@ -85,10 +82,8 @@ def _batch_norm(
     return _BatchNorm.apply(input, weight, bias, running_mean, running_var, eps)
 
 
-def _layer_norm(
-    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor | None:  # fmt: skip
+def _layer_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
+                bias: Tensor | None = None, eps: float = 1e-5) -> Tensor | None:
     if weight is None or not _covered(input, weight, bias):
         return None
     return _LayerNorm.apply(input, weight, bias, list(normalized_shape), eps)
@@ -207,9 +202,7 @@ class _BatchNormGradient(Function):
     """(gx, gw, gb) of gy, x, w: with s = 1 / sqrt(v + eps), gx = w s gy, gw = s sum (x - m) gy, gb = sum gy."""
 
     @staticmethod
-    def forward(
-        ctx: Any, gy: Tensor, x: Tensor, w: Tensor, m: Tensor, v: Tensor, eps: float, want: list[bool]
-    ) -> Any:  # fmt: skip
+    def forward(ctx: Any, gy: Tensor, x: Tensor, w: Tensor, m: Tensor, v: Tensor, eps: float, want: list[bool]) -> Any:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(gy, x, w, m, v)
         ctx.eps = eps

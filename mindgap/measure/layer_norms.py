@@ -90,11 +90,10 @@ def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
     for x, y in zip(a.split(step), b.split(step), strict=True):
         # Samples as groups of channels: one grouped convolution gives each sample's own weight gradient.
         n = len(x)
-        gradient = weight_gradient(
-            x.reshape(1, -1, *x.shape[2:]), (n * module.weight.shape[0], *module.weight.shape[1:]),
-            y.reshape(1, -1, *y.shape[2:]), stride=module.stride, padding=module.padding, dilation=module.dilation,
-            groups=n * module.groups,
-        )  # fmt: skip
+        gradient = weight_gradient(x.reshape(1, -1, *x.shape[2:]),
+                                   (n * module.weight.shape[0], *module.weight.shape[1:]),
+                                   y.reshape(1, -1, *y.shape[2:]), stride=module.stride, padding=module.padding,
+                                   dilation=module.dilation, groups=n * module.groups)
         found.append(gradient.reshape(n, -1).square().sum(1))
     return total + torch.cat(found)
 

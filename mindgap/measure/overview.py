@@ -172,9 +172,8 @@ def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], 
         ),
         SurveyLine("noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
                    found.noise, *found.noise_interval),
-        SurveyLine(
-            "settling", f"{settled or 'not known from one batch'} (enough: the last doubling changes less than 10 %)"
-        ),
+        SurveyLine("settling",
+                   f"{settled or 'not known from one batch'} (enough: the last doubling changes less than 10 %)"),
     ]  # fmt: skip
 
 
@@ -258,10 +257,8 @@ def _ray(objective: Objective, few: list[Any], points: int, figures: dict[str, A
     """Local smoothness against gradient norm along one ray up the gradient; the parameters are put back."""
     read = smoothness_along_ray(objective, few, points=points, seed=seed)
     first, floor = read.smoothness[0], read.noise_floor
-    here = SurveyLine(
-        "local smoothness", f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}", first,
-        max(0.0, first - floor), first + floor,
-    )  # fmt: skip
+    here = SurveyLine("local smoothness", f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}", first,
+                      max(0.0, first - floor), first + floor)
     figure = figures["smoothness"] = {
         "gradient_norm": list(read.gradient_norms), "smoothness": list(read.smoothness),
         "noise_floor": [floor] * len(read.smoothness), "loss": list(read.losses),

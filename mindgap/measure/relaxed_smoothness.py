@@ -97,10 +97,8 @@ def fit_relaxed_smoothness(norms: Sequence[float] | NDArray[np.float64],
                              sentence)
 
 
-def _conclude(
-    n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float], L0: float,
-    L1: float, cover: float,
-) -> tuple[bool | None, str]:  # fmt: skip
+def _conclude(n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float],
+              L0: float, L1: float, cover: float) -> tuple[bool | None, str]:
     unsure = f"cannot tell from {n} readings whether smoothness grows with the gradient"
     if n < 10:
         return None, f"{unsure}: 10 are the least to conclude from"

@@ -71,6 +71,24 @@ def printed_parameters(a: HeavyTail, K: int) -> ConstantClip:
     return ConstantClip(eta, a.sigma * (eta * a.L) ** (-1 / al))
 
 
+def printed_nonconvex_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) -> float:
+    """The stated bound of (1/K) Σ E min{‖∇f‖, ‖∇f‖²}, with its last term as printed or as proved.
+
+    Example:
+        >>> a = HeavyTail(alpha=2.0, sigma=10.0, L=1.0, delta=1.0)
+        >>> [round(printed_nonconvex_bound(a, 10**8, last_term_as_proved=proved), 4) for proved in (False, True)]
+        [0.0029, 0.02]
+    """
+    whole("K", K, least=1)
+    al, f0 = a.alpha, a.delta
+    e = (2 * al - 2) / (3 * al - 2)
+    if last_term_as_proved:
+        last = a.sigma ** (2 * al / (3 * al - 2)) * (a.L * f0 / K) ** e
+    else:
+        last = f0 * a.L**e * (f0 / (K * a.sigma**2)) ** e
+    return 20 * max(4 * a.L * f0 / K, a.L * (12 * a.sigma) ** (al / (al - 1)) * f0 / K, last)
+
+
 def printed_threshold(a: StronglyConvexMoment, k: Any) -> Any:
     """τ_k = G k^(α-1), as printed in the theorem; a test shows its rate to be slower.
 

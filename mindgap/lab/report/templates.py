@@ -21,10 +21,8 @@ def template(name: str) -> Any:
     """A template by name; every value in it is escaped unless it is :class:`~markupsafe.Markup`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
-        loader=PackageLoader("mindgap.lab.report", "assets"),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    found = Environment(loader=PackageLoader("mindgap.lab.report", "assets"), autoescape=True,
+                        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters |= {"typeset": typeset, "measured": lambda text: typeset(text, digits=True), "plain": plain,
                       "count": count}
     return found.get_template(name)

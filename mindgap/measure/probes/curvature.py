@@ -94,16 +94,13 @@ def sharpness(objective: Objective, batches: Iterable[Any], *, tol: float = 1e-3
         (9.0, 9.0)
     """
     with gradient_passes(objective, batches, seed=seed) as passes:
-        return sharpness_in(
-            passes, tol=tol, max_products=max_products, both=both, start=start, optimizer=optimizer, memory=memory,
-            seed=seed,
-        )  # fmt: skip
+        return sharpness_in(passes, tol=tol, max_products=max_products, both=both, start=start, optimizer=optimizer,
+                            memory=memory, seed=seed)
 
 
-def sharpness_in(
-    passes: GradientPasses, *, product: HessianProduct | None = None, tol: float, max_products: int = 100,
-    both: bool = False, start: Sharpness | None, optimizer: Any, memory: float = DEFAULT_MEMORY, seed: int = 0,
-) -> Sharpness:  # fmt: skip
+def sharpness_in(passes: GradientPasses, *, product: HessianProduct | None = None, tol: float, max_products: int = 100,
+                 both: bool = False, start: Sharpness | None, optimizer: Any, memory: float = DEFAULT_MEMORY,
+                 seed: int = 0) -> Sharpness:
     """``sharpness`` inside passes that are already open, with a product that others may share."""
     if start is not None and not isinstance(start, Sharpness):
         fail("start", "must be an earlier Sharpness or None", start)
@@ -164,10 +161,8 @@ def _search(product: Any, hessian: HessianProduct, before: _Search | None, tol: 
     return found if ends.products > 2 else replace(found, gap=min(before.gap, found.gap))
 
 
-def _stability(
-    hessian: HessianProduct, steps: EffectiveSteps, plain: _Search, before: _Search | None, tol: float, limit: int,
-    seed: int,
-) -> tuple[Stability, _Search | None]:  # fmt: skip
+def _stability(hessian: HessianProduct, steps: EffectiveSteps, plain: _Search, before: _Search | None, tol: float,
+               limit: int, seed: int) -> tuple[Stability, _Search | None]:
     top = plain.ends.top
     if not isinstance(steps.scale, Tensor):
         threshold = steps.bound / steps.scale - steps.weight_decay
@@ -225,10 +220,9 @@ class SharpnessProbe(Probe):
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:
-        reading = self._last = sharpness_in(
-            at.passes, product=at.hessian, tol=self.tol, max_products=self.max_products, start=self._last,
-            optimizer=at.optimizer, seed=at.seed,
-        )  # fmt: skip
+        reading = self._last = sharpness_in(at.passes, product=at.hessian, tol=self.tol,
+                                            max_products=self.max_products, start=self._last, optimizer=at.optimizer,
+                                            seed=at.seed)
         row = {"value": reading.value, "error": reading.error, "norm": reading.norm,
                "products": float(reading.products)}
         if reading.stability is not None:

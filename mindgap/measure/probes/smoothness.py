@@ -105,12 +105,10 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
     change = (np.array(along_there) - np.array(along)) / length**2
     error = float(change.std(ddof=1) / math.sqrt(len(change))) if len(change) > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
-    return LocalSmoothness(
-        value=max(ratios), gammas=tuple(gammas), ratios=tuple(ratios), curvature=float(change.mean()),
-        curvature_error=error, noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss,
-        loss_after=losses[-1],
-        displacement=moves[-1],
-    )  # fmt: skip
+    return LocalSmoothness(value=max(ratios), gammas=tuple(gammas), ratios=tuple(ratios),
+                           curvature=float(change.mean()), curvature_error=error,
+                           noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss,
+                           loss_after=losses[-1], displacement=moves[-1])
 
 
 @dataclass(frozen=True)

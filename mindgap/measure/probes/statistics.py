@@ -110,10 +110,8 @@ def training_statistics(objective: Objective, batches: Iterable[Any], *, per: st
         if not growth and count < len(kept):
             continue
         if with_sharpness:
-            curvature = sharpness(
-                objective, kept[:count], tol=tol, start=curvature, seed=seed,
-                optimizer=optimizer if count == len(kept) else None,
-            )  # fmt: skip
+            curvature = sharpness(objective, kept[:count], tol=tol, start=curvature, seed=seed,
+                                  optimizer=optimizer if count == len(kept) else None)
         spread, _ = _spread(squares[: count * (size if per == "sample" else 1)], norm, size, per)
         n = count * size
         unbiased = math.sqrt(max(0.0, norm**2 - spread * n / max(n - 1, 1) / n))

@@ -61,14 +61,9 @@ class GClip(ScaledOptimizer):
 
     _clips = True
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor,
-        tau: float | str | Callable[[int], float],
-        *, beta: float = 0.0, clip: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
-        **options: Unpack[Options],
-    ) -> None:  # fmt: skip
+    def __init__(self, params: Any, lr: float | Tensor, tau: float | str | Callable[[int], float], *,
+                 beta: float = 0.0, clip: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
+                 **options: Unpack[Options]) -> None:
         one_of("clip", clip, ORDERS)
         settings = {"lr": lr, "tau": tau, "weight_decay": weight_decay}
         super().__init__(params, settings, beta=beta, order=clip, scope=scope, **options)

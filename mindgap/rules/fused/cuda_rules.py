@@ -267,10 +267,8 @@ def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
     seen = held.follow_steps(steps)
     logs = [math.log(beta) if beta else -1e30 for beta in (job["beta"], job["beta2"])]
     with _on(job.plan):
-        cuda.launch(
-            "correct", 1, (lead.row, held.marks, seen, held.flag if flag is None else flag), (held.n, *logs),
-            EARLIER=job["form"] == "second_moment", GUARD=flag is not None, WIDE=1024,
-        )  # fmt: skip
+        cuda.launch("correct", 1, (lead.row, held.marks, seen, held.flag if flag is None else flag), (held.n, *logs),
+                    EARLIER=job["form"] == "second_moment", GUARD=flag is not None, WIDE=1024)
     return held.marks
 
 

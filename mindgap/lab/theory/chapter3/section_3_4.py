@@ -167,7 +167,8 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
 # 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min ‖∇f‖] <= 2ε where
 #    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors kept, the bound of
 #    ``clipped_sgd_bound``: if every ‖∇f(x_k)‖ > ε for k < T, the sum is above T·min{η ε², ε/(32 L1)}/4, and its
-#    expectation is at most Δ. ``printed_bound`` is the theorem as stated; no proof of it is known to us.
+#    expectation is at most Δ. The theorem as stated has Δ·max{128 L1/ε, 4Δ/ε⁴, (80 L0 + 512 L1 τ)/ε²}; no proof of
+#    it is known to us.
 
 @dataclass(frozen=True)
 class StochasticClippedStep:
@@ -232,19 +233,6 @@ def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
     d = noisy_delta(a, noise)
     return d * max(64 * d / epsilon**4, 160 * a.L0 / epsilon**2, 1024 * a.L1 * noise.tau / epsilon**2,
                    256 * a.L1 / epsilon)
-
-
-def printed_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
-    """The theorem as stated: Δ·max{128 L1/ε, 4Δ/ε⁴, (80 L0 + 512 L1 τ)/ε²} (thesis, Theorem 3.4.4).
-
-    Example:
-        >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
-        >>> printed_bound(a, BoundedNoise(tau=1.0), epsilon=1.0)
-        10064.0
-    """
-    accuracy(epsilon)
-    d = noisy_delta(a, noise)
-    return d * max(128 * a.L1 / epsilon, 4 * d / epsilon**4, (80 * a.L0 + 512 * a.L1 * noise.tau) / epsilon**2)
 
 
 # Theorem 3.4.5: stochastic gradient descent with a fixed step and bounded noise.

@@ -70,27 +70,9 @@ def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
     return 20 * a.delta / (gclip_nonconvex_parameters(a, K).eta * K)
 
 
-def printed_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool = False) -> float:
-    """The stated bound of (1/K) Σ E min{‖∇f‖, ‖∇f‖²}, with its last term as printed or as proved.
-
-    Example:
-        >>> a = HeavyTail(alpha=2.0, sigma=10.0, L=1.0, delta=1.0)
-        >>> round(printed_bound(a, 10**8), 4), round(printed_bound(a, 10**8, last_term_as_proved=True), 4)
-        (0.0029, 0.02)
-    """
-    whole("K", K, least=1)
-    al, f0 = a.alpha, a.delta
-    e = (2 * al - 2) / (3 * al - 2)
-    if last_term_as_proved:
-        last = a.sigma ** (2 * al / (3 * al - 2)) * (a.L * f0 / K) ** e
-    else:
-        last = f0 * a.L**e * (f0 / (K * a.sigma**2)) ** e
-    return 20 * max(4 * a.L * f0 / K, a.L * (12 * a.sigma) ** (al / (al - 1)) * f0 / K, last)
-
-
 # Theorem 2, Corollary 3 and Theorem 5 of acclip: clipped methods on smooth non-convex functions with E‖g‖^α <= G^α.
-# *Differs from the paper*: all three statements lost the factor L that the proof of Theorem 2 carries in 4
-# G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)). The statement's step has K + 1 where the proof has K, which would exceed the
+# *Differs from the paper*: all three statements lost the factor L that the proof of Theorem 2 carries in
+# 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)). The statement's step has K + 1 where the proof has K, which would exceed the
 # bound by a factor ((K+1)/K)^(α/(3α-2)) at most; the proof's K is used. Corollary 3 and Theorem 5 say "Assumption 1"
 # for Assumption 2, and Corollary 3's √d falls away (see ``norm_moment_upper``).
 
@@ -101,9 +83,8 @@ class SmoothMoment:
     For CClip, G stands for ‖B‖_2; for GClip under coordinate-wise moments, for ‖B‖_α.
 
     Example:
-        >>> SmoothMoment(alpha=1.0, G=1.0, L=1.0, delta=1.0)
-        Traceback (most recent call last):
-        mindgap.base.check.RuleError: alpha must lie in (1, 2], got 1.0
+        >>> SmoothMoment(alpha=2.0, G=1.0, L=4.0, delta=1.0).L
+        4.0
     """
 
     alpha: Order

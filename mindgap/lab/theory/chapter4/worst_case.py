@@ -101,8 +101,7 @@ def averaged_error(problem: RareJump, step: Callable[[int], float], threshold: C
     return np.stack(out)
 
 
-def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: Values,
-                         offset: Values) -> Array:
+def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: Values, offset: Values) -> Array:
     """(1/K) Σ_{k<K} E‖∇f(x_k)‖², exactly, for a constant step and threshold, from x_0 = b + offset.
 
     Args:

@@ -245,10 +245,7 @@ def separated_pair(points: Sequence[Number], delta: Number, start: Number) -> tu
     x = exact_points(points)
     wide = Fraction(delta) * (1 + Fraction(1, 2 * len(x)))
     near = Fraction(5, 4) * Fraction(delta)
-    return (
-        _zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)),
-        _zigzag(x, 8 * wide, near, Fraction(start)),
-    )
+    return (_zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)), _zigzag(x, 8 * wide, near, Fraction(start)))
 
 
 class GradientAdversary(Adversary):
