@@ -100,7 +100,7 @@ def _at_most(successes: int, trials: int, share: float) -> float:
     return sum(comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1))
 
 
-_GPU = {"steps": 1404, "every": 468}
+_GPU = {"steps": 936, "every": 312}
 _QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits", **SMALL_TEXT}
 
 STUDY = Study(

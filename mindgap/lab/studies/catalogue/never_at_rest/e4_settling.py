@@ -41,7 +41,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             {"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])} for f in found
         )
         sharp, vector = [], None
-        for count in sorted(trial["sharp_m"] // size >> k for k in range(20) if trial["sharp_m"] // size >> k >= 2):
+        for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
             norm, vector = run.statistics.sharpness(batches[:count], tol=trial["sharp_tol"], start=vector,
                                                     seed=trial.seed)  # fmt: skip
             sharp.append((count * size, norm))
@@ -120,7 +120,7 @@ STUDY = Study(
             "gpu": Scale(_GPU, 3, methods={
                 "convolutional network": {**gpu.CLEAN_IMAGES, "source": "cifar-10", "samples": 44_800, "sharp_m": 4096,
                                           "sharp_tol": NONE / 2},
-                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "samples": 12_800, "sharp_m": 1280,
+                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "samples": 12_800, "sharp_m": 640,
                                 "sharp_tol": NONE / 2}})},
     methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
     judge=judge, rule="For each quantity the root mean squared deviation from the value on all N samples is at N/2 "
@@ -132,7 +132,7 @@ STUDY = Study(
         "parts (noise 4 % off on 32 samples, 2 % on 256); it has four orders now. The rule was not changed.",
         "Scale gpu was added with the same rule, before its first run.",
     ),
-    differs=gpu.PROXIES + " The sharpness has its own N, 4,096 images and 1,280 windows: Hessian products on all "
+    differs=gpu.PROXIES + " The sharpness has its own N, 4,096 images and 640 windows: Hessian products on all "
     "samples would take most of the time.",
     figures=tuple(
         Figure(f"{title} from m samples over that from all", f"{column}_off", "relative deviation", x="samples",
