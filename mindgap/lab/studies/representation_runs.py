@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
     from mindgap.lab.tasks.data import Table
     from mindgap.lab.tasks.problems import HyperRepresentation
+    from mindgap.lab.tasks.problems.meta_tasks import MetaTasks
 
-SOURCES = ("digits", "turned digits", "snli", "reviews", "words of snli", "made-up pairs")
+SOURCES = ("digits", "turned digits", "snli", "reviews", "words of snli", "words of reviews", "made-up pairs")
 
 #: sources of words, for which the encoder is a recurrent net
-WORDS = SOURCES[-2:]
+WORDS = SOURCES[-3:]
 
-#: The baselines of Fig. 1 that Table 1 has, and SLIP; MAML and ANIL are in the figure and not in the table.
+#: meta-learners: key -> whether a task moves all parameters
+META = {"maml": True, "anil": False}
+
+#: The baselines of Fig. 1 that Table 1 has, and SLIP; MAML and ANIL, which the figure has too, run at scale gpu.
 METHODS = ("StocBio", "TTSA", "F²SA", "SABA", "MA-SOBA", "BO-REP", "SLIP")
 
 #: the domain whose reviews are kept for the test
@@ -42,18 +46,21 @@ def task_of(trial: Trial) -> HyperRepresentation:
 
 def _recurrent(trial: Trial) -> HyperRepresentation:
     """Tasks of word numbers and a recurrent encoder, on the GPU where there is one."""
-    from mindgap.lab.tasks.data.tweets import snli_words
+    from mindgap.lab.tasks.data.tweets import review_words, snli_words
     from mindgap.lab.tasks.problems import recurrent_representation as of
 
     if trial["data"] == "made-up pairs":
-        tables = [of.made_up_pairs(length=trial["words"], seed=part) for part in range(3)]
+        tables = [[of.made_up_pairs(length=trial["words"], seed=part)] for part in range(3)]
         vectors = of.made_up_vectors()
+    elif trial["data"] == "words of reviews":
+        domains, vectors = review_words(trial["words"])
+        tables = _by_domain(domains, trial.seed)
     else:
-        tables, vectors = snli_words(trial["words"])
-    train, validation, test = ([table] for table in tables)
+        splits, vectors = snli_words(trial["words"])
+        tables = [[table] for table in splits]
+    train, validation, test = tables
     return of.recurrent_representation(
-        train, validation, test, vectors, tasks=tuple(trial["tasks"]), seed=trial.seed,
-        device=device_of(trial),
+        train, validation, test, vectors, tasks=tuple(trial["tasks"]), seed=trial.seed, device=device_of(trial),
         **{name: trial[name] for name in ("ways", "shots", "hidden", "features", "decay")},
     )  # fmt: skip
 
@@ -73,16 +80,22 @@ def tables_of(source: str, seed: int) -> list[list[Table]]:
     if source == "snli":
         return [[table] for table in _real(source)]
     if source == "reviews":
-        domains = {table.origin: table for table in _real(source)}
-        test = [domains.pop(name) for name in list(domains) if name.endswith(TEST_DOMAIN)]
-        both = [split_table(table, (0.8, 0.2), seed=seed) for table in domains.values()]
-        return [[train for train, _ in both], [validation for _, validation in both], test]
+        return _by_domain(_real(source), seed)
     from mindgap.lab.tasks.data import digits
 
     parts = split_table(digits(), (0.6, 0.2, 0.2), seed=seed)
     if source == "digits":
         return [[part] for part in parts]
     return [[_turned(part, quarters) for quarters in turns] for part, turns in zip(parts, ((0, 1, 2), (0, 1, 2), (3,)))]
+
+
+def _by_domain(domains: Sequence[Table], seed: int) -> list[list[Table]]:
+    """Tables of training, validation and test: one domain is the test's, the others are split."""
+    from mindgap.lab.tasks.problems import split_table
+
+    test = [table for table in domains if table.origin.endswith(TEST_DOMAIN)]
+    both = [split_table(table, (0.8, 0.2), seed=seed) for table in domains if not table.origin.endswith(TEST_DOMAIN)]
+    return [[train for train, _ in both], [validation for _, validation in both], test]
 
 
 def _turned(table: Table, quarters: int) -> Table:
@@ -106,9 +119,14 @@ def _real(source: str) -> tuple[Table, ...]:
     return snli_pairs("train", rows=40_000), snli_pairs("dev"), snli_pairs("test")
 
 
-def representation_method(trial: Trial, **chosen: Any) -> Any:
-    """The method of a trial. ``lr_y`` is the step of a head on its own task's loss: g holds an n-th of that loss."""
+def representation_method(trial: Trial, task: HyperRepresentation | None = None, **chosen: Any) -> Any:
+    """The method of a trial. ``lr_y`` is the step of a head on its own task's loss: g holds an n-th of that loss.
+
+    MAML and ANIL need the ``task``, whose encoder says where the head begins.
+    """
     settings = in_units({**trial.settings, **chosen})
+    if settings["key"] in META:
+        return _meta(task or task_of(trial), settings["key"]).method(*(settings[n] for n in ("lr_x", "lr_y", "inner")))
     number = settings["tasks"][0]
     if "lr_z" in settings:
         settings["lam"] = 1 / settings["lr_z"]  # F²SA's penalty knows nothing of the number of tasks
@@ -120,20 +138,41 @@ def representation_method(trial: Trial, **chosen: Any) -> Any:
 def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) -> Iterator[Row]:
     """Run a method on the tasks and read counters, accuracies and the validation tasks' loss at equal distances.
 
-    *Training accuracy*: the method's own heads on the query sets of the training tasks. *Test accuracy* and the
-    validation loss: new heads, trained to the end on the support sets of tasks kept for testing.
+    *Training accuracy*: the method's own heads on the query sets of the training tasks (of MAML and ANIL: what each
+    task has after its steps). *Test accuracy* and the validation loss: new heads, trained to the end on the support
+    sets of tasks kept for testing.
     """
+    from mindgap.lab.tasks.captured import tf32
+
+    key = trial.settings.get("key", "")
+    meta = _meta(task, key) if key in META else None
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        loss, accuracy = task.adapted(x, "validation")
-        return {"test_accuracy": task.adapted(x, "test")[1], "train_accuracy": task.accuracy(x, y),
+        encoder = x if meta is None else x[: meta.body]
+        loss, accuracy = task.adapted(encoder, "validation")
+        return {"test_accuracy": task.adapted(encoder, "test")[1],
+                "train_accuracy": task.accuracy(x, y) if meta is None else meta.accuracy(x, method),
                 "validation_loss": loss, "validation_accuracy": accuracy}
 
     lost: Row = dict.fromkeys(("test_accuracy", "train_accuracy", "validation_accuracy"), 1 / task.ways)
     lost["validation_loss"] = float("inf")
-    problem = task.problem(trial["batch_size"])
-    runner = runner_of("graphs") if trial["data"] in WORDS else None
-    yield from measured(trial, problem, method, measure, lost, runner=runner, **how)
+    words = trial["data"] in WORDS
+    # As many examples per oracle call as the others have: a few tasks whole, or a few examples of every task.
+    problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(_tasks_of(trial))
+    runner = runner_of("graphs") if words and meta is None else None
+    with tf32(words):
+        yield from measured(trial, problem, method, measure, lost, runner=runner, **how)
+
+
+def _meta(task: HyperRepresentation, key: str) -> MetaTasks:
+    from mindgap.lab.tasks.problems.meta_tasks import MetaTasks
+
+    return MetaTasks(task, META[key])
+
+
+def _tasks_of(trial: Trial) -> int:
+    """Tasks per minibatch of a meta-learner."""
+    return max(1, trial["tasks"][0] * trial["batch_size"] // (trial["ways"] * trial["shots"]))
 
 
 def own_steps(source: str) -> dict[str, dict[str, float]]:
@@ -155,29 +194,31 @@ QUICK: dict[str, Any] = {"tasks": [40, 20, 40], "ways": 5, "shots": 5, "hidden":
 CPU: dict[str, Any] = {**QUICK, "tasks": [500, 100, 100], "ways": 2, "shots": 10, "hidden": 32, "decay": 1e-1,
                        "batch_size": 2, "oracle_calls": 1000, "readings": 10}
 
-#: As CPU, with a two-layer recurrent encoder over the words: minutes on a GPU.
-GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 128, "features": 16, "lr_z": 0.3,
-                       "device": "cuda"}
+#: As CPU, with a two-layer recurrent encoder over the words: minutes on a GPU. A review's first 24 words are read.
+GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64, "features": 16, "lr_z": 0.3,
+                       "oracle_calls": 800, "readings": 8, "device": "cuda"}
+GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
 
-#: what a verdict at scale gpu is about
-GPU_MODEL = "a recurrent encoder on SNLI"
+#: data -> what a verdict at scale gpu is about
+GPU_MODELS = {"snli": "a recurrent encoder on SNLI", "reviews": "a recurrent encoder on the Amazon reviews"}
 
 #: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
 SHARED = "SLIP, shared samples"
 
 #: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, as in ``cleaning_runs``; those of lr_x were
-#: set by 30 short runs of all methods on 100 tasks (48 units), before the search
+#: set by 30 short runs of all methods on 200 tasks (32 units, seed 2000), before the search
 UNITS: dict[str, list[float]] = {
-    "SLIP": [0.1, 1.0, 1.0], SHARED: [0.1, 1.0, 1.0], "BO-REP": [0.1, 1.0, 1.0], "StocBio": [0.1, 1.0, 1.0],
-    "F²SA": [0.01, 1.0, 1.0], "SABA": [0.3, 1.0, 1.0], "MA-SOBA": [1.0, 1.0, 1.0], "AmIGO": [0.1, 1.0, 1.0],
-    "TTSA": [0.3, 3.0, 1.0], "SOBA": [1.0, 1.0, 1.0],
+    "SLIP": [0.1, 1.0, 1.0], SHARED: [0.1, 1.0, 1.0], "BO-REP": [0.1, 1.0, 1.0], "StocBio": [1.0, 1.0, 1.0],
+    "F²SA": [0.1, 1.0, 1.0], "SABA": [3.0, 1.0, 1.0], "MA-SOBA": [10.0, 1.0, 1.0], "TTSA": [5.0, 3.0, 1.0],
+    "SOBA": [5.0, 1.0, 1.0], "MAML": [10.0, 1.0, 1.0], "ANIL": [10.0, 1.0, 1.0],
 }  # fmt: skip
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.1, 0.3, 1.0)}
 
 #: methods that run at scale gpu alone
 FURTHER: Mapping[str, Mapping[str, Any]] = {
-    "SOBA": {"key": "soba"}, "AmIGO": {"key": "amigo"}, SHARED: {"key": "slip", "samples": "shared"},
+    "SOBA": {"key": "soba"}, "MAML": {"key": "maml"}, "ANIL": {"key": "anil"},
+    SHARED: {"key": "slip", "samples": "shared"},
 }  # fmt: skip
 
 #: data -> method -> (lr_x, lr_y), from the grid search of ``b1-hyper-representation`` (digits, snli) and of

@@ -1,4 +1,4 @@
-"""Sentiment140 and SNLI as word numbers with GloVe vectors, for recurrent nets; prepared once per machine."""
+"""Sentiment140, SNLI and the Amazon reviews as word numbers with GloVe vectors; prepared once per machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.tasks.data.fetch import cache_folder
 from mindgap.lab.tasks.data.tabular import Table
-from mindgap.lab.tasks.data.text import glove, sentiment140, snli
+from mindgap.lab.tasks.data.text import amazon_reviews, glove, sentiment140, snli
 from mindgap.lab.tasks.data.vectors import SNLI_LABELS, words_of
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +74,22 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
     return tables, kept["vectors"]
 
 
+@lru_cache(maxsize=2)
+def review_words(length: int = 24) -> tuple[list[Table], Array]:
+    """The Amazon reviews by domain as word numbers (reviews, length), 1 for a positive one, and the vectors.
+
+    Args:
+        length: words of a review; what is longer is cut.
+
+    Raises:
+        DataError: when the files are neither here nor to be had.
+    """
+    kept = _kept(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
+    tables = [Table(kept["words"][rows], kept["labels"][rows], f"Amazon reviews: {domain}")
+              for domain in np.unique(kept["domains"]) for rows in [kept["domains"] == domain]]  # fmt: skip
+    return tables, kept["vectors"]
+
+
 #: of SNLI
 SPLITS = ("train", "dev", "test")
 
@@ -115,6 +131,13 @@ def _snli(length: int, rows: int) -> dict[str, Array]:
     labels = {f"{split}_labels": np.array([SNLI_LABELS.index(pair["gold_label"]) for pair in of], dtype=np.int64)
               for split, of in pairs.items()}  # fmt: skip
     return {**kept, **labels, "vectors": vectors}
+
+
+def _reviews(length: int) -> dict[str, Array]:
+    reviews = amazon_reviews()
+    words, vectors = _numbered([words_of(text) for _, _, text in reviews], length)
+    labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
+    return {"words": words, "labels": labels, "domains": np.array([d for d, _, _ in reviews]), "vectors": vectors}
 
 
 def _tweets(length: int) -> dict[str, Array]:

@@ -1,7 +1,7 @@
-"""Hyper-representation with a recurrent encoder: the problem of the SLIP paper's Fig. 1, on sentence pairs.
+"""Hyper-representation with a recurrent encoder: the problem of the SLIP paper's Fig. 1, on words.
 
 As :mod:`~mindgap.lab.tasks.problems.representation`, with x the weights of a two-layer tanh RNN over frozen word
-vectors, its mean over the words, and one tanh layer on (u, v, (u - v)², u v) of a pair.
+vectors, its mean over the words, and one tanh layer on that, or on (u, v, (u - v)², u v) of a pair.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks
 
 @dataclass(frozen=True)
 class RecurrentRepresentation(HyperRepresentation):
-    """Few-shot tasks on pairs of sentences, as word numbers (tasks, examples, 2, words), and a recurrent encoder.
+    """Few-shot tasks on texts or pairs, as word numbers (tasks, examples[, 2], words), and a recurrent encoder.
 
     Args:
         vectors: standardised word vectors; they are not learned. The others are those of :class:`HyperRepresentation`.
@@ -43,10 +43,11 @@ class RecurrentRepresentation(HyperRepresentation):
         return self.vectors.new_zeros(len(self.train), self.start["join"].shape[1] + 1, self.ways)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """φ_x: word numbers (..., 2, words) to features and a 1."""
+        """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to features and a 1."""
         code = recurrent_code(x, self.vectors, inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
-        u, v = code.unbind(-2)
-        code = torch.cat([u, v, (u - v).square(), u * v], -1)
+        if x["join"].shape[0] != x["first"].shape[0]:
+            u, v = code.unbind(-2)
+            code = torch.cat([u, v, (u - v).square(), u * v], -1)
         features = torch.tanh(code @ x["join"] + x["join_bias"])
         return torch.cat([features, torch.ones_like(features[..., :1])], -1)
 
@@ -67,10 +68,10 @@ def recurrent_representation(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> RecurrentRepresentation:
-    """Draw tasks from tables of sentence pairs, and an encoder.
+    """Draw tasks from tables of texts or of sentence pairs, and an encoder.
 
     Args:
-        train, validation, test: tables of word numbers (pairs, 2, words).
+        train, validation, test: tables of word numbers (texts, words) or (pairs, 2, words).
         vectors: (vocabulary, dimensions); row 0 is that of no word.
         hidden: units of each recurrent layer.
         tasks, ways, shots, features, decay, seed, dtype, device: as for ``hyper_representation``.
@@ -82,7 +83,7 @@ def recurrent_representation(
         support, query = ((torch.from_numpy(a).to(where), torch.from_numpy(b).to(where)) for a, b in levels)
         drawn.append(Tasks(support, query))
     shapes = {"input": (vectors.shape[1], hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
-              "join": (4 * hidden, features)}  # fmt: skip
+              "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features)}  # fmt: skip
     start = {n: v.to(where, dtype) for n, v in recurrent_start(shapes, seed, "recurrent representation").items()}
     table = torch.from_numpy(standardised(vectors, np.concatenate([t.features.ravel() for t in train])))
     table = table.to(where, dtype)

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindgap.base.check import RuleError
-from mindgap.lab.studies.bilevel_runs import TITLES, tuned_methods
+from mindgap.lab.studies.bilevel_runs import tuned_methods
 from mindgap.lab.studies.cleaning_runs import (
     CPU,
     GPU,
@@ -80,7 +80,7 @@ def _scales(corruption: float) -> dict[str, Scale]:
     paper = {**gpu, "train": 30_000, "validation": 30_000, "test": 16_384, "words": 25, "hidden": 4096, "head": 1024,
              "oracle_calls": 7500}  # fmt: skip
     all_ = Scale(paper, 8, GPU_STEPS, dict.fromkeys(("BSA", "ALSET", "SRBA"), 0), GPU_GRID, (1000,))
-    large = replace(all_, settings=gpu, seeds_of={name: 0 for name in TITLES if name not in GPU_METHODS})
+    large = replace(all_, settings=gpu, seeds_of={name: 0 for name in TUNED if name not in GPU_METHODS})
     return {"quick": Scale(quick, 8, seeds_of={SHARED: 0}), "cpu": Scale(cpu, 8, seeds_of={SHARED: 0}),
             "gpu": large, "paper": all_}
 

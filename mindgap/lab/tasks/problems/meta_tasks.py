@@ -1,0 +1,82 @@
+"""MAML and ANIL on the tasks of hyper-representation: every task starts from shared parameters and takes a few steps.
+
+x is the encoder and one head, in this order. ANIL's tasks move the head alone, MAML's all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mindgap.base.checked import check_arguments
+from mindgap.bilevel.meta import MetaLearner, adapt, task_problem
+from mindgap.bilevel.problem import BilevelProblem, Pack
+from mindgap.bilevel.sample import Sample
+from mindgap.lab.tasks.problems.representation import HyperRepresentation
+
+Examples = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class MetaTasks:
+    """The training tasks of hyper-representation for :class:`~mindgap.bilevel.meta.MetaLearner`.
+
+    Args:
+        task: tasks and encoder.
+        whole: True for MAML, whose tasks move all parameters; False for ANIL, whose tasks move the head.
+    """
+
+    task: HyperRepresentation
+    whole: bool
+
+    @cached_property
+    def pack(self) -> Pack:
+        """Encoder and head as one vector."""
+        return Pack("x", {**self.task.x0, "head": self.task.y0[0]})
+
+    @property
+    def body(self) -> int:
+        """Parameters of the encoder."""
+        return self.pack.dim - self.task.y0[0].numel()
+
+    def method(self, lr_x: float, lr_y: float, inner: int) -> MetaLearner:
+        """MAML or ANIL with the derivative through all steps."""
+        reset = "x" if self.whole else (self.body, self.pack.dim)
+        return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
+
+    def logits(self, x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
+        """Of one task, with its own parameters y."""
+        view = self.pack.view(y if self.whole else torch.cat([x[: self.body], y]))
+        return self.task.encode(view, inputs) @ view["head"]
+
+    def upper(self, x: Tensor, y: Tensor, batch: Examples) -> Tensor:
+        """Loss of one task on query examples."""
+        return cross_entropy(self.logits(x, y, batch[0]), batch[1])
+
+    def lower(self, x: Tensor, y: Tensor, batch: Examples) -> Tensor:
+        """Loss of one task on support examples, with c times the squared norm of its head."""
+        head = y[-self.task.y0[0].numel() :]
+        return self.upper(x, y, batch) + self.task.decay * head.square().sum()
+
+    def problem(self, tasks: int) -> BilevelProblem:
+        """So many tasks per minibatch, the same at both levels."""
+        start = self.pack.start
+        tensors = self.task.train.query, self.task.train.support
+        return task_problem(self.upper, self.lower, start, start if self.whole else start[self.body :], *tensors,
+                            tasks=tasks)
+
+    def accuracy(self, x: Tensor, method: MetaLearner) -> float:
+        """Share of the training tasks' query examples that are classified rightly after each task's own steps."""
+        problem = self.problem(len(self.task.train))
+        rows = adapt(problem, method, x)
+        inputs, labels = problem.upper_data.fetch(Sample(0))
+        with torch.no_grad():
+            found = torch.func.vmap(self.logits, in_dims=(None, 0, 0))(x, rows, inputs)
+        return float((found.argmax(-1) == labels).double().mean())
+
+
+check_arguments(__name__)
