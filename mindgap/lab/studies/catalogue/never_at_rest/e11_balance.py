@@ -94,7 +94,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 _STEPS = (0.03, 0.1, 0.3)
-_GPU = {"steps": 3504, "every": 438}
+_GPU = {"steps": 2628, "every": 438}
 _GPU_OF = {"digits": {**gpu.NOISY_IMAGES, "momentum": 0.0, "weight_decay": 0.0, "source": "cifar-10", "m": 22_400,
                       "sharp_m": 2048},
            "prose": {**gpu.WIKITEXT, "optimizer": "sgd", "source": "wikitext-2", "m": 2560, "sharp_m": 160}}
@@ -111,7 +111,7 @@ STUDY = Study(
     "moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),
     scales={**scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, **LARGE_TEXT}, seeds=(1, 3)),
-            "gpu": Scale(_GPU, 3, methods={name: {**_GPU_OF[own["source"]], "lr": own["lr"]}
+            "gpu": Scale(_GPU, 2, methods={name: {**_GPU_OF[own["source"]], "lr": own["lr"]}
                                            for name, own in _METHODS.items()})},
     methods=_METHODS,
     loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "

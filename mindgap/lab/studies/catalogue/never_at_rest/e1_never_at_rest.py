@@ -185,9 +185,9 @@ _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8
 
 #: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the sharpness.
 _READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}
-_GPU_IMAGES = {**gpu.NOISY_IMAGES, **_READINGS, "source": "cifar-10", "steps": 5256, "every": 438, "m": 44_800,
+_GPU_IMAGES = {**gpu.NOISY_IMAGES, **_READINGS, "source": "cifar-10", "steps": 3504, "every": 292, "m": 22_400,
                "sharp_m": 2048}
-_GPU_WORDS = {**gpu.WIKITEXT, **_READINGS, "source": "wikitext-2", "steps": 2400, "every": 200, "m": 2560,
+_GPU_WORDS = {**gpu.WIKITEXT, **_READINGS, "source": "wikitext-2", "steps": 1800, "every": 150, "m": 2560,
               "sharp_m": 160}
 
 E1_IMAGE_NETWORK = Study(

@@ -105,7 +105,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_GPU = {"steps": 702, "every": 702, "orders": 3}
+_GPU = {"steps": 702, "every": 702, "orders": 2}
 _QUICK = {"steps": 60, "samples": 512, "parts": 16, "orders": 4, "source": "digits", **SMALL_TEXT}
 
 STUDY = Study(
