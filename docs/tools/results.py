@@ -38,7 +38,8 @@ GPU_MINUTES = {"b3-hyper-cleaning": 20, "b4-hyper-cleaning": 12, "b5-running-tim
                "b14-as-released": 12, "b1-hyper-representation": 4, "h2-noise-drifts": 6,
                "h4-masked-language-model": 14, "h5-question-answering": 5, "h11-coordinates-or-norms": 4,
                "h12-images-acclip": 6, "s2-smoothness-image-model": 3, "s3-clipping-speeds-up": 5,
-               "t4-variance-reduction": 3, "e0-training-statistics": 2, "e1-image-network": 2, "e2-language-model": 2,
+               "s7-clipping-generalises": 12, "t4-variance-reduction": 3, "t5-momentum-in-practice": 4,
+               "e0-training-statistics": 2, "e1-image-network": 2, "e2-language-model": 2,
                "e3-over-fitted": 3, "e4-estimates-settle": 2, "e6-raw-losses": 2,
                "e11-balance-and-edge": 2}  # fmt: skip
 #: Study -> a further setting at scale gpu, and its minutes.

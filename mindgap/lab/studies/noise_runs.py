@@ -145,11 +145,12 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
     from mindgap.lab.tasks import captured, captured_noise
     from mindgap.lab.tasks.data.prepared import prepared
     from mindgap.lab.tasks.models import bert, resnet
-    from mindgap.lab.tasks.problems import papers
+    from mindgap.lab.tasks.problems import papers, word_pieces
 
     cell = {"network": network, "attention": attention, "gaussian": gaussian, "seed": trial.seed,
             "torch": torch.__version__, **{name: trial[name] for name in ON_DEVICE}}  # fmt: skip
-    code = [Path(str(module.__file__)).read_text() for module in (captured, captured_noise, bert, resnet, papers)]
+    modules = (captured, captured_noise, bert, resnet, papers, word_pieces)
+    code = [Path(str(module.__file__)).read_text() for module in modules]
     name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
 
     def make() -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""N3 and H12 at scale gpu, on the CPU with a few made-up images: tuned, run, resumed, judged."""
+"""N3, H12, S7 and T5 at scale gpu, on the CPU with a few made-up images: tuned, run, resumed, judged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from references.made_up_runs import made_up, verdicts
 from torch import nn
 
 from mindgap.base.check import RuleError
@@ -67,6 +68,48 @@ def test_h12_at_scale_gpu_runs_all_forms_and_names_the_proxy():
     assert verdict.model == "proxy: ResNet20 on CIFAR-10, in place of ResNet50 on ImageNet"
     assert "not judged: ACClip, second moment minus Adam" in verdict.measured
     assert "ACClip, second moment" not in {h.method for h in plan(study, "quick").headers}
+
+
+S7, T5 = "s7-clipping-generalises", "t5-momentum-in-practice"
+
+
+@pytest.mark.parametrize("name", [S7, T5])
+def test_s7_and_t5_at_scale_gpu_give_the_rows_that_their_rules_read(name: str):
+    study = find(name)
+    runs = simulate(study, "gpu", seeds=2, factor=0.1, **TINY)
+    assert len(runs) == 4
+    assert len({run.rows[-1]["train_loss"] for run in runs if run.header.seed == 0}) == 2
+    assert "ResNet20 on CIFAR-10" in study.verdict(runs).model
+    assert study.grid
+    assert not study.model("gpu").startswith("toy")
+
+
+def accuracies(name: str, first: float, second: float, spread: float = 0.001, scale: str = "gpu") -> list:
+    """Four seeds of the two methods, in the order of the study."""
+    wobble = [-spread, spread, -spread / 2, spread / 2]
+    values = zip(find(name).methods, (first, second), strict=True)
+    return made_up(name, {m: [{"test_accuracy": a + (i and w), "lr": 1.0} for w in wobble]
+                          for i, (m, a) in enumerate(values)}, scale)  # fmt: skip
+
+
+@verdicts(holds=[{}, {"second": 0.915}], refuted=[{"second": 0.93}, {"first": 0.95}], undecided=[{"spread": 0.05}])
+def test_verdict_on_momentum(case, verdict):
+    assert find(T5).judge(accuracies(T5, **{"first": 0.91, "second": 0.91, **case})).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("case", "printed", "corrected"),
+    [
+        ({}, "does not hold", "holds"),
+        ({"first": 0.955, "second": 0.956}, "holds", "holds"),
+        ({"second": 0.89}, "does not hold", "does not hold"),
+        ({"first": 0.955, "second": 0.955, "spread": 0.05}, "inconclusive", "inconclusive"),
+        ({"scale": "quick"}, "holds", "holds"),  # the printed figure is about ResNet20
+    ],
+)
+def test_verdict_on_the_accuracy_of_clipping(case, printed, corrected):
+    verdict = find(S7).verdict(accuracies(S7, **{"first": 0.91, "second": 0.91, **case}))
+    assert (verdict.as_printed, verdict.as_corrected) == (printed, corrected)
 
 
 def test_a_grid_over_factors_chooses_on_validation_images(tmp_path: Path):

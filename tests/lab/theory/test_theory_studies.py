@@ -23,6 +23,11 @@ def test_counts_stay_below_the_bounds_and_half_of_them_is_too_little() -> None:
     assert holds.numbers["GD (3.4.3)"]["largest"] > 0.5  # the toothed slope
     assert verdict("s4-counts-below-bounds", **small, bound_factor=0.5).verdict == "does not hold"
     assert verdict("s4-counts-below-bounds", **small, limit=100).verdict == "inconclusive"
+    gaussian = verdict("s8-gaussian-noise", **small)
+    assert gaussian.verdict == "holds"
+    counts = [gaussian.numbers[name]["largest"] for name in ("noise of length τ", "Gaussian noise")]
+    assert counts[0] != counts[1]  # two noises
+    assert verdict("s8-gaussian-noise", **small, bound_factor=0.01).verdict == "does not hold"
 
 
 def test_the_ratio_of_fixed_to_clipped_grows_with_m_l1() -> None:

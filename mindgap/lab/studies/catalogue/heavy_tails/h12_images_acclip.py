@@ -7,16 +7,15 @@ the loss there). At scale gpu ``mindgap tune --grid`` does so once for all seeds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON, resnet_run, tie
+from mindgap.lab.studies.image_runs import image_run
+from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import Training, image_problem
-from mindgap.lab.studies.tuned_runs import tuned_run
 from mindgap.lab.studies.verdict import by_method, chosen_steps, finals, last, mean_interval, medians, step_words
 
 if TYPE_CHECKING:
@@ -30,31 +29,7 @@ MISS = 0.1
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Try every candidate step, then run the best one anew, or run the tuned one; readings on held-out data."""
-    from mindgap.base.rng import stream_seed
-
-    if trial.settings.get("model") == "ResNet20":
-        lr = trial["lr"] * trial["factor"]
-        rows = resnet_run(trial, lambda parameters: optimizer_of(trial.settings, lr, parameters), "acclip on images")
-        yield from ({**row, "lr": lr} for row in rows)
-        return
-
-    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        # One split for both phases: the test part is held out of the tuning too.
-        split, begin = (stream_seed(trial.seed, f"acclip on images {name}") for name in ("split", phase))
-        problem = image_problem(trial.settings, split, begin)
-        model, parts = problem.objective.model, ("validation",) if phase == "tuning" else tuple(problem.parts)
-
-        def read() -> Row:
-            row: Row = {}
-            for part in parts:
-                accuracy, loss = _score(model, problem.parts[part])
-                row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
-            return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
-
-        optimizer = optimizer_of(trial.settings, lr, problem.objective.parameters)
-        return Training(problem, optimizer, trial.torch_generator(f"acclip on images {phase} order"), {}), read
-
-    yield from tuned_run(trial, start, on="validation_error")
+    return image_run(trial, lambda lr, parameters: optimizer_of(trial.settings, lr, parameters), "acclip on images")
 
 
 def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
@@ -71,20 +46,6 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[to
     form = {"normalized": "first_moment"}.get(settings["optimizer"], settings["optimizer"])
     paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
     return ACClip(parameters, lr=lr, form=form, **paper)
-
-
-def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
-    """Accuracy and mean loss over a part of the data, a thousand samples at a time."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    right, loss = 0.0, 0.0
-    with torch.no_grad():
-        for images, labels in zip(*(whole.split(1000) for whole in part), strict=True):
-            scores = model(images)
-            right += float((scores.argmax(dim=1) == labels).sum())
-            loss += float(cross_entropy(scores, labels, reduction="sum"))
-    return right / len(part[1]), loss / len(part[1])
 
 
 def judge(runs: Sequence[Run]) -> Parts:

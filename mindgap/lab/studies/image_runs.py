@@ -1,0 +1,70 @@
+"""Optimizers compared on images: a small network whose step each trial tunes, or ResNet20 at scale gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mindgap.lab.studies.resnet_runs import resnet_run, tie
+from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.training_runs import Training, image_problem
+from mindgap.lab.studies.tuned_runs import tuned_run
+
+if TYPE_CHECKING:
+    import torch
+
+    #: (step, parameters) -> optimizer.
+    Build = Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer]
+
+
+def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
+    """Rows of one optimizer: readings on held-out images.
+
+    With the setting ``model="ResNet20"`` one run with the step ``lr`` times ``factor`` (see
+    :func:`~mindgap.lab.studies.resnet_runs.resnet_run`). Otherwise the network of
+    :func:`~mindgap.lab.studies.training_runs.image_problem`: every candidate step is tried, by validation accuracy
+    (ties by the loss there), then the best one runs anew.
+
+    Args:
+        trial: with the settings of either.
+        build: (step, parameters) -> optimizer.
+        name: of the study's random streams.
+    """
+    from mindgap.base.rng import stream_seed
+
+    if trial.settings.get("model") == "ResNet20":
+        lr = trial["lr"] * trial["factor"]
+        yield from ({**row, "lr": lr} for row in resnet_run(trial, lambda parameters: build(lr, parameters), name))
+        return
+
+    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        # One split for both phases: the test part is held out of the tuning too.
+        split, begin = (stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase))
+        problem = image_problem(trial.settings, split, begin)
+        model, parts = problem.objective.model, ("validation",) if phase == "tuning" else tuple(problem.parts)
+
+        def read() -> Row:
+            row: Row = {}
+            for part in parts:
+                accuracy, loss = _score(model, problem.parts[part])
+                row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
+            return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
+
+        optimizer = build(lr, problem.objective.parameters)
+        return Training(problem, optimizer, trial.torch_generator(f"{name} {phase} order"), {}), read
+
+    yield from tuned_run(trial, start, on="validation_error")
+
+
+def _score(model: torch.nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
+    """Accuracy and mean loss over a part of the data, a thousand samples at a time."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    right, loss = 0.0, 0.0
+    with torch.no_grad():
+        for images, labels in zip(*(whole.split(1000) for whole in part), strict=True):
+            scores = model(images)
+            right += float((scores.argmax(dim=1) == labels).sum())
+            loss += float(cross_entropy(scores, labels, reduction="sum"))
+    return right / len(part[1]), loss / len(part[1])
