@@ -15,7 +15,7 @@ from mindgap.lab.studies.text_runs import TRANSFORMER_XL, LanguageRun, language_
 if TYPE_CHECKING:
     import torch
 
-    from mindgap.lab.tasks.captured_statistics import BatchStatistics, CapturedStatistics
+    from mindgap.lab.tasks.captured_statistics import CapturedStatistics
 
 #: ResNet20 as He et al. train it, with a fifth of the labels drawn at random, anew at every draw: the loss gets a
 #: floor and nobody can over-fit, as ResNet101 does not on ImageNet.
@@ -101,10 +101,6 @@ class StatisticsRun:
         except NonFiniteError:
             return {}
 
-    def growth(self, batches: Sequence[tuple[Any, ...]], prefixes: Sequence[int]) -> list[BatchStatistics]:
-        """The statistics of the first so many batches, and of all."""
-        return self.statistics.read(batches, prefixes)
-
     def rows(self, read: Callable[[int], Row], *, at_start: bool = False, epoch: Epoch | None = None) -> Iterator[Row]:
         """Train for ``steps`` (times ``stretch``); ``read(number of the row)`` every ``every`` steps."""
         trial = self.trial
@@ -122,12 +118,25 @@ class StatisticsRun:
 
 
 def on_device(trial: Trial) -> bool:
-    """Whether the trial is one of scale gpu: only those name a device."""
+    """Whether the trial is one of scale gpu: only those name a device.
+
+    Example:
+        >>> on_device(Trial("sgd", 0, {"device": "cpu"})), on_device(Trial("sgd", 0, {}))
+        (True, False)
+    """
     return "device" in trial.settings
 
 
 def statistics_run(trial: Trial, name: str) -> StatisticsRun:
-    """The network, the data and the readings of a trial; random streams are named after the study."""
+    """The network, the data and the readings of a trial; random streams are named after the study.
+
+    Example:
+        >>> small = {"text": "prose", "words": 50, "width": 8, "heads": 2, "inner": 16, "layers": 1, "batch": 4}
+        >>> run = statistics_run(Trial("adam", 0, {**WIKITEXT, **small, "device": "cpu"}), "example")
+        >>> row = run.gradients(run.draw(8, "first"))
+        >>> row["samples"], abs(row["sample_loss"] - math.log(50)) < 0.5
+        (8, True)
+    """
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -36,7 +36,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         order = torch.randperm(len(whole[0]), generator=trial.torch_generator(f"e4 order {repeat}"))
         batches = list(zip(*(part[order.to(part.device)].split(size) for part in whole)))
         halves = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
-        found = run.growth(batches, halves)
+        found = run.statistics.read(batches, halves)
         yield from (
             {"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])} for f in found
         )
