@@ -17,8 +17,10 @@ from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.theory.noise import Stable
 
 if TYPE_CHECKING:
+    from mindgap.base.objective import Objective
     from mindgap.lab.tasks.captured_noise import HeldOutNoise
     from mindgap.lab.tasks.problems.training import TrainingProblem
+    from mindgap.measure.probes.noise import NoiseSample
 
 #: Scale gpu, for every study of noise: 20,000 minibatches around the mean of 2,000 others, and the BERT that is
 #: measured. A minibatch has about as many terms of the loss for both networks: 40 masked word pieces, 32 images.
@@ -73,6 +75,58 @@ def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
     if law == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
     return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
+
+
+def noise_side_by_side(
+    objective: Objective, batches: Sequence[Any], *, coordinates: int = 0, seed: int = 0
+) -> NoiseSample:
+    """What ``noise_sample`` measures, 64 minibatches at a time by ``torch.func``: equal to rounding, other coordinates.
+
+    For networks so small that a call costs more than its arithmetic, without dropout and without buffers. Where the
+    gradients take more than 256 MiB together, ``noise_sample`` measures them.
+
+    Example:
+        >>> import torch
+        >>> from mindgap.base.objective import Objective
+        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: m(b).mean())
+        >>> sample = noise_side_by_side(problem, [torch.ones(1, 1), torch.full((1, 1), 3.0)])
+        >>> sample.norms.tolist(), sample.mean_norm, sample.variance
+        ([1.0, 1.0], 2.0, 2.0)
+    """
+    import torch
+    from torch.func import functional_call, grad_and_value, vmap
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from mindgap.base.rng import torch_stream
+    from mindgap.measure.gradients import samples_in
+    from mindgap.measure.probes.noise import NoiseSample, noise_sample
+
+    free = {name: p.detach() for name, p in objective.model.named_parameters()}
+    ends = torch.tensor([p.numel() for p in free.values()]).cumsum(0)
+    if 4 * len(batches) * int(ends[-1]) > 2**28:
+        return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
+
+    def loss(parameters: dict[str, Any], batch: Any) -> Any:
+        return objective.loss(lambda *inputs: functional_call(objective.model, parameters, inputs), batch)
+
+    pieces, losses = [], []
+    for start in range(0, len(batches), 64):
+        some = batches[start : start + 64]
+        stacked = torch.stack(list(some)) if torch.is_tensor(some[0]) else tuple(map(torch.stack, zip(*some)))
+        with sdpa_kernel(SDPBackend.MATH):  # vmap runs the other attention kernels one by one
+            found, values = vmap(grad_and_value(loss), in_dims=(None, 0))(free, stacked)
+        pieces.append(torch.cat([g.flatten(1) for g in found.values()], dim=1))
+        losses.append(values)
+    mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
+    chosen = torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))[:coordinates].sort().values
+    read = []
+    for piece in pieces:
+        noise = piece.double() - mean
+        read.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
+    norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*read))
+    layer = torch.searchsorted(ends, chosen, right=True).numpy()
+    return NoiseSample(norms, dots, np.zeros((len(norms), 0), np.float32), picked, layer, None, float(mean.norm()),
+                       samples_in(batches[0]), 0, float(torch.cat(losses).double().mean()))  # fmt: skip
 
 
 def number(answer: bool | None) -> float:

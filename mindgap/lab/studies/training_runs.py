@@ -67,6 +67,19 @@ class Training:
             self.optimizer.step()
 
 
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches of one size as one batch: the mean loss over its samples is the mean over theirs.
+
+    Example:
+        >>> import torch
+        >>> joined([torch.zeros(2, 3), torch.ones(2, 3)]).shape, joined([(torch.zeros(2), torch.ones(2))] * 2)[1]
+        (torch.Size([4, 3]), tensor([1., 1., 1., 1.]))
+    """
+    import torch
+
+    return torch.cat(list(batches)) if torch.is_tensor(batches[0]) else tuple(map(torch.cat, zip(*batches)))
+
+
 def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
     """Whether the mean over the last quarter is within a tenth of that over the quarter before.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.training_runs import image_problem, text_problem
 from mindgap.record.schema import End, Header, Run
 
 
@@ -116,13 +118,35 @@ def test_the_controls_come_out_right_on_synthetic_samples(source):
         assert settles is True if source == "gaussian" else settles is not True
 
 
+@pytest.mark.parametrize("method", ["convolutional network", "transformer"])
+def test_noise_measured_side_by_side_is_that_of_one_minibatch_after_the_other(method):
+    from mindgap.lab.studies.noise_runs import noise_side_by_side
+    from mindgap.measure.probes.noise import noise_sample
+
+    settings = find("h2-noise-drifts").settings("quick", method)
+    problem = (text_problem if method == "transformer" else image_problem)(settings, 0)
+    batches = problem.batches(torch.Generator().manual_seed(0), 70, 2)
+    one, other = noise_sample(problem.objective, batches), noise_side_by_side(problem.objective, batches, coordinates=9)
+    for name in ("norms", "dots", "mean_norm", "variance", "loss", "batch_size"):
+        np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-4, atol=1e-6)
+    gradients = []
+    for batch in batches:
+        found = torch.autograd.grad(problem.objective.value(batch), problem.objective.parameters)
+        gradients.append(torch.cat([g.flatten() for g in found]))
+    noise = torch.stack(gradients) - torch.stack(gradients).mean(dim=0)
+    widths = [p.numel() for p in problem.objective.parameters]
+    for column, layer in zip(other.coordinates.T, other.coordinate_layer):
+        inside = noise.split(widths, dim=1)[layer].numpy()
+        assert np.abs(inside - column[:, None]).max(axis=0).min() < 1e-6
+
+
 def test_the_coordinate_loop_reads_one_sample_three_ways_and_takes_it_from_the_norms(monkeypatch):
     name = "convolutional network"
     norms, study = find("h1-gradient-noise"), find("h11-coordinates-or-norms")
     settings = {**study.settings("quick", name), "minibatches": 130, "batch": 2}
     list(norms.loop(Trial(name, 0, settings)))
     with monkeypatch.context() as patch:  # whoever measures again fails
-        patch.setattr("mindgap.measure.probes.noise.noise_sample", None)
+        patch.setattr("mindgap.lab.studies.catalogue.heavy_tails.h1_gradient_noise.noise_side_by_side", None)
         rows = list(study.loop(Trial(name, 0, settings)))
     assert [row["reading"] for row in rows[:3]] == [
         "coordinates, as published",

@@ -19,6 +19,7 @@ from mindgap.lab.studies.noise_runs import (
     RESNET_PROXY,
     control_norms,
     noise_at_start,
+    noise_side_by_side,
     norm_rows,
     number,
     word,
@@ -48,11 +49,10 @@ def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) ->
     """One sample per process for H1 and H11, which read the same noise."""
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.training import digits_network
-    from mindgap.measure.probes.noise import noise_sample
 
     problem = digits_network(seed=seed) if source == "digits" else text_problem(dict(zip(SMALL_TEXT, text)), seed)
     batches = problem.batches(torch_stream(seed, "minibatches"), minibatches, batch)
-    return noise_sample(problem.objective, batches, seed=seed, coordinates=64)
+    return noise_side_by_side(problem.objective, batches, coordinates=64, seed=seed)
 
 
 def judge_norms(runs: Sequence[Run]) -> Parts:

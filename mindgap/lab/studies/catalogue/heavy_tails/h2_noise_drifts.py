@@ -23,6 +23,7 @@ from mindgap.lab.studies.noise_runs import (
     histogram_rows,
     noise_at_start,
     noise_on_device,
+    noise_side_by_side,
     number,
     of_nearly_all,
 )
@@ -77,7 +78,6 @@ _Run = tuple[Training, Callable[[], Any], Callable[[], Any]]
 
 def _on_cpu(trial: Trial) -> _Run:
     from mindgap.base.rng import stream_seed
-    from mindgap.measure.probes.noise import noise_sample
 
     build = text_problem if trial["model"] == "transformer" else image_problem
     problem = build(trial.settings, stream_seed(trial.seed, "noise along training"))
@@ -85,7 +85,7 @@ def _on_cpu(trial: Trial) -> _Run:
 
     def sample() -> Any:
         batches = problem.batches(reader, trial["minibatches"], trial["batch"])
-        return noise_sample(problem.objective, batches, seed=trial.seed, projections=0, coordinates=0)
+        return noise_side_by_side(problem.objective, batches)
 
     run = Training(problem, _optimizer(trial, problem), trial.torch_generator("h2 order"), {"reader": reader})
     return run, sample, sample

@@ -16,6 +16,7 @@ from mindgap.lab.studies.noise_runs import (
     PROXIES,
     control_norms,
     noise_at_start,
+    noise_side_by_side,
     norm_rows,
     of_nearly_all,
     word,
@@ -35,14 +36,13 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 def _noise(trial: Trial) -> Any:
     from mindgap.base.rng import stream_seed
-    from mindgap.measure.probes.noise import noise_sample
 
     cell = {"attention": trial["attention"], "gaussian": trial["input"] == "Gaussian input"}
     if "device" in trial.settings:
         return noise_at_start(trial, "bert", **cell).norms
     problem = text_problem(trial.settings, stream_seed(trial.seed, "noise of attention"), **cell)
     batches = problem.batches(trial.torch_generator("noise of attention"), trial["minibatches"], trial["batch"])
-    return noise_sample(problem.objective, batches, seed=trial.seed, projections=0, coordinates=0).norms
+    return noise_side_by_side(problem.objective, batches).norms
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -67,7 +67,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
           "no attention, Gaussian input": 0.0}  # fmt: skip
 
-_QUICK = {"minibatches": 512, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
+_QUICK = {"minibatches": 1024, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
 
 STUDY = Study(
     name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
