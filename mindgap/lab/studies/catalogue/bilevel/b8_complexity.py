@@ -126,7 +126,7 @@ STUDY = Study(
     statement="Oracle calls until ‖∇Φ‖ ≤ ε grow no faster than Table 1 states: ε⁻⁷ for F²SA, ε⁻⁶ for BSA, ε⁻⁵ for "
     "TTSA, ε⁻⁴ for most, ε⁻³ and ε⁻² with variance reduction.",
     source=Source("slip-rebuttal-a", "Table 1 and its first footnote"),
-    scales={"quick": Scale(_QUICK, seeds=3), "cpu": Scale(_CPU, seeds=5)},
+    scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=5)},
     methods=tuned_methods(FIRST), loop=loop, judge=judge, rule="Each method's exponent, the slope of log calls against "
     "log 1/ε over the values of ε that all seeds reach (at least six, each 1/√2 of the one before), is at most the "
     "stated one; the intervals together miss with probability 5 %. Refuted where one lies above. The stated ones "
@@ -134,6 +134,7 @@ STUDY = Study(
     history=(
         "The rule was settled before the first run of the study. First steps were chosen by hand; sizes were settled "
         "by single runs of four methods with seed 0, and cut once more where a run at scale cpu took too long.",
+        "Scale quick has two seeds in place of three, for time: the study was undecided with both.",
     ),
     differs="One problem, on which Φ is strongly convex: there plain steps need about ε⁻² calls, and methods with a "
     "table of all samples converge linearly. No power of N is measured.",

@@ -133,7 +133,7 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD with momentum": {"optimizer": "sg
                                           "ACClip": {"optimizer": "acclip", "middle": 1.7},
                                           OTHER: {"optimizer": "acclip, normalized", "middle": 0.001},
                                           SECOND: {"optimizer": "acclip, second moment", "middle": 0.0005}}
-_QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 30,
+_QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 20,
           "every": 10, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 _SMALL = scales(_QUICK, {"text": "wikitext-2", "words": 1000, "depths": [2, 4], "length": 16, "steps": 1500,
                 "every": 100, "batch": 32, "validation": 2048, "factors": [1 / 3, 1.0, 3.0]}, seeds=(3, 3))
@@ -169,7 +169,7 @@ STUDY = Study(
         "was not changed, and random numbers are not used again.",
         "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends every choice "
         "lies; it offers three now, with fewer and smaller steps, for time.",
-        "Scale quick has 30 steps in place of 50 since, for time: in neither is anything learnt beyond the frequencies "
+        "Scale quick has 20 steps in place of 50 since, for time: in neither is anything learnt beyond the frequencies "
         "of words, so that it decides nothing.",
         "Scale gpu was added before its first run, with the same parts. Its middle steps are those that H3 chose at "
         "scale gpu, rounded; a grid that ends at its best step is extended for that optimizer.",

@@ -130,7 +130,7 @@ STUDY = Study(
     statement="Training a convolutional network, Stochastic INGD (β 0.9, p 1, q 10, weight decay 5e-4) matches SGD "
     "with momentum and beats Adam in test accuracy.",
     source=Source("thesis", "5.6, Fig. 5-1"),
-    scales={**scales(_QUICK, {"epochs": 100, "every": 5, "width": 16}, seeds=(4, 10)),
+    scales={**scales(_QUICK, {"epochs": 100, "every": 5, "width": 16}, seeds=(3, 10)),
             "gpu": Scale({**SETTINGS, "optimizer": "sgd"}, seeds=5, methods={
                 name: {"schedule": "late drops"} for name in ("SGD with momentum", "Stochastic INGD")})},
     methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
@@ -146,6 +146,7 @@ STUDY = Study(
         "nothing else was changed, and its random numbers are not used again.",
         "Scale gpu was added before its first run: one factor per method, chosen on validation data with a shorter "
         "schedule and seeds of its own, then five seeds. The rule is the same.",
+        "Scale quick has three seeds in place of four since, for time: the study was undecided with both.",
         "Run 1 at scale gpu had 16 epochs, because the GPU was lent for no longer: SGD reached 86.4 %, Adam 82.5 %, "
         "Stochastic INGD 77.6 %. By the rule as it was this did not hold. Since then the rule asks that SGD reach 91 % "
         "there: with too few epochs the run says who is fastest, which is not what the thesis states.",

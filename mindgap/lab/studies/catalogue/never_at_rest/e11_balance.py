@@ -102,7 +102,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     f"{name}, step {lr:g}": {"source": source, "lr": lr}
     for name, source in (("convolutional network", "digits"), ("transformer", "prose")) for lr in _STEPS
 }  # fmt: skip
-_QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 32, "lr": 0.1, "width": 2, "source": "digits",
+_QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 64, "lr": 0.1, "width": 2, "source": "digits",
           **SMALL_TEXT}  # fmt: skip
 
 STUDY = Study(
@@ -110,7 +110,7 @@ STUDY = Study(
     statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
     "moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),
-    scales={**scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, **LARGE_TEXT}, seeds=(1, 3)),
+    scales={**scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, "part": 32, **LARGE_TEXT}, seeds=(1, 3)),
             "gpu": Scale(_GPU, 2, methods={name: {**_GPU_OF[own["source"]], "lr": own["lr"]}
                                            for name, own in _METHODS.items()})},
     methods=_METHODS,

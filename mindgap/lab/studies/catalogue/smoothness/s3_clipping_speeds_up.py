@@ -97,7 +97,7 @@ STUDY = Study(
     name="s3-clipping-speeds-up", claim="S3", title="Does clipping speed training up?",
     statement="With clipping the training loss falls fastest: for a language model against SGD, for an image model "
     "against SGD with and without momentum, each at its best step.", source=Source("thesis", "Fig. 3-4"),
-    scales={**scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(4, 5)), "gpu": Scale(
+    scales={**scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(3, 5)), "gpu": Scale(
         {**SETTINGS, "epochs": 30, "every": 1, "tau": 0.25, "momentum": 0.0, "lr": 1.0}, seeds=3,
         methods={**{f"convolutions, {name}": {"source": "CIFAR-10", "candidates": []} for name in _OPTIMIZERS},
                  **{f"LSTM, {name}": _TREEBANK for name in ("clipped", "SGD")}})},
@@ -109,6 +109,7 @@ STUDY = Study(
         "Settled before the first run.",
         "Scale gpu was added before its first run: one step per optimizer, chosen with a shorter "
         "schedule and seeds of its own, then three seeds. The rule is the same.",
+        "Scale quick has three seeds in place of four, for time: the study was undecided with both.",
     ),
     differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay. Steps are chosen by the "
     "training loss, which the statement is about. Scale gpu: three passes over the text and 30 over the images.",
