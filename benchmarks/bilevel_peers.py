@@ -201,7 +201,7 @@ def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any]
         return linear_solver("cg", products=products, eta=None, rank=1, damping=1.0)
     if eta is None:
         return lambda hessian, v: conjugate_gradients(ops, hessian, v, products=products)[0]
-    return lambda hessian, v: neumann_of(hessian, v, products, eta)
+    return lambda hessian, v: neumann_of(ops, hessian, v, products, eta)
 
 
 def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -> None:
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", default=",".join(SOLVERS))
     parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--no-hypergradients", action="store_true", help="race the solvers alone")
     parser.add_argument("--clock", choices=list(bilevel_timing.CLOCK), default="cpu", help="cpu: processor time")
     options = parser.parse_args()
     bilevel_timing.use_clock(options.clock)
@@ -277,7 +278,8 @@ def main() -> None:
     for name in options.problems.split(","):
         if name:
             race(Field(name), options.methods.split(","), options.repeats, options.seeds)
-    compare_peers(cleaning_problem, cleaning_jax(), options.repeats)
+    if not options.no_hypergradients:
+        compare_peers(cleaning_problem, cleaning_jax(), options.repeats)
 
 
 if __name__ == "__main__":

@@ -171,11 +171,11 @@ def hypergradient_at(
     return f_x - mixed(solve(hessian, f_y))
 
 
-def neumann_of(hessian: Product, v: Array, products: int, eta: float) -> Array:
+def neumann_of(ops: Ops, hessian: Product, v: Array, products: int, eta: float) -> Array:
     """``eta * sum_{q=0..products} (I - eta H)^q v`` with one Hessian."""
     r = total = v
     for _ in range(products):
-        r = r - eta * hessian(r)
+        r = ops.move(r, hessian(r), eta)
         total = total + r
     return eta * total
 

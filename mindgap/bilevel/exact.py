@@ -67,7 +67,7 @@ def linear_solver(
     one_of_texts("solver", kind, SOLVERS)
     if kind == "neumann":
         step = positive("eta", eta)
-        return lambda hessian, v: neumann_of(hessian, v, products, step)
+        return lambda hessian, v: neumann_of(TorchOracle.ops, hessian, v, products, step)
     if kind == "nystrom":
 
         def nystrom(hessian: Product, v: Tensor) -> Tensor:

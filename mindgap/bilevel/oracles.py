@@ -185,13 +185,25 @@ class TorchOracle(ProblemOracle):
         return got[: len(xs)], got[len(xs) :]
 
     def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Product, Product]:
-        """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each)."""
+        """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each).
+
+        On the CPU y's tall matrices are stored by columns inside: BLAS multiplies by them 2 to 4 times as fast.
+        """
         if self.plain_kernels or not self._is_common(token):
             return super().operator(x, y, token)
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
         batch = self.problem.lower_data.fetch(token)
-        loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+        tall = [i for i, part in enumerate(ys) if is_tall(part)]
+        for i in tall:
+            ys[i] = by_columns(ys[i].detach()).requires_grad_()
+        try:
+            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
+        except RuntimeError:
+            if not tall:
+                raise
+            tall, ys = [], pack_y.leaves(y)  # the loss takes a view that such a matrix does not have
+            loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
         g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
         bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
         ends: list[Any] = [g_y[i] for i in bent]
@@ -199,6 +211,8 @@ class TorchOracle(ProblemOracle):
         def product(pack: Pack, inputs: list[Tensor], name: str, v: Tensor) -> Tensor:
             self.calls.add(name)
             parts = pack_y.split(v)
+            for i in tall:
+                parts[i] = by_columns(parts[i])
             return pack.join(
                 sweep(ends, inputs, [parts[i] for i in bent], retain_graph=True) if ends else [None] * len(inputs)
             )
@@ -407,6 +421,24 @@ class TorchOracle(ProblemOracle):
         dist.all_reduce(flat)
         parts = torch.split(flat, [r.numel() for r in result])
         return tuple(p.view(r.shape) for p, r in zip(parts, result, strict=True))
+
+
+def is_tall(part: Tensor) -> bool:
+    """Whether a tensor is a matrix on the CPU that is cheaper to multiply by when it is stored by columns.
+
+    Example:
+        >>> is_tall(torch.zeros(784, 10)), is_tall(torch.zeros(10, 784)), is_tall(torch.zeros(8, 1))
+        (True, False, False)
+    """
+    if part.device.type != "cpu" or part.dim() != 2 or part.numel() < 1024:
+        return False
+    rows, columns = part.shape
+    return columns > 1 and rows >= 4 * columns
+
+
+def by_columns(matrix: Tensor) -> Tensor:
+    """The same matrix, stored by columns."""
+    return matrix.t().contiguous().t()
 
 
 def _is_plain() -> bool:

@@ -20,6 +20,7 @@ from mindgap.bilevel import (
     lower_solution,
 )
 from mindgap.bilevel import directions as d
+from mindgap.bilevel.oracles import is_tall
 
 QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 
@@ -198,6 +199,29 @@ def test_products_of_one_operator_are_the_separate_ones(token):
         assert_near(found[0], o.hessian(x, y, v, token), rtol=1e-13)
         assert_near(found[1], o.mixed(x, y, v, token), rtol=1e-13)
         assert counted == o.take_calls()
+
+
+@pytest.mark.parametrize("takes_a_view", [False, True])
+def test_products_with_a_tall_matrix_are_the_separate_ones(takes_a_view):
+    """Such a matrix is stored by columns inside, also where the loss cannot take a view of it."""
+    torch.manual_seed(0)
+    features, labels = torch.randn(8, 128, dtype=torch.float64), torch.randint(0, 8, (8,))
+
+    def lower(x, y, b):
+        size = y.view(-1) if takes_a_view else y
+        return torch.nn.functional.cross_entropy(b[0] @ y, b[1]) + x.exp() * size.square().sum()
+
+    start = torch.randn(128, 8, dtype=torch.float64)
+    problem = BilevelProblem(lower, lower, torch.zeros((), dtype=torch.float64), start, (features, labels),
+                             (features, labels), batch_size=4)  # fmt: skip
+    assert is_tall(start)
+    o = TorchOracle(problem)
+    x, y = o.start
+    hessian, mixed = o.operator(x, y, Sample(1))
+    for _ in range(2):
+        v = torch.randn_like(y)
+        assert_near(hessian(v), o.hessian(x, y, v, Sample(1)), rtol=1e-12)
+        assert_near(mixed(v), o.mixed(x, y, v, Sample(1)), rtol=1e-12)
 
 
 def test_hypergradient_from_a_fixed_number_of_products():
