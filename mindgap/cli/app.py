@@ -9,10 +9,9 @@ import typer
 from mindgap.cli import STATUS
 from mindgap.cli.laboratory import compare, show, tune, watch
 from mindgap.cli.measure import advise, measure
-from mindgap.cli.pages import check, report
+from mindgap.cli.pages import check, methods, optimizers, report, theory
 from mindgap.cli.recommend import recommend
 from mindgap.cli.studies import demo, list_studies, run
-from mindgap.cli.tables import methods, optimizers, theory
 
 app = typer.Typer(
     name="mindgap",

@@ -1,13 +1,15 @@
-"""``mindgap report`` and ``check``: what the records say. Neither imports torch."""
+"""``mindgap report``, ``check``, ``optimizers``, ``methods`` and ``theory``: what is there, printed without torch."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mindgap.cli.show import point_to, say
+from mindgap.cli.show import point_to, say, table
 
 RunsFolder = Annotated[Path, typer.Argument(help="Folder of records, as made by 'mindgap run --out'.", metavar="RUNS")]
 
@@ -42,3 +44,44 @@ def check(runs: RunsFolder) -> None:
     words = {verdict.verdict for _, _, verdict in verdicts}
     if words != {"holds"}:
         raise typer.Exit(3 if "error" in words else 1)
+
+
+Long = Annotated[bool, typer.Option("--long", help="Every column.")]
+
+
+def _print(columns: Sequence[str], rows: Sequence[Sequence[object]], short: Sequence[int], long: bool) -> None:
+    """All columns into a pipe or with ``--long``; on a terminal those that fit."""
+    if long or not sys.stdout.isatty():
+        table(columns, rows)
+        return
+    table([columns[i] for i in short], [[row[i] for i in short] for row in rows])
+    say("--long prints every column")
+
+
+def optimizers(long: Long = False) -> None:
+    """List the optimizers with their place in the papers."""
+    from mindgap.optim.table import OPTIMIZERS
+
+    rows = [(o.class_name, o.source, o.statement, o.update) for o in OPTIMIZERS.values()]
+    _print(("optimizer", "place", "what it does", "update"), rows, (0, 2), long)
+
+
+def methods(long: Long = False) -> None:
+    """List the bilevel methods: the sixteen of the SLIP paper first."""
+    from mindgap.bilevel.registry import FURTHER, SIXTEEN
+
+    columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
+    for group in (SIXTEEN, FURTHER):
+        rows = [
+            (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))
+            for m in group.values()
+        ]
+        _print(columns, rows, (0, 1, 5, 9), long)
+
+
+def theory(long: Long = False) -> None:
+    """List the papers' theorems and how their checks came out."""
+    from mindgap.lab.theory.theorem import THEOREMS
+
+    rows = [(t.place, t.statement, t.formula, t.checked_by, t.outcome) for t in THEOREMS]
+    _print(("place", "statement", "formula", "checked by", "outcome"), rows, (0, 1, 4), long)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mindgap.base.check import fail, number, positive
 from mindgap.base.tensors import blocks, local, robust_norm
-from mindgap.rules.clip import clip_coefficient
+from mindgap.rules.steps import clip_coefficient
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import nn
 
 from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 from mindgap.optim.norms import WINDOW, new_window, push_, running_quantile, spike_range
-from mindgap.rules.moments import follow_median_
+from mindgap.rules.steps import follow_median_
 
 # -- the running quantile ----------------------------------------------------------------------------------------
 

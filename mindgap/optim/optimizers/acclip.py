@@ -9,13 +9,11 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, non_negative, one_of, positive
 from mindgap.base.tensors import blocks, robust_norm
-from mindgap.optim.coordinates import CoordinateOptimizer
+from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
 from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
-from mindgap.rules.clip import clip_adaptive, clip_second_moment
-from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_, average_power_
+from mindgap.rules.steps import average_, average_power_, clip_adaptive, clip_second_moment, descend_
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,9 +10,8 @@ from torch import Tensor
 from mindgap.base.check import non_negative
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
-from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_, average_power_
+from mindgap.rules.steps import average_, average_power_, descend_
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

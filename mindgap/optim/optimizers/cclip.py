@@ -11,15 +11,12 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, positive
 from mindgap.base.tensors import blocks, placed, robust_norm, widen
-from mindgap.optim.coordinates import CoordinateOptimizer
+from mindgap.optim.families import ORDERS, CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.scaled import ORDERS
 from mindgap.optim.settings import check_common
-from mindgap.rules.clip import clip_coordinates
-from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_, follow_median_
 from mindgap.rules.schedule import value_at
+from mindgap.rules.steps import average_, clip_coordinates, descend_, follow_median_
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

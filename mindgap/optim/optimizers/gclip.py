@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import one_of, positive
+from mindgap.optim.families import ORDERS, ScaledOptimizer
 from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.scaled import ORDERS, ScaledOptimizer
 from mindgap.optim.settings import positive_at
-from mindgap.rules.clip import clip_coefficient
 from mindgap.rules.fused.plan import FusedRecord
+from mindgap.rules.steps import clip_coefficient
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -14,9 +14,8 @@ from mindgap.base.check import fail, positive, whole
 from mindgap.base.tensors import blocks, placed, robust_norm
 from mindgap.optim.optimizer import Batch, RuleOptimizer
 from mindgap.optim.settings import check_lr
-from mindgap.rules.moments import average_
-from mindgap.rules.normalize import descent_weight
 from mindgap.rules.schedule import unit_draw
+from mindgap.rules.steps import average_, descent_weight
 
 #: What a pass of the inner loop may end with, each with its sentence.
 OUTCOMES = {
@@ -101,7 +100,7 @@ class INGD(RuleOptimizer):
 
     Differs from the paper:
         The oracle's gradient at a kink is what automatic differentiation gives, whatever the direction asked for.
-        β is held at 0 from below (see ``rules.normalize.descent_weight``).
+        β is held at 0 from below (see ``rules.steps.descent_weight``).
     """
 
     def __init__(self, params: Any, delta: float, epsilon: float, lipschitz: float, *, inner: int | None = None,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from mindgap.base.check import non_negative, one_of
+from mindgap.optim.families import ORDERS, ScaledOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.scaled import ORDERS, ScaledOptimizer
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.normalize import normalize_coefficient
+from mindgap.rules.steps import normalize_coefficient
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,8 +11,8 @@ from mindgap.base.check import fail, non_negative, number, one_of
 from mindgap.base.tensors import blocks, widen
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import check_clip, check_common
-from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
+from mindgap.rules.steps import descend_
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

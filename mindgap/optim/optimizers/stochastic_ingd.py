@@ -13,9 +13,8 @@ from mindgap.optim.norms import scoped_norms
 from mindgap.optim.optimizer import Batch, RuleOptimizer
 from mindgap.optim.settings import check_clip, check_common
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_
-from mindgap.rules.normalize import interpolated_coefficient
 from mindgap.rules.schedule import unit_draw
+from mindgap.rules.steps import average_, interpolated_coefficient
 
 
 class StochasticINGD(RuleOptimizer):

@@ -92,7 +92,7 @@ def test_too_few_inner_steps_break_theorem_5_4_1():
 
 
 def test_optimizer_and_theory_have_the_same_inner_steps_and_weight():
-    from mindgap.rules.normalize import descent_weight
+    from mindgap.rules.steps import descent_weight
 
     c = NonsmoothTarget(1.7, 1.0, 0.1, 0.33)
     optimizer = INGD([torch.zeros(1, requires_grad=True)], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L)

@@ -7,7 +7,9 @@ from mindgap.lab.theory.chapter4.clipped_gradient import (
     direction_bound, gclip_coordinate_bound, norm_moment_lower, norm_moment_upper, rare_jump_norm_moment,
     small_gradient_bias_bound, small_gradient_second_moment_bound
 )
-from mindgap.lab.theory.chapter4.runs import weighted_average_runs
+from mindgap.lab.theory.chapter4.clipped_runs import (
+    RareJump, averaged_error, mean_square_gradient, weighted_average_runs
+)
 from mindgap.lab.theory.chapter4.two_quadratics import (
     BernoulliQuadratic, bayes_risk, hardest_epsilon, sgd_iterate, stable_iterate_law, strongly_convex_lower_bound,
     success_bound, success_probability
@@ -17,7 +19,6 @@ from mindgap.lab.theory.chapter4.upper_bounds import (
     gclip_nonconvex_bound, gclip_nonconvex_parameters, gclip_step, gclip_threshold, moment_nonconvex_bound,
     moment_nonconvex_parameters
 )
-from mindgap.lab.theory.chapter4.worst_case import RareJump, averaged_error, mean_square_gradient
 from mindgap.lab.theory.chapter4.zero_chain import ChainOracle, HardChain, ZeroChain, nonconvex_lower_bound_steps, prog
 
 check_package(__name__)

@@ -1,21 +1,21 @@
-"""The step that GClip and NormalizedSGD share: a direction times one number for each scope of the norm."""
+"""What optimizers share: one factor per norm (GClip, NormalizedSGD), one threshold per coordinate (CClip, ACClip)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import between, one_of
-from mindgap.base.tensors import blocks, widen
+from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.norms import QUANTILE, scoped_norms
 from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer
 from mindgap.optim.settings import check_common
-from mindgap.rules.descend import descend_
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.moments import average_
+from mindgap.rules.steps import average_, descend_
 
 ORDERS = ("gradient", "momentum")
 #: Norm (0-dim, or one entry per tensor) and a batch's number (τ, b) -> factor of the direction, of the norm's shape.
@@ -111,3 +111,30 @@ def _with_factor(factor: Tensor, *lists: Sequence[Tensor],
         parts = ((c, block) for c, *row in zip(factor, *lists) for block in blocks(*([t] for t in row), single=single))
     for c, block in parts:
         yield c.to(block[0][0].device, widen(block[0][0][:0] if block[0][0].dim() else block[0][0]).dtype), block
+
+
+class CoordinateOptimizer(RuleOptimizer):
+    """A rule that treats every coordinate by itself. Not for direct use."""
+
+    _joint = False
+    _reports_norm = True
+    #: Under which name the share of clipped coordinates stands in the report.
+    _counts_as = "coordinates"
+
+    @contextmanager
+    def _counting(self, batches: list[Batch]) -> Iterator[Callable[[list[Tensor], Tensor], None]]:
+        """Collect clipped entries and norms of updates block by block, and note them at the end."""
+        counts: list[Tensor] = []
+        moved: list[Tensor] = []
+
+        def count(clipped: list[Tensor], length: Tensor) -> None:
+            counts.append(torch.stack([c.sum() for c in clipped]).sum())
+            moved.append(length)
+
+        yield count
+        if counts:
+            device = counts[0].device
+            total = sum(p.numel() for batch in batches for p in batch.params)
+            share: Any = torch.stack([c.to(device) for c in counts]).sum().double() / total
+            update = robust_norm([n.to(device) for n in moved], wide=True)
+            self._note(update=update, **{self._counts_as: share})
