@@ -1,15 +1,18 @@
-"""Language models at scale gpu: Transformer-XL or AWD-LSTM on running text, trained by the loop of `device_runs`."""
+"""Language models at scale gpu: Transformer-XL or AWD-LSTM on running text, trained by the loop of `device_runs`; and
+the comparison of optimizers on text at every scale."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies.device_runs import device_of, device_run
 from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.training_runs import Training
+from mindgap.lab.studies.tuned_runs import tuned_run
 
 if TYPE_CHECKING:
     import torch
@@ -105,3 +108,50 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
     texts = {part: running_text(trial["text"], part, **sizes, device=device, shift=begin.get(part, 0))
              for part in PARTS}  # fmt: skip
     return LanguageRun(trial, model, texts)
+
+
+def text_optimizer_run(
+    trial: Trial, build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
+    watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """Losses on validation and test text under one optimizer.
+
+    With the setting ``device`` one run of :func:`language_run` with the step ``middle`` times ``factor``. Otherwise a
+    small transformer (:func:`~mindgap.lab.tasks.problems.language.language_model`): every step is tried, by the loss on
+    validation text, then the best one runs anew (see :func:`~mindgap.lab.studies.tuned_runs.tuned_run`).
+
+    Args:
+        trial: with the settings of either, and ``streams``, the name of the random streams.
+        build: (step, parameters) -> optimizer.
+        watch: optimizer -> what adds columns to a row.
+    """
+    import torch
+
+    from mindgap.base.rng import stream_seed
+    from mindgap.lab.tasks.problems.language import language_model
+
+    if "device" in trial.settings:
+        run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
+        optimizer = build(lr, list(run.model.parameters()))
+        more = watch(optimizer) if watch else dict
+        for row in run.rows(optimizer, lambda: {**run.held_out("validation", "test"), **more()}, trial["schedule"]):
+            yield {**row, "lr": lr}
+        return
+
+    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
+        problem = language_model(
+            trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"], length=trial["length"],
+            validation=trial["validation"], seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
+        )  # fmt: skip
+        optimizer = build(lr, problem.objective.parameters)
+        more = watch(optimizer) if watch else dict
+        parts = ("validation",) if phase == "tuning" else ("validation", "test")
+
+        def read() -> Row:
+            with torch.no_grad():
+                losses = {f"{name}_loss": float(problem.objective.value(problem.parts[name])) for name in parts}
+            return {**losses, **more()}
+
+        return Training(problem, optimizer, trial.torch_generator(f"{trial['streams']} {phase} order"), {}), read
+
+    yield from tuned_run(trial, start, on="validation_loss")

@@ -166,6 +166,56 @@ def test_the_second_moment_form_runs_at_scale_gpu_only():
     assert [len(study.describe(scale).figures) for scale in ("quick", "gpu")] == [2, 1]
 
 
+H14, H15 = "h14-order-of-the-moment", "h15-steps-and-thresholds"
+
+
+def orders(*, one=3.0, others=3.2, moment=3.2, spread=0.003, scale="quick"):
+    """Three seeds of every order; at scale gpu the form over the moment has the same loss for all orders."""
+    wobble, own = spread * np.array([-1.0, 1.0, 0.0]), {"α = 1": one}
+    own |= {f"α = {a}": others for a in ("1.25", "1.5", "2")}
+    own |= {f"over its moment, α = {a}": moment for a in ("1", "1.25", "1.5", "2") if scale == "gpu"}
+    return made_up(H14, {name: [{"step": 1, "test_loss": loss + w, "lr": 1.0} for w in np.roll(wobble, i > 0)]
+                         for i, (name, loss) in enumerate(own.items())}, scale)  # fmt: skip
+
+
+@verdicts(holds=[{}, {"scale": "gpu"}], refuted=[{"one": 3.25}, {"one": 3.199, "spread": 0.0001}],
+          undecided=[{"spread": 0.5}])  # fmt: skip
+def test_verdict_on_the_order_of_the_moment(case, verdict):
+    found = find(H14).judge(orders(**case))
+    assert found.verdict == verdict
+    if case.get("scale"):  # the form over the moment says no and does not decide
+        assert found.build().parts["over its moment, α = 1 below α = 2"] == "no"
+
+
+def steps(*, acclip=2.0, growing=3.0, spread=0.003):
+    wobble, ends = spread * np.array([-1.0, 1.0, 0.0]), {}
+    for i, name in enumerate(find(H15).methods):
+        loss = growing if "growing" in name else 3.2
+        length = acclip if name == "ACClip" else 1.0
+        ends[name] = [{"step": 1, "test_loss": loss + w, "step_length": length + w, "lr": 1.0}
+                      for w in np.roll(wobble, i)]  # fmt: skip
+    return made_up(H15, ends)
+
+
+@verdicts(refuted=[{"acclip": 0.5}, {"growing": 3.2, "spread": 0.0001}, {"growing": 3.4}], undecided=[{"spread": 0.9}])
+def test_verdict_on_steps_and_thresholds(case, verdict):
+    assert find(H15).judge(steps(**case)).verdict == verdict
+
+
+def test_the_order_and_the_growing_threshold_reach_the_optimizer():
+    found = {}
+    for name, methods in ((H14, ("α = 1", "α = 2")),
+                          (H15, ("GClip, fixed threshold", "GClip, growing threshold"))):  # fmt: skip
+        study = find(name)
+        for method in methods:
+            settings = {**study.settings("gpu", method), **TINY_XL, "steps": 2, "every": 2, "tau": 0.001}
+            *_, end = study.loop(Trial(method, 0, settings))
+            found[method] = end["test_loss"]
+            assert end["lr"] == settings["middle"]
+            assert name == H14 or end["step_length"] > 0
+    assert len(set(found.values())) == len(found)
+
+
 def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005):
     """Four seeds of both depths; Adam has 30 % right, ACClip these."""
     own = {"SGD with momentum": sgd, "GClip": gclip, "Adam": adam, "ACClip": acclip, "ACClip over its moment": 3.1}

@@ -8,16 +8,15 @@ full budget per step; at scale gpu ``mindgap tune --grid`` does it before, with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.text_runs import TRANSFORMER_XL, language_run
-from mindgap.lab.studies.training_runs import Training
-from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of, tuned_run
+from mindgap.lab.studies.text_runs import TRANSFORMER_XL, text_optimizer_run
+from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of
 from mindgap.lab.studies.verdict import as_ratios, by_method, chosen_steps, finals, log_ratio, ratio_words, step_words
 
 COMPARABLE = 0.02
@@ -28,39 +27,7 @@ COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Readings of the loss on validation and on test text; at small scales the steps are tried first."""
-    return _on_device(trial) if "device" in trial.settings else _tuned(trial)
-
-
-def _on_device(trial: Trial) -> Iterator[Row]:
-    """One run with the step ``middle`` times ``factor``."""
-    run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
-    optimizer = optimizer_of(trial["optimizer"], lr, list(run.model.parameters()), tau=trial["tau"])
-    for row in run.rows(optimizer, lambda: run.held_out("validation", "test"), trial["schedule"]):
-        yield {**row, "lr": lr}
-
-
-def _tuned(trial: Trial) -> Iterator[Row]:
-    import torch
-
-    from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.language import language_model
-
-    def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        problem = language_model(
-            trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"], length=trial["length"],
-            validation=trial["validation"], seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
-        )  # fmt: skip
-        optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"])
-
-        parts = ("validation",) if phase == "tuning" else ("validation", "test")
-
-        def read() -> Row:
-            with torch.no_grad():
-                return {f"{name}_loss": float(problem.objective.value(problem.parts[name])) for name in parts}
-
-        return Training(problem, optimizer, trial.torch_generator(f"{trial['streams']} {phase} order"), {}), read
-
-    yield from tuned_run(trial, start, on="validation_loss")
+    return text_optimizer_run(trial, lambda lr, p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"]))
 
 
 def judge(runs: Sequence[Run]) -> Parts:
