@@ -8,10 +8,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from mindgap.adapters.batches import sample_batches
-from mindgap.base.check import missing
+import torch
+
+from mindgap.base.check import fail, missing, whole
 from mindgap.base.objective import Objective
+from mindgap.base.rng import torch_stream
 from mindgap.measure.monitor import Monitor
+from mindgap.measure.restoring import seed_everything, undisturbed
 
 
 @dataclass
@@ -93,3 +96,45 @@ def callback_class(events: type[Watched], package: str, base: str, extra: str) -
     made = type("MonitorCallback", (events, parent), {"__module__": module.__name__})
     module.MonitorCallback = made  # type: ignore[attr-defined]  # found again when a callback is pickled
     return made
+
+
+def sample_batches(loader: Any, model: torch.nn.Module, *, limit: int = 8, seed: int = 0) -> list[Any]:
+    """Random batches of a loader's data set, collated as the loader does.
+
+    A trainer's loader may keep an epoch, a sampler state or a count of its iterations; none of them is touched,
+    because the data set is indexed directly. Random transforms and collators draw from a seeded state, and every
+    global random state stands afterwards as before.
+
+    Args:
+        loader: a ``DataLoader``, or what Accelerate wraps around one, over a data set with a length and an index.
+        model: whose random and module state is protected meanwhile.
+        limit: batches drawn at most, without replacement; a short last one is left out.
+        seed: of the choice.
+
+    Raises:
+        RuleError: a data set that can only be iterated: give ``batches`` yourself.
+
+    Example:
+        >>> data = torch.utils.data.TensorDataset(torch.arange(10.0))
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        >>> [len(batch[0]) for batch in sample_batches(loader, torch.nn.Linear(1, 1))]
+        [4, 4]
+    """
+    whole("limit", limit, least=1)
+    loader = getattr(loader, "base_dataloader", loader)
+    dataset: Any = getattr(loader, "dataset", None)
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        fail("batches", "must be given where the training data cannot be indexed", type(dataset).__name__)
+    sampler = getattr(loader, "batch_sampler", None)
+    size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 1
+    order = torch.randperm(len(dataset), generator=torch_stream(seed, "measuring batches")).tolist()
+    size = min(size, len(order))
+    starts = range(0, len(order) - size + 1, size)[:limit] if size else ()
+    held = []
+    with undisturbed(model):
+        for start in starts:
+            seed_everything(seed + start)
+            held.append(loader.collate_fn([dataset[i] for i in order[start : start + size]]))
+    if not held:
+        fail("batches", "must give at least one batch", "an empty data set")
+    return held

@@ -212,7 +212,7 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     return all(math.isfinite(v) for v in torch.stack([p.cpu() if p.is_cuda else p for p in peaks]).tolist())
 
 
-def add_to_mean(mean: list[Tensor], gradient: list[Tensor], count: int) -> list[Tensor]:
+def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
     """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after the first.
 
     Example:

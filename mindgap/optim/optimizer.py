@@ -37,9 +37,9 @@ from mindgap.optim.report import Tally
 from mindgap.optim.settings import Options as Options
 from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Policy
-from mindgap.rules.project import Ball as Ball
-from mindgap.rules.project import Box as Box
 from mindgap.rules.schedule import PowerSchedule as PowerSchedule
+from mindgap.rules.steps import Ball as Ball
+from mindgap.rules.steps import Box as Box
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack

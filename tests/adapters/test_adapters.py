@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mindgap.adapters.batches import sample_batches
+from mindgap.adapters.watching import sample_batches
 from mindgap.base.check import RuleError
 from mindgap.base.tensors import flatten
 

@@ -21,7 +21,7 @@ from mindgap.base.check import between, fail, flag, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.distributions import student_quantile
-from mindgap.measure.gradients import accumulation_dtype, gradient_passes
+from mindgap.measure.gradients import add_to_mean, gradient_passes
 from mindgap.measure.probe import Probe, Reading
 
 #: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than memory): what is
@@ -125,7 +125,7 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
                 continue
             used += 1
             losses += float(item.loss)
-            mean = _follow(mean, item.gradient, used)
+            mean = add_to_mean(mean, chunks(item.gradient), used)
             del item  # it holds a gradient, and the next one is about to be computed
         if used < 2:
             fail("batches", "must give at least two batches of one size", f"{used}")
@@ -163,7 +163,7 @@ def squared_gradient_norm_by_halves(objective: Objective, batches: Iterable[Any]
     with gradient_passes(objective, batches, seed=seed, train=train) as passes:
         for item in passes.gradients():
             half, count = item.index % 2, item.index // 2 + 1
-            halves[half] = _follow(halves[half], item.gradient, count)
+            halves[half] = add_to_mean(halves[half], chunks(item.gradient), count)
             del item
     if not halves[1]:
         fail("batches", "must give at least two batches", 1)
@@ -248,15 +248,6 @@ def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
             held += len(flat)
     if waiting:
         yield torch.cat(waiting)
-
-
-def _follow(mean: list[Tensor], gradient: list[Tensor], count: int) -> list[Tensor]:
-    """The running mean in chunks after ``count`` gradients; nothing here outlives the call but the mean."""
-    if not mean:
-        return [g.to(accumulation_dtype(g.dtype), copy=True) for g in chunks(gradient)]
-    for m, g in zip(mean, chunks(gradient), strict=True):
-        m.lerp_(g.to(m.dtype), 1.0 / count)
-    return mean
 
 
 def _fits(parameters: list[Any], batches: Iterable[Any]) -> bool:
