@@ -159,9 +159,9 @@ def rows_of(trial: Trial, task: HyperRepresentation, method: Any, **how: Any) ->
     words = trial["data"] in WORDS
     # As many examples per oracle call as the others have: a few tasks whole, or a few examples of every task.
     problem = task.problem(trial["batch_size"]) if meta is None else meta.problem(_tasks_of(trial))
-    runner = runner_of("graphs") if words and meta is None else None
+    how.setdefault("runner", runner_of("graphs") if words and meta is None else None)
     with tf32(words):
-        yield from measured(trial, problem, method, measure, lost, runner=runner, **how)
+        yield from measured(trial, problem, method, measure, lost, **how)
 
 
 def _meta(task: HyperRepresentation, key: str) -> MetaTasks:

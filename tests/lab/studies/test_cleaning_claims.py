@@ -72,6 +72,29 @@ def test_b5_an_accuracy_that_is_missed_counts_as_the_end_of_the_run():
     assert reach(run, 0.1) == (0.01, 3, True)
 
 
+@pytest.mark.parametrize("name", ["b5-running-time", "b5-running-time-pairs", "b5-running-time-reviews"])
+def test_b5_on_a_gpu_reads_the_clock_and_sets_all_methods_beside_the_rule(name):
+    study, short, long = find(name), [1 + e for e in JITTER], [2 + e for e in JITTER]
+    assert len(study.seeds("gpu")) == (16 if name == "b5-running-time" else 8)
+
+    def verdict(slip, borep, other):
+        ends = {}
+        for method in study.seeds("gpu"):
+            title = method.split(", ")[0]
+            start = {"test_accuracy": 0.5, "cpu_seconds": 1.0, "seconds": 0.01, "oracle_calls": 3,
+                     "perfect_accuracy": 1.0}  # fmt: skip
+            times = {"SLIP": slip, "BO-REP": borep}.get(title, other)
+            ends[method] = [[start, {**start, "test_accuracy": 0.9, "seconds": s, "oracle_calls": 100}] for s in times]
+        return study.judge(made_up(name, ends, "gpu"))
+
+    ahead = verdict(short, long, short)
+    assert ahead.verdict == "holds"
+    assert "seconds on the GPU" in ahead.measured
+    assert ahead.numbers["ratio_beside"]["soba"] == pytest.approx(1.0)
+    assert verdict(short, long, [0.1] * 5).verdict == "holds"  # the claim is about BO-REP; the others are told
+    assert verdict(long, short, long).verdict == "does not hold"
+
+
 def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     study = find("b5-running-time")
     trial = Trial("SLIP, p = 0.2", 900, study.settings("quick", "SLIP, p = 0.2", {**SMALL, "readings": 12}))

@@ -62,6 +62,14 @@ def test_every_method_of_the_scale_runs_and_slip_with_shared_samples_is_no_rival
     assert [found.model("gpu") == found.paper_model for found in (study, other)] == [True, True]
 
 
+def test_running_time_is_measured_on_the_same_tasks():
+    study = find("b5-running-time-pairs")
+    settings = study.settings("gpu", "SLIP", {**TINY, "oracle_calls": 20})
+    rows = list(study.loop(Trial("SLIP", 0, settings)))
+    assert [rows[0]["perfect_accuracy"], len(rows)] == [1.0, 3]
+    assert rows[-1]["seconds"] > rows[0]["seconds"]
+
+
 def test_single_texts_are_encoded_without_the_layer_that_joins_a_pair():
     tables = []
     for part in range(3):

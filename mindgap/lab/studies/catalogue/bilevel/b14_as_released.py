@@ -9,29 +9,22 @@ The faults are flags of this study, one at a time and all together; the library 
 * *gradients added up*: inner loops never set gradients to zero. BO-REP's move of y is 2.98 times the paper's; SLIP's
   is twice as long, for the second step of an iteration, and f_y and J are at the new y.
 
-On hyper-representation the released code has others (x's direction contains g_x, y's step the last f_y, no implicit
-gradient for StocBio and TTSA); they are not part of this study.
+The faults on hyper-representation are the study ``b14-released-representation``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from mindgap.base.check import one_of
 from mindgap.lab.studies import cleaning_runs
 from mindgap.lab.studies.bilevel_runs import tuned_methods
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_setting, mean_interval
+from mindgap.lab.studies.released_runs import ALL, NONE, judge
+from mindgap.lab.studies.spec import Figure, Row, Scale, Source, Study, Trial
 
-NONE, ALL = "none", "all"
 FAULTS = ("noise drawn anew", "noisy validation", "norm not squared", "gradients added up")
 METHODS = ("SLIP", "BO-REP", "MA-SOBA", "SABA", "StocBio")
-
-#: A change of SLIP's lead that matters: half a point of accuracy.
-SMALLEST = 0.005
 
 
 class Faulty:
@@ -100,30 +93,6 @@ def loop(trial: Trial) -> Iterator[Row]:
     yield from cleaning_runs.rows_of(trial, Faulty(trial, task, faults), method, budget=budget, readings=readings)
 
 
-def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's lead over the mean of the other methods with each fault, against its lead without any."""
-    parts, groups = Parts(), by_setting(runs, "fault", "key")
-    faults = list(dict.fromkeys(fault for fault, _ in groups))
-    keys = list(dict.fromkeys(key for _, key in groups))
-    seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    ends = {case: np.array([group[s].rows[-1]["test_accuracy"] for s in seeds]) for case, group in groups.items()}
-    leads, orders = {}, {}
-    for fault in faults:
-        leads[fault] = ends[fault, "slip"] - np.mean([ends[fault, key] for key in keys if key != "slip"], axis=0)
-        order = sorted(keys, key=lambda key: -ends[fault, key].mean())
-        orders[fault] = [f"{key} {ends[fault, key].mean():.3f}" for key in order]
-    for fault in faults:
-        if fault == NONE:
-            continue
-        change = mean_interval(leads[fault] - leads[NONE], miss=0.05 / (len(faults) - 1))
-        moved = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        parts.add(f"{fault}: SLIP's lead stays", max(abs(change.low), abs(change.high)) < 2 * SMALLEST, moved,
-                  f"changes by {change.words(100)} points; ranking {', '.join(orders[fault])}",
-                  {fault: {"change": change.triple, "ranking": orders[fault]}})
-    parts.note(f"without faults: {', '.join(orders[NONE])}", {"ranking": orders[NONE]})
-    return parts
-
-
 _METHODS = {f"{title}, {fault}": {**tuned_methods(cleaning_runs.TUNED)[title], "fault": fault}
             for fault in (NONE, *FAULTS, ALL) for title in METHODS}  # fmt: skip
 _MORE = {"corruption": 0.4, "copies": 8}
@@ -142,7 +111,7 @@ STUDY = Study(
     "is at least half a point on average.",
     history=("The rule was settled before the first run. Steps are those of B3, tuned without faults.",
              "Scale quick has three seeds in place of four, for time: the study was undecided with both."),
-    differs="The faults are those of hyper-cleaning; those of hyper-representation are described in docs/bilevel.md.",
+    differs="The faults are those of hyper-cleaning; b14-released-representation has those of hyper-representation.",
     models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL}, paper_model=cleaning_runs.GPU_MODEL,
     figures=(
         Figure("Test accuracy with each fault", "test_accuracy", "test accuracy", x="oracle_calls", facet="fault",
