@@ -105,7 +105,7 @@ def blocks(*lists: Sequence[Tensor], limit: int | None = None,
     Args:
         lists: lists of equal length; tensors at one place have equal shapes.
         limit: elements of a block; None fits the device (``CPU_BLOCK``, ``CUDA_BLOCK``), counted in at least float32.
-        single: one tensor (or piece of one) a block, for the plain loop.
+        single: one tensor (or piece of one) per block, for the plain loop.
 
     Example:
         >>> [[len(t) for t in block[0]] for block in blocks([torch.zeros(3), torch.zeros(5)], limit=4)]

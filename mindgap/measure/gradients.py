@@ -37,7 +37,7 @@ class BatchValue:
     batch: Any  # the batch itself
     samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
     loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
-    gradient: list[Tensor]  # one tensor a parameter (empty in ``values``), valid until the next batch is asked for
+    gradient: list[Tensor]  # one tensor per parameter (empty in ``values``), valid until the next batch is asked for
 
 
 class GradientPasses:
@@ -78,7 +78,7 @@ class GradientPasses:
         seed_everything(stream_seed(self._seed, "pass"))
         source, index = iter(self.batches), 0
         while True:
-            # One seed a batch, for drawing it (augmentations) and for evaluating it (dropout): a batch's gradient
+            # One seed per batch, for drawing it (augmentations) and for evaluating it (dropout): a batch's gradient
             # then does not depend on how much randomness the batches before it used.
             seed = stream_seed(self._seed, "batch", index)
             seed_everything(seed)

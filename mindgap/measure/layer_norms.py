@@ -1,4 +1,4 @@
-"""Squared norms of per-sample parameter gradients by the structure of a layer: one rule a kind of layer.
+"""Squared norms of per-sample parameter gradients by the structure of a layer: one rule per kind of layer.
 
 Letters: a = the layer's input, b = the gradient of ``n * loss`` at its output, both with the n samples first.
 """

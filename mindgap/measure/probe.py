@@ -29,7 +29,7 @@ class Reading:
         step: number of optimizer steps made before this one.
         objective, batches: the problem and the batches held for measuring.
         optimizer: the optimizer in use, or None.
-        update: x_(k+1) - x_k, one tensor a parameter, for probes that need it; the model then stands at x_k.
+        update: x_(k+1) - x_k, one tensor per parameter, for probes that need it; the model then stands at x_k.
         seed: names the random numbers of all passes.
     """
 

@@ -36,9 +36,9 @@ class Report:
     steps: int  # calls of ``step`` that found a gradient
     skipped: int  # steps left out because a gradient was not finite, or was a spike
     #: share of the steps at which a norm was clipped, 0 for a rule that clips none; with ``scope="tensor"`` share of
-    #: the tensors. For CClip share of the coordinates, over this process's part: counted at every step with
-    #: ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th, each of which stands for the
-    #: steps since the one before. None before the first step.
+    #: the tensors. For CClip it is the share of the coordinates in this process's part, counted at every step with
+    #: ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th; a count stands for the steps since
+    #: the count before. None before the first step.
     clipped: float | None
     #: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's order was asked
     #: for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
@@ -107,7 +107,7 @@ class Tally:
             last: ``direction`` and ``update`` of this step.
         """
         if tallies and not (len(tallies) == len(self.device_counts) and all(map(is_, tallies, self.device_counts))):
-            # Other memory than before (new groups, a copy of the optimizer): what was counted there is kept.
+            # The memory is another one (new groups, a copy of the optimizer): keep what was counted in the old one.
             old = [tally / len(self.device_counts) for tally in self.device_counts]
             for value, tally in zip(old, self.device_counts):
                 self.sums["share"] = self.sums["share"] + value if "share" in self.sums else value

@@ -19,10 +19,10 @@ PLACES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """How one curve of B stands to that of A.
+    """How one curve of folder B compares with that of folder A.
 
     ``outcome`` is *same* (equal to rounding), *within noise*, *differs*, or *too few seeds* (curves differ, but one
-    seed a side says nothing about noise); ``where`` is the place of the largest difference and ``error`` that
+    seed per side says nothing about noise); ``where`` is the place of the largest difference and ``error`` that
     difference in standard errors.
     """
 
@@ -39,7 +39,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two sets of records have in common and where they part."""
+    """What two sets of records share, and where they differ."""
 
     verdicts: tuple[tuple[str, str, str, str], ...]
     curves: tuple[Difference, ...]
@@ -59,8 +59,8 @@ class Comparison:
 def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     """Compare two folders of records, study by study and curve by curve.
 
-    A curve differs beyond seed noise where Welch's t of the two means exceeds its quantile at ``level``, shared among
-    the places looked at (Bonferroni), so that equal laws differ in at most that share of curves.
+    Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some place. ``level`` is
+    divided by the number of places (Bonferroni): at most this share of equal curves is called different.
 
     Args:
         level: how often a curve may be called different when only its seeds differ.
@@ -104,7 +104,7 @@ def _columns(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarra
 
 def difference(place: Difference, a: Sequence[tuple[np.ndarray, np.ndarray]],
                b: Sequence[tuple[np.ndarray, np.ndarray]], level: float) -> Difference:
-    """Two bundles of curves (one (x, y) a seed), compared at common places."""
+    """Two bundles of curves (one (x, y) per seed), compared at common places."""
     from scipy.stats import t as student
 
     one, two = over_seeds(a), over_seeds(b)

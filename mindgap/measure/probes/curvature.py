@@ -46,10 +46,10 @@ class Sharpness:
     norm: float  # largest magnitude, the ||H||_op of (6.2)
     products: int  # Hessian products spent on H
     converged: bool  # whether ``tol`` was reached
-    #: of the same batches at the same point; they come for free.
+    #: loss and gradient norm on the same batches at the same point.
     loss: float
     gradient_norm: float
-    #: how many graphs were kept, of how many batches, and what they held.
+    #: batches, how many graphs of them were kept, and the bytes these hold.
     batches: int
     retained: int
     graph_bytes: int

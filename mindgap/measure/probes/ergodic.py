@@ -39,7 +39,7 @@ class Drift:
     early: float
     late: float
     change: float  # late - early
-    interval: tuple[float, float]  # for the change, with the series' own correlation taken into account
+    interval: tuple[float, float]  # of the change; takes the series' own correlation into account
     drifts: bool  # True when zero lies outside the interval
 
 

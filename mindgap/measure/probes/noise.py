@@ -174,7 +174,7 @@ class Sketch:
     """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory independent of P.
 
     Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random signs along a chunk,
-    the same for all chunks, times random signs a chunk. Two different coordinates have uncorrelated signs, so that
+    the same for all chunks, times random signs per chunk. Two different coordinates have uncorrelated signs, so that
     inner products of sketches are unbiased.
     """
 

@@ -31,7 +31,7 @@ class LocalSmoothness:
     #: one rounding of the gradient, divided by the shortest displacement.
     noise_floor: float
     gradient_norm: float  # ||g(x)|| on the same batches
-    #: at x and at x + d.
+    #: losses at x and at x + d.
     loss: float
     loss_after: float
     displacement: float  # ||d||
@@ -53,7 +53,7 @@ def local_smoothness(objective: Objective, batches: Iterable[Any], step: Sequenc
 
     Args:
         objective, batches: the problem; every batch has equal weight.
-        step: d = x_(k+1) - x_k, one tensor a parameter (those that take gradients, in order) or flat.
+        step: d = x_(k+1) - x_k, one tensor per parameter (those that take gradients, in order) or flat.
         points: n, how many points of the step to look at, at least 4; the end is always among them.
         seed: names the random numbers (dropout, shuffling).
         train: put the model into training or evaluation mode; None leaves it as it is.
@@ -117,8 +117,8 @@ class RaySmoothness:
 
     gradient_norms: tuple[float, ...]  # ||g|| between the two points of each reading (geometric mean)
     smoothness: tuple[float, ...]  # ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b
-    losses: tuple[float, ...]  # at the nearer point of each reading
-    distances: tuple[float, ...]  # of the nearer point from the start
+    losses: tuple[float, ...]  # at the nearer point of each reading, one loss each
+    distances: tuple[float, ...]  # distance of the nearer point from the start
     noise_floor: float  # what one rounding of the gradient adds to the first reading
 
 

@@ -26,7 +26,7 @@ class GoldsteinDistance:
 
     bound: float  # ‖Σ w_i g_i‖ at the best weights: never below the distance
     delta: float  # δ, the radius of the ball
-    weights: NDArray[np.float64]  # w, one a sampled gradient; the first gradient is the one at x itself
+    weights: NDArray[np.float64]  # w, one per sampled gradient; the first gradient is the one at x itself
     #: error of the smallest norm over *these* gradients (its square lies within ``gap`` below ``bound²``); says
     #: nothing about gradients that were not sampled.
     gap: float

@@ -42,7 +42,7 @@ class TailIndex:
     index: float  # α; infinite when no power law is seen
     #: interval for α: from resamples; for ``hill`` on independent values from the law of its estimate.
     interval: tuple[float, float]
-    level: float  # its level
+    level: float  # level of the interval
     method: str  # one of ``METHODS``
     samples: int  # n, the values used (rows times columns)
     tail: int  # how many of them the estimate rests on

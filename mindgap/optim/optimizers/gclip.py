@@ -25,7 +25,7 @@ class GClip(ScaledOptimizer):
 
     Symbols: η ``lr``, τ_k ``tau``, β₁ ``beta``, k the step's number, from 1.
 
-    The update (``clip="gradient"``), which a single huge gradient moves by at most (1−β₁)·τ_k::
+    The update (``clip="gradient"``); one huge gradient moves m by at most (1−β₁)·τ_k::
 
         m_k ← β₁·m_{k−1} + (1−β₁)·min{τ_k/‖g_k‖, 1}·g_k
         x_k ← Π(x_{k−1} − η_k·m_k)
