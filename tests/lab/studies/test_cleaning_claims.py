@@ -211,6 +211,7 @@ def test_b9_reads_the_settings_from_the_classes():
         "SLIP": 5,
         "BO-REP": 8,
         "BO-REP, R, I, N as published": 5,
+        "BO-REP, I = N = 1": 5,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from references.made_up_runs import made_up
 
@@ -35,6 +36,23 @@ def test_cleaning_verdict_follows_the_numbers(name):
     assert slightly.verdict == "inconclusive"
     few = judge(runs(high[:5], low[:5]))
     assert (few.verdict, "5 seeds are too few" in few.measured) == ("inconclusive", True)
+
+
+def test_spread_and_training_accuracy_are_judged_beside_the_rule():
+    jitter = np.array([0.0, 0.01, -0.01, 0.0, 0.02, 0.01, -0.02, 0.005])
+
+    def beside(width, lead):
+        ends = {}
+        for m in ("SLIP", "SOBA", "SABA", "TTSA"):
+            mine = m == "SLIP"
+            ends[m] = [{"test_accuracy": 0.8 + (width if mine else 1.0) * e, "weight_auc": 0.9,
+                        "train_accuracy": 0.7 + 0.1 * e * (m == "SABA") + lead * mine} for e in jitter]  # fmt: skip
+        found = find("b3-hyper-cleaning").judge(made_up("b3-hyper-cleaning", ends))
+        return found.verdict, list(found.numbers["beside"]["answers"].values())
+
+    assert beside(0.1, 0.05) == ("inconclusive", ["yes", "yes"])
+    assert beside(5.0, -0.05) == ("inconclusive", ["no", "no"])  # they have no say in the verdict
+    assert beside(1.0, 0.0) == ("inconclusive", ["open", "open"])
 
 
 def test_the_rule_for_one_against_all_errs_rarely_and_finds_a_clear_lead():
