@@ -40,6 +40,7 @@ GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time"
                "h2-noise-drifts": 6,
                "h4-masked-language-model": 14, "h5-question-answering": 5, "h11-coordinates-or-norms": 4,
                "h12-images-acclip": 6, "h14-order-of-the-moment": 4, "h15-steps-and-thresholds": 4,
+               "h16-noise-of-the-appendix": 3,
                "s2-smoothness-image-model": 3, "s3-clipping-speeds-up": 5,
                "s7-clipping-generalises": 12, "t4-variance-reduction": 3, "t5-momentum-in-practice": 4,
                "e0-training-statistics": 2, "e1-image-network": 2, "e2-language-model": 2,

@@ -163,13 +163,13 @@ def of_nearly_all(answers: Sequence[float]) -> float:
 
 
 def device_network(trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False) -> TrainingProblem:
-    """``"bert"`` or ``"resnet20"`` on the trial's device, at the same start for every study of noise."""
+    """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for every study of noise."""
     from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.papers import masked_bert, resnet20_problem
+    from mindgap.lab.tasks.problems.papers import image_network, masked_bert
 
     device, seed = device_of(trial), stream_seed(trial.seed, "noise on a device")
-    if network == "resnet20":
-        return resnet20_problem(device, seed=seed)
+    if network != "bert":
+        return image_network(network, device, seed=seed)
     return masked_bert(device, words=trial["words"], width=trial["text_width"], layers=trial["layers"],
                        length=trial["length"], attention=attention, gaussian=gaussian, seed=seed)  # fmt: skip
 
@@ -198,12 +198,12 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks import captured, captured_noise
     from mindgap.lab.tasks.data.prepared import prepared
-    from mindgap.lab.tasks.models import bert, resnet
+    from mindgap.lab.tasks.models import alexnet, bert, resnet
     from mindgap.lab.tasks.problems import papers, word_pieces
 
     cell = {"network": network, "attention": attention, "gaussian": gaussian, "seed": trial.seed,
             "torch": torch.__version__, **{name: trial[name] for name in ON_DEVICE}}  # fmt: skip
-    modules = (captured, captured_noise, bert, resnet, papers, word_pieces)
+    modules = (captured, captured_noise, alexnet, bert, resnet, papers, word_pieces)
     code = [Path(str(module.__file__)).read_text() for module in modules]
     name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
 

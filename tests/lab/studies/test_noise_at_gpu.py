@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from references.made_up_runs import made_up, verdicts
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
@@ -85,6 +86,37 @@ def test_drift_at_gpu_starts_with_the_shared_sample_and_resumes(method, measured
     assert readings[0]["level"] != readings[2]["level"]
     again = list(study.loop(Trial(method, 0, settings, restored=saved[2])))
     assert [row for row in again if "distance" in row] == [pytest.approx(readings[2], rel=1e-6)]
+
+
+H16 = "h16-noise-of-the-appendix"
+
+
+@pytest.mark.parametrize("method", ["transformer", "convolutional network"])
+def test_the_appendix_at_gpu_reads_norms_at_every_moment_and_one_minibatch_at_the_start(method, monkeypatch):
+    monkeypatch.setattr(papers, "AlexNet", lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10)))
+    rows = rows_of(H16, method, moments=[2], train_batch=4, minibatches=40, reference=3)
+    readings = [row for row in rows if "block_sum" in row]
+    assert [row["step"] for row in readings] == [0, 2]
+    assert ["within" in row for row in readings] == [True, False]
+    assert 0 < readings[0]["within"] < 3
+
+
+def appendix(*, heavier=0.0, within=1.3, text=1.5, image=1.9):
+    """Two seeds with two moments; these of the image network, and the published index of both."""
+    ends = {"transformer": text, "convolutional network": image}
+    return made_up(H16, {name: [[{"step": 0, "within": within, "block_sum": index, "heavier": 0.0},
+                                 {"step": 60, "block_sum": index + 0.1, "heavier": heavier}]] * 2
+                         for name, index in ends.items()})  # fmt: skip
+
+
+@verdicts(refuted=[{"heavier": 1.0}, {"within": 1.9}, {"text": 1.95}], undecided=[{"heavier": 0.5, "within": 1.9}])
+def test_verdict_on_the_appendix(case, verdict):
+    assert find(H16).judge(appendix(**case)).verdict == verdict
+
+
+def test_the_appendix_names_its_proxies():
+    assert all(word in find(H16).model("gpu") for word in ("prox", "AlexNet on CIFAR-10", "WikiText-2", "in place of"))
+    assert "cannot be settled" in find(H16).differs
 
 
 def torch_copy(state: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def test_gaussian_input_has_the_scale_of_a_word(text, attention):
 def test_resnet20_sees_the_training_images(monkeypatch):
     images, labels = torch.randn(30, 3, 32, 32), torch.randint(10, (30,))
     monkeypatch.setattr(papers, "cifar_on", lambda device: {"train": (images, labels)})
-    problem = papers.resnet20_problem()
+    problem = papers.image_network("resnet20")
     x, y = problem.draw(torch.Generator().manual_seed(0), 6)
     places = [int((images == one).flatten(1).all(1).nonzero()) for one in x]
     assert y.tolist() == labels[places].tolist()

@@ -238,6 +238,42 @@ def test_lemmas_5_2_1_and_5_2_3_directional_derivatives_at_kinks():
     torch.testing.assert_close((gradient * d).sum(1), slope, rtol=1e-7, atol=1e-7)
 
 
+def test_proposition_5_2_1_generalized_gradients_of_a_maximum_of_linear_functions():
+    """f = max_i ⟨a_i, x⟩, whose ∂f(x) is the hull of the active a_i: points 1, 2, 4 and 6, at kinks and elsewhere."""
+    g = torch_stream(0, "generalized gradients")
+    a = torch.randn(5, 3, generator=g, dtype=torch.float64)
+    lipschitz = a.norm(dim=1).max()
+
+    def active(x):
+        values = a @ x
+        return a[values >= values.max() - 1e-9]
+
+    line = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
+    y, z = a[0], a[1]  # at a_i the product with a_i itself is large: another function is the largest at each end
+    top = ((line * y + (1 - line) * z) @ a.T).argmax(1)
+    place = int((top[1:] != top[:-1]).nonzero()[0])
+    tie = a[top[place]] - a[top[place + 1]]
+    kink = z + (tie @ z) / (tie @ (z - y)) * (y - z)
+    places = (torch.zeros(3, dtype=torch.float64), kink, torch.randn(3, generator=g, dtype=torch.float64))
+    assert [len(active(x)) for x in places] == [5, 2, 1]
+    for x in places:
+        hull = active(x)
+        weights = torch.rand(50, len(hull), generator=g, dtype=torch.float64)
+        inside = weights / weights.sum(1, keepdim=True) @ hull
+        assert (inside.norm(dim=1) <= lipschitz).all()  # 1
+        d = torch.randn(200, 3, generator=g, dtype=torch.float64)
+        slope = directional_derivative(lambda z: (z @ a.T).amax(-1), x.expand_as(d), d)
+        torch.testing.assert_close(slope, (d @ hull.T).amax(1), rtol=1e-6, atol=1e-6)  # 2: f is convex, so f° = f'
+        near = (x + 1e-6 * d).requires_grad_()
+        (limits,) = torch.autograd.grad((near @ a.T).amax(-1).sum(), near)
+        assert all((limit - hull).norm(dim=1).min() < 1e-9 for limit in limits)  # 4
+    for _ in range(20):  # 6: f(y) - f(z) = ⟨g, y - z⟩ with g of a point between, found by bisection of the slope
+        y, z = torch.randn(2, 3, generator=g, dtype=torch.float64)
+        rise, line = float((a @ y).max() - (a @ z).max()), torch.linspace(0, 1, 100_001, dtype=torch.float64)[:, None]
+        slopes = (a @ (y - z))[((line * y + (1 - line) * z) @ a.T).argmax(1)]
+        assert slopes.min() - 1e-9 <= rise <= slopes.max() + 1e-9
+
+
 def test_lemma_5_3_2_goldstein_sets_shrink_to_the_generalized_gradient():
     f = zigzag(0, 1.0)
     for x in [float(f.breaks[3]), float(f.breaks[3] + f.breaks[4]) / 2, -1.0]:

@@ -1,4 +1,4 @@
-"""BERT on WikiText-2 and ResNet20 on CIFAR-10, on a device: the networks whose noise is measured at scale gpu."""
+"""BERT on WikiText-2, ResNet20 and AlexNet on CIFAR-10, on a device: their noise is measured at scale gpu."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from mindgap.base.check import whole
+from mindgap.base.check import one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.objective import Objective
 from mindgap.base.rng import stream_seed
 from mindgap.lab.tasks.captured import cifar_on
 from mindgap.lab.tasks.data.wordpiece import wikitext_pieces
-from mindgap.lab.tasks.models import MaskedBert, ResNet20
+from mindgap.lab.tasks.models import AlexNet, MaskedBert, ResNet20
 from mindgap.lab.tasks.problems.training import TrainingProblem
 from mindgap.lab.tasks.problems.word_pieces import Masked, masked_loss, masked_pieces, masked_places
 
@@ -61,19 +61,23 @@ def masked_bert(
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 
-def resnet20_problem(device: torch.device | str = "cpu", *, seed: int = 0) -> TrainingProblem:
-    """ResNet20 from a random start on the 45,000 training images of CIFAR-10, cross-entropy.
+def image_network(
+    network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0
+) -> TrainingProblem:
+    """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10, cross-entropy.
 
     Args:
+        network: ``"resnet20"`` or ``"alexnet"``.
         device: of network and images.
         seed: of the network's start.
 
     Batch normalisation uses the statistics of each minibatch, as in training. Images are not augmented.
     """
+    build = {"resnet20": ResNet20, "alexnet": AlexNet}[one_of("network", network, ("resnet20", "alexnet"))]
     images, labels = cifar_on(device)["train"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
-        model = ResNet20()
+        model = build()
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.randint(0, len(images), (size,), generator=generator, device=images.device)
