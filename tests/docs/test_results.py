@@ -45,6 +45,34 @@ def test_every_claim_has_a_row_and_no_cell_is_empty(tool: ModuleType) -> None:
     assert not any(cell.strip() == "" for row in rows for cell in row.strip("|").split("|"))
 
 
+#: The papers' claims outside the bilevel part.
+IDS = {"S": range(1, 9), "H": range(18), "N": range(7), "E": range(12), "T": range(1, 6)}
+#: Claims about algorithms and formulas that tests check, not a study of their own.
+NO_STUDY = {"H0", "H17", "N0", "N6"}
+VERDICTS = {"holds", "does not hold", "inconclusive"}
+
+
+def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_the_reason(tool: ModuleType) -> None:
+    table = [line.strip("| ").split(" | ") for line in tool.document().splitlines() if re.match(r"\| [SHNET]\d", line)]
+    assert {row[0] for row in table} == {f"{letter}{n}" for letter, numbers in IDS.items() for n in numbers}
+    assert {row[0] for row in table if row[3] == "no study of its own"} == NO_STUDY
+    studies = {study.name: study for study in catalogue().values()}
+    for claim, link, scale, about, printed, corrected in table:
+        if claim in NO_STUDY:
+            assert any(word in printed for word in ("test", "stud")), claim
+            continue
+        study = studies[re.findall(r"`(.*?)`", link)[0]]
+        assert {printed, corrected} <= VERDICTS, f"{study.name} has no record in results/"
+        if study.paper_model and study.models[scale] != study.paper_model:
+            assert f"in place of {study.paper_model}" in about, study.name  # a named proxy or toy
+            block = "\n".join(tool.block(study, tool.best()[study.name]))
+            assert f"the paper's own model, {study.paper_model}" in block
+            assert scale == "gpu" or "gpu" not in study.scales or "not run at scale gpu: `mindgap" in block
+        proxy = study.models.get("gpu", study.paper_model)
+        if proxy != study.paper_model and any(name in study.paper_model for name in ("ImageNet", "Wikipedia", "SQuAD")):
+            assert "cannot be settled" in study.differs, study.name  # the reason
+
+
 def test_the_records_are_small_readable_and_judged_as_written() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 20_000_000
     folders = list(study_folders(RESULTS))

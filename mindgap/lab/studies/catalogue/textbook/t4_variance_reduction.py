@@ -188,7 +188,8 @@ STUDY = Study(
     ),
     differs="Judged by the training loss; the test error stands beside it. At scale gpu an epoch's images are shifted "
     "and mirrored when it begins, so that snapshot and minibatch see the same ones, batch normalisation takes the "
-    "statistics of each minibatch, and ImageNet is not at hand.",
+    "statistics of each minibatch. ImageNet is not here: what the thesis says of it cannot be settled with the data at "
+    "hand.",
     models={"quick": "three layers, width 32, on digits", "cpu": "four layers, width 64, on digits",
             "gpu": RESNET20}, grid=GRID, tune_on="gap", tuning_seeds=(1000,),
     paper_model="large networks on CIFAR-10 and ImageNet",
