@@ -95,7 +95,8 @@ STUDY = Study(
     statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
     "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
     source=Source("thesis", "4.6.1, Fig. 4-3a"),
-    scales={**{name: replace(scale, seeds_of={SECOND: 0}) for name, scale in _SMALL.items()},
+    scales={"quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
+            "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
             "gpu": Scale(_GPU, 3, {name: {"middle": middle} for name, middle in _MIDDLE.items()})},
     grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, tune_on="validation_loss", tuning_seeds=(1000,),
     methods=_METHODS, loop=loop, judge=judge, rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
@@ -113,7 +114,8 @@ STUDY = Study(
         "Scale gpu was added before its first run, with the same four parts. There no form of ACClip is left out: "
         "the first- and the second-moment form get verdicts of their own. The middle steps were carried over by "
         "the number of parameters; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has 60 steps in place of 250, for time: it did not hold there. The rule was not changed.",
+        "Scale quick has 60 steps in place of 250 and no form of ACClip beside Algorithm 1, for time: it did not hold "
+        "there. The rule was not changed.",
     ),
     differs="All optimizers have momentum 0.9 and a cosine schedule. Thresholds are not tuned: GClip's is 0.25, "
     "CClip's makes a step clipped in every coordinate as long. ACClip is Algorithm 1 as printed; the papers do not "
