@@ -202,13 +202,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--runs", type=int, default=60)
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--tasks", nargs="*", help="default: all that this machine can run; with --table, all recorded")
     parser.add_argument("--ablations", nargs="*", choices=MODES[1:], default=MODES[1:])
     parser.add_argument("--tiny", action="store_true", help="a tenth of the steps, to try the command")
     parser.add_argument("--table", action="store_true", help="only print the table")
     parser.add_argument("--docs", type=Path, help="with --table: the page to write it into")
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
+    recorded = dict.fromkeys(line["job"][1] for line in read(words.out).values() if line["job"][0] == "recommend")
+    words.tasks = words.tasks or list(recorded if words.table else TASKS)
     if not words.table:
         factor = 0.1 if words.tiny else 1.0
         jobs: list[tuple[Any, ...]] = [("recommend", task, MODES[0]) for task in words.tasks]
