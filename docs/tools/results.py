@@ -37,6 +37,7 @@ LIMIT = 20_000_000
 GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time": 3, "b6-epochs": 2, "b7-one-step": 3,
                "b14-as-released": 4, "b1-hyper-representation": 5, "b2-hyper-representation": 7,
                "b5-running-time-pairs": 1, "b5-running-time-reviews": 2, "b14-released-representation": 2,
+               "b7-one-step-representation": 2,
                "h2-noise-drifts": 6,
                "h4-masked-language-model": 14, "h5-question-answering": 5, "h11-coordinates-or-norms": 4,
                "h12-images-acclip": 6, "h14-order-of-the-moment": 4, "h15-steps-and-thresholds": 4,

@@ -70,6 +70,13 @@ def test_running_time_is_measured_on_the_same_tasks():
     assert rows[-1]["seconds"] > rows[0]["seconds"]
 
 
+def test_saba_with_one_step_or_two_runs_on_the_same_tasks():
+    study = find("b7-one-step-representation")
+    small = {**TINY, "oracle_calls": 10, "readings": 1, "tried": 1}
+    rows = [list(study.loop(Trial(m, 0, study.settings("gpu", m, small))))[-1] for m in study.methods]
+    assert [row["lr_y"] == row["lr_z"] for row in rows] == [True, False]
+
+
 def test_single_texts_are_encoded_without_the_layer_that_joins_a_pair():
     tables = []
     for part in range(3):

@@ -149,9 +149,11 @@ STUDIES = (
                 {**representation_runs.QUICK, "data": "turned digits", "oracle_calls": 150, "tried": 3}, seeds=4
             ),
             "cpu": Scale({**representation_runs.CPU, "data": "reviews", "tried": 8}, seeds=5),
+            "gpu": Scale({**representation_runs.GPU_REVIEWS, "oracle_calls": 300, "readings": 2, "tried": 4}, seeds=8),
         },
-        models={"quick": "tanh encoder and linear heads on turned digits", "cpu": "averaged word vectors"},
-        paper_model="a recurrent encoder on the Amazon reviews",
+        models={"quick": "tanh encoder and linear heads on turned digits", "cpu": "averaged word vectors",
+                "gpu": representation_runs.GPU_MODELS["reviews"]},
+        paper_model=representation_runs.GPU_MODELS["reviews"],
         paper_number="training and test accuracy gain 1.70 and 1.10 points",
         methods={_label(steps): {"steps": steps} for steps in ("one", "two")},
     ),
