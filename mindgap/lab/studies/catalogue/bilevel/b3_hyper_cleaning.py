@@ -4,7 +4,9 @@ Scale ``quick`` takes scikit-learn's digits (16 principal components), ``cpu`` a
 and ``paper`` a two-layer recurrent net on Sentiment140. Which labels are corrupted is drawn once per seed; the upper
 level sees clean samples only. A method whose budget does not pay for ``least_steps`` iterations (SVRB: 640 calls each)
 makes them all the same; the record says at what cost. ``mindgap tune b3-hyper-cleaning --grid corruption=0.3`` finds
-the steps again; at scale gpu with ``--scale gpu corruption=0.3 oracle_calls=600 readings=1``, for both studies.
+the steps again; at scale gpu with ``--scale gpu corruption=0.3 oracle_calls=600 readings=1``, for both studies. AmIGO,
+VRBO, MRBO and SUSTAIN run at scale paper alone, at the size of scale gpu with ``--scale paper hidden=64 head=64
+train=10240 validation=10240 test=8192 words=16 oracle_calls=2000``.
 """
 
 from __future__ import annotations
