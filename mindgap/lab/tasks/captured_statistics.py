@@ -141,6 +141,11 @@ class CapturedStatistics:
         size, rows = len(batches[0][0]), torch.stack(found).tolist()
         return [_statistics(k, size, *row) for k, row in zip(ends, rows, strict=True)]
 
+    def gradient(self, batches: Sequence[Batch]) -> Tensor:
+        """The mean gradient over at least two batches, flat."""
+        self.read(batches)
+        return torch.cat([part.reshape(-1) for part in self._mean]) / len(batches)
+
     def loss(self, batch: Batch) -> float:
         """The loss of one batch of any size."""
         with self._undisturbed(), torch.no_grad():

@@ -131,7 +131,7 @@ STUDY = Study(
     "with momentum and beats Adam in test accuracy.",
     source=Source("thesis", "5.6, Fig. 5-1"),
     scales={**scales(_QUICK, {"epochs": 100, "every": 5, "width": 16}, seeds=(3, 10)),
-            "gpu": Scale({**SETTINGS, "optimizer": "sgd"}, seeds=5, methods={
+            "gpu": Scale({**SETTINGS, "epochs": 100, "every": 10, "optimizer": "sgd"}, seeds=5, methods={
                 name: {"schedule": "late drops"} for name in ("SGD with momentum", "Stochastic INGD")})},
     methods={"SGD with momentum": {"optimizer": "sgd"}, "Adam": {"optimizer": "adam"},
              "Stochastic INGD": {"optimizer": "ingd"}},
@@ -150,9 +150,11 @@ STUDY = Study(
         "Run 1 at scale gpu had 16 epochs, because the GPU was lent for no longer: SGD reached 86.4 %, Adam 82.5 %, "
         "Stochastic INGD 77.6 %. By the rule as it was this did not hold. Since then the rule asks that SGD reach 91 % "
         "there: with too few epochs the run says who is fastest, which is not what the thesis states.",
+        "With 100 epochs and one seed, SGD reached 91.62 %, Stochastic INGD 89.26 % and Adam 88.38 %, each with its "
+        "tuned step (benchmarks/records/n3_100_epochs.jsonl): the baseline is right. One seed decides nothing.",
     ),
     differs="Settings are the thesis' own. At scales quick and cpu there is no batch normalisation, and 100 epochs are "
-    "10 at scale quick. At scale gpu they are 40, and 16 in the kept record (the step of SGD falls at the same shares "
+    "10 at scale quick. At scale gpu they are 100, and 16 in the kept record (the step of SGD falls at the same shares "
     "of the run); each step is tuned, 5,000 of the training images are held out for that, and the step of Stochastic "
     "INGD falls like that of SGD, about which the thesis says nothing.",
     models={"quick": "three convolutions, width 4, on digits", "cpu": "three convolutions, width 16, on digits",
