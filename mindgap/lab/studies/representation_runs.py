@@ -200,7 +200,10 @@ GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64
 GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
 
 #: data -> what a verdict at scale gpu is about
-GPU_MODELS = {"snli": "a recurrent encoder on SNLI", "reviews": "a recurrent encoder on the Amazon reviews"}
+GPU_MODELS = {"snli": "proxy: a recurrent encoder of 64 units on SNLI",
+              "reviews": "proxy: a recurrent encoder of 64 units on the Amazon reviews"}
+#: the same with the size of the published code
+PAPER_MODELS = {source: name.removeprefix("proxy: ").replace("64", "4,096") for source, name in GPU_MODELS.items()}
 
 #: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
 SHARED = "SLIP, shared samples"

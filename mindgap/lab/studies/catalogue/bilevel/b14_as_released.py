@@ -112,7 +112,7 @@ STUDY = Study(
     history=("The rule was settled before the first run. Steps are those of B3, tuned without faults.",
              "Scale quick has three seeds in place of four, for time: the study was undecided with both."),
     differs="The faults are those of hyper-cleaning; b14-released-representation has those of hyper-representation.",
-    models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL}, paper_model=cleaning_runs.GPU_MODEL,
+    models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL}, paper_model=cleaning_runs.PAPER_MODEL,
     figures=(
         Figure("Test accuracy with each fault", "test_accuracy", "test accuracy", x="oracle_calls", facet="fault",
                caption="One panel per fault; the first has none."),

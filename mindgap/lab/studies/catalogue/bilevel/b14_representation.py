@@ -162,7 +162,7 @@ STUDY = Study(
     differs="g_x is taken at the point and on the sample of J. Heads are one per task and linear, where the code "
     "carries one tanh head from task to task.",
     models={"quick": "tanh encoder and linear heads on digits", "gpu": representation_runs.GPU_MODELS["snli"]},
-    paper_model=representation_runs.GPU_MODELS["snli"],
+    paper_model=representation_runs.PAPER_MODELS["snli"],
     figures=(
         Figure("Test accuracy with each fault", "test_accuracy", "test accuracy", x="oracle_calls", facet="fault",
                caption="One panel per fault; the first has none."),

@@ -25,6 +25,7 @@ from mindgap.lab.studies.representation_runs import (
     GPU_REVIEWS,
     GPU_STEPS,
     KEYS,
+    PAPER_MODELS,
     QUICK,
     SHARED,
     own_steps,
@@ -122,7 +123,7 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         "others' is. Equal oracle calls for all; equal epochs stand beside it.",
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
                 "gpu": GPU_MODELS[cpu]},
-        paper_model=f"a recurrent encoder on {texts}",
+        paper_model=PAPER_MODELS[cpu],
         figures=(
             Figure("Test accuracy", "test_accuracy", "accuracy on test tasks", x="x_epoch",
                    caption="New heads, trained to the end on the support sets of tasks kept for testing. Same "

@@ -26,6 +26,7 @@ from mindgap.lab.studies.cleaning_runs import (
     GPU_METHODS,
     GPU_MODEL,
     GPU_STEPS,
+    PAPER_MODEL,
     QUICK,
     TUNED,
     cleaning_method,
@@ -165,8 +166,8 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         "positive or negative, stand beside as manual_accuracy. Labels are corrupted once, validation labels are "
         "clean, and c ‖w‖² is the squared norm (the authors' code does neither).",
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
-                **dict.fromkeys(("gpu", "paper"), GPU_MODEL)},
-        paper_model=GPU_MODEL,
+                "gpu": GPU_MODEL, "paper": PAPER_MODEL},
+        paper_model=PAPER_MODEL,
         figures=(
             Figure("Test accuracy", "test_accuracy", "test accuracy", x="x_epoch", log_x=True,
                    caption="Same data, corruption and start for all methods of a seed; steps from the same grid. "

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.bilevel_runs import counters, method_of, runner_of
+from mindgap.lab.studies.cleaning_runs import PAPER_MODEL
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import by_seed, mean_interval
 
@@ -115,7 +116,7 @@ STUDY = Study(
     ),
     differs="A corrupted label is always a wrong one; benchmark_bilevel draws it from all ten.",
     models={"quick": "linear softmax on digits", "cpu": "linear softmax on MNIST"},
-    paper_model="a recurrent net on Sentiment140",
+    paper_model=PAPER_MODEL,
     figures=(
         Figure("Test accuracy", "test_accuracy", "test accuracy", x="oracle_calls",
                caption="The controls are points at 0 calls: trained to the end, on the right labels and on all."),

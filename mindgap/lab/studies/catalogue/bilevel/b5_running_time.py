@@ -172,7 +172,7 @@ def _cleaning() -> Study:
             for title in cleaning_runs.GPU_METHODS
         },
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": cleaning_runs.GPU_MODEL},
-        paper_model=cleaning_runs.GPU_MODEL, tuned_by="b3-hyper-cleaning",
+        paper_model=cleaning_runs.PAPER_MODEL, tuned_by="b3-hyper-cleaning",
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         methods=methods,
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
                 "gpu": runs.GPU_MODELS[cpu]},
-        paper_model=runs.GPU_MODELS[cpu], tuned_by=f"b{1 if cpu == 'snli' else 2}-hyper-representation",
+        paper_model=runs.PAPER_MODELS[cpu], tuned_by=f"b{1 if cpu == 'snli' else 2}-hyper-representation",
     )  # fmt: skip
 
 

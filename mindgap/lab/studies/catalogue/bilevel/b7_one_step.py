@@ -131,7 +131,7 @@ STUDIES = (
                 "cpu": Scale({**cleaning_runs.CPU, "oracle_calls": 2000, "tried": 16}, seeds=10),
                 "gpu": Scale({**cleaning_runs.GPU, "oracle_calls": 600, "readings": 2, "tried": 4}, seeds=8)},
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": cleaning_runs.GPU_MODEL},
-        paper_model=cleaning_runs.GPU_MODEL,
+        paper_model=cleaning_runs.PAPER_MODEL,
         paper_number="training and test accuracy gain 0.14 and 0.31 points at p = 0.2, 0.05 and 0.10 points at p = 0.4",
         methods={
             f"{_label(steps)}, p = {p:g}": {"steps": steps, "corruption": p}
@@ -153,7 +153,7 @@ STUDIES = (
         },
         models={"quick": "tanh encoder and linear heads on turned digits", "cpu": "averaged word vectors",
                 "gpu": representation_runs.GPU_MODELS["reviews"]},
-        paper_model=representation_runs.GPU_MODELS["reviews"],
+        paper_model=representation_runs.PAPER_MODELS["reviews"],
         paper_number="training and test accuracy gain 1.70 and 1.10 points",
         methods={_label(steps): {"steps": steps} for steps in ("one", "two")},
     ),
