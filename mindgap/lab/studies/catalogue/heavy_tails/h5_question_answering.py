@@ -130,7 +130,7 @@ def judge(runs: Sequence[Run]) -> Parts:
 _QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 300,
           "pre_steps": 60, "steps": 60, "every": 30, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
 _SMALL = scales(_QUICK, {"source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60, "held_out": 800,
-                "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=(4, 5))
+                "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=(3, 5))
 #: A question, a passage and three marks fill a window of 128 word pieces.
 _GPU = {**bert_runs.BERT, "layers": 6, "question": 24, "passage": 101, "held_out": 1024, "pre_steps": 4000,
         "pre_batch": 32, "pre_lr": 0.0003, "steps": 800, "every": 100, "batch": 32, "schedule": "linear", "factor": 1.0}
@@ -156,7 +156,7 @@ STUDY = Study(
         "Settled before the first run, from Table 4.3.",
         "Scale gpu was added before its first run, with the same parts. Its middle steps are a third of those of H4 or "
         "near it; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has four seeds in place of five and no form of ACClip beside Algorithm 1, for time: the study was "
+        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, for time: the study was "
         "undecided with both.",
     ),
     differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of words; "

@@ -102,7 +102,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     f"{name}, step {lr:g}": {"source": source, "lr": lr}
     for name, source in (("convolutional network", "digits"), ("transformer", "prose")) for lr in _STEPS
 }  # fmt: skip
-_QUICK = {"steps": 360, "every": 60, "batch": 16, "m": 128, "part": 64, "lr": 0.1, "width": 2, "source": "digits",
+_QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 64, "lr": 0.1, "width": 2, "source": "digits",
           **SMALL_TEXT}  # fmt: skip
 
 STUDY = Study(

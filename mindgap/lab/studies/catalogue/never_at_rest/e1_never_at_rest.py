@@ -177,8 +177,8 @@ _RULE = (
     "grows. No lower means that the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
 )
 
-_IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 200, "every": 20,
-           "sharp_every": 6, "batch": 32, "m": 128, "part": 64, "lr": 0.05, "factor": 1.0, "stretch": 1.0,
+_IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 120, "every": 12,
+           "sharp_every": 5, "batch": 32, "m": 128, "part": 64, "lr": 0.05, "factor": 1.0, "stretch": 1.0,
            "schedule": "constant"}
 _WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8, "steps": 180, "every": 30,
           "sharp_every": 6, "batch": 16, "m": 128, "part": 64, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
