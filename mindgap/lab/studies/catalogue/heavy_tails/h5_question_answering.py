@@ -156,8 +156,8 @@ STUDY = Study(
         "Settled before the first run, from Table 4.3.",
         "Scale gpu was added before its first run, with the same parts. Its middle steps are a third of those of H4 or "
         "near it; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, for time: the study was "
-        "undecided with both.",
+        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, for time: the study "
+        "was undecided with both.",
     ),
     differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of words; "
     "answers compared by their place. ACClip is Algorithm 1 as printed; its other forms do not decide. Scale gpu: "
