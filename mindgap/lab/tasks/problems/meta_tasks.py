@@ -28,6 +28,13 @@ class MetaTasks:
     Args:
         task: tasks and encoder.
         whole: True for MAML, whose tasks move all parameters; False for ANIL, whose tasks move the head.
+
+    Example:
+        >>> from mindgap.lab.tasks.data import digits
+        >>> from mindgap.lab.tasks.problems import hyper_representation
+        >>> task = hyper_representation([digits()], [digits()], [digits()], tasks=(6, 1, 1), ways=3, shots=4)
+        >>> [MetaTasks(task, whole).problem(2).pack_y.shapes for whole in (True, False)]
+        [[(2, 1203)], [(2, 27)]]
     """
 
     task: HyperRepresentation
