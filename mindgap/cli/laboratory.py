@@ -24,10 +24,8 @@ from mindgap.record.store import TUNING_FILE, read_run
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
 
-StudyName = Annotated[
-    str,
-    typer.Argument(help="A study or its claim ('mindgap list' shows them).", metavar="STUDY", autocompletion=complete),
-]
+StudyName = Annotated[str, typer.Argument(help="A study or its claim ('mindgap list' shows them).", metavar="STUDY",
+                                          autocompletion=complete)]
 
 
 def show(name: StudyName,
@@ -132,14 +130,8 @@ def tune(
     scale: ScaleName = "quick",
     trials: Annotated[int, typer.Option(help="Trials of every method; no method can get more.")] = 20,
     seeds: Annotated[int, typer.Option(help="Tuning seeds each trial is averaged over.")] = 1,
-    grid: Annotated[
-        bool,
-        typer.Option(
-            "--grid",
-            help="Try every point of the study's grid on its tuning seeds instead, and further "
-            "points where the best one is an end.",
-        ),
-    ] = False,
+    grid: Annotated[bool, typer.Option("--grid", help="Try every point of the study's grid on its tuning seeds "
+                                       "instead, and further points where the best one is an end.")] = False,
     jobs: Annotated[int, typer.Option(help="Methods searched at the same time; with --grid, points.")] = 1,
     out: Records = Path("runs"),
 ) -> None:
@@ -241,11 +233,7 @@ def compare(a: Annotated[Path, typer.Argument(help="Folder of records.", metavar
     if rows:
         table(("study", "scale", "method", "quantity", "", "at", "mean in A", "mean in B", "standard errors"), rows)
     same = sum(1 for d in found.curves if d.outcome == "same")
-    say(
-        f"{same} of {len(found.curves)} curves are the same to rounding"
-        if found.curves
-        else "no curve is in both folders"
-    )
+    say(f"{same} of {len(found.curves)} curves are the same to rounding" if found.curves else "no curve is in both")
     for side, names in (("A", found.only_a), ("B", found.only_b)):
         for name in names:
             print(f"only in {side}\t{shown(name)}")

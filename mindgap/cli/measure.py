@@ -18,17 +18,13 @@ from mindgap.cli.show import paragraph, progress, say, table
 
 
 def measure(
-    target: Annotated[
-        str,
-        typer.Argument(help="module:function, run as your own code; it returns ((model, loss), batches[, optimizer])."),
-    ],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON.")
-    ] = Path("survey.html"),
+    target: Annotated[str, typer.Argument(
+        help="module:function, run as your own code; it returns ((model, loss), batches[, optimizer]).")],
+    out: Annotated[Path, typer.Option(
+        "-o", "--out", help="The page to write; its numbers go beside it as JSON.")] = Path("survey.html"),
     limit: Annotated[int, typer.Option(help="Minibatches used for the noise.")] = 512,
-    seconds: Annotated[
-        float, typer.Option(help="Aim to be done within this time, by taking fewer minibatches; 0: no limit.")
-    ] = 60.0,
+    seconds: Annotated[float, typer.Option(
+        help="Aim to be done within this time, by taking fewer minibatches; 0: no limit.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
 ) -> None:
     """Measure a training problem once and write a page.

@@ -12,9 +12,8 @@ from mindgap.cli.show import paragraph, progress, say
 
 
 def recommend(
-    target: Annotated[
-        str, typer.Argument(help="module:function that builds (objective, train[, valid]) afresh; it runs your code.")
-    ],
+    target: Annotated[str, typer.Argument(
+        help="module:function that builds (objective, train[, valid]) afresh; it runs your code.")],
     minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10.0,
     steps: Annotated[int | None, typer.Option(help="Steps of your training run; default: what fits.")] = None,
     seed: Annotated[int, typer.Option(help="Names starts and orders of batches.")] = 0,

@@ -94,11 +94,9 @@ def complete(incomplete: str) -> list[str]:
     return [name for name in catalogue() if name.startswith(incomplete.lower())]
 
 
-Names = Annotated[
-    list[str],
-    typer.Argument(help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
-                   autocompletion=complete),
-]
+Names = Annotated[list[str], typer.Argument(
+    help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
+    autocompletion=complete)]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
 Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
 
@@ -107,9 +105,8 @@ def run(
     names: Names,
     scale: ScaleName = "quick",
     seeds: Annotated[int | None, typer.Option(help="Seeds per method; by default the scale's own number.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Worker processes, one thread each (default: 1; on a cluster all it has).")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(
+        help="Worker processes, one thread each (default: 1; on a cluster all it has).")] = None,
     out: Records = Path("runs"),
     backend: Annotated[str, typer.Option(help="local (this machine), dask or ray (a running cluster).")] = "local",
     address: Annotated[str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")] = "",
