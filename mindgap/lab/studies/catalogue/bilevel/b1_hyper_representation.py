@@ -112,8 +112,8 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
             "the mean over the words, 64 units), which this encoder shares. The units of lr_x were settled anew by "
             "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is no judged seed, validation "
             "loss and test accuracy in view; earlier ones had seed 0 in view, which is judged. B2 has the same units.",
-            "Scale quick has three seeds in place of five and 375 oracle calls in place of 500, for time: the study was "
-            "undecided with both.",
+            "Scale quick has three seeds in place of five and 375 oracle calls in place of 500, for time: the study "
+            "was undecided with both.",
         ),
         differs="Word vectors of 50 dimensions, averaged and maximised over a text; at scale gpu a two-layer tanh net "
         "of 64 units over 16 words of a sentence or the first 24 of a review, and its mean over them (published: 4096 "
