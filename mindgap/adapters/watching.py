@@ -109,7 +109,6 @@ def sample_batches(loader: Any, model: torch.nn.Module, *, limit: int = 8, seed:
         loader: a ``DataLoader``, or what Accelerate wraps around one, over a data set with a length and an index.
         model: whose random and module state is protected meanwhile.
         limit: batches drawn at most, without replacement; a short last one is left out.
-        seed: of the choice.
 
     Raises:
         RuleError: a data set that can only be iterated: give ``batches`` yourself.

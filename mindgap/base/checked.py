@@ -219,7 +219,6 @@ def checked_types(function: F, numeric: bool = False) -> F:
     """The function with its arguments checked against its annotations, and nothing else changed.
 
     Args:
-        function: a function or a method.
         numeric: whether ``Any`` means a number or an array of numbers, as in the formulas of the theory.
 
     Example:
@@ -292,11 +291,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
-    """Check the arguments of every public function and class that a module defines; call it at the module's end.
-
-    Returns:
-        the module's public functions by name, as they are now.
-    """
+    """Check arguments in all public functions (which it returns) and classes of a module; call it at its end."""
     space, functions = vars(sys.modules[module]), {}
     for name, thing in list(space.items()):
         if name.startswith("_") or getattr(thing, "__module__", None) != module:

@@ -143,7 +143,7 @@ def _room(device: torch.device) -> int:
 
 
 def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
-    """Euclidean norm over all entries that neither overflows nor underflows, over all processes for DTensors.
+    """Euclidean norm (0-dim) over all entries that neither overflows nor underflows, over all processes for DTensors.
 
     A float32 entry of 1e20 squares to infinity in float32, not in float64, where such sums are kept; float64 entries
     beyond 1e150 are scaled by the largest. Sums are taken in short stretches, so a norm over many millions of
@@ -153,9 +153,6 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
     Args:
         tensors: any shapes; floating dtypes may differ, devices too (the result lies on the first tensor's).
         wide: return float64 instead of the dtype the tensors promote to.
-
-    Returns:
-        A 0-dim tensor.
 
     Example:
         >>> float(robust_norm([torch.tensor([3e20, 4e20])])) == float(torch.tensor(5e20))

@@ -160,7 +160,6 @@ def gradient_passes(objective: Objective, batches: Iterable[Any], *, seed: int =
     training, and its running averages are put back.
 
     Args:
-        objective: model and loss.
         batches: anything that can be iterated over more than once: a list, a ``DataLoader``.
         seed: names the random numbers used while measuring.
         train: put the model into training (True) or evaluation (False) mode meanwhile; None leaves it as it is.

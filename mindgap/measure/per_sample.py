@@ -49,7 +49,6 @@ def per_sample_norms(objective: Objective, batch: Any, *, method: str = "auto", 
     then goes to ``torch.func``, ``"structure"`` raises.
 
     Args:
-        objective: model and loss.
         batch: one batch; every tensor in it has the samples on its first axis.
         method: ``"structure"`` (linear, embedding, convolution, layer norm, batch norm in evaluation mode, parameters
             that are added; other parameters by ``torch.func``), ``"func"``, ``"loop"``, or ``"auto"``.

@@ -21,7 +21,7 @@ from mindgap.base.tensors import unflatten
 
 def stability_threshold(lr: float, *, momentum: float = 0.0, nesterov: bool = False, dampening: float = 0.0,
                         weight_decay: float = 0.0) -> float:
-    """Largest Hessian eigenvalue at which SGD with these settings is stable on a quadratic.
+    """Largest Hessian eigenvalue (of the loss without the penalty) at which SGD with these settings is stable.
 
     With b <- beta b + (1 - d) g and x <- x - lr b, the recursion along an eigenvector of curvature h has the
     characteristic polynomial z^2 - (1 + beta - lr (1 - d) h) z + beta, with both roots inside the unit circle while lr
@@ -32,9 +32,6 @@ def stability_threshold(lr: float, *, momentum: float = 0.0, nesterov: bool = Fa
     Args:
         nesterov: Nesterov momentum as ``torch.optim.SGD`` has it (its dampening is 0).
         weight_decay: coefficient of the quadratic penalty that the step includes.
-
-    Returns:
-        The threshold on the sharpness of the loss without the penalty.
 
     Example:
         >>> stability_threshold(0.1), round(stability_threshold(0.1, momentum=0.9), 6)

@@ -122,10 +122,6 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
     (a Laplace or Student body, layers of different scale) counts as a tail. Comparing sums with longer sums removes
     most of that; a stable law gives 1/α either way. Weights are the numbers of blocks.
 
-    Args:
-        x: values; symmetrised by random signs here.
-        rounds: shuffles to average over.
-
     Example:
         >>> x = np.random.default_rng(0).standard_normal(4000)
         >>> round(1 / float(block_sum_gamma(x, np.random.default_rng(1), 8)), 1)

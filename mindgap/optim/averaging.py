@@ -27,12 +27,9 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
 
 
 def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
-    """An ``AveragedModel`` that holds x̄_k = Σ_j j·x_{j−1} / Σ_j j.
+    """An ``AveragedModel`` (which takes the ``options``) that holds x̄_k = Σ_j j·x_{j−1} / Σ_j j.
 
     x_{j−1} is the iterate *before* step j: call ``update_parameters(model)`` before each ``optimizer.step()``.
-
-    Args:
-        options: handed on to ``AveragedModel`` (``device``, ``use_buffers``).
 
     Example:
         >>> import torch

@@ -75,8 +75,6 @@ class FusedSteps:
         """Make one step in the fused form; None where the optimizer must make it itself, with nothing changed.
 
         Args:
-            groups: the parameter groups.
-            state: from parameter to its states.
             read: gives a group's record.
             policy: what to do about the norm of all gradients; its window is made here.
             objection: says why a rule's kernels must not be used for a group, a parameter and its gradient.

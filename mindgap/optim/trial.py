@@ -23,14 +23,7 @@ _FOUND: dict[tuple[Any, ...], str | None] = {}
 
 
 def objection(optimizer: RuleOptimizer, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor) -> str | None:
-    """Why a rule's kernels must not be used for a parameter; None where they may. Tries them once per process.
-
-    Args:
-        optimizer: whose settings the trial takes.
-        group: the parameter's group.
-        rule: names the kernels.
-        p, grad: tensors of the device and dtypes that count.
-    """
+    """Why a rule's kernels must not be used for a parameter; None where they may. Tries them once per process."""
     if p.device.type not in TRIED:
         return None
     clip = optimizer._norm_clip if isinstance(optimizer._norm_clip, str) else optimizer._norm_clip is not None

@@ -31,7 +31,6 @@ def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequenc
     """min{τ/|m|, 1}·m in every coordinate, which is m held inside [−τ, τ] (acclip, (CClip)).
 
     Args:
-        directions: m.
         tau: τ: one number, a 0-dim tensor, or a tensor for each direction that broadcasts to it.
 
     Example:

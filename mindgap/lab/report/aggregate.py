@@ -154,10 +154,7 @@ def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-    """Statistics over runs of each run's own last value, wherever it ends.
-
-    Returns:
-        The names of :data:`STATISTICS`, and ``first`` and ``last``, the places between which the runs end.
+    """Statistics over runs of each run's last value, and the places ``first`` to ``last`` between which the runs end.
 
     Example:
         >>> import numpy as np

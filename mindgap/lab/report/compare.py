@@ -61,9 +61,6 @@ def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
 
     Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some place. ``level`` is
     divided by the number of places (Bonferroni): at most this share of equal curves is called different.
-
-    Args:
-        level: how often a curve may be called different when only its seeds differ.
     """
     between("level", level, 0, 1, ends="()")
     left = {(s.name, s.scale): s for s in load(a)}

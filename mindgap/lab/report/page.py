@@ -35,13 +35,8 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float
     """Write the report on a folder of records; the file appears whole or not at all.
 
     Args:
-        runs: folder written by ``mindgap run``.
-        out: the HTML file to write.
         png: folder for a PNG and an SVG of every figure, drawn from the same specifications; ``None``: none.
         refresh: seconds after which an open page loads itself again (``mindgap watch``); ``None``: never.
-
-    Returns:
-        The path of the page.
     """
     studies = load(Path(runs))
     drawings = draw_all(studies)

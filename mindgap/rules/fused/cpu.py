@@ -201,8 +201,6 @@ def compiled(name: str, parallel: bool, cache: bool) -> Callable[..., Any]:
 
     Args:
         name: key of ``arithmetic.RULES``, or ``"window"`` for ``push_below``.
-        parallel: over the chunks.
-        cache: keep the compiled code on disk.
     """
     import numba
 
