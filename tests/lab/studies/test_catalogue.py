@@ -13,6 +13,7 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies import catalogue as catalogue_module
 from mindgap.lab.studies.catalogue import broken, catalogue, find
 from mindgap.lab.studies.spec import Study
+from mindgap.lab.studies.times import reference_times
 from mindgap.lab.studies.verdict import Parts
 
 LOADED = (
@@ -42,6 +43,13 @@ def test_every_study_is_complete(study: Study) -> None:
     judge = getattr(study.judge, "func", study.judge)
     assert inspect.signature(judge).return_annotation in ("Parts", Parts), "a judge answers named parts"
     assert "toy" in study.model("quick") or not study.models
+
+
+def test_all_quick_studies_take_less_than_six_minutes_on_two_cores_and_the_bilevel_ones_two() -> None:
+    times = reference_times()
+    assert set(times) == {name for name, study in catalogue().items() if "quick" in study.scales}
+    assert sum(times.values()) <= 2 * 360
+    assert sum(seconds for name, seconds in times.items() if name.startswith("b")) <= 2 * 120
 
 
 def test_a_broken_study_breaks_itself_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
