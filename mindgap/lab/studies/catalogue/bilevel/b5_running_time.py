@@ -131,7 +131,7 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
         history=("The accuracies were settled before any time was read.",
                  "At scale gpu they were 0.55 to 0.70; with the net of B3 made smaller they were set to 0.55 to 0.64 "
                  "before the first run there.",
-                 "Scale quick has a third fewer seeds than in its first runs, for time: undecided with both."),
+                 "Scale quick has fewer seeds than in its first runs, for time: undecided with both."),
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "
@@ -194,7 +194,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         f"hyper-representation ({texts})",
         representation_loop,
         "",
-        scales={"quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 4),
+        scales={"quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 3),
                 "cpu": scale(runs.CPU, cpu, [500, 1, 100], 100, 10),
                 "gpu": Scale(gpu, 8, {title: runs.GPU_STEPS[title] for title in methods}, dict.fromkeys(others, 5))},
         methods=methods,
