@@ -176,7 +176,7 @@ def failed(study: Loaded) -> list[tuple[str, ...]]:
 
 
 def tuned(study: Loaded) -> list[tuple[str, ...]]:
-    """What ``mindgap tune`` chose for each method, from how many trials, at what cost, and every value it saw."""
+    """What ``mindgap tune`` chose for each method, from how many trials and at what cost."""
 
     def words(settings: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} = {value:.3g}" for name, value in settings.items())
@@ -188,9 +188,18 @@ def tuned(study: Loaded) -> list[tuple[str, ...]]:
             words(made.chosen) + (f" (an end for {', '.join(made.ends)})" if made.ends else ""),
             number(made.value),
             number(made.seconds),
-            "; ".join(f"{words(trial.settings)}: {number(trial.value)}" for trial in made.trials),
         )
         for method, made in study.tuning.methods.items()
+    ]
+
+
+def tried(study: Loaded) -> list[tuple[str, ...]]:
+    """Every point that ``mindgap tune`` tried: method, its settings, its value."""
+    names = list(study.tuning.space)
+    return [
+        (method, *(f"{t.settings[name]:.3g}" if name in t.settings else "" for name in names), number(t.value))
+        for method, made in study.tuning.methods.items()
+        for t in made.trials
     ]
 
 
@@ -225,4 +234,4 @@ def _distinct(runs: Sequence[Run], field: str) -> list[str]:
 
 
 #: What the template calls.
-HELPERS = {f.__name__: f for f in (legend, statistics, logs, axes, failed, tuned, facts)}
+HELPERS = {f.__name__: f for f in (legend, statistics, logs, axes, failed, tuned, tried, facts)}

@@ -90,7 +90,8 @@ def _beside(ends: Mapping[str, Sequence[Row]]) -> tuple[str, dict[str, Any]]:
         train = {name: np.array([row["train_accuracy"] for row in rows]) for name, rows in rivals.items()}
         beside.ahead_of_all("SLIP ahead in training accuracy", train, "SLIP", SMALLEST)
     answers = {part.name: part.answer for part in beside.asked}
-    return f"beside the rule: {beside.measured}", {"beside": {**beside.numbers, "answers": answers}}
+    # The page shows what stands between two semicolons on a line of its own.
+    return f"beside the rule: {beside.measured.replace('; ', ', ')}", {"beside": {**beside.numbers, "answers": answers}}
 
 
 def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], one: str) -> None:
