@@ -193,11 +193,10 @@ T1_TEXTBOOK_RATES = Study(
 )  # fmt: skip
 
 T2_WORST_CASE_RATES = Study(
-    name="t2-worst-case-rates", claim="T2",
+    name="t2-worst-case-rates", claim="T2", source=Source("thesis", "Fig. 2-1"),
     title="In the worst case heavy-ball need not converge, Nesterov's method does",
     statement="Worst-case rates, computed by matrix inequalities: GD's is 1 - 1/Q, Nesterov's lies below Theorem "
     "2.1.3's for every condition number Q, and heavy-ball's reaches 1 (no convergence is proved) at Q near 18.",
-    source=Source("thesis", "Fig. 2-1"),
     scales={
         "quick": Scale({"conditions": [2.0, 8.0, 17.0, 18.5, 64.0], "pep_steps": [1, 2]}),
         "cpu": Scale({"conditions": [1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 14.0, 16.0, 17.0, 17.8, 18.1, 20.0, 25.0,
