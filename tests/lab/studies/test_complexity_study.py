@@ -18,7 +18,7 @@ STUDY = find("b8-complexity")
 def made_up(extra: float, levels: int = 8) -> list[Run]:
     """Runs that need (1/ε)^(stated + extra) calls, up to a constant per seed."""
     runs = []
-    for header in plan(STUDY, "quick").headers:
+    for header in plan(STUDY, "quick", seeds=3).headers:
         power = stated(SIXTEEN[TITLES[header.method]].complexity) + extra + 0.01 * header.seed
         rows = [{"step": k, "inverse": 2 ** (k / 2), "calls": (3 + header.seed) * 2 ** (k / 2 * power)}
                 for k in range(levels + 1)]  # fmt: skip

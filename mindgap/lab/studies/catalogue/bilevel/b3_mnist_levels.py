@@ -91,7 +91,7 @@ STUDY = Study(
     statement="With half of the labels corrupted, hyper-cleaning comes within one point of training on the right "
     "labels alone, and training on all labels does not (a check of ours against a known level, on MNIST at scale cpu).",
     source=Source("slip-rebuttal-a", "Fig. 2, the problem"),
-    scales={"quick": Scale(_QUICK, seeds=3), "cpu": Scale(_CPU, seeds=3)},
+    scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=3)},
     methods={
         CLEAN: {"key": "control"},
         NOISY: {"key": "control"},
@@ -110,6 +110,7 @@ STUDY = Study(
         "runs with seed 0 by their test accuracy, and seed 0 is among the judged seeds: the accuracies of SLIP and "
         "SABA are slightly too good. MA-SOBA and StocBio have SABA's steps.",
         "After the quick run and before the first run on MNIST the refuting side of the rule got intervals.",
+        "Scale quick has two seeds in place of three, for time: the study was undecided with both.",
         "A first form was that of benchmark_bilevel: standardised pixels and 0.2 ‖W‖². There, with seed 0, training on "
         "all labels reached 0.8655 and on the right ones alone 0.8654: with so much regularisation there is nothing to "
         "clean, and the form was changed before any study was run.",

@@ -164,7 +164,7 @@ def _cleaning() -> Study:
         "data hyper-cleaning",
         loop,
         "corruption",
-        scales={"quick": Scale(quick, 8, seeds_of=none), "cpu": Scale(cpu, 10, seeds_of=none),
+        scales={"quick": Scale(quick, 6, seeds_of=none), "cpu": Scale(cpu, 10, seeds_of=none),
                 "gpu": Scale(gpu, 8, steps, dict.fromkeys(others, 5))},
         methods={
             f"{title}, p = {p:g}": tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
