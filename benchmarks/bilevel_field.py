@@ -2,8 +2,8 @@
 
 Their objective, data sets and solvers are imported from a folder that holds a copy of
 https://github.com/benchopt/benchmark_bilevel. benchopt itself is not needed: the few names that the solvers take from
-it are put in its place here. Both sides start afresh in every run, theirs with all iterations in one dispatch. Samples
-of ijcnn1 are shuffled once for both, because their first epoch takes the batches in the order of the file.
+it are put in its place here. Both sides start afresh in every run, theirs with all iterations in one dispatch and with
+a first epoch in random order (of itself it is that of the file for every seed), so that levels can be compared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Base:
 
 
 def _fetch_libsvm(name: str) -> tuple[Any, Any]:
-    """ijcnn1 as libsvmdata returns it: the real samples where they are stored, else synthetic ones of that size."""
+    """ijcnn1 as libsvmdata returns it, shuffled: the real samples where they are stored, else synthetic ones."""
     table = ijcnn1("test" if name.endswith("test") else "train")
     order = np.random.default_rng(0).permutation(len(table))
     return table.features[order].astype(np.float32), 2.0 * table.labels[order].astype(np.float32) - 1.0
@@ -142,18 +142,21 @@ class Field:
         import jax
 
         file, settings, _, _ = SOLVERS[key]
-        kind, made = import_module(f"solvers.{file}").Solver, {}
+        solver = import_module(f"solvers.{file}").Solver(
+            step_size=self.step, outer_ratio=RATIO, batch_size=BATCH, eval_freq=self.steps(key), **settings
+        )
+        solver.set_objective(**self.objective.get_objective())
+        solver.init()
 
         def run(seed: int) -> tuple[Any, Any]:
-            if seed not in made:
-                solver = kind(step_size=self.step, outer_ratio=RATIO, batch_size=BATCH, random_state=seed,
-                              eval_freq=self.steps(key), **settings)  # fmt: skip
-                solver.set_objective(**self.objective.get_objective())
-                solver.init()
-                made[seed] = solver
+            for level, number in (("inner", 0), ("outer", 1)):
+                first, later = jax.random.split(jax.random.PRNGKey(2 * seed + number))
+                state = getattr(solver, f"state_{level}_sampler")
+                order = jax.random.permutation(first, len(state["batch_order"]))
+                setattr(solver, f"state_{level}_sampler", {**state, "batch_order": order, "key": later})
             once = iter((True, False))
-            made[seed].run(lambda: next(once))
-            return jax.block_until_ready((made[seed].outer_var, made[seed].inner_var))
+            solver.run(lambda: next(once))
+            return jax.block_until_ready((solver.outer_var, solver.inner_var))
 
         return run
 
@@ -206,6 +209,8 @@ def print_row(field: Field, row: dict[str, Any]) -> None:
     """A line of the table, as soon as it is known."""
     low, high = row["quartiles"]
     rates = [f"{row['steps'] / min(row[who]):,.0f}" for who in ("ours", "theirs")]
-    levels = [f"{min(v):.3g} to {max(v):.3g}" for v in row["levels"].values()]
+    levels = [f"{min(v):.4g} to {max(v):.4g}" for v in row["levels"].values()]
+    a, b = row["levels"].values()
+    agree = "yes" if min(a) <= max(b) and min(b) <= max(a) else f"{np.mean(a) / np.mean(b) - 1:+.1%}"
     print(f"| {field.name} | {row['method']} | {rates[0]} | {rates[1]} | {row['ratio']:.2f} ({low:.2f} to {high:.2f}) "
-          f"| {levels[0]} | {levels[1]} |", flush=True)  # fmt: skip
+          f"| {levels[0]} | {levels[1]} | {agree} |", flush=True)  # fmt: skip

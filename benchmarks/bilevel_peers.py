@@ -274,7 +274,7 @@ def main() -> None:
           f"jax {version('jax')}, {len(os.sched_getaffinity(0))} core(s) of {platform.machine()}, "
           f"{'processor' if options.clock == 'cpu' else 'wall'} time, {options.repeats} rounds")  # fmt: skip
     print("| problem | method | ours it/s | theirs it/s | ours / theirs, median (quartiles) | ours: final ‖∇Φ‖² "
-          "| theirs |\n|---|---|---|---|---|---|---|")  # fmt: skip
+          "| theirs | levels overlap |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name in options.problems.split(","):
         if name:
             race(Field(name), options.methods.split(","), options.repeats, options.seeds)
