@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import sha256
@@ -21,6 +22,7 @@ from mindgap.bilevel.protocols import ProblemOracle
 from mindgap.bilevel.steps import TorchStep
 
 _VERSION = 1
+_COUNTERS = ("t", "seed", "drawn", "updates", "calls")
 
 
 def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
@@ -94,11 +96,7 @@ def pack_state(state: State) -> dict[str, Any]:
         "method": method_text(state.method),
         "problem": repr(_fingerprint(state.oracle)),
         "values": _plain(state.values, state.oracle),
-        "t": state.t,
-        "seed": state.seed,
-        "drawn": dict(state.drawn),
-        "updates": dict(state.updates),
-        "calls": dict(state.calls),
+        **{name: copy(getattr(state, name)) for name in _COUNTERS},
     }
 
 
@@ -168,16 +166,7 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
             values["optimizer"].load_state_dict(content["values"]["optimizer"])  # making a scheduler changes rates
         else:
             values[name] = _restored(value, oracle)
-    return State(
-        method=method,
-        oracle=oracle,
-        values=values,
-        t=content["t"],
-        seed=content["seed"],
-        drawn=content["drawn"],
-        updates=content["updates"],
-        calls=content["calls"],
-    )
+    return State(method, oracle, values, **{name: content[name] for name in _COUNTERS})
 
 
 def _plain(value: Any, oracle: ProblemOracle) -> Any:

@@ -210,9 +210,7 @@ class JaxBackend(Backend):
         return close_tables(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
 
 
-def _packed(
-    block: Block, cycles: int, room: int, problem: BilevelProblem
-) -> tuple[tuple[Table, Table], list[Any]]:
+def _packed(block: Block, cycles: int, room: int, problem: BilevelProblem) -> tuple[tuple[Table, Table], list[Any]]:
     """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's precision), one row per
     iteration, and where each draw stands: (name, is a token, table, first column, shape)."""
     real = np.float64 if problem.dtype == torch.float64 else np.float32

@@ -67,35 +67,15 @@ class CountingOracle(Oracle):
             self.calls.add(name, times)
         return tuple(torch.zeros(1) for _ in names)
 
-    def lower(self, x: Array, y: Array, token: Sample) -> Array:
-        return self._count("lower", token, "g_y")[0]
+    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
+        return self._count(level, token, ("g_" if level == "lower" else "f_") + of)[0]
 
-    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
-        return self._count("lower", token, "g_x")[0]
-
-    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:
-        g_y, hz, jz = self._count("lower", token, "g_y", "Hz", "Jz")
-        return g_y, hz, jz
-
-    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array]:
-        hz, jz = self._count("lower", token, "Hz", "Jz")
-        return hz, jz
-
-    def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
-        return self._count("lower", token, "Hz")[0]
-
-    def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
-        return self._count("lower", token, "Jz")[0]
+    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+        return self._count("lower", token, *names)
 
     def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
         f_x, f_y = self._count("upper", token, "f_x", "f_y")
         return f_x, f_y
-
-    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
-        return self._count("upper", token, "f_x")[0]
-
-    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
-        return self._count("upper", token, "f_y")[0]
 
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
         self._count("lower", token, "g_y", *("Hz", "Jz") * self.form[2])

@@ -158,12 +158,7 @@ def conjugate_gradients_by_numbers(hessian: Product, v: Tensor, products: int) -
 
 
 def hypergradient_at(
-    oracle: Oracle,
-    x: Array,
-    y: Array,
-    lower: Sample,
-    upper: Sample,
-    solve: Callable[[Product, Array], Array],
+    oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample, solve: Callable[[Product, Array], Array]
 ) -> Array:
     """``f_x - J z`` with ``z = solve(v -> Hv, f_y)``, every Hessian product on one lower sample."""
     f_x, f_y = oracle.upper(x, y, upper)

@@ -139,9 +139,7 @@ def draw_start(method: Method, oracle: ProblemOracle, seed: int) -> tuple[dict[s
     return draws, drawn
 
 
-def draw_chunk(
-    method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]
-) -> Chunk:
+def draw_chunk(method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]) -> Chunk:
     """Draws of the iterations ``t .. t + steps - 1``.
 
     Whole periods that start at a multiple of the period come as cycles; anything else as one cycle.

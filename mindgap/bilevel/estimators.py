@@ -22,7 +22,9 @@ ROWS = "rows"
 Direction = Callable[[list[Point]], list[dict[str, Any]]]
 
 
-def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar]) -> Memory:
+def storm(
+    direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar], first: bool = False
+) -> Memory:
     """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
 
     a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same thing.
@@ -32,6 +34,7 @@ def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str,
         point: where the estimate shall be.
         memory: ``{"estimate": ..., "point": ...}`` of the previous call.
         weights: a for each key of the direction.
+        first: forget the past and take the plain direction.
 
     Returns:
         The new memory; its ``"estimate"`` is the estimate at ``point``.
@@ -43,6 +46,8 @@ def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str,
         >>> new["estimate"]["x"]
         tensor(7.5000)
     """
+    if first:
+        return restart(direction, point)
     new, old = direction([point, memory["point"]])
     before = memory["estimate"]
     estimate = {key: new[key] + (1.0 - weights[key]) * (before[key] - old[key]) for key in new}
@@ -71,9 +76,7 @@ def restart(direction: Direction, point: Point) -> Memory:
     return {"estimate": estimate, "point": point}
 
 
-def saga(
-    ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float
-) -> tuple[Array, dict[str, Array]]:
+def saga(ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float) -> tuple[Array, dict[str, Array]]:
     """``d = q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``.
 
     Args:
@@ -89,6 +92,11 @@ def saga(
     change, rows = ops.replace_row(table[ROWS], index, new)
     mean = table["mean"]
     return change + mean, {ROWS: rows, "mean": mean + weight * change}
+
+
+def empty_memory(ops: Ops, point: Point, keys: str) -> Memory:
+    """The memory of a recursive estimator of vectors like some of the point's, before its first call."""
+    return {"estimate": {key: ops.zeros_like(point[key]) for key in keys}, "point": point}
 
 
 def empty_table(ops: Ops, rows: int, like: Array) -> dict[str, Array]:

@@ -132,9 +132,8 @@ def hypergradient(
         NegativeCurvature: when "cg" meets a direction p with p'Hp <= 0; it stops there.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
         tensor([4.])
 
@@ -174,9 +173,8 @@ def implicit_solution(
         solver, products, eta, rank, damping: as in :func:`hypergradient`.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> x = torch.tensor([3.0], requires_grad=True)
         >>> (implicit_solution(problem, x, torch.tensor([3.0])) - 1.0).square().sum().backward()
         >>> x.grad
@@ -189,7 +187,8 @@ def implicit_solution(
     solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
                           damping=positive("damping", damping))  # fmt: skip
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
-        x, flat_vector(problem, "y", y).detach(), problem, check_token("lower", lower), solve)
+        x, flat_vector(problem, "y", y).detach(), problem, check_token("lower", lower), solve
+    )
     return found
 
 
@@ -197,9 +196,7 @@ class _Implicit(torch.autograd.Function):
     """The identity in y with the derivative of the argmin in x."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver) -> Tensor:
         ctx.save_for_backward(x, y)
         ctx.rest = problem, lower, solve
         return y.clone()
@@ -231,9 +228,8 @@ def lower_solution(
         RuntimeError: when the tolerance is not reached.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> lower_solution(problem, torch.tensor([3.0]))
         tensor([3.])
     """
@@ -277,9 +273,8 @@ def hyper_objective(problem: BilevelProblem, x: Any, y: Any = None, *, tol: floa
         tol: as in :func:`lower_solution`.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> hyper_objective(problem, torch.tensor([3.0]))
         4.0
     """
@@ -299,9 +294,8 @@ def exact_hypergradient(problem: BilevelProblem, x: Any, y: Any = None, *, tol: 
         RuntimeError: when the lower problem is not solved, or its Hessian is not positive definite there.
 
     Example:
-        >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.ones(1), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
+        >>> from mindgap.bilevel.problem import example_problem
+        >>> problem = example_problem()
         >>> exact_hypergradient(problem, torch.tensor([3.0]))
         tensor([4.])
     """

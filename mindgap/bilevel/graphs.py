@@ -276,4 +276,3 @@ class CudaGraphs(Backend):
         with torch.cuda.graph(captured, pool=self._pool):  # type: ignore[arg-type]
             iteration()
         graph.replay = captured.replay
-

@@ -177,34 +177,16 @@ class JaxOracle(ProblemOracle):
         view_x, view_y = partial(_view, self.problem.pack_x), partial(_view, self.problem.pack_y)
         return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
 
-    def lower(self, x: Array, y: Array, token: Sample) -> Array:
-        """g_y."""
-        return jax.grad(self._loss("lower", token), 1)(x, y)
+    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
+        """One first derivative."""
+        return jax.grad(self._loss(level, token), "xy".index(of))(x, y)
 
-    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
-        """g_x."""
-        return jax.grad(self._loss("lower", token), 0)(x, y)
-
-    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:
-        """g_y, Hz and Jz."""
+    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+        """Those of g_y, Hz and Jz that are named."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
-        return g_y, hz, jz
-
-    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array]:
-        """Hz and Jz."""
-        _, hz, jz = self.system(x, y, z, token)
-        return hz, jz
-
-    def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
-        """Hz."""
-        gradient = jax.grad(self._loss("lower", token), 1)
-        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
-
-    def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
-        """Jz."""
-        gradient = jax.grad(self._loss("lower", token), 0)
-        return jax.jvp(lambda v: gradient(x, v), (y,), (z,))[1]
+        found = {"g_y": g_y, "Hz": hz, "Jz": jz}
+        return tuple(found[name] for name in names)
 
     def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
         """v -> Hv and v -> Jv, linearised once."""
@@ -216,14 +198,6 @@ class JaxOracle(ProblemOracle):
         """f_x and f_y."""
         f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
         return f_x, f_y
-
-    def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
-        """f_x."""
-        return jax.grad(self._loss("upper", token), 0)(x, y)
-
-    def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
-        """f_y."""
-        return jax.grad(self._loss("upper", token), 1)(x, y)
 
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
         """g_y, H and J as matrices."""

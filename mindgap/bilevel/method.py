@@ -252,14 +252,18 @@ class Method(ABC):
                     values[f"{name}_memory"] = self.y_step.init(oracle.ops, values[name])
         return values
 
-    def start_with(self, oracle: ProblemOracle, seed: int) -> State:
-        """As :meth:`start`, with the derivatives of a given backend."""
-        values = self.start_values(oracle)
+    def _with_optimizer(self, values: Values) -> Values:
+        """The values, with the optimizer of torch (and its scheduler) where one takes the steps on x."""
         if isinstance(self.x_step, TorchStep):
             values["optimizer"] = self.x_step.start(values["x"])
             scheduler = self.x_step.start_scheduler(values["optimizer"])
             if scheduler is not None:
                 values["scheduler"] = scheduler
+        return values
+
+    def start_with(self, oracle: ProblemOracle, seed: int) -> State:
+        """As :meth:`start`, with the derivatives of a given backend."""
+        values = self._with_optimizer(self.start_values(oracle))
         draws, drawn = draw_start(self, oracle, seed)
         values = self.prepare(values, draws, oracle)
         updates = {"x": 0, "y": self.plan().warm.lower_steps}
@@ -283,12 +287,7 @@ class Method(ABC):
             sizes = (oracle.problem.dim_x, oracle.problem.dim_y)
             fail("state", f"must be of a problem with {sizes} unknowns", (state.problem.dim_x, state.problem.dim_y))
         fresh = self.start_values(oracle)
-        moved = _moved(state.values, fresh, state.oracle, oracle)
-        if isinstance(self.x_step, TorchStep):
-            moved["optimizer"] = self.x_step.start(moved["x"])
-            scheduler = self.x_step.start_scheduler(moved["optimizer"])
-            if scheduler is not None:
-                moved["scheduler"] = scheduler
+        moved = self._with_optimizer(_moved(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
         return State(self, oracle, moved, t, state.seed, dict(state.drawn), dict(state.updates), dict(state.calls))
 

@@ -26,6 +26,13 @@ class TorchOps(Ops):
         3.0
     """
 
+    eigh: Any = staticmethod(lambda a: tuple(torch.linalg.eigh(a)))
+    maximum: Any = staticmethod(lambda a, b: torch.clamp(a, min=b))
+    minimum: Any = staticmethod(lambda a, b: torch.clamp(a, max=b))
+    norm: Any = staticmethod(torch.linalg.vector_norm)
+    where: Any = staticmethod(torch.where)
+    zeros_like: Any = staticmethod(torch.zeros_like)
+
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
         """``x - lr * d`` without a temporary."""
@@ -39,11 +46,6 @@ class TorchOps(Ops):
         return torch.lerp(a, b, weight)
 
     @staticmethod
-    def zeros_like(x: Tensor) -> Tensor:
-        """Zeros in the shape of ``x``."""
-        return torch.zeros_like(x)
-
-    @staticmethod
     def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Zeros of a shape, in the dtype and on the device of ``like``."""
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
@@ -52,33 +54,6 @@ class TorchOps(Ops):
     def scalar(value: float, like: Tensor) -> Tensor:
         """A number as an array without axes."""
         return torch.tensor(value, dtype=like.dtype, device=like.device)
-
-    @staticmethod
-    def norm(x: Tensor) -> Tensor:
-        """Euclidean norm."""
-        norm: Tensor = torch.linalg.vector_norm(x)
-        return norm
-
-    @staticmethod
-    def minimum(a: Tensor, b: float) -> Tensor:
-        """The smaller of an array and a number."""
-        return torch.clamp(a, max=b)
-
-    @staticmethod
-    def where(condition: Tensor, a: Tensor, b: float) -> Tensor:
-        """``a`` where the condition holds, else the number ``b``."""
-        return torch.where(condition, a, b)
-
-    @staticmethod
-    def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of a symmetric matrix."""
-        values, vectors = torch.linalg.eigh(a)
-        return values, vectors
-
-    @staticmethod
-    def maximum(a: Tensor, b: float) -> Tensor:
-        """The larger of an array and a number."""
-        return torch.clamp(a, min=b)
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:

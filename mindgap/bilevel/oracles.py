@@ -115,23 +115,7 @@ class TorchOracle(ProblemOracle):
 
     # Derivatives.
 
-    def lower(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
-        """g_y."""
-        return self._first("lower", "y", x, y, token)
-
-    def lower_x(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
-        """g_x."""
-        return self._first("lower", "x", x, y, token)
-
-    def upper_x(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
-        """f_x."""
-        return self._first("upper", "x", x, y, token)
-
-    def upper_y(self, x: Tensor, y: Tensor, token: Sample) -> Tensor:
-        """f_y."""
-        return self._first("upper", "y", x, y, token)
-
-    def _first(self, level: str, of: str, x: Tensor, y: Tensor, token: Sample) -> Tensor:
+    def first(self, level: str, of: str, x: Tensor, y: Tensor, token: Sample) -> Tensor:
         """One first derivative: of a level, in x or y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         pack = pack_y if of == "y" else pack_x
@@ -146,24 +130,6 @@ class TorchOracle(ProblemOracle):
             return (pack.join(sweep((loss,), parts, (times(1.0, loss),))),)
 
         return self._run(level, evaluate, token, (("g_" if level == "lower" else "f_") + of,))[0]
-
-    def system(self, x: Tensor, y: Tensor, z: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """g_y, Hz and Jz from one double backward."""
-        g_y, hz, jz = self._second(x, y, z, token, ("g_y", "Hz", "Jz"))
-        return g_y, hz, jz
-
-    def products(self, x: Tensor, y: Tensor, z: Tensor, token: Sample) -> tuple[Tensor, Tensor]:
-        """Hz and Jz."""
-        hz, jz = self._second(x, y, z, token, ("Hz", "Jz"))
-        return hz, jz
-
-    def hessian(self, x: Tensor, y: Tensor, z: Tensor, token: Sample) -> Tensor:
-        """Hz."""
-        return self._second(x, y, z, token, ("Hz",))[0]
-
-    def mixed(self, x: Tensor, y: Tensor, z: Tensor, token: Sample) -> Tensor:
-        """Jz."""
-        return self._second(x, y, z, token, ("Jz",))[0]
 
     def upper(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor]:
         """f_x and f_y."""
@@ -292,7 +258,8 @@ class TorchOracle(ProblemOracle):
         g_y, h, j = self._run("lower", evaluate, token, names, second=True)
         return g_y, h, j
 
-    def _second(self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+    def second(self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """Those of g_y, Hz and Jz that are named, from one double backward."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
@@ -345,12 +312,7 @@ class TorchOracle(ProblemOracle):
             self._plain_modes = None
 
     def _run(
-        self,
-        level: str,
-        evaluate: Evaluate,
-        token: Sample,
-        names: tuple[str, ...],
-        second: bool = False,
+        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool = False
     ) -> tuple[Tensor, ...]:
         """Evaluate on the token's samples (all in chunks for FULL), count, and average over ranks."""
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
@@ -377,12 +339,7 @@ class TorchOracle(ProblemOracle):
         return result
 
     def _large(
-        self,
-        level: str,
-        evaluate: Evaluate,
-        token: Sample,
-        names: tuple[str, ...],
-        second: bool,
+        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool
     ) -> tuple[Tensor, ...]:
         """A token with one more axis is a large batch: the mean over its minibatches."""
         count = len(token.which)

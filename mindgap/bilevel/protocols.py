@@ -108,40 +108,48 @@ class Oracle(Protocol):
         """Share of the level's samples that the token's batch holds."""
 
     @abstractmethod
-    def lower(self, x: Array, y: Array, token: Sample) -> Array:
-        """g_y."""
+    def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
+        """One first derivative: of "lower" or "upper", in "x" or "y"."""
 
     @abstractmethod
-    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
-        """g_x."""
+    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+        """Those of g_y, Hz and Jz that are named, in this order."""
 
     @abstractmethod
     def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
         """f_x and f_y."""
 
-    @abstractmethod
+    def lower(self, x: Array, y: Array, token: Sample) -> Array:
+        """g_y."""
+        return self.first("lower", "y", x, y, token)
+
+    def lower_x(self, x: Array, y: Array, token: Sample) -> Array:
+        """g_x."""
+        return self.first("lower", "x", x, y, token)
+
     def upper_x(self, x: Array, y: Array, token: Sample) -> Array:
         """f_x alone."""
+        return self.first("upper", "x", x, y, token)
 
-    @abstractmethod
     def upper_y(self, x: Array, y: Array, token: Sample) -> Array:
         """f_y alone."""
+        return self.first("upper", "y", x, y, token)
 
-    @abstractmethod
-    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array, Array]:
+    def system(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, ...]:
         """g_y, Hz and Jz."""
+        return self.second(x, y, z, token, ("g_y", "Hz", "Jz"))
 
-    @abstractmethod
-    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, Array]:
+    def products(self, x: Array, y: Array, z: Array, token: Sample) -> tuple[Array, ...]:
         """Hz and Jz."""
+        return self.second(x, y, z, token, ("Hz", "Jz"))
 
-    @abstractmethod
     def hessian(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
         """Hz."""
+        return self.second(x, y, z, token, ("Hz",))[0]
 
-    @abstractmethod
     def mixed(self, x: Array, y: Array, z: Array, token: Sample) -> Array:
         """Jz."""
+        return self.second(x, y, z, token, ("Jz",))[0]
 
     @abstractmethod
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:

@@ -1,7 +1,7 @@
 """Settings of a method: each field says its rule once, and :class:`~mindgap.bilevel.method.Method` checks them all.
 
-    lr_x: Rate = rate(exponent=0.5)      # a number c means c / (1 + t)^0.5
-    inner: int = count(10)               # a whole number of at least 1, by default 10
+lr_x: Rate = rate(exponent=0.5)      # a number c means c / (1 + t)^0.5
+inner: int = count(10)               # a whole number of at least 1, by default 10
 """
 
 from __future__ import annotations

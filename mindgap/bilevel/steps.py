@@ -64,9 +64,7 @@ class AdamStep:
         """The memory before the first step."""
         return {"m": ops.zeros_like(value), "s": ops.zeros_like(value), "k": ops.scalar(0.0, value)}
 
-    def direction(
-        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
-    ) -> tuple[Array, dict[str, Array]]:
+    def direction(self, ops: Ops, memory: dict[str, Array], d: Array, value: Array) -> tuple[Array, dict[str, Array]]:
         """The direction to move along, and the memory after."""
         m, s = ops.mix(memory["m"], d, 1.0 - self.beta1), ops.mix(memory["s"], d * d, 1.0 - self.beta2)
         k = memory["k"] + 1.0
@@ -99,9 +97,7 @@ class MomentumStep:
         """The memory before the first step."""
         return {"m": ops.zeros_like(value)}
 
-    def direction(
-        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
-    ) -> tuple[Array, dict[str, Array]]:
+    def direction(self, ops: Ops, memory: dict[str, Array], d: Array, value: Array) -> tuple[Array, dict[str, Array]]:
         """The direction to move along, and the memory after."""
         m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
         return m, {"m": m}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from mindgap.bilevel.directions import Places, implicit_xy
-from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.estimators import Point, empty_memory, storm
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Power, Product, StormWeight
@@ -40,8 +40,7 @@ class StormMethod(Method):
 
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
-        zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
-        return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
+        return {"storm": empty_memory(oracle.ops, {"x": x, "y": y}, "xy")}
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = self.step_size()
@@ -53,10 +52,7 @@ class StormMethod(Method):
             return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"])
 
         point = {"x": v["x"], "y": v["y"]}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]})
+        memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]}, first=kind == "first")
         d = memory["estimate"]
         y = oracle.move_y(v["y"], d["y"], s["lr_y"])
         return {**v, **self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}

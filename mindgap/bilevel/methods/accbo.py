@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mindgap.bilevel.directions import implicits, neumann_random, random_slots
 from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan, Slots
-from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.estimators import Point, empty_memory, storm
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
@@ -62,8 +62,7 @@ class AccBO(Method):
 
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
-        memory = {"estimate": {"x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y}}
-        return {"before": y, "average": y, "storm": memory}
+        return {"before": y, "average": y, "storm": empty_memory(oracle.ops, {"x": x, "y": y}, "x")}
 
     def plan(self) -> SamplePlan:
         slots: Slots = {"y": LOWER, **random_slots(self.terms)}
@@ -92,9 +91,6 @@ class AccBO(Method):
             return [{"x": d} for d in found]
 
         point = {"x": x, "y": average}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], {"x": 1.0 - self.beta})
+        memory = storm(direction, point, v["storm"], {"x": 1.0 - self.beta}, first=kind == "first")
         moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
         return {**v, **moved, "y": new, "before": y, "average": average, "storm": memory}

@@ -28,8 +28,7 @@ class AdamBO(Method):
     Args:
         lr_x: Adam's step.
         lr_y: step on y.
-        eta: step of the Neumann series.
-        terms: Q, factors of its last term.
+        eta, terms: step of the Neumann series and Q, the factors of its last term.
         inner: T.
         warm_start: T0.
         x_step: Adam with its betas; ``AdamStep(beta1=0.9, beta2=0.999)`` if not given.

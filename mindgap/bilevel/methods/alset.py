@@ -27,11 +27,9 @@ class ALSET(Method):
     Args:
         lr_x: step on x; the theory takes lr_x and lr_y both Theta(1 / sqrt K), constant over a run of K iterations.
         lr_y: step on y.
-        eta: step of the Neumann series.
-        terms: N, terms of the series.
+        eta, terms: step of the Neumann series and N, its number of terms.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number (footnote 2 of Table 1).
-        x_step: see :mod:`mindgap.bilevel.steps`.
-        y_step: steps on y: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps

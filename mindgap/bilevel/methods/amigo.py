@@ -27,8 +27,7 @@ class AmIGO(Method):
     each at the newest values (order "seidel"); v stays fixed over the N steps.
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         inner: T, steps on y.
         solves: N, steps on z.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.estimators import Point, empty_memory, storm
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
@@ -52,8 +52,7 @@ class FSLA(Method):
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         z = oracle.ops.zeros_like(y)
-        memory = {"estimate": {"x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
-        return {"z": z, "storm": memory}
+        return {"z": z, "storm": empty_memory(oracle.ops, {"x": x, "y": y, "z": z}, "x")}
 
     def plan(self) -> SamplePlan:
         slots = {"y": LOWER, "z": LOWER, "f": UPPER, "j": LOWER, "fx": UPPER}
@@ -70,9 +69,6 @@ class FSLA(Method):
                     for p in points]  # fmt: skip
 
         point = {"x": x, "y": y, "z": z}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], {"x": s["weight"]})
+        memory = storm(direction, point, v["storm"], {"x": s["weight"]}, first=kind == "first")
         moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
         return {**v, **moved, "y": y, "z": z, "storm": memory}

@@ -24,14 +24,12 @@ class MASOBA(Method):
     x moves along the average of the iteration before (a delay of one step).
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         theta: weight of the newest direction, in (0, 1].
         delayed: x uses the average before this iteration's direction enters it, as in the paper; False uses the new
             one.
-        x_step: see :mod:`mindgap.bilevel.steps`.
-        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.steps`.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].slots

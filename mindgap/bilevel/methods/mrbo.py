@@ -28,8 +28,7 @@ class MRBO(StormMethod):
 
     Args:
         lr_x, lr_y: gamma and lambda.
-        eta: step of the Neumann series.
-        terms: Q, factors of its last term.
+        eta, terms: step of the Neumann series and Q, the factors of its last term.
         d, m: of the step eta_k.
         c_x, c_y: of the weights; large values make them 1, which is the method without memory.
         x_step: see :mod:`mindgap.bilevel.steps`.

@@ -54,6 +54,7 @@ class N2SBA(PenaltyMethod):
     batches: int = count(1)
     clip: float = positive(math.inf, finite=False)
     x_step: XStep = setting(check_step, "normalised")
+
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": ("lower", self.batches),
                  "fx": ("upper", self.batches)}  # fmt: skip

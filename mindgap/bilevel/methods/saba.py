@@ -23,8 +23,7 @@ class SABA(Method):
     ``mean += w_i (q - M[i])``, ``M[i] = q``. Tables start at zero; stored products belong to the old z too.
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as the authors insist.
         x_step: see :mod:`mindgap.bilevel.steps`.
         memory_limit: bytes the tables may take; what is free if not given.

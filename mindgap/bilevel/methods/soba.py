@@ -23,11 +23,9 @@ class SOBA(Method):
         y <- y - rho g_y;   z <- z - rho (Hz - f_y);   x <- x - gamma (f_x - Jz)
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as published.
-        x_step: see :mod:`mindgap.bilevel.steps`.
-        y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.steps`.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
     Example:

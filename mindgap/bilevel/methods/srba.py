@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, restart, spider
+from mindgap.bilevel.estimators import Point, empty_memory, restart, spider
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.sample import FULL
@@ -28,8 +28,7 @@ class SRBA(Method):
     with D = (g_y, Hz - f_y, f_x - Jz); the point includes z, and both evaluations use the same pair of samples.
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         period: iterations from one full evaluation to the next. The benchmark's rule is a fraction of
             (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
@@ -62,8 +61,7 @@ class SRBA(Method):
         x, y = oracle.start
         z = oracle.ops.zeros_like(y)
         # Never read: iteration 0 is a refresh. Present so that the values keep one form.
-        memory = {"estimate": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
-        return {"z": z, "spider": memory}
+        return {"z": z, "spider": empty_memory(oracle.ops, {"x": x, "y": y, "z": z}, "yzx")}
 
     def plan(self) -> SamplePlan:
         move = Iteration({"g": LOWER, "f": UPPER}, "move")

@@ -25,13 +25,11 @@ class StocBio(Method):
     the second line at the new y (order "seidel").
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
+        lr_x, lr_y: steps on x and y.
         eta: step of the Neumann series.
         terms: Q, number of factors in its last term.
         inner: T, steps on y per iteration, which start from the last y.
-        x_step: see :mod:`mindgap.bilevel.steps`.
-        y_step: steps on y: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO without memory).
 
     Example:

@@ -28,8 +28,7 @@ class SUSTAIN(StormMethod):
 
     Args:
         lr_x, lr_y: see above.
-        eta: step of the Neumann series.
-        terms: K, terms of the series.
+        eta, terms: step of the Neumann series and K, its number of terms.
         w: shift of alpha_t.
         c_x, c_y: of the weights.
         x_step: see :mod:`mindgap.bilevel.steps`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mindgap.base.check import fail
 from mindgap.bilevel.directions import solve_raised
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, restart, storm
+from mindgap.bilevel.estimators import Point, storm
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
@@ -94,19 +94,16 @@ class SVRB(Method):
                 "a": StormWeight(self.c, step)(t)}  # fmt: skip
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
-        def at(p: Point) -> dict[str, Any]:
-            g_y, h, j = oracle.dense(p["x"], p["y"], s["g"])
-            f_x, f_y = oracle.upper(p["x"], p["y"], s["f"])
-            return {"w": g_y, "s": f_x, "v": f_y, "V": j, "H": h}
-
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            return [at(p) for p in points]
+            found = []
+            for p in points:
+                w, h, j = oracle.dense(p["x"], p["y"], s["g"])
+                f_x, f_y = oracle.upper(p["x"], p["y"], s["f"])
+                found.append({"w": w, "s": f_x, "v": f_y, "V": j, "H": h})
+            return found
 
         point = {"x": v["x"], "y": v["y"]}
-        if kind == "first":
-            memory = restart(direction, point)
-        else:
-            memory = storm(direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]))
+        memory = storm(direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]), first=kind == "first")
         e = memory["estimate"]
         d_x = e["s"] - e["V"] @ solve_raised(oracle.ops, e["H"], e["v"], self.mu)
         y = oracle.move_y(v["y"], e["w"], s["lr_y"])

@@ -26,10 +26,8 @@ class TTSA(Method):
     the second line at the new y (order "seidel").
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
-        eta: step of the Neumann series.
-        terms: N, terms of the series.
+        lr_x, lr_y: steps on x and y.
+        eta, terms: step of the Neumann series and N, its number of terms.
         x_step: see :mod:`mindgap.bilevel.steps`. Projections are the problem's.
 
     Example:

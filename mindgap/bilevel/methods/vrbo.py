@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import Places, implicit_xy, neumann_sums
+from mindgap.bilevel.directions import Places, implicit_xy, neumann_of, neumann_sums
 from mindgap.bilevel.draws import Iteration, SamplePlan, Slots
-from mindgap.bilevel.estimators import Memory, restart, spider
+from mindgap.bilevel.estimators import Memory, empty_memory, restart, spider
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
 from mindgap.bilevel.sample import FULL, Sample
@@ -31,10 +31,8 @@ class VRBO(Method):
     otherwise from (x, y of the last correction) to (x', y), so no move stays uncorrected.
 
     Args:
-        lr_x: step on x.
-        lr_y: step on y.
-        eta: step of the Neumann series.
-        terms: Q, factors of its last term.
+        lr_x, lr_y: steps on x and y.
+        eta, terms: step of the Neumann series and Q, the factors of its last term.
         inner: m, steps on y for each step on x.
         period: q, iterations from one refresh to the next.
         refresh: minibatches of the large batch S1; None for all samples.
@@ -65,8 +63,7 @@ class VRBO(Method):
 
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
-        zero = {"x": oracle.ops.zeros_like(x), "y": oracle.ops.zeros_like(y)}
-        return {"spider": {"estimate": zero, "point": {"x": x, "y": y}}}
+        return {"spider": empty_memory(oracle.ops, {"x": x, "y": y}, "xy")}
 
     def plan(self) -> SamplePlan:
         small: Slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "j": ("lower", self.inner),
@@ -85,12 +82,8 @@ class VRBO(Method):
             lower, upper = (FULL, FULL) if self.refresh is None else (s["large"], s["large_f"])
 
             def of_all(at: Places, vs: list[Array]) -> list[Array]:
-                (point,), (r,) = at, vs
-                total = r
-                for _ in range(self.terms):
-                    r = ops.move(r, oracle.hessian(*point, r, lower), self.eta)
-                    total = total + r
-                return [self.eta * total]
+                ((x, y),), (f_y,) = at, vs
+                return [neumann_of(ops, lambda r: oracle.hessian(x, y, r, lower), f_y, self.terms, self.eta)]
 
             memory = restart(lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here)
         moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
