@@ -91,12 +91,10 @@ class JaxBackend(Backend):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
-        """The state before the first iteration."""
         with precision(oracle.problem):
             return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:
-        """Euclidean norm as a number."""
         return float(np.linalg.norm(np.asarray(vector)))
 
     def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mindgap.bilevel.draws import LOWER, UPPER, Slots
-from mindgap.bilevel.protocols import Array, Ops, Oracle, Product, Scalar
+from mindgap.bilevel.protocols import Array, Draws, Ops, Oracle, Product, Scalar
 from mindgap.bilevel.sample import Sample
 
 #: Pairs (x, y).
@@ -184,6 +184,17 @@ def implicit(oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample
         lower: sample of J.
     """
     return implicits(oracle, [(x, y)], lambda _, vs: [inverse(vs[0])], upper, lower)[0]
+
+
+def implicit_neumann(oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None) -> Array:
+    """:func:`implicit` by a Neumann series on the draws f, h and j: summed, or (with ``terms``) the random product."""
+
+    def inverse(f_y: Array) -> Array:
+        if terms is None:
+            return neumann_sum(oracle, x, y, f_y, s["h"], eta)
+        return neumann_random(oracle, x, y, f_y, s["h"], eta, terms, s["k"])
+
+    return implicit(oracle, x, y, inverse, s["f"], s["j"])
 
 
 def implicits(oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample) -> list[Array]:

@@ -155,7 +155,6 @@ class CudaGraphs(Backend):
         self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
-        """Checked derivatives of the problem."""
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
         if method.plan().growing is not None:
@@ -175,11 +174,9 @@ class CudaGraphs(Backend):
         return oracle
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
-        """The state before the first iteration."""
         return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:
-        """Euclidean norm as a number (waits for the device)."""
         return float(vector.norm())
 
     def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:

@@ -42,32 +42,26 @@ class JaxOps(Ops):
 
     @staticmethod
     def move(x: Array, d: Array, lr: Scalar) -> Array:
-        """``x - lr * d``."""
         return x - lr * d
 
     @staticmethod
     def mix(a: Array, b: Array, weight: Scalar) -> Array:
-        """``(1 - weight) * a + weight * b``."""
         return a + weight * (b - a)
 
     @staticmethod
     def zeros(shape: tuple[int, ...], like: Array) -> Array:
-        """Zeros of a shape in the dtype of ``like``."""
         return jnp.zeros(shape, like.dtype)
 
     @staticmethod
     def scalar(value: float, like: Array) -> Array:
-        """A number as an array without axes."""
         return jnp.asarray(value, like.dtype)
 
     @staticmethod
     def norm(x: Array) -> Array:
-        """Euclidean norm."""
         return jnp.sqrt(jnp.sum(x * x))
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
-        """One row of ``count`` independent normal numbers per seed."""
         mask, place = np.uint32(2**32 - 1), jnp.arange(2 * count, dtype=np.uint32)
         bits = scramble(scramble(jnp.asarray(seeds).astype(np.uint32)[:, None], mask) + place, mask)
         unit = (bits.astype(like.dtype) + 0.5) / 2.0**32
@@ -135,20 +129,16 @@ class JaxOracle(ProblemOracle):
 
     @property
     def start(self) -> tuple[Array, Array]:
-        """x and y at the start, flat."""
         return self.from_torch(self.problem.pack_x.start), self.from_torch(self.problem.pack_y.start)
 
     def to_torch(self, vector: Array) -> torch.Tensor:
-        """A JAX array as a tensor."""
         return torch.from_numpy(np.array(vector))
 
     def from_torch(self, vector: torch.Tensor) -> Array:
-        """A tensor as a JAX array of the same precision."""
         with precision(self.problem):
             return jnp.asarray(vector.detach().cpu().numpy())
 
     def batches(self, level: str) -> int:
-        """Minibatches per epoch of a level."""
         return self.problem.data(level).batches
 
     def weight(self, level: str, token: Sample) -> float:
@@ -156,7 +146,6 @@ class JaxOracle(ProblemOracle):
         return 1.0 / self.problem.data(level).batches
 
     def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
-        """Oracle calls of the phase before the first iteration."""
         return calls_of_start(method, self.problem, draws)
 
     # Derivatives.
@@ -178,29 +167,24 @@ class JaxOracle(ProblemOracle):
         return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
 
     def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
-        """One first derivative."""
         return jax.grad(self._loss(level, token), "xy".index(of))(x, y)
 
     def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
-        """Those of g_y, Hz and Jz that are named."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
         found = {"g_y": g_y, "Hz": hz, "Jz": jz}
         return tuple(found[name] for name in names)
 
     def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
-        """v -> Hv and v -> Jv, linearised once."""
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         _, along = jax.linearize(lambda v: gradients(x, v), y)
         return (lambda v: along(v)[1]), (lambda v: along(v)[0])
 
     def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
-        """f_x and f_y."""
         f_x, f_y = jax.grad(self._loss("upper", token), (0, 1))(x, y)
         return f_x, f_y
 
     def dense(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array, Array]:
-        """g_y, H and J as matrices."""
         loss = self._loss("lower", token)
         gradients = jax.grad(loss, (0, 1))
         j, h = jax.jacfwd(lambda v: gradients(x, v))(y)

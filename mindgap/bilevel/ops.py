@@ -35,14 +35,12 @@ class TorchOps(Ops):
 
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
-        """``x - lr * d`` without a temporary."""
         if isinstance(lr, Tensor):
             return torch.addcmul(x, d, lr, value=-1)
         return torch.sub(x, d, alpha=lr)
 
     @staticmethod
     def mix(a: Tensor, b: Tensor, weight: Scalar) -> Tensor:
-        """``(1 - weight) * a + weight * b``."""
         return torch.lerp(a, b, weight)
 
     @staticmethod
@@ -52,12 +50,10 @@ class TorchOps(Ops):
 
     @staticmethod
     def scalar(value: float, like: Tensor) -> Tensor:
-        """A number as an array without axes."""
         return torch.tensor(value, dtype=like.dtype, device=like.device)
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
-        """One row of ``count`` independent normal numbers per seed."""
         each = torch.as_tensor(seeds, device=like.device)[:, None]
         place = torch.arange(2 * count, device=like.device)
         unit: Tensor = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2.0**32

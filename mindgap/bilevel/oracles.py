@@ -90,33 +90,27 @@ class TorchOracle(ProblemOracle):
         return self.take_calls()
 
     def to_torch(self, vector: Tensor) -> Tensor:
-        """A vector of this backend as a tensor."""
         return vector
 
     def from_torch(self, vector: Tensor) -> Tensor:
-        """A tensor as a vector of this backend."""
         return vector
 
     # What methods need to know of the problem, besides derivatives.
 
     @property
     def start(self) -> tuple[Tensor, Tensor]:
-        """Copies of x and y at the start, flat."""
         return self.problem.pack_x.start.clone(), self.problem.pack_y.start.clone()
 
     def batches(self, level: str) -> int:
-        """Minibatches in an epoch of a level."""
         return self.problem.data(level).batches
 
     def weight(self, level: str, token: Sample) -> float:
-        """Share of the level's samples that the token's batch holds."""
         data = self.problem.data(level)
         return data.size(token) / data.n
 
     # Derivatives.
 
     def first(self, level: str, of: str, x: Tensor, y: Tensor, token: Sample) -> Tensor:
-        """One first derivative: of a level, in x or y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         pack = pack_y if of == "y" else pack_x
 
@@ -132,7 +126,6 @@ class TorchOracle(ProblemOracle):
         return self._run(level, evaluate, token, (("g_" if level == "lower" else "f_") + of,))[0]
 
     def upper(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor]:
-        """f_x and f_y."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:

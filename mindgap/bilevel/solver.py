@@ -263,15 +263,12 @@ class Eager(Backend):
     check_every = 100
 
     def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
-        """Checked derivatives of the problem."""
         return method.oracle(problem, seed, distributed)
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
-        """The state before the first iteration."""
         return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:
-        """Euclidean norm as a number (waits for the device)."""
         return float(vector.norm())
 
     def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:

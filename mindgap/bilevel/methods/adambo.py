@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicit, neumann_sum
+from mindgap.bilevel.directions import implicit_neumann
 from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
 from mindgap.bilevel.steps import AdamStep, XStep, check_step, descend
@@ -66,9 +66,5 @@ class AdamBO(Method):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
         y = descend(oracle, x, v["y"], s["y"], s["lr_y"])
-
-        def inverse(f_y: Array) -> Array:
-            return neumann_sum(oracle, x, y, f_y, s["h"], self.eta)
-
-        d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
+        d_x = implicit_neumann(oracle, x, y, s, self.eta)
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}

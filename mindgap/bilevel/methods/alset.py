@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicit, neumann_random, random_slots
+from mindgap.bilevel.directions import implicit_neumann, random_slots
 from mindgap.bilevel.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
+from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting
 from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
@@ -58,9 +58,5 @@ class ALSET(Method):
         x = v["x"]
         lower = self.descend(oracle, v, s["y"], s["lr_y"])
         y = lower["y"]
-
-        def inverse(f_y: Array) -> Array:
-            return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
-
-        d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
+        d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **lower}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.directions import implicit, neumann_random, random_slots
+from mindgap.bilevel.directions import implicit_neumann, random_slots
 from mindgap.bilevel.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import check_count, count, flag, non_negative, positive, rate, setting
 from mindgap.bilevel.steps import XStep, check_step, descend
@@ -91,9 +91,5 @@ class BSA(Method):
         x = v["x"]
         y = v["y"] if self.warm else v["y0"]
         y = descend(oracle, x, y, s["y"], s["lr_y"], length=s.get("inner"), exponent=self.inner_exponent)
-
-        def inverse(f_y: Array) -> Array:
-            return neumann_random(oracle, x, y, f_y, s["h"], self.eta, self.terms, s["k"])
-
-        d_x = implicit(oracle, x, y, inverse, s["f"], s["j"])
+        d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
