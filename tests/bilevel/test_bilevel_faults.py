@@ -186,3 +186,10 @@ def test_bad_settings_end_in_our_error(case):
         method.step(method.start(PROBLEM))
 
     assert faults(type(case.make()), lambda: dict(case.settings), after=one_step) == []
+
+
+def test_what_the_sources_say_stands_beside_the_printed_complexities():
+    """The table stays as printed; SRBA's abstract and SABA's say something else, and the notes say so."""
+    assert METHODS["srba"].complexity == "Õ(ε⁻³)"
+    assert "O(N^{1/2} ε⁻²)" in METHODS["srba"].note
+    assert "no power of N" in METHODS["saba"].note
