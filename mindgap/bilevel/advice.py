@@ -21,27 +21,16 @@ from mindgap.bilevel.settings import check_count
 
 @dataclass(frozen=True)
 class StepAdvice:
-    """Proposed steps, and what they were computed from.
+    """Proposed steps, and what they were computed from."""
 
-    Attributes:
-        lr_y: step on y, and of a Neumann series: 0.4 over the largest curvature.
-        lr_z: step on the linear system.
-        lr_x: proposed plain step on x; the range below is what to search.
-        lr_x_range: least and largest step worth trying on x.
-        curvature: largest eigenvalue of the lower Hessian over some minibatches.
-        hypergradient: norm of the hypergradient at the start; lr_x times it is the length of a first step.
-        upper_curvature: change of the hypergradient per unit of x, along itself.
-        dim_x: number of upper unknowns.
-    """
-
-    lr_y: float
-    lr_z: float
-    lr_x: float
-    lr_x_range: tuple[float, float]
-    curvature: float
-    hypergradient: float
-    upper_curvature: float
-    dim_x: int
+    lr_y: float  # step on y, and of a Neumann series: 0.4 over the largest curvature
+    lr_z: float  # step on the linear system
+    lr_x: float  # proposed plain step on x; the range below is what to search
+    lr_x_range: tuple[float, float]  # least and largest step worth trying on x
+    curvature: float  # largest eigenvalue of the lower Hessian over some minibatches
+    hypergradient: float  # norm of the hypergradient at the start; lr_x times it is the length of a first step
+    upper_curvature: float  # change of the hypergradient per unit of x, along itself
+    dim_x: int  # number of upper unknowns
 
     def settings(self, key: str) -> dict[str, Any]:
         """Settings of a method by its key in ``METHODS``, in that method's own scale (a length, a ratio, Adam's step).

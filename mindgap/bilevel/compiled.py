@@ -65,9 +65,8 @@ class JaxBackend(Backend):
 
     check_every = 8192
 
-    def __init__(
-        self, upper: Callable[..., Any], lower: Callable[..., Any], *, chunk: int = 8192, unroll: int = 1
-    ) -> None:
+    def __init__(self, upper: Callable[..., Any], lower: Callable[..., Any], *, chunk: int = 8192,
+                 unroll: int = 1) -> None:
         for name, loss in (("upper", upper), ("lower", lower)):
             if not callable(loss):
                 fail(name, "must be a function of (x, y, batch) in jax.numpy", loss)
@@ -159,18 +158,9 @@ class JaxBackend(Backend):
         return block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
 
     @staticmethod
-    def _iterate(
-        method: Method,
-        oracle: JaxOracle,
-        chunk: Chunk,
-        layouts: list[list[Any]],
-        single: bool,
-        values: Values,
-        arrays: dict[str, Any],
-        tables: list[tuple[Array, Array]],
-        cycles: Scalar,
-        lengths: Array,
-    ) -> Values:
+    def _iterate(method: Method, oracle: JaxOracle, chunk: Chunk, layouts: list[list[Any]], single: bool,
+                 values: Values, arrays: dict[str, Any], tables: list[tuple[Array, Array]], cycles: Scalar,
+                 lengths: Array) -> Values:
         inside = oracle.with_arrays(arrays)
 
         def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:

@@ -153,14 +153,9 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
 
 
 @lru_cache(maxsize=4096)
-def _calls(
-    method: Method,
-    kind: str,
-    shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    lengths: tuple[tuple[str, int], ...],
-    floats: tuple[str, ...],
-    form: tuple[int, int, int, int],
-) -> dict[str, int]:
+def _calls(method: Method, kind: str, shapes: tuple[tuple[str, tuple[int, ...]], ...],
+           lengths: tuple[tuple[str, int], ...], floats: tuple[str, ...],
+           form: tuple[int, int, int, int]) -> dict[str, int]:
     """Oracle calls of one iteration with tokens of these shapes and whole numbers of these values."""
     oracle = CountingOracle(*form)
     draws: dict[str, Any] = {name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes}

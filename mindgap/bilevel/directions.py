@@ -50,9 +50,8 @@ def neumann_sums(oracle: Oracle, points: Places, vs: list[Array], tokens: Sample
     return [eta * total for _, total in sums]
 
 
-def neumann_random(
-    oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int, k: Scalar
-) -> Array:
+def neumann_random(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int,
+                   k: Scalar) -> Array:
     """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of N terms.
 
     Args:
@@ -80,9 +79,8 @@ class NegativeCurvature(UserWarning):
     """Conjugate gradients met a direction p with p'Hp <= 0 and stopped there: H is not positive definite."""
 
 
-def conjugate_gradients(
-    ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None, rows: int | None = None
-) -> tuple[Array, Array]:
+def conjugate_gradients(ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None,
+                        rows: int | None = None) -> tuple[Array, Array]:
     """H^-1 v by at most ``products`` steps of conjugate gradients from zero.
 
     Args:
@@ -157,9 +155,8 @@ def conjugate_gradients_by_numbers(hessian: Product, v: Tensor, products: int) -
     return z, False
 
 
-def hypergradient_at(
-    oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample, solve: Callable[[Product, Array], Array]
-) -> Array:
+def hypergradient_at(oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample,
+                     solve: Callable[[Product, Array], Array]) -> Array:
     """``f_x - J z`` with ``z = solve(v -> Hv, f_y)``, every Hessian product on one lower sample."""
     f_x, f_y = oracle.upper(x, y, upper)
     hessian, mixed = oracle.operator(x, y, lower)
@@ -208,9 +205,8 @@ def implicits(oracle: Oracle, points: Places, inverses: Inverses, upper: Sample,
     return [f_x - oracle.mixed(*at, z, lower) for at, (f_x, _), z in zip(points, firsts, zs, strict=True)]
 
 
-def implicit_xy(
-    oracle: Oracle, points: list[dict[str, Array]], inverses: Inverses, upper: Sample, mixed: Sample, lower: Sample
-) -> list[dict[str, Array]]:
+def implicit_xy(oracle: Oracle, points: list[dict[str, Array]], inverses: Inverses, upper: Sample, mixed: Sample,
+                lower: Sample) -> list[dict[str, Array]]:
     """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced Neumann methods.
 
     Args:
@@ -225,9 +221,8 @@ def implicit_xy(
     return [{"x": d, "y": oracle.lower(x, y, lower)} for d, (x, y) in zip(d_x, at, strict=True)]
 
 
-def penalty(
-    oracle: Oracle, x: Array, y: Array, w: Array, lam: Array, upper: Sample, at_y: Sample, at_w: Sample
-) -> Array:
+def penalty(oracle: Oracle, x: Array, y: Array, w: Array, lam: Array, upper: Sample, at_y: Sample,
+            at_w: Sample) -> Array:
     """``f_x(x, y) + lam (g_x(x, y) - g_x(x, w))``: first derivatives only; its bias falls as 1/lam.
 
     Args:

@@ -34,29 +34,16 @@ LOWER, UPPER = ("lower", None), ("upper", None)
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration: the samples it draws, its kind, and how many steps on y it takes.
+    """One iteration: the samples it draws, its kind, and how many steps on y it takes."""
 
-    Attributes:
-        slots: see :data:`Slots`.
-        kind: handed to ``update``; known when a step is compiled.
-        lower_steps: steps on y, for the counters.
-    """
-
-    slots: Slots
-    kind: str = "step"
-    lower_steps: int = 1
+    slots: Slots  # see :data:`Slots`
+    kind: str = "step"  # handed to ``update``; known when a step is compiled
+    lower_steps: int = 1  # steps on y, for the counters
 
 
 @dataclass(frozen=True)
 class SamplePlan:
     """All iterations of a method.
-
-    Attributes:
-        period: iterations that repeat for ever; most methods have one.
-        first: iterations before the period begins.
-        warm: what is drawn before the first iteration, for ``prepare``.
-        growing: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
-        all_samples: whether the method evaluates all samples of a level at times.
 
     Example:
         >>> plan = SamplePlan((Iteration({"g": LOWER}, "move"), Iteration({}, "refresh")), first=(Iteration({}, "a"),))
@@ -64,11 +51,12 @@ class SamplePlan:
         ['a', 'move', 'refresh', 'move']
     """
 
-    period: tuple[Iteration, ...]
-    first: tuple[Iteration, ...] = ()
-    warm: Iteration = Iteration({}, "warm", 0)
+    period: tuple[Iteration, ...]  # iterations that repeat for ever; most methods have one
+    first: tuple[Iteration, ...] = ()  # iterations before the period begins
+    warm: Iteration = Iteration({}, "warm", 0)  # what is drawn before the first iteration, for ``prepare``
+    #: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
     growing: Callable[[int], Iteration] | None = None
-    all_samples: bool = False
+    all_samples: bool = False  # whether the method evaluates all samples of a level at times
 
     def at(self, t: int, steps: int = 1) -> list[Iteration]:
         """The iterations ``t .. t + steps - 1``."""
@@ -236,15 +224,8 @@ def _squeeze(token: Sample) -> Sample:
     return Sample(token.which[:, :, 0], token.seed if isinstance(token.seed, int) else token.seed[:, :, 0])
 
 
-def _growing(
-    method: Method,
-    growing: Callable[[int], Iteration],
-    oracle: ProblemOracle,
-    seed: int,
-    t: int,
-    steps: int,
-    before: Mapping[str, int],
-) -> Chunk:
+def _growing(method: Method, growing: Callable[[int], Iteration], oracle: ProblemOracle, seed: int, t: int,
+             steps: int, before: Mapping[str, int]) -> Chunk:
     """One iteration after another, every slot padded to its longest."""
     drawn = dict(before)
     plans = [growing(i) for i in range(t, t + steps)]

@@ -22,9 +22,8 @@ ROWS = "rows"
 Direction = Callable[[list[Point]], list[dict[str, Any]]]
 
 
-def storm(
-    direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar], first: bool = False
-) -> Memory:
+def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar],
+          first: bool = False) -> Memory:
     """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
 
     a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same thing.

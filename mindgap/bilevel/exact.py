@@ -51,9 +51,8 @@ def check_token(name: str, token: Sample) -> Sample:
     return token
 
 
-def linear_solver(
-    kind: str | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
-) -> LinearSolver:
+def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None, rank: int,
+                  damping: float) -> LinearSolver:
     """A solver of H z = v by its name."""
     if callable(kind) and not isinstance(kind, type):
 
@@ -102,19 +101,9 @@ def linear_solver(
     return cg
 
 
-def hypergradient(
-    problem: BilevelProblem,
-    x: Any,
-    y: Any,
-    *,
-    lower: Sample = FULL,
-    upper: Sample = FULL,
-    solver: str | LinearSolver = "cg",
-    products: int = 20,
-    eta: float | None = None,
-    rank: int = 10,
-    damping: float = 1e-2,
-) -> Tensor:
+def hypergradient(problem: BilevelProblem, x: Any, y: Any, *, lower: Sample = FULL, upper: Sample = FULL,
+                  solver: str | LinearSolver = "cg", products: int = 20, eta: float | None = None, rank: int = 10,
+                  damping: float = 1e-2) -> Tensor:
     """``f_x - J z`` with ``z`` an estimate of H^-1 f_y, at any point (x, y): the gradient of Phi where y = y*(x).
 
     Args:
@@ -148,18 +137,9 @@ def hypergradient(
     return hypergradient_at(TorchOracle(problem), x, y, *tokens, solve)
 
 
-def implicit_solution(
-    problem: BilevelProblem,
-    x: Tensor,
-    y: Tensor,
-    *,
-    lower: Sample = FULL,
-    solver: str | LinearSolver = "cg",
-    products: int = 20,
-    eta: float | None = None,
-    rank: int = 10,
-    damping: float = 1e-2,
-) -> Tensor:
+def implicit_solution(problem: BilevelProblem, x: Tensor, y: Tensor, *, lower: Sample = FULL,
+                      solver: str | LinearSolver = "cg", products: int = 20, eta: float | None = None, rank: int = 10,
+                      damping: float = 1e-2) -> Tensor:
     """y as a function of x that autograd can differentiate: ``loss(x, implicit_solution(problem, x, y)).backward()``.
 
     The value is ``y`` itself (found by any means: an optimizer of yours, :func:`lower_solution`); the derivative is
@@ -211,9 +191,8 @@ class _Implicit(torch.autograd.Function):
         return -mixed(z), None, None, None, None
 
 
-def lower_solution(
-    problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None, most: int = 100
-) -> Tensor:
+def lower_solution(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None,
+                   most: int = 100) -> Tensor:
     """y*(x) by Newton's method with conjugate gradients and backtracking, over all lower samples.
 
     Args:

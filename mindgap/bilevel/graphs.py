@@ -91,9 +91,8 @@ class _Inside(TorchOracle):
 class _Graph:
     """One kind of iteration: its constants, its tables of sample numbers and rates, its row, and what runs it."""
 
-    def __init__(
-        self, iteration: Iteration, constants: dict[str, Any], rates: set[str], problem: BilevelProblem, rows: int
-    ) -> None:
+    def __init__(self, iteration: Iteration, constants: dict[str, Any], rates: set[str], problem: BilevelProblem,
+                 rows: int) -> None:
         device = problem.device
         self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)

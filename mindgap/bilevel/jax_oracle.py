@@ -111,9 +111,8 @@ class JaxOracle(ProblemOracle):
 
     seeded = False
 
-    def __init__(
-        self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any], unroll: int = 1
-    ) -> None:
+    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any],
+                 unroll: int = 1) -> None:
         self.problem = problem
         self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}

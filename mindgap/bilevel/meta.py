@@ -46,9 +46,8 @@ def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) ->
     return lambda x, y, batch: reduce(torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch))
 
 
-def task_problem(
-    upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *, tasks: int
-) -> BilevelProblem:
+def task_problem(upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *,
+                 tasks: int) -> BilevelProblem:
     """A bilevel problem of tasks that run side by side: one token names the same tasks at both levels.
 
     Args:

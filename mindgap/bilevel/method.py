@@ -40,27 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is used up.
+    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is used up."""
 
-    Attributes:
-        method: the method that made it.
-        oracle: derivatives of the problem, shared by the states of a run.
-        values: flat vectors: x, y and the method's own (z, m, tables ...).
-        t: iterations done.
-        seed: seed of the run; every draw is a function of it and of the position.
-        drawn: draws made so far from each stream.
-        updates: steps taken on "x" and on "y" (warm start included).
-        calls: oracle calls so far, by quantity.
-    """
-
-    method: Method
-    oracle: ProblemOracle
-    values: Values
-    t: int
-    seed: int
-    drawn: dict[str, int]
-    updates: dict[str, int]
-    calls: dict[str, int] = field(default_factory=dict)
+    method: Method  # the method that made it
+    oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run
+    values: Values  # flat vectors: x, y and the method's own (z, m, tables ...)
+    t: int  # iterations done
+    seed: int  # seed of the run; every draw is a function of it and of the position
+    drawn: dict[str, int]  # draws made so far from each stream
+    updates: dict[str, int]  # steps taken on "x" and on "y" (warm start included)
+    calls: dict[str, int] = field(default_factory=dict)  # oracle calls so far, by quantity
 
     @property
     def x(self) -> Array:

@@ -178,9 +178,8 @@ class TorchOracle(ProblemOracle):
 
         return partial(product, pack_y, ys, "Hz"), partial(product, pack_x, xs, "Jz")
 
-    def residuals(
-        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool = True
-    ) -> tuple[Any, Tensor, Tensor]:
+    def residuals(self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample,
+                  gradient: bool = True) -> tuple[Any, Tensor, Tensor]:
         """g_y, Hz - f_y and f_x - Jz; on two minibatches of a small problem from two sweeps instead of three.
 
         Hz - f_y and Jz - f_x are the derivatives of <g_y, z> - f in y and x: one sweep through both graphs. Both are
@@ -207,9 +206,8 @@ class TorchOracle(ProblemOracle):
         d_y = pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
         return d_y, pack_y.join(got[: len(ys)]), -pack_x.join(got[len(ys) :])
 
-    def _apart(
-        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
-    ) -> tuple[Any, Tensor, Tensor]:
+    def _apart(self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample,
+               gradient: bool) -> tuple[Any, Tensor, Tensor]:
         """The residuals one level after the other, with few copies of the vectors at a time."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         if pack_x.kind == "tensor" or pack_y.kind == "tensor":
@@ -243,9 +241,8 @@ class TorchOracle(ProblemOracle):
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
             units = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
-            pairs = torch.autograd.grad(
-                g_y, (y_, x_), grad_outputs=units, is_grads_batched=True, allow_unused=True, materialize_grads=True
-            )
+            pairs = torch.autograd.grad(g_y, (y_, x_), grad_outputs=units, is_grads_batched=True, allow_unused=True,
+                                        materialize_grads=True)
             return g_y.detach(), pairs[0], pairs[1].T.contiguous()
 
         g_y, h, j = self._run("lower", evaluate, token, names, second=True)
@@ -304,9 +301,8 @@ class TorchOracle(ProblemOracle):
         finally:
             self._plain_modes = None
 
-    def _run(
-        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool = False
-    ) -> tuple[Tensor, ...]:
+    def _run(self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...],
+             second: bool = False) -> tuple[Tensor, ...]:
         """Evaluate on the token's samples (all in chunks for FULL), count, and average over ranks."""
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
         if self._is_common(token) and not (second and self.plain_kernels):
@@ -331,9 +327,8 @@ class TorchOracle(ProblemOracle):
             result = self._reduce(result, data, token)
         return result
 
-    def _large(
-        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool
-    ) -> tuple[Tensor, ...]:
+    def _large(self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...],
+               second: bool) -> tuple[Tensor, ...]:
         """A token with one more axis is a large batch: the mean over its minibatches."""
         count = len(token.which)
         parts = [self._run(level, evaluate, row(token, i), names, second) for i in range(count)]

@@ -222,20 +222,9 @@ class BilevelProblem:
         (3, 3, 3)
     """
 
-    def __init__(
-        self,
-        upper: Loss,
-        lower: Loss,
-        x: Variable,
-        y: Variable,
-        upper_data: Batch,
-        lower_data: Batch,
-        *,
-        batch_size: int | tuple[int, int] = 64,
-        project_x: Callable[[Any], Any] | None = None,
-        project_y: Callable[[Any], Any] | None = None,
-        micro_batch: int | None = None,
-    ) -> None:
+    def __init__(self, upper: Loss, lower: Loss, x: Variable, y: Variable, upper_data: Batch, lower_data: Batch, *,
+                 batch_size: int | tuple[int, int] = 64, project_x: Callable[[Any], Any] | None = None,
+                 project_y: Callable[[Any], Any] | None = None, micro_batch: int | None = None) -> None:
         for name, function in (("upper", upper), ("lower", lower)):
             if not callable(function):
                 fail(name, "must be a function of (x, y, batch)", function)

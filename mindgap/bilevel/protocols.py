@@ -159,9 +159,8 @@ class Oracle(Protocol):
         """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the products share."""
         return (lambda v: self.hessian(x, y, v, token)), (lambda v: self.mixed(x, y, v, token))
 
-    def residuals(
-        self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample, gradient: bool = True
-    ) -> tuple[Any, Array, Array]:
+    def residuals(self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample,
+                  gradient: bool = True) -> tuple[Any, Array, Array]:
         """g_y (None if ``gradient`` is False), Hz - f_y and f_x - Jz.
 
         All three vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0 (SOBA, Dagreou et al. 2022).

@@ -17,40 +17,24 @@ MEAN_SQUARED = "mean-squared smooth (footnote 1)"
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        key: name on the command line.
-        name: name in the paper.
-        paper: authors and year, as in the table.
-        loop: "single", "double" or "double / single".
-        setting: "general expectation" or "finite sum".
-        complexity: oracle calls to an epsilon-stationary point.
-        upper: assumption on f.
-        lower: assumption on g.
-        batch: batch size the theory asks for.
-        choices: names of the numbers a user has to choose (the steps among them).
-        order: "jacobi" (simultaneous) or "seidel" (sequential).
-        module, class_name: where the class is.
-        listed: whether it is a row of Table 1 itself (not of its first footnote, and no further method).
-        note: what the footnotes say.
-    """
-
-    key: str
-    name: str
-    paper: str
-    loop: str
-    setting: str
-    complexity: str
-    upper: str
-    lower: str
-    batch: str
-    choices: tuple[str, ...]
-    order: str
+    key: str  # name on the command line
+    name: str  # name in the paper
+    paper: str  # authors and year, as in the table
+    loop: str  # "single", "double" or "double / single"
+    setting: str  # "general expectation" or "finite sum"
+    complexity: str  # oracle calls to an epsilon-stationary point
+    upper: str  # assumption on f
+    lower: str  # assumption on g
+    batch: str  # batch size the theory asks for
+    choices: tuple[str, ...]  # names of the numbers a user has to choose (the steps among them)
+    order: str  # "jacobi" (simultaneous) or "seidel" (sequential)
+    #: where the class is.
     module: str
     class_name: str
-    listed: bool = False
-    note: str = ""
+    listed: bool = False  # whether it is a row of Table 1 itself (not of its first footnote, and no further method)
+    note: str = ""  # what the footnotes say
 
     @property
     def hyperparameters(self) -> int:

@@ -28,15 +28,12 @@ ORDERS = ("partition", "reshuffle", "replacement")
 
 
 class Sample(NamedTuple):
-    """A token: names one minibatch of one level (or, with a leading axis in its arrays, several).
+    """A token: names one minibatch of one level (or, with a leading axis in its arrays, several)."""
 
-    Attributes:
-        which: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed of a draw
-            (:class:`Stream`).
-        seed: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no random numbers.
-    """
-
+    #: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed of a draw
+    #: (:class:`Stream`).
     which: Any
+    #: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no random numbers.
     seed: Any = 0
 
 
@@ -121,18 +118,9 @@ class Batches:
         [0, 1, 2]
     """
 
-    def __init__(
-        self,
-        data: Batch,
-        batch_size: int = 64,
-        *,
-        order: str = "partition",
-        shuffle: bool = True,
-        seed: int = 0,
-        last: str = "keep",
-        chunk: int = 8192,
-        collate: Callable[[list[Any]], Any] | None = None,
-    ) -> None:
+    def __init__(self, data: Batch, batch_size: int = 64, *, order: str = "partition", shuffle: bool = True,
+                 seed: int = 0, last: str = "keep", chunk: int = 8192,
+                 collate: Callable[[list[Any]], Any] | None = None) -> None:
         whole("batch_size", batch_size, least=1)
         one_of_texts("order", order, ORDERS)
         one_of_texts("last", last, ("keep", "drop"))

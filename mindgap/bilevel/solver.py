@@ -29,19 +29,12 @@ Callback = Callable[[State], Any]
 
 @dataclass(frozen=True)
 class Solution:
-    """How a run ended, and where.
+    """How a run ended, and where."""
 
-    Attributes:
-        outcome: one of :data:`OUTCOMES`.
-        message: the same as a sentence.
-        state: the last state.
-        seconds: time in the method alone; callbacks and checkpoints are not counted.
-    """
-
-    outcome: str
-    message: str
-    state: State
-    seconds: float
+    outcome: str  # one of :data:`OUTCOMES`
+    message: str  # the same as a sentence
+    state: State  # the last state
+    seconds: float  # time in the method alone; callbacks and checkpoints are not counted
 
     @property
     def ok(self) -> bool:

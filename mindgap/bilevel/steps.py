@@ -116,13 +116,9 @@ class TorchStep:
         TorchStep(Adam, lr=0.1)
     """
 
-    def __init__(
-        self,
-        optimizer: type[torch.optim.Optimizer],
-        *,
-        scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, optimizer: type[torch.optim.Optimizer], *,
+                 scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
+                 **settings: Any) -> None:
         if scheduler is not None and not callable(scheduler):
             fail("scheduler", "must be a function from an optimizer to a scheduler", scheduler)
         self.scheduler = scheduler
@@ -193,9 +189,8 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
     return centre + ops.minimum(radius / ops.maximum(ops.norm(away), 1e-30), 1.0) * away
 
 
-def descend(
-    oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, *, length: Scalar = None, exponent: float = 0.0
-) -> Array:
+def descend(oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, *, length: Scalar = None,
+            exponent: float = 0.0) -> Array:
     """Steps ``y -= lr / (i + 1)^exponent g_y(x, y; S_i)``, projected if the problem says so.
 
     Args:

@@ -17,14 +17,8 @@ from torch import Tensor
 _ENGINE: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
 
 
-def sweep(
-    ends: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    along: Sequence[Tensor],
-    *,
-    create_graph: bool = False,
-    retain_graph: bool = False,
-) -> tuple[Tensor | None, ...]:
+def sweep(ends: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor], *, create_graph: bool = False,
+          retain_graph: bool = False) -> tuple[Tensor | None, ...]:
     """Derivatives of ``sum <end, along>`` in the inputs, None for an input that does not enter.
 
     Args:
@@ -42,9 +36,8 @@ def sweep(
     keep = create_graph or retain_graph
     if _ENGINE is None or any(type(end) is not Tensor for end in ends):  # a subclass may have its own way
         return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
-    found: tuple[Tensor | None, ...] = _ENGINE(
-        tuple(ends), tuple(along), keep, create_graph, tuple(inputs), allow_unreachable=True, accumulate_grad=False
-    )
+    found: tuple[Tensor | None, ...] = _ENGINE(tuple(ends), tuple(along), keep, create_graph, tuple(inputs),
+                                               allow_unreachable=True, accumulate_grad=False)
     return found
 
 

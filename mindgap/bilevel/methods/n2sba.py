@@ -76,7 +76,6 @@ class N2SBA(PenaltyMethod):
 
         w, y = ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"]))
         lam = ops.scalar(self.lam, x)
-        total = ops.loop(
-            lambda d, g, f: d + penalty(oracle, x, y, w, lam, f, g, g), ops.zeros_like(x), (s["g"], s["fx"])
-        )
+        total = ops.loop(lambda d, g, f: d + penalty(oracle, x, y, w, lam, f, g, g), ops.zeros_like(x),
+                         (s["g"], s["fx"]))
         return {**v, **self.move_x(oracle, v, total / self.batches, s["lr_x"]), "y": y, "w": w}

@@ -81,9 +81,8 @@ def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[st
     return {key: torch.as_tensor(array) for key, array in prepared(f"bert-{name}", make).items()}
 
 
-def question_run(
-    trial: Trial, layers: int, encoder: dict[str, torch.Tensor], build: Build, stream: str
-) -> Iterator[Row]:
+def question_run(trial: Trial, layers: int, encoder: dict[str, torch.Tensor], build: Build,
+                 stream: str) -> Iterator[Row]:
     """Fine-tune an encoder on SQuAD's questions; exact match and F1 on validation and test questions.
 
     Args:
@@ -142,17 +141,14 @@ def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
                     length=trial["length"], dropout=trial["dropout"])  # fmt: skip
 
 
-def _trained(
-    trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
-    epoch: Callable[[int], Any], read: Callable[[], Row],
-) -> Iterator[Row]:  # fmt: skip
+def _trained(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
+             epoch: Callable[[int], Any], read: Callable[[], Row]) -> Iterator[Row]:
     """Train in bf16 on CUDA; readings are taken in TF32."""
     import torch
 
     from mindgap.lab.tasks.captured import tf32
 
     with tf32(True):
-        yield from device_run(
-            trial, model, loss, optimizer, epoch, read, steps=trial["steps"], every=trial["every"],
-            schedule=trial["schedule"], autocast=torch.bfloat16 if trial["device"].startswith("cuda") else None,
-        )  # fmt: skip
+        yield from device_run(trial, model, loss, optimizer, epoch, read, steps=trial["steps"], every=trial["every"],
+                              schedule=trial["schedule"],
+                              autocast=torch.bfloat16 if trial["device"].startswith("cuda") else None)

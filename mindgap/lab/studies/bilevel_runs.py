@@ -66,17 +66,8 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     return kind(**{name: value for name, value in wanted.items() if name in known})
 
 
-def states(
-    trial: Trial,
-    problem: Any,
-    method: Any,
-    *,
-    budget: int,
-    readings: int,
-    least: int = 1,
-    spent: Callable[[State], int] | None = None,
-    runner: Backend | None = None,
-) -> Iterator[State]:
+def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: int, least: int = 1,
+           spent: Callable[[State], int] | None = None, runner: Backend | None = None) -> Iterator[State]:
     """Run a method to a budget of oracle calls and hand out its state at equal distances of calls, ends included.
 
     Args:
@@ -167,14 +158,8 @@ def counters(state: State) -> Row:
             "oracle_calls": state.total_calls}
 
 
-def measured(
-    trial: Trial,
-    problem: Any,
-    method: Any,
-    measure: Callable[[Tensor, Tensor], Row],
-    lost: Row,
-    **how: Any,
-) -> Iterator[Row]:
+def measured(trial: Trial, problem: Any, method: Any, measure: Callable[[Tensor, Tensor], Row], lost: Row,
+             **how: Any) -> Iterator[Row]:
     """Run a method and read counters and measures at equal distances of calls.
 
     Args:

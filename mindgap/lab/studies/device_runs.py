@@ -42,12 +42,10 @@ def device_of(trial: Trial) -> torch.device:
     return device
 
 
-def device_run(
-    trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
-    epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int, schedule: str = "constant",
-    autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (), kept: dict[str, Any] | None = None,
-    graph: bool = True, at_start: bool = False,
-) -> Iterator[Row]:  # fmt: skip
+def device_run(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor],
+               optimizer: torch.optim.Optimizer, epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int,
+               schedule: str = "constant", autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (),
+               kept: dict[str, Any] | None = None, graph: bool = True, at_start: bool = False) -> Iterator[Row]:
     """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
 
     Args:

@@ -77,9 +77,8 @@ def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
     return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
 
 
-def noise_side_by_side(
-    objective: Objective, batches: Sequence[Any], *, coordinates: int = 0, seed: int = 0
-) -> NoiseSample:
+def noise_side_by_side(objective: Objective, batches: Sequence[Any], *, coordinates: int = 0,
+                       seed: int = 0) -> NoiseSample:
     """What ``noise_sample`` measures, 64 minibatches at a time by ``torch.func``: equal to rounding, other coordinates.
 
     For networks so small that a call costs more than its arithmetic, without dropout and without buffers. Where the

@@ -83,9 +83,8 @@ def _moved(rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.ran
     return tuple({name: moved(name, value) for name, value in row.items()} for row in rows)
 
 
-def lead_rates(
-    lead: float, *, methods: int = 16, seeds: int = 8, smallest: float = 0.0, draws: int = 2000, seed: int = 0
-) -> dict[str, float]:
+def lead_rates(lead: float, *, methods: int = 16, seeds: int = 8, smallest: float = 0.0, draws: int = 2000,
+               seed: int = 0) -> dict[str, float]:
     """How often :meth:`Parts.ahead_of_all` says each word where one method leads all others, which are equal.
 
     Args:

@@ -37,11 +37,9 @@ class Worker:
 
     def __init__(self) -> None:
         path = os.pathsep.join(place for place in sys.path if place)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mindgap.lab.studies.processes"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
-        )  # fmt: skip
+        self._process = subprocess.Popen([sys.executable, "-m", "mindgap.lab.studies.processes"],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                                         env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
 
     def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
         """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if the worker died."""
@@ -147,9 +145,8 @@ class Pool:
 _POOLS: list[Pool] = []
 
 
-def in_processes(
-    calls: Sequence[Callable[[], Any]], jobs: int, *, limit: float | None = None
-) -> Iterator[tuple[int, Any]]:
+def in_processes(calls: Sequence[Callable[[], Any]], jobs: int, *,
+                 limit: float | None = None) -> Iterator[tuple[int, Any]]:
     """Carry out calls in worker processes and yield (number of the call, result) in the order in which they end.
 
     Args:

@@ -88,17 +88,15 @@ class ImageRun:
         return self.batches(torch_stream(self.trial.seed, f"{self.name} order", number,
                                          device=self.parts["train"][1].device))  # fmt: skip
 
-    def rows(
-        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], *, steps: int, every: int,
-        schedule: str = "constant", kept: dict[str, Any] | None = None, loss: Callable[..., torch.Tensor] | None = None,
-        epoch: Epoch | None = None, at_start: bool = False,
-    ) -> Iterator[Row]:  # fmt: skip
+    def rows(self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], *, steps: int, every: int,
+             schedule: str = "constant", kept: dict[str, Any] | None = None,
+             loss: Callable[..., torch.Tensor] | None = None, epoch: Epoch | None = None,
+             at_start: bool = False) -> Iterator[Row]:
         """Train; a row every so many steps (see `device_runs.device_run`)."""
-        return device_run(
-            self.trial, self.model, loss or image_loss, optimizer, epoch or self.epoch, read, steps=steps, every=every,
-            schedule=schedule, autocast=_autocast(self.parts["train"][0].device), kept=kept, at_start=at_start,
-            graph=self.trial.settings.get("graph", True),
-        )  # fmt: skip
+        return device_run(self.trial, self.model, loss or image_loss, optimizer, epoch or self.epoch, read,
+                          steps=steps, every=every, schedule=schedule,
+                          autocast=_autocast(self.parts["train"][0].device), kept=kept, at_start=at_start,
+                          graph=self.trial.settings.get("graph", True))
 
 
 def image_run(trial: Trial, name: str) -> ImageRun:
@@ -124,16 +122,9 @@ def _autocast(device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if device.type == "cuda" else None
 
 
-def resnet_run(
-    trial: Trial,
-    optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
-    name: str,
-    *,
-    evaluate_training: bool = True,
-    kept: dict[str, Any] | None = None,
-    svrg: bool = False,
-    reader: Reader | None = None,
-) -> Iterator[Row]:
+def resnet_run(trial: Trial, optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], name: str, *,
+               evaluate_training: bool = True, kept: dict[str, Any] | None = None, svrg: bool = False,
+               reader: Reader | None = None) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
     Args:
@@ -181,9 +172,8 @@ def resnet_run(
     more = reader(model, optimizer, parts) if reader else None
     cost, unit = 3 if svrg else 1, 1 if reader else len(parts["train"][1]) // trial["batch"]
     steps = len(parts["train"][1]) // trial["batch"]
-    rows = run.rows(
-        optimizer, read, steps=trial["epochs"] // cost * steps, every=max(trial["every"] // cost, 1) * unit,
-        schedule=trial["schedule"], kept=kept, loss=control.loss if svrg else None, epoch=epoch,
-    )  # fmt: skip
+    rows = run.rows(optimizer, read, steps=trial["epochs"] // cost * steps,
+                    every=max(trial["every"] // cost, 1) * unit, schedule=trial["schedule"], kept=kept,
+                    loss=control.loss if svrg else None, epoch=epoch)
     for row in rows:
         yield {**row, "step": cost * row["step"] // unit, "factor": trial["factor"]}

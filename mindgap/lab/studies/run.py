@@ -58,14 +58,8 @@ class StudyPlan:
         return [h for h, path in zip(self.headers, self.files(out)) if not is_finished(path)]
 
 
-def plan(
-    study: Study,
-    scale: str,
-    *,
-    seeds: int | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    tuned: Mapping[str, Mapping[str, Any]] | None = None,
-) -> StudyPlan:
+def plan(study: Study, scale: str, *, seeds: int | None = None, overrides: Mapping[str, Any] | None = None,
+         tuned: Mapping[str, Mapping[str, Any]] | None = None) -> StudyPlan:
     """Lay out the trials: every method with every seed, settings checked.
 
     Args:
@@ -98,14 +92,8 @@ CHECKPOINT_EVERY = 60.0
 LOOK_EVERY = 0.5
 
 
-def execute(
-    study: Study,
-    header: Header,
-    folder: Path,
-    *,
-    every: float = CHECKPOINT_EVERY,
-    go_on: Callable[[], bool] = lambda: True,
-) -> End:
+def execute(study: Study, header: Header, folder: Path, *, every: float = CHECKPOINT_EVERY,
+            go_on: Callable[[], bool] = lambda: True) -> End:
     """Run one trial to its end, appending every row to its record; a failure is returned, not raised.
 
     A trial that was interrupted goes on from its last checkpoint, or from its start if it has none; rows that are
@@ -162,15 +150,9 @@ def simulate(study: Study, scale: str, *, seeds: int | None = None, **overrides:
     return runs
 
 
-def run_all(
-    plans: Sequence[StudyPlan],
-    out: Path,
-    *,
-    jobs: int = 1,
-    sweep: Sweep | None = None,
-    every: float = CHECKPOINT_EVERY,
-    on_end: Callable[[Header, End], None] = lambda header, end: None,
-) -> None:
+def run_all(plans: Sequence[StudyPlan], out: Path, *, jobs: int = 1, sweep: Sweep | None = None,
+            every: float = CHECKPOINT_EVERY,
+            on_end: Callable[[Header, End], None] = lambda header, end: None) -> None:
     """Run everything that is missing, then write each study's description and verdict.
 
     Args:

@@ -77,55 +77,36 @@ def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, i
 @checked_class
 @dataclass(frozen=True)
 class Study:
-    """One claim, ready to run.
+    """One claim, ready to run."""
 
-    Args:
-        name: what is typed, such as ``e5-cycle``.
-        claim: id of the claim, such as ``E5``.
-        title: a short headline.
-        statement: what the paper states, in one sentence.
-        source: where it states so.
-        scales: scale name -> :class:`Scale`.
-        methods: label -> settings of that method, laid over the scale's. All methods get the same seeds and budget.
-        loop: ``loop(trial)`` yields rows.
-        judge: ``judge(runs)`` answers the parts of the pass rule; it sees finished runs only.
-        rule: the pass rule as text.
-        history: what was decided when, and what was changed after a run, in order.
-        differs: how the study differs from the paper.
-        models: scale -> model and data that the study runs on; empty where a statement is not about a model.
-        paper_model: the model and data of the paper.
-        paper_number: the numbers that the paper prints; empty where it prints none.
-        figures: what the page draws.
-        tunable: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
-        tune_on: the column whose last value a search makes small; validation data, never a test column.
-        grid: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method in which one
-            of them is None or missing is not tuned.
-        tuning_seeds: seeds that a grid search is averaged over.
-        tuned_by: the study whose search this one uses; methods find their own by name, else by their ``key``.
-        null_draws: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
-    """
-
-    name: str
-    claim: str
-    title: str
-    statement: str
-    source: Source
-    scales: Mapping[str, Scale]
+    name: str  # what is typed, such as ``e5-cycle``
+    claim: str  # id of the claim, such as ``E5``
+    title: str  # a short headline
+    statement: str  # what the paper states, in one sentence
+    source: Source  # where it states so
+    scales: Mapping[str, Scale]  # scale name -> :class:`Scale`
+    #: label -> settings of that method, laid over the scale's. All methods get the same seeds and budget.
     methods: Mapping[str, Mapping[str, Any]]
-    loop: Callable[[Trial], Iterator[Row]]
+    loop: Callable[[Trial], Iterator[Row]]  # ``loop(trial)`` yields rows
+    #: ``judge(runs)`` answers the parts of the pass rule; it sees finished runs only.
     judge: Callable[[Sequence[Run]], Parts]
-    rule: str = ""
-    history: tuple[str, ...] = ()
-    differs: str = ""
+    rule: str = ""  # the pass rule as text
+    history: tuple[str, ...] = ()  # what was decided when, and what was changed after a run, in order
+    differs: str = ""  # how the study differs from the paper
+    #: scale -> model and data that the study runs on; empty where a statement is not about a model.
     models: Mapping[str, str] = field(default_factory=dict)
-    paper_model: str = ""
-    paper_number: str = ""
-    figures: tuple[Figure, ...] = ()
+    paper_model: str = ""  # the model and data of the paper
+    paper_number: str = ""  # the numbers that the paper prints; empty where it prints none
+    figures: tuple[Figure, ...] = ()  # what the page draws
+    #: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    tune_on: str = ""
+    tune_on: str = ""  # the column whose last value a search makes small; validation data, never a test column
+    #: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method in which one of
+    #: them is None or missing is not tuned.
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    tuning_seeds: tuple[int, ...] = (1000, 1001)
-    tuned_by: str = ""
+    tuning_seeds: tuple[int, ...] = (1000, 1001)  # seeds that a grid search is averaged over
+    tuned_by: str = ""  # the study whose search this one uses; methods find their own by name, else by their ``key``
+    #: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
     null_draws: int = 50
 
     def __post_init__(self) -> None:
@@ -173,11 +154,9 @@ class Study:
         run, here = self.seeds(scale), self.scales[scale]
         own = {method: settings for method, settings in here.methods.items() if method in run}
         seeds_of = {method: number for method, number in here.seeds_of.items() if number}
-        return replace(
-            self, methods={method: self.methods[method] for method in run},
-            scales={scale: replace(here, methods=own, seeds_of=seeds_of)},
-            grid=here.grid or self.grid, tuning_seeds=here.tuning_seeds or self.tuning_seeds,
-        )  # fmt: skip
+        return replace(self, methods={method: self.methods[method] for method in run},
+                       scales={scale: replace(here, methods=own, seeds_of=seeds_of)}, grid=here.grid or self.grid,
+                       tuning_seeds=here.tuning_seeds or self.tuning_seeds)
 
     def model(self, scale: str) -> str:
         """What a verdict at this scale is about; a model other than the paper's at a small scale is called a toy.

@@ -31,22 +31,17 @@ CONNECT = 20
 class Sweep:
     """How to spread trials.
 
-    Args:
-        jobs: worker processes, one thread each; on a cluster ``None`` means all it has.
-        backend: ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running).
-        address: where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray.
-        limit: seconds per trial, 0 for no limit. A trial that takes longer fails; its rows are kept. With one job the
-            limit acts between two instructions of Python; a cluster has its own limits.
-
     Example:
         >>> Sweep(backend="dask")
         Traceback (most recent call last):
         mindgap.base.check.RuleError: address must be given with --backend dask, got ''
     """
 
-    jobs: int | None = 1
-    backend: str = "local"
-    address: str = ""
+    jobs: int | None = 1  # worker processes, one thread each; on a cluster ``None`` means all it has
+    backend: str = "local"  # ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running)
+    address: str = ""  # where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray
+    #: seconds per trial, 0 for no limit. A trial that takes longer fails; its rows are kept. With one job the limit
+    #: acts between two instructions of Python; a cluster has its own limits.
     limit: float = 0.0
 
     def __post_init__(self) -> None:
@@ -153,12 +148,8 @@ def _ray(address: str) -> Cluster:
     except (ConnectionError, OSError, ValueError, RuntimeError):
         fail("address", "must be that of a running ray cluster", address)
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)
-    return Cluster(
-        submit=remote.remote,
-        first=lambda futures: ray.wait(futures, num_returns=1)[0][0],
-        result=ray.get,
-        close=ray.shutdown,
-    )
+    return Cluster(submit=remote.remote, first=lambda futures: ray.wait(futures, num_returns=1)[0][0], result=ray.get,
+                   close=ray.shutdown)
 
 
 def died(error: Exception) -> bool:

@@ -38,17 +38,11 @@ AWD_LSTM: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A language model with its texts on the device of a trial.
+    """A language model with its texts on the device of a trial."""
 
-    Attributes:
-        trial: with the settings of :data:`TRANSFORMER_XL` or :data:`AWD_LSTM`.
-        model: in training mode.
-        texts: ``"train"``, ``"validation"`` and ``"test"``.
-    """
-
-    trial: Trial
-    model: Any
-    texts: Mapping[str, RunningText]
+    trial: Trial  # with the settings of :data:`TRANSFORMER_XL` or :data:`AWD_LSTM`
+    model: Any  # in training mode
+    texts: Mapping[str, RunningText]  # ``"train"``, ``"validation"`` and ``"test"``
 
     def held_out(self, *parts: str) -> Row:
         """Mean loss per word on parts of the text."""
@@ -56,10 +50,8 @@ class LanguageRun:
 
         return {f"{part}_loss": running_loss(self.model, self.texts[part]) for part in parts}
 
-    def rows(
-        self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant",
-        kept: dict[str, Any] | None = None, at_start: bool = False,
-    ) -> Iterator[Row]:  # fmt: skip
+    def rows(self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant",
+             kept: dict[str, Any] | None = None, at_start: bool = False) -> Iterator[Row]:
         """Train for the trial's ``steps``; a row every ``every`` steps (see `device_runs.device_run`).
 
         The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the LSTM in TF32: the
@@ -76,11 +68,10 @@ class LanguageRun:
         carried, loss = going_on(self.model.blank(len(train.rows)))
         narrow = train.rows.is_cuda and trial["network"] == "transformer-xl"
         with tf32(True):
-            yield from device_run(
-                trial, self.model, loss, optimizer, lambda number: train.segments(), read, steps=trial["steps"],
-                every=trial["every"], schedule=schedule, autocast=torch.bfloat16 if narrow else None, carried=carried,
-                kept=kept, graph=trial["graph"], at_start=at_start,
-            )  # fmt: skip
+            yield from device_run(trial, self.model, loss, optimizer, lambda number: train.segments(), read,
+                                  steps=trial["steps"], every=trial["every"], schedule=schedule,
+                                  autocast=torch.bfloat16 if narrow else None, carried=carried, kept=kept,
+                                  graph=trial["graph"], at_start=at_start)
 
 
 def language_run(trial: Trial, stream: str) -> LanguageRun:
@@ -110,10 +101,8 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
     return LanguageRun(trial, model, texts)
 
 
-def text_optimizer_run(
-    trial: Trial, build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
-    watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None,
-) -> Iterator[Row]:  # fmt: skip
+def text_optimizer_run(trial: Trial, build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
+                       watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None) -> Iterator[Row]:
     """Losses on validation and test text under one optimizer.
 
     With the setting ``device`` one run of :func:`language_run` with the step ``middle`` times ``factor``. Otherwise a
@@ -139,10 +128,9 @@ def text_optimizer_run(
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        problem = language_model(
-            trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"], length=trial["length"],
-            validation=trial["validation"], seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
-        )  # fmt: skip
+        problem = language_model(trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"],
+                                 length=trial["length"], validation=trial["validation"],
+                                 seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"))
         optimizer = build(lr, problem.objective.parameters)
         more = watch(optimizer) if watch else dict
         parts = ("validation",) if phase == "tuning" else ("validation", "test")

@@ -28,18 +28,12 @@ ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
 
 @dataclass
 class Training:
-    """A network in training, and what a checkpoint must keep of it.
+    """A network in training, and what a checkpoint must keep of it."""
 
-    Attributes:
-        problem: the network with its loss and data.
-        optimizer: what moves it.
-        order: draws the minibatches.
-        others: name -> further streams of a study that go on from where they are (of its readings, say).
-    """
-
-    problem: TrainingProblem
-    optimizer: torch.optim.Optimizer
-    order: torch.Generator
+    problem: TrainingProblem  # the network with its loss and data
+    optimizer: torch.optim.Optimizer  # what moves it
+    order: torch.Generator  # draws the minibatches
+    #: name -> further streams of a study that go on from where they are (of its readings, say).
     others: Mapping[str, torch.Generator]
 
     def restore(self, saved: Mapping[str, Any]) -> int:

@@ -38,12 +38,8 @@ Settings = dict[str, Any]
 OnTrial = Callable[[str, int, float], None]
 
 
-def search(
-    ask: Callable[[Sequence[TunedTrial]], Settings | None],
-    evaluate: Callable[[Settings], float],
-    before: Sequence[TunedTrial] = (),
-    seconds: Callable[[], float] = lambda: 0.0,
-) -> Iterator[TunedTrial]:
+def search(ask: Callable[[Sequence[TunedTrial]], Settings | None], evaluate: Callable[[Settings], float],
+           before: Sequence[TunedTrial] = (), seconds: Callable[[], float] = lambda: 0.0) -> Iterator[TunedTrial]:
     """Try what ``ask`` proposes until it proposes nothing.
 
     Args:
@@ -99,18 +95,9 @@ def random_points(trial: Trial, space: Mapping[str, tuple[float, float]], number
     return [{name: values[i] for name, values in columns.items()} for i in range(number)]
 
 
-def tune(
-    study: Study,
-    scale: str,
-    out: Path,
-    *,
-    trials: int = 20,
-    seeds: int = 1,
-    grid: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-    jobs: int = 1,
-    on_trial: OnTrial = lambda method, number, value: None,
-) -> Tuning:
+def tune(study: Study, scale: str, out: Path, *, trials: int = 20, seeds: int = 1, grid: bool = False,
+         overrides: Mapping[str, Any] | None = None, jobs: int = 1,
+         on_trial: OnTrial = lambda method, number, value: None) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
     A search that was interrupted goes on where it stopped. Asking for fewer trials than were made before considers only
@@ -189,9 +176,8 @@ def _title(study: Study, method: str) -> str:
     return "" if row is None else row.name
 
 
-def _grid(
-    study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
-) -> dict[str, list[TunedTrial]]:
+def _grid(study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int,
+          on_trial: OnTrial) -> dict[str, list[TunedTrial]]:
     """The trials of a grid search; the journal knows a value by everything that it depends on."""
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
@@ -207,10 +193,8 @@ def _grid(
     return grid_search(study.grid, list(settings), study.tuning_seeds, score, name, journal, jobs, on_trial)
 
 
-def _searches(
-    study: Study, settings: Mapping[str, Settings], folder: Path, trials: int, seeds: Sequence[int], jobs: int,
-    on_trial: OnTrial,
-) -> dict[str, list[TunedTrial]]:  # fmt: skip
+def _searches(study: Study, settings: Mapping[str, Settings], folder: Path, trials: int, seeds: Sequence[int],
+              jobs: int, on_trial: OnTrial) -> dict[str, list[TunedTrial]]:
     """The trials of Optuna's search, method by method or several methods at the same time."""
     calls = {m: partial(_search, study, m, own, folder, trials, seeds) for m, own in settings.items()}
     if jobs == 1:
@@ -226,10 +210,8 @@ def _searches(
     return made
 
 
-def _search(
-    study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: Sequence[int],
-    on_trial: OnTrial = lambda method, number, value: None,
-) -> list[TunedTrial]:  # fmt: skip
+def _search(study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: Sequence[int],
+            on_trial: OnTrial = lambda method, number, value: None) -> list[TunedTrial]:
     """The first ``trials`` trials of one method, made now or before."""
     clock = [0.0]
 

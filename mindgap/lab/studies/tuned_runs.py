@@ -29,9 +29,8 @@ WORST = 100.0
 Start = Callable[[float, str], tuple[Training, Callable[[], Row]]]
 
 
-def tuned_run(
-    trial: Trial, start: Start, *, on: str = "loss", score: Callable[[Sequence[float]], float] | None = None
-) -> Iterator[Row]:
+def tuned_run(trial: Trial, start: Start, *, on: str = "loss",
+              score: Callable[[Sequence[float]], float] | None = None) -> Iterator[Row]:
     """Train with every candidate, then again with the best one: rows of the candidates, then those of the run.
 
     Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have random numbers of
@@ -124,10 +123,9 @@ def _last(losses: Sequence[float]) -> float:
     return losses[-1]
 
 
-def _train(
-    trial: Trial, start: Start, candidate: float, phase: str, on: str, score: Callable[[Sequence[float]], float],
-    kept: Mapping[str, Any], before: Mapping[str, Any], every: int,
-) -> Iterator[Row]:  # fmt: skip
+def _train(trial: Trial, start: Start, candidate: float, phase: str, on: str,
+           score: Callable[[Sequence[float]], float], kept: Mapping[str, Any], before: Mapping[str, Any],
+           every: int) -> Iterator[Row]:
     """One training run, read every so many steps; the checkpoints it offers hold ``kept`` beside its own state."""
     run, read = start(candidate, phase)
     first, schedule = read(), trial.settings.get("schedule", "constant")  # read before any state is restored

@@ -47,12 +47,6 @@ class Parts:
     The statement holds when every part is answered with yes and does not hold when one is answered with no. It is
     inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a control failed, a run did not settle).
 
-    Attributes:
-        asked: the parts so far.
-        sentences: what the verdict prints.
-        numbers: what the verdict keeps.
-        usable: False makes every reading inconclusive.
-
     Example:
         >>> parts = Parts()
         >>> parts.ratio("grows", [2.0, 2.1, 2.05], [1.0, 1.0, 1.0], 1.0)
@@ -63,20 +57,13 @@ class Parts:
         ('does not hold', 'holds', 'holds')
     """
 
-    asked: list[Part] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
-    numbers: dict[str, Any] = field(default_factory=dict)
-    usable: bool = True
+    asked: list[Part] = field(default_factory=list)  # the parts so far
+    sentences: list[str] = field(default_factory=list)  # what the verdict prints
+    numbers: dict[str, Any] = field(default_factory=dict)  # what the verdict keeps
+    usable: bool = True  # False makes every reading inconclusive
 
-    def add(
-        self,
-        name: str,
-        holds: bool,
-        refuted: bool | None = None,
-        words: str = "",
-        numbers: Mapping[str, Any] | None = None,
-        reading: str = "",
-    ) -> None:
+    def add(self, name: str, holds: bool, refuted: bool | None = None, words: str = "",
+            numbers: Mapping[str, Any] | None = None, reading: str = "") -> None:
         """Answer one part: yes if ``holds``, no if ``refuted`` (by default: if it does not hold), open otherwise."""
         refuted = not holds if refuted is None else refuted
         answer = "no" if refuted else "yes" if holds else "open"
@@ -101,9 +88,8 @@ class Parts:
         ratios = {name: as_ratios(log)}
         self.add(name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios)
 
-    def below(
-        self, name: str, ours: Values, rivals: Values, negligible: float, parts: int, reading: str = ""
-    ) -> None:
+    def below(self, name: str, ours: Values, rivals: Values, negligible: float, parts: int,
+              reading: str = "") -> None:
         """A part: the first are smaller, the 95 % interval for the log of the ratio lies below 0.
 
         Refuted where less than the share ``negligible`` is saved, by an interval that errs in one of 20 studies of so
@@ -163,11 +149,9 @@ class Parts:
 
     def build(self, model: str = "") -> Verdict:
         """The verdict as it is written; ``model`` says on what it was measured."""
-        return Verdict(
-            self.verdict, (f"{model}: " if model else "") + self.measured, self.numbers,
-            parts={part.name: part.answer for part in self.asked},
-            as_printed=self.reading("as printed"), as_corrected=self.reading("as corrected"), model=model,
-        )  # fmt: skip
+        return Verdict(self.verdict, (f"{model}: " if model else "") + self.measured, self.numbers,
+                       parts={part.name: part.answer for part in self.asked}, as_printed=self.reading("as printed"),
+                       as_corrected=self.reading("as corrected"), model=model)
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -345,9 +329,8 @@ class Standing:
         return f"beats {len(self.ahead)}, ties with {ties}, loses to {loses} of {len(self.leads)}"
 
 
-def against_all(
-    values: Mapping[str, np.ndarray], one: str, interval: Callable[[np.ndarray], Interval] = mean_interval
-) -> Standing:
+def against_all(values: Mapping[str, np.ndarray], one: str,
+                interval: Callable[[np.ndarray], Interval] = mean_interval) -> Standing:
     """Compare one method with every other, seed by seed.
 
     Args:

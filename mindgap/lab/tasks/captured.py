@@ -36,16 +36,8 @@ class CapturedGradient:
         torch.Size([1, 3])
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Tensor],
-        batch: tuple[Tensor, ...],
-        *,
-        autocast: torch.dtype | None = None,
-        carried: Sequence[Tensor] = (),
-        graph: bool = True,
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *,
+                 autocast: torch.dtype | None = None, carried: Sequence[Tensor] = (), graph: bool = True) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -112,9 +104,8 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch._C._set_cudnn_allow_tf32(before[1])
 
 
-def augmented_batches(
-    images: Tensor, labels: Tensor, size: int, generator: torch.Generator, *, pad: int = 4
-) -> list[tuple[Tensor, Tensor]]:
+def augmented_batches(images: Tensor, labels: Tensor, size: int, generator: torch.Generator, *,
+                      pad: int = 4) -> list[tuple[Tensor, Tensor]]:
     """One epoch of shuffled batches, each image shifted by up to ``pad`` pixels and mirrored at random.
 
     The whole epoch is made at once, by a dozen kernels; it takes three times the memory of the images. The channels of
@@ -145,9 +136,8 @@ def augmented_batches(
     return list(zip(moved.split(size), labels[order].split(size)))
 
 
-def shuffled_batches(
-    images: Tensor, labels: Tensor, size: int, generator: torch.Generator
-) -> list[tuple[Tensor, Tensor]]:
+def shuffled_batches(images: Tensor, labels: Tensor, size: int,
+                     generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
     """One epoch of shuffled batches of the images as they are; a short last batch is left out.
 
     Example:

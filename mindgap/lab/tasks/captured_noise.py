@@ -26,21 +26,13 @@ DRAWN = 256
 
 @dataclass(frozen=True)
 class HeldOutNoise:
-    """Noise n_b = g_b - ḡ of M minibatches, with ḡ the mean gradient of other minibatches.
+    """Noise n_b = g_b - ḡ of M minibatches, with ḡ the mean gradient of other minibatches."""
 
-    Attributes:
-        norms: ‖n_b‖, shape (M,).
-        coordinates: n_b at c fixed random parameters, shape (M, c).
-        coordinate_layer: which parameter tensor each of them belongs to.
-        loss: mean loss over the minibatches.
-        reference: K, the number of minibatches in ḡ.
-    """
-
-    norms: NDArray[np.float64]
-    coordinates: NDArray[np.float32]
-    coordinate_layer: NDArray[np.int64]
-    loss: float
-    reference: int
+    norms: NDArray[np.float64]  # ‖n_b‖, shape (M,)
+    coordinates: NDArray[np.float32]  # n_b at c fixed random parameters, shape (M, c)
+    coordinate_layer: NDArray[np.int64]  # which parameter tensor each of them belongs to
+    loss: float  # mean loss over the minibatches
+    reference: int  # K, the number of minibatches in ḡ
 
     @property
     def variance(self) -> float:
@@ -51,10 +43,8 @@ class HeldOutNoise:
 class _ReadGradient(CapturedGradient):
     """A captured gradient after which ``then(loss, gradients)`` runs inside the same graph."""
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...],
-        then: Callable[[Tensor, list[Tensor]], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...],
+                 then: Callable[[Tensor, list[Tensor]], None]) -> None:
         self._then = then
         super().__init__(model, loss, batch)
 
@@ -65,10 +55,8 @@ class _ReadGradient(CapturedGradient):
         return value
 
 
-def captured_noise(
-    problem: TrainingProblem, generator: torch.Generator, *, minibatches: int, reference: int, batch: int,
-    coordinates: int = 0, seed: int = 0,
-) -> HeldOutNoise:  # fmt: skip
+def captured_noise(problem: TrainingProblem, generator: torch.Generator, *, minibatches: int, reference: int,
+                   batch: int, coordinates: int = 0, seed: int = 0) -> HeldOutNoise:
     """Measure ‖g_b - ḡ‖ for ``minibatches`` minibatches, ḡ being the mean over ``reference`` other ones.
 
     A held-out mean adds the same ‖ḡ - ∇f‖², on average E‖n_b‖²/K, to all squared norms: 0.05 % at K = 2,000. Gradients
@@ -127,10 +115,8 @@ def captured_noise(
                         reference)  # fmt: skip
 
 
-def _replay(
-    problem: TrainingProblem, generator: torch.Generator, count: int, size: int,
-    then: Callable[[Tensor, list[Tensor]], None], sums: list[Tensor],
-) -> None:  # fmt: skip
+def _replay(problem: TrainingProblem, generator: torch.Generator, count: int, size: int,
+            then: Callable[[Tensor, list[Tensor]], None], sums: list[Tensor]) -> None:
     """Run ``then`` after the gradient of each of ``count`` fresh minibatches; ``sums`` are zero at the start."""
     source = _minibatches(problem, generator, count, size)
     first = next(source)
@@ -141,17 +127,15 @@ def _replay(
         gradient(*minibatch)
 
 
-def _minibatches(
-    problem: TrainingProblem, generator: torch.Generator, count: int, size: int
-) -> Iterator[tuple[Any, ...]]:
+def _minibatches(problem: TrainingProblem, generator: torch.Generator, count: int,
+                 size: int) -> Iterator[tuple[Any, ...]]:
     for start in range(0, count, DRAWN):
         drawn = problem.draw(generator, min(DRAWN, count - start) * size)
         yield from zip(*(part.split(size) for part in drawn), strict=True)
 
 
-def _chosen(
-    parameters: list[nn.Parameter], coordinates: int, seed: int
-) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
+def _chosen(parameters: list[nn.Parameter], coordinates: int,
+            seed: int) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
     """The tensor of each chosen coordinate, and tensor -> chosen places in it."""
     ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
     chosen = torch.randint(int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")).unique()

@@ -47,10 +47,8 @@ class BatchStatistics:
 class _GradientSums(CapturedGradient):
     """Adds loss, gradient and squared norm of a batch to ``sums``, inside the graph."""
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool, mean: list[Tensor],
-        totals: Tensor,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool, mean: list[Tensor],
+                 totals: Tensor) -> None:
         self._mean, self._totals = mean, totals
         super().__init__(model, loss, batch, graph=graph)
 
@@ -67,10 +65,8 @@ class _GradientSums(CapturedGradient):
 class _HessianSums(CapturedGradient):
     """Adds the product of a batch's Hessian with ``vector`` to ``total``, inside the graph."""
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool, vector: list[Tensor],
-        total: list[Tensor],
-    ) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool,
+                 vector: list[Tensor], total: list[Tensor]) -> None:
         self._vector, self._total = vector, total
         super().__init__(model, loss, batch, graph=graph)
 
@@ -108,10 +104,8 @@ class CapturedStatistics:
     Source: thesis, (6.2) and 6.6.2.
     """
 
-    def __init__(
-        self, model: nn.Module, loss: Callable[..., Tensor], *, training: bool = True, counts: Sequence[Tensor] = (),
-        graph: bool = True,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, training: bool = True,
+                 counts: Sequence[Tensor] = (), graph: bool = True) -> None:
         self._model, self._loss, self._training, self._counts, self._graph = model, loss, training, list(counts), graph
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._mean, self._vector, self._total = ([torch.zeros_like(p) for p in self._parameters] for _ in range(3))
@@ -151,9 +145,8 @@ class CapturedStatistics:
         with self._undisturbed(), torch.no_grad():
             return float(self._loss(self._model, *batch))
 
-    def sharpness(
-        self, batches: Sequence[Batch], *, tol: float = 0.02, most: int = 30, start: Tensor | None = None, seed: int = 0
-    ) -> tuple[float, Tensor]:
+    def sharpness(self, batches: Sequence[Batch], *, tol: float = 0.02, most: int = 30, start: Tensor | None = None,
+                  seed: int = 0) -> tuple[float, Tensor]:
         """‖H‖ of the mean loss over the batches, by Lanczos, and its eigenvector.
 
         Args:

@@ -24,14 +24,6 @@ class DataFile:
 class DataSet:
     """One data set.
 
-    Args:
-        name: key in ``DATASETS`` and name of the folder.
-        title: what it is.
-        licence: what its origin states.
-        files: the files, all needed.
-        address: folder on the web that serves exactly these bytes, ending in ``/``; None where no public address does
-            (then a mirror of one's own, ``$MINDGAP_MIRROR``, or a copy in ``$MINDGAP_DATA`` is needed).
-
     Example:
         >>> [file.name for file in DATASETS["ijcnn1"].files]
         ['ijcnn1.trn.bz2', 'ijcnn1.tst.bz2']
@@ -39,10 +31,12 @@ class DataSet:
         123576
     """
 
-    name: str
-    title: str
-    licence: str
-    files: tuple[DataFile, ...]
+    name: str  # key in ``DATASETS`` and name of the folder
+    title: str  # what it is
+    licence: str  # what its origin states
+    files: tuple[DataFile, ...]  # the files, all needed
+    #: folder on the web that serves exactly these bytes, ending in ``/``; None where no public address does (then a
+    #: mirror of one's own, ``$MINDGAP_MIRROR``, or a copy in ``$MINDGAP_DATA`` is needed).
     address: str | None = None
 
     def file(self, name: str) -> DataFile:

@@ -100,9 +100,8 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
     raise DataError("; ".join(failures) + ". " + _what_to_do(data, entry))
 
 
-def fetch(
-    address: str, target: Path, sha256: str, *, size: int | None = None, progress: Progress | None = None
-) -> Path:
+def fetch(address: str, target: Path, sha256: str, *, size: int | None = None,
+          progress: Progress | None = None) -> Path:
     """Fetch one file, resuming an earlier attempt, and put it at ``target`` when its sha256 is right.
 
     What has arrived so far is kept in ``target`` + ``.part``. A file with the wrong sum is removed.

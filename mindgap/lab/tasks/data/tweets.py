@@ -28,19 +28,12 @@ _NOISE = re.compile(r"@\w+|https?://\S+|www\.\S+")
 
 @dataclass(frozen=True)
 class Tweets:
-    """Labelled texts as word numbers.
+    """Labelled texts as word numbers."""
 
-    Args:
-        words: (texts, length) numbers of words; 0 fills up a short text.
-        labels: (texts,) 1 for a positive text, 0 for a negative one.
-        manual: words and labels of the texts that people labelled.
-        vectors: (words, dimensions) float32, one row per number; row 0 is zero.
-    """
-
-    words: Array
-    labels: Array
-    manual: tuple[Array, Array]
-    vectors: Array
+    words: Array  # (texts, length) numbers of words; 0 fills up a short text
+    labels: Array  # (texts,) 1 for a positive text, 0 for a negative one
+    manual: tuple[Array, Array]  # words and labels of the texts that people labelled
+    vectors: Array  # (words, dimensions) float32, one row per number; row 0 is zero
 
 
 @lru_cache(maxsize=2)

@@ -40,10 +40,9 @@ class AWDLSTM(nn.Module):
         (torch.Size([2, 5, 50]), 3)
     """
 
-    def __init__(
-        self, words: int, width: int = 400, hidden: int = 1150, layers: int = 3, *, weight_drop: float = 0.5,
-        input_drop: float = 0.4, hidden_drop: float = 0.25, output_drop: float = 0.4, word_drop: float = 0.1,
-    ) -> None:  # fmt: skip
+    def __init__(self, words: int, width: int = 400, hidden: int = 1150, layers: int = 3, *, weight_drop: float = 0.5,
+                 input_drop: float = 0.4, hidden_drop: float = 0.25, output_drop: float = 0.4,
+                 word_drop: float = 0.1) -> None:
         super().__init__()
         self.drops = (input_drop, hidden_drop, output_drop, weight_drop, word_drop)
         self.words = nn.Embedding(words, width)

@@ -55,10 +55,8 @@ class Bert(nn.Module):
         torch.Size([3, 5, 8])
     """
 
-    def __init__(
-        self, words: int = 30_522, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072,
-        length: int = 512, dropout: float = 0.1, *, attention: bool = True, embedding: bool = True,
-    ) -> None:
+    def __init__(self, words: int = 30_522, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072,
+                 length: int = 512, dropout: float = 0.1, *, attention: bool = True, embedding: bool = True) -> None:
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)

@@ -10,9 +10,8 @@ from mindgap.base.check import fail, whole
 from mindgap.base.checked import check_arguments
 
 
-def small_convolutional_network(
-    width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8
-) -> nn.Sequential:
+def small_convolutional_network(width: int = 16, classes: int = 10, *, channels: int = 1,
+                                side: int = 8) -> nn.Sequential:
     """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of (channels, side, side).
 
     Args:
@@ -30,12 +29,10 @@ def small_convolutional_network(
     whole("width", width, least=1)
     if whole("side", side, least=4) % 4:
         fail("side", "must be a multiple of 4", side)
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(2 * width * (side // 4) ** 2, classes),
-    )  # fmt: skip
+    return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(),
+                         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
+                         nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(2 * width * (side // 4) ** 2, classes))
 
 
 class SmallTransformer(nn.Module):
@@ -62,10 +59,8 @@ class SmallTransformer(nn.Module):
     #: Standard deviation of a number in the tables of words and places at the start.
     START = 0.02
 
-    def __init__(
-        self, words: int, width: int = 32, layers: int = 2, heads: int = 4, length: int = 64, *, causal: bool = True,
-        attention: bool = True, embedding: bool = True,
-    ) -> None:  # fmt: skip
+    def __init__(self, words: int, width: int = 32, layers: int = 2, heads: int = 4, length: int = 64, *,
+                 causal: bool = True, attention: bool = True, embedding: bool = True) -> None:
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)

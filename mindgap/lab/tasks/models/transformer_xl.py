@@ -64,10 +64,8 @@ class TransformerXL(nn.Module):
         (torch.Size([3, 5, 50]), 2, torch.Size([3, 4, 16]))
     """
 
-    def __init__(
-        self, words: int, width: int = 410, layers: int = 6, heads: int = 10, inner: int = 2100, *, memory: int = 150,
-        dropout: float = 0.1,
-    ) -> None:  # fmt: skip
+    def __init__(self, words: int, width: int = 410, layers: int = 6, heads: int = 10, inner: int = 2100, *,
+                 memory: int = 150, dropout: float = 0.1) -> None:
         super().__init__()
         self.memory, self.dropout = memory, dropout
         self.words = nn.Embedding(words, width)
@@ -96,9 +94,8 @@ class TransformerXL(nn.Module):
         angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer("rates")
         places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
         kept = []
-        for attention, norm, inner, inner_norm, old in zip(
-            self.attention, self.norms, self.inner, self.inner_norms, before, strict=True
-        ):
+        for attention, norm, inner, inner_norm, old in zip(self.attention, self.norms, self.inner, self.inner_norms,
+                                                           before, strict=True):
             kept.append(torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty)
             h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
             h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))

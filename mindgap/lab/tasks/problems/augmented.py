@@ -19,15 +19,8 @@ from mindgap.lab.tasks.problems.training import TrainingProblem
 SHAPES = {"digits": (1, 8), "cifar-10": (3, 32)}
 
 
-def augmented_network(
-    data: str = "digits",
-    *,
-    width: int = 4,
-    shift: int = 1,
-    flip: bool = False,
-    wrong_labels: float = 0.0,
-    seed: int = 0,
-) -> TrainingProblem:
+def augmented_network(data: str = "digits", *, width: int = 4, shift: int = 1, flip: bool = False,
+                      wrong_labels: float = 0.0, seed: int = 0) -> TrainingProblem:
     """A small convolutional network on images that are augmented as they are drawn, cross-entropy.
 
     An image is moved by up to ``shift`` pixels up or down and left or right, black pixels coming in, and with ``flip``

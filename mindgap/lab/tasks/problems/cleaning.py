@@ -84,14 +84,8 @@ class HyperCleaning:
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         features, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
-        return BilevelProblem(
-            self.upper,
-            self.lower,
-            self.x0,
-            self.y0,
-            Batches(self.validation, above, order=order),
-            Batches((features, labels, numbers), below, order=order),
-        )
+        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, Batches(self.validation, above, order=order),
+                              Batches((features, labels, numbers), below, order=order))
 
     def accuracy(self, y: Tensor, split: str = "test") -> float:
         """Share of rightly classified samples of ``"test"``, ``"validation"`` or ``"train"`` (corrupted labels)."""
@@ -162,20 +156,10 @@ def _flip(flat: Tensor, rows: int) -> Tensor:
     return flat.view(rows, -1).T.reshape(-1)
 
 
-def hyper_cleaning(
-    table: Table,
-    test: Table | None = None,
-    *,
-    corruption: float = 0.4,
-    train: int | None = None,
-    validation: int | None = None,
-    components: int | None = None,
-    decay: float = 1e-3,
-    start: float = 0.0,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> HyperCleaning:
+def hyper_cleaning(table: Table, test: Table | None = None, *, corruption: float = 0.4, train: int | None = None,
+                   validation: int | None = None, components: int | None = None, decay: float = 1e-3,
+                   start: float = 0.0, seed: int = 0, dtype: torch.dtype = torch.float64,
+                   device: str | torch.device = "cpu") -> HyperCleaning:
     """Split a labelled data set and corrupt the labels of its training part, once.
 
     Args:
@@ -216,15 +200,9 @@ def hyper_cleaning(
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(features).to(where, dtype), torch.from_numpy(labels).to(where)
 
-    return HyperCleaning(
-        tensors(parts[0].features, labels),
-        tensors(parts[1].features, parts[1].labels),
-        tensors(parts[2].features, parts[2].labels),
-        torch.from_numpy(mask).to(where),
-        classes,
-        decay,
-        start,
-    )
+    return HyperCleaning(tensors(parts[0].features, labels), tensors(parts[1].features, parts[1].labels),
+                         tensors(parts[2].features, parts[2].labels), torch.from_numpy(mask).to(where), classes,
+                         decay, start)
 
 
 def _whitened(parts: list[Table], components: int) -> list[Table]:

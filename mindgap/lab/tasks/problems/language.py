@@ -26,10 +26,8 @@ MASKED = 0.15
 MaskedBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def language_model(
-    text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
-    validation: int = 256, seed: int = 0,
-) -> TrainingProblem:  # fmt: skip
+def language_model(text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
+                   validation: int = 256, seed: int = 0) -> TrainingProblem:
     """A small transformer that predicts the next word, with cross-entropy; text for validation and test is held out.
 
     Args:
@@ -65,10 +63,8 @@ def language_model(
     return TrainingProblem(Objective(model, loss), draw, len(train) - length, parts)
 
 
-def masked_language_model(
-    text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
-    validation: int = 256, seed: int = 0,
-) -> TrainingProblem:  # fmt: skip
+def masked_language_model(text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2,
+                          length: int = 16, validation: int = 256, seed: int = 0) -> TrainingProblem:
     """A small encoder that restores masked words, as BERT is pre-trained; cross-entropy over the masked places.
 
     Of every window 15 % of the words (the nearest whole number, at least one) are masked: eight of ten become the mask

@@ -21,10 +21,8 @@ from mindgap.lab.tasks.problems.word_pieces import Masked, masked_loss, masked_p
 START = 0.02
 
 
-def masked_bert(
-    device: torch.device | str = "cpu", *, words: int = 8192, width: int = 512, layers: int = 6, length: int = 64,
-    attention: bool = True, gaussian: bool = False, seed: int = 0,
-) -> TrainingProblem:  # fmt: skip
+def masked_bert(device: torch.device | str = "cpu", *, words: int = 8192, width: int = 512, layers: int = 6,
+                length: int = 64, attention: bool = True, gaussian: bool = False, seed: int = 0) -> TrainingProblem:
     """BERT from a random start that restores masked word pieces of WikiText-2 (its part ``train``), cross-entropy.
 
     Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten another piece at random,
@@ -61,9 +59,7 @@ def masked_bert(
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 
-def image_network(
-    network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0
-) -> TrainingProblem:
+def image_network(network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0) -> TrainingProblem:
     """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10, cross-entropy.
 
     Args:

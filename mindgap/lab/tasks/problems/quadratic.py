@@ -132,11 +132,10 @@ class Quadratic:
         )
 
 
-def quadratic_problem(
-    *, lower: Count = 1024, upper: Count = 1024, dim_y: Count = 100, dim_x: Count = 100, smoothness_y: Positive = 1.0,
-    smoothness_x: Positive = 1.0, smoothness_cross: Positive = 0.1, convexity: Positive = 0.1, seed: int = 0,
-    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
-) -> Quadratic:  # fmt: skip
+def quadratic_problem(*, lower: Count = 1024, upper: Count = 1024, dim_y: Count = 100, dim_x: Count = 100,
+                      smoothness_y: Positive = 1.0, smoothness_x: Positive = 1.0, smoothness_cross: Positive = 0.1,
+                      convexity: Positive = 0.1, seed: int = 0, dtype: torch.dtype = torch.float64,
+                      device: str | torch.device = "cpu") -> Quadratic:
     """Draw the quadratic of benchmark_bilevel (``simulated``).
 
     E A_i has eigenvalues log-spaced in [μ, L_y]; E B_i has one eigenvalue 0 and the rest log-spaced in [μ, L_x]; the
@@ -171,9 +170,8 @@ def quadratic_problem(
     fail("lower and upper", f"must be large enough for a convex Phi (none in {_ATTEMPTS} draws)", (lower, upper))
 
 
-def _samples(
-    draw: np.random.Generator, n: int, dim_y: int, dim_x: int, top_y: float, top_x: float, top_c: float, low: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _samples(draw: np.random.Generator, n: int, dim_y: int, dim_x: int, top_y: float, top_x: float, top_c: float,
+             low: float) -> tuple[np.ndarray, np.ndarray]:
     half = 0.5 * math.log10(low)
     spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
     spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])

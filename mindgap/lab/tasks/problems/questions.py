@@ -26,10 +26,9 @@ SOURCES = {"prose": ("prose", 2), "squad": ("wikitext-2", 8)}
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def question_answering(
-    source: str = "prose", *, words: int = 200, width: int = 32, layers: int = 1, question: int = 2, passage: int = 12,
-    held_out: int = 500, start: Mapping[str, Any] | None = None, seed: int = 0,
-) -> TrainingProblem:  # fmt: skip
+def question_answering(source: str = "prose", *, words: int = 200, width: int = 32, layers: int = 1, question: int = 2,
+                       passage: int = 12, held_out: int = 500, start: Mapping[str, Any] | None = None,
+                       seed: int = 0) -> TrainingProblem:
     """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its two ends.
 
     Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is a window of the
@@ -134,9 +133,8 @@ def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, flo
     return float(same.double().mean()), float(f1.amax(dim=1).mean())
 
 
-def _from_prose(
-    text: torch.Tensor, question: int, passage: int, words: int, generator: torch.Generator, size: int
-) -> Batch:
+def _from_prose(text: torch.Tensor, question: int, passage: int, words: int, generator: torch.Generator,
+                size: int) -> Batch:
     starts = torch.randint(0, len(text) - passage + 1, (size,), generator=generator)
     windows = text[starts.unsqueeze(1) + torch.arange(passage)]
     at = torch.randint(0, passage - 1, (size, 1), generator=generator)

@@ -191,21 +191,10 @@ class RecurrentCleaning:
         return area_under_curve(x, ~self.corrupted)
 
 
-def recurrent_cleaning(
-    tweets: Tweets,
-    *,
-    corruption: float = 0.4,
-    train: int = 20_480,
-    validation: int = 20_480,
-    test: int = 16_384,
-    hidden: int = 128,
-    head: int = 64,
-    decay: float = 1e-3,
-    start: float = 1.0,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
-) -> RecurrentCleaning:
+def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 20_480, validation: int = 20_480,
+                       test: int = 16_384, hidden: int = 128, head: int = 64, decay: float = 1e-3, start: float = 1.0,
+                       seed: int = 0, dtype: torch.dtype = torch.float32,
+                       device: str | torch.device = "cpu") -> RecurrentCleaning:
     """Split texts with equally many of each class in every part, and corrupt the training labels, once.
 
     Args:
@@ -245,12 +234,10 @@ def recurrent_cleaning(
 
     labels, mask = corrupt(tweets.labels[parts[0]], 2, corruption, seed)
     split = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
-    return RecurrentCleaning(
-        texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
-        torch.from_numpy(mask).to(where),
-        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype), decay, start,
-        {name: value.to(where, dtype) for name, value in weights.items()},
-    )  # fmt: skip
+    return RecurrentCleaning(texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
+                             torch.from_numpy(mask).to(where),
+                             torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype),
+                             decay, start, {name: value.to(where, dtype) for name, value in weights.items()})
 
 
 check_arguments(__name__)

@@ -116,14 +116,9 @@ class RegularisationSelection:
         return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
 
-def ijcnn1_selection(
-    *,
-    source: str = "auto",
-    rows: int | None = None,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> RegularisationSelection:
+def ijcnn1_selection(*, source: str = "auto", rows: int | None = None, seed: int = 0,
+                     dtype: torch.dtype = torch.float64,
+                     device: str | torch.device = "cpu") -> RegularisationSelection:
     """Binary task of ijcnn1's shape: 49,990 training and 91,701 validation samples, 22 features, one x per feature.
 
     As in the standard benchmark the validation set is LIBSVM's test set, and it serves for testing too.
@@ -143,15 +138,9 @@ def ijcnn1_selection(
     return RegularisationSelection(train, validation, validation, 2, x0, y0, parts[0].origin)
 
 
-def multiclass_selection(
-    train: Table,
-    validation: Table,
-    test: Table,
-    *,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> RegularisationSelection:
+def multiclass_selection(train: Table, validation: Table, test: Table, *, seed: int = 0,
+                         dtype: torch.dtype = torch.float64,
+                         device: str | torch.device = "cpu") -> RegularisationSelection:
     """Multiclass task on any three tables: one x a class. Start: Y ~ N(0, I), x = log U(0, 1)."""
     classes = 1 + max(int(part.labels.max()) for part in (train, validation, test))
     if classes < 3:
@@ -163,10 +152,9 @@ def multiclass_selection(
     return RegularisationSelection(splits[0], splits[1], splits[2], classes, x0, y0, train.origin)
 
 
-def covtype_selection(
-    *, source: str = "auto", rows: int | None = None, seed: int = 0, dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> RegularisationSelection:
+def covtype_selection(*, source: str = "auto", rows: int | None = None, seed: int = 0,
+                      dtype: torch.dtype = torch.float64,
+                      device: str | torch.device = "cpu") -> RegularisationSelection:
     """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has 378 entries, x has 7.
 
     Example:

@@ -251,9 +251,8 @@ def hyper_representation(
     return HyperRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start)
 
 
-def _draw(
-    tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
-) -> list[tuple[np.ndarray, np.ndarray]]:
+def _draw(tables: Sequence[Table], number: int, ways: int, shots: int, seed: int,
+          name: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random order."""
     draw = numpy_stream(seed, "representation", name)
     halves = []  # table -> half -> class -> rows

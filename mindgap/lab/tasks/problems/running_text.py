@@ -37,18 +37,14 @@ class StatefulModel(Protocol):
 class RunningText:
     """A text cut into rows of consecutive words, read side by side.
 
-    Attributes:
-        rows: batch x words, numbers of words.
-        length: words per segment.
-
     Example:
         >>> text = RunningText(torch.arange(14).reshape(2, 7), length=2)
         >>> [(x.tolist(), y.tolist()) for x, y in text.segments()][1]
         ([[2, 3], [9, 10]], [[3, 4], [10, 11]])
     """
 
-    rows: Tensor
-    length: int
+    rows: Tensor  # batch x words, numbers of words
+    length: int  # words per segment
 
     def segments(self, *, short: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Words of each segment and the word after each; ``short``: with a shorter last one, where words are left."""
@@ -64,10 +60,8 @@ class RunningText:
         return every[(starts + torch.arange(self.length + 1)).to(every.device)]
 
 
-def running_text(
-    text: str, part: str, *, words: int, batch: int, length: int,
-    device: torch.device | str = "cpu", shift: int = 0,
-) -> RunningText:  # fmt: skip
+def running_text(text: str, part: str, *, words: int, batch: int, length: int, device: torch.device | str = "cpu",
+                 shift: int = 0) -> RunningText:
     """One part of a text on a device.
 
     Args:

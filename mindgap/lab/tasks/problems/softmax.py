@@ -39,9 +39,8 @@ def softmax_derivatives(features: Tensor, labels: Tensor, weights: Tensor, y: Te
     return gradient, hessian.view(*problems, classes * width, classes * width)
 
 
-def newton(
-    derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], value: Callable[[Tensor], Tensor], start: Tensor
-) -> Tensor:
+def newton(derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], value: Callable[[Tensor], Tensor],
+           start: Tensor) -> Tensor:
     """Minimise a strongly convex function of a flat vector by Newton's method with halving.
 
     Args:

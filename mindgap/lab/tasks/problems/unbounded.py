@@ -95,11 +95,10 @@ class UnboundedSmoothness:
         return float(curvature.mean(0).max())
 
 
-def unbounded_problem(
-    *, growth: str = "exponential", rate: Positive = 2.0, distance: Positive = 5.0, lower: int = 1024,
-    upper: int = 256, dim_y: int = 20, dim_x: int = 10, noise: Positive = 0.1, seed: int = 0,
-    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
-) -> UnboundedSmoothness:  # fmt: skip
+def unbounded_problem(*, growth: str = "exponential", rate: Positive = 2.0, distance: Positive = 5.0,
+                      lower: int = 1024, upper: int = 256, dim_y: int = 20, dim_x: int = 10, noise: Positive = 0.1,
+                      seed: int = 0, dtype: torch.dtype = torch.float64,
+                      device: str | torch.device = "cpu") -> UnboundedSmoothness:
     """Draw the problem.
 
     Args:
@@ -116,9 +115,8 @@ def unbounded_problem(
         RuleError: for a growth that is not one of the two, or numbers that are not positive.
     """
     one_of("growth", growth, GROWTHS)
-    quadratic = quadratic_problem(
-        lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype, device=device
-    )
+    quadratic = quadratic_problem(lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype,
+                                  device=device)
     draw = torch_stream(seed, "unbounded")
     centres = noise * torch.randn(upper, dim_x, generator=draw, dtype=torch.float64)
     targets = torch.randn(upper, dim_y, generator=draw, dtype=torch.float64) + 1.0

@@ -102,10 +102,8 @@ class MaskedText:
         return float(-(counts / counts.sum()).clamp_min(1e-12).log()[self.parts["test"][2]].mean())
 
 
-def masked_text(
-    device: torch.device | str = "cpu", *, words: int = 8192, length: int = 128, held_out: int = 1024,
-    reviews: bool = True,
-) -> MaskedText:  # fmt: skip
+def masked_text(device: torch.device | str = "cpu", *, words: int = 8192, length: int = 128, held_out: int = 1024,
+                reviews: bool = True) -> MaskedText:
     """The text of :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces` on a device.
 
     Args:
@@ -183,10 +181,8 @@ class Questions:
         return list(zip(inputs[order].split(size), answers[order].split(size)))
 
 
-def squad_questions(
-    device: torch.device | str = "cpu", *, words: int = 8192, question: int = 24, passage: int = 101,
-    reviews: bool = True,
-) -> Questions:  # fmt: skip
+def squad_questions(device: torch.device | str = "cpu", *, words: int = 8192, question: int = 24, passage: int = 101,
+                    reviews: bool = True) -> Questions:
     """The answerable questions of SQuAD's dev file, in the order of the file 70 % to train on, 15 % each held out.
 
     Args:

@@ -28,9 +28,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     quadratic = quadratic_problem(lower=trial["lower"], upper=trial["upper"], dim_y=trial["dim_y"],
                                   dim_x=trial["dim_x"], convexity=trial["convexity"], seed=trial.seed)
     slopes = torch.randn(trial["dim_x"], generator=trial.torch_generator("slope"), dtype=torch.float64)
-    slopes = slopes / slopes.norm() + 0.1 * torch.randn(
-        trial["upper"], trial["dim_x"], generator=trial.torch_generator("slopes"), dtype=torch.float64
-    )
+    slopes = slopes / slopes.norm() + 0.1 * torch.randn(trial["upper"], trial["dim_x"],
+                                                        generator=trial.torch_generator("slopes"), dtype=torch.float64)
     A, C = quadratic.lower.A, quadratic.lower.C
 
     def lower(x: torch.Tensor, y: torch.Tensor, linear: torch.Tensor) -> torch.Tensor:

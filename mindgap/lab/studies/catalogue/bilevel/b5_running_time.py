@@ -44,9 +44,8 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
     yield from _timed(trial, task, method, representation_runs.rows_of, 1.0)
 
 
-def _timed(
-    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
-) -> Iterator[Row]:
+def _timed(trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]],
+           perfect: float) -> Iterator[Row]:
     if trial["data"] not in NETS:  # graphs have no first run
         state = method.start(task.problem(trial["batch_size"]), seed=trial.seed)
         for _ in range(FIRST):

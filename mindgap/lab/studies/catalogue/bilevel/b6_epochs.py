@@ -35,9 +35,8 @@ def loop(trial: Trial) -> Iterator[Row]:
     counted, epochs = one_of("counted", trial["counted"], ("x", "y")), trial["epochs"]
     batches = (problem.upper_data if counted == "x" else problem.lower_data).batches
     method = cleaning_method(trial)
-    rows = rows_of(
-        trial, task, method, budget=epochs * batches, readings=epochs, spent=lambda state: state.updates[counted]
-    )
+    rows = rows_of(trial, task, method, budget=epochs * batches, readings=epochs,
+                   spent=lambda state: state.updates[counted])
     for row in rows:
         yield {**row, "epoch": round(row[f"{counted}_epoch"])}
 

@@ -42,13 +42,8 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
     yield from _searched(trial, of.task_of, of.rows_of, of.representation_method, REPRESENTATION_SPACE)
 
 
-def _searched(
-    trial: Trial,
-    task_of: Callable[[Trial], Any],
-    rows_of: Callable[..., Iterator[Row]],
-    method_for: Callable[..., Any],
-    space: Mapping[str, tuple[float, float]],
-) -> Iterator[Row]:
+def _searched(trial: Trial, task_of: Callable[[Trial], Any], rows_of: Callable[..., Iterator[Row]],
+              method_for: Callable[..., Any], space: Mapping[str, tuple[float, float]]) -> Iterator[Row]:
     one = one_of("steps", trial["steps"], ("one", "two")) == "one"
 
     def saba(steps: Mapping[str, Any]) -> Any:
@@ -57,9 +52,8 @@ def _searched(
     seed = FIRST_SEED + trial.seed
     other = task_of(Trial(trial.method, seed, trial.settings))
     points = [{**p, "lr_z": p["lr_y"]} if one else p for p in random_points(trial, space, trial["tried"])]
-    first = best(list(search(
-        listed(points), lambda steps: end_of(trial, rows_of, other, saba(steps), seed)["validation_loss"]
-    )))  # fmt: skip
+    first = best(list(search(listed(points),
+                             lambda steps: end_of(trial, rows_of, other, saba(steps), seed)["validation_loss"])))
     task, steps = task_of(trial), first.settings
     more = {**steps, "search_loss": first.value}
     if not one:
@@ -145,9 +139,8 @@ STUDIES = (
         "1.70 and 1.10 percentage points on the Amazon reviews",
         representation_loop,
         scales={
-            "quick": Scale(
-                {**representation_runs.QUICK, "data": "turned digits", "oracle_calls": 150, "tried": 3}, seeds=3
-            ),
+            "quick": Scale({**representation_runs.QUICK, "data": "turned digits", "oracle_calls": 150, "tried": 3},
+                           seeds=3),
             "cpu": Scale({**representation_runs.CPU, "data": "reviews", "tried": 8}, seeds=5),
             "gpu": Scale({**representation_runs.GPU_REVIEWS, "oracle_calls": 300, "readings": 2, "tried": 4}, seeds=8),
         },

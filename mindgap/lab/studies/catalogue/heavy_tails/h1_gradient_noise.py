@@ -88,9 +88,8 @@ def loop_coordinates(trial: Trial) -> Iterator[Row]:
     fewer = replace(sample, coordinates=sample.coordinates[:: size >> 18 if size > 2**21 else 1])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
-        "coordinates, one scale a layer": tail_index(
-            fewer, "block-sum", of="coordinates", per_layer=True, bootstrap=20, null=20, seed=trial.seed
-        ).index,
+        "coordinates, one scale a layer": tail_index(fewer, "block-sum", of="coordinates", per_layer=True,
+                                                     bootstrap=20, null=20, seed=trial.seed).index,
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
     for place, (reading, index) in enumerate(shown.items()):

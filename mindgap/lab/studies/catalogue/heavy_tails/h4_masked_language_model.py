@@ -56,10 +56,9 @@ def _tuned(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        problem = masked_language_model(
-            trial["text"], words=trial["words"], width=trial["width"], layers=layers, length=trial["length"],
-            validation=trial["validation"], seed=stream_seed(trial.seed, f"h4, six words, {phase}"),
-        )  # fmt: skip
+        problem = masked_language_model(trial["text"], words=trial["words"], width=trial["width"], layers=layers,
+                                        length=trial["length"], validation=trial["validation"],
+                                        seed=stream_seed(trial.seed, f"h4, six words, {phase}"))
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"])
         by_frequency = frequency_loss(trial["text"], trial["words"], problem.parts["test"][2])
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
@@ -90,8 +89,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         table: dict[str, dict[str, Any]]
         table = {name: {"loss": float(np.mean(losses[full])), "accuracy": float(np.mean(accuracies[full])),
                         "step": steps[full]} for name, full in own.items()}
-        lines = [f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
-                 for name, row in table.items()]
+        lines = [f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})" for name, row in table.items()]
         parts.note(f"{depth}: " + ", ".join(lines), {depth: table})
         if min(row["loss"] for row in table.values()) >= floor:
             parts.decide_nothing(f"{depth}: nothing learnt beyond the frequencies of words, whose loss is {floor:.4g}")
@@ -110,10 +108,8 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _judge_form(
-    parts: Parts, depth: str, form: str, ends: Mapping[str, tuple[np.ndarray, np.ndarray]], asked: int,
-    reading: str = "",
-) -> str:  # fmt: skip
+def _judge_form(parts: Parts, depth: str, form: str, ends: Mapping[str, tuple[np.ndarray, np.ndarray]], asked: int,
+                reading: str = "") -> str:
     """The four parts of one depth with that form in the place of ACClip; the verdict on them."""
     before = len(parts.asked)
     for rival in RIVALS:
@@ -151,11 +147,7 @@ STUDY = Study(
             "gpu": Scale(_GPU, 3, {f"shallow, {name}": {"middle": middle} for name, middle in _MIDDLE.items()},
                          seeds_of={f"deep, {name}": 0 for name in _OPTIMIZERS})},
     grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, tune_on="validation_loss", tuning_seeds=(1000,),
-    methods={
-        f"{depth}, {name}": {"depth": depth, **own}
-        for depth in DEPTHS
-        for name, own in _OPTIMIZERS.items()
-    },
+    methods={f"{depth}, {name}": {"depth": depth, **own} for depth in DEPTHS for name, own in _OPTIMIZERS.items()},
     loop=loop, judge=judge, rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
     "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where "
     "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 "

@@ -40,9 +40,8 @@ def _on_device(trial: Trial) -> Iterator[Row]:
     before = Trial("Adam", 0, {**bert_runs.PRE_TRAINING, **own, "every": own["steps"], "held_out": trial["held_out"]})
     encoder = bert_runs.pre_trained(before, layers, lambda p: optimizer_of("adam", trial["pre_lr"], p, tau=1.0),
                                     f"h4, BERT, step {trial['pre_lr']:g}")
-    for row in bert_runs.question_run(
-        trial, layers, encoder, lambda p: optimizer_of(trial["optimizer"], lr, p, tau=1.0), "h5, BERT"
-    ):
+    for row in bert_runs.question_run(trial, layers, encoder,
+                                      lambda p: optimizer_of(trial["optimizer"], lr, p, tau=1.0), "h5, BERT"):
         yield {**row, "lr": lr}
 
 
@@ -86,9 +85,8 @@ def _tuned(trial: Trial) -> Iterator[Row]:
 
 
 @lru_cache(maxsize=16)
-def pre_trained(
-    text: str, words: int, width: int, layers: int, length: int, *, steps: int, batch: int, seed: int
-) -> dict[str, Any]:
+def pre_trained(text: str, words: int, width: int, layers: int, length: int, *, steps: int, batch: int,
+                seed: int) -> dict[str, Any]:
     """The state of an encoder after that many steps of Adam on masked words; the same for the same arguments."""
     import torch
 

@@ -76,10 +76,7 @@ STUDY = Study(
     scales={**scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)),
             "gpu": Scale({**_QUICK, **ON_DEVICE}, seeds=3)},
     methods={
-        **{
-            name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]}
-            for name in STATED
-        },
+        **{name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]} for name in STATED},
         "Gaussian vectors": {"law": "gaussian"},
         "stable vectors": {"law": "stable"},
     },

@@ -112,8 +112,6 @@ STUDY = Study(
         Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block",
                x_label="block size n", log_x=True, log_y=True, caption="A finite mean would level off as the block "
                "grows: SGD's does not."),
-        Figure(
-            "99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True
-        ),
+        Figure("99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True),
     ),
 )  # fmt: skip

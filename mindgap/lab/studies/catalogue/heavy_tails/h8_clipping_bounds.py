@@ -37,9 +37,8 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
             return 4 / (mu * (k + 1))
 
         with trial.timed():
-            out = theory.weighted_average_runs(
-                gradient, start, step, partial(tau, record), horizons, method=trial["clip"], box=(-1.0, 1.0)
-            )
+            out = theory.weighted_average_runs(gradient, start, step, partial(tau, record), horizons,
+                                               method=trial["clip"], box=(-1.0, 1.0))
         for k, points in zip(horizons, out):
             error = mu / 2 * ((points - optimum) ** 2).sum(1)
             bound = theory.cclip_bound(a, k) if trial["clip"] == "cclip" else theory.gclip_bound(g, k)
@@ -76,9 +75,8 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
         yield {"dimension": d, **best, "printed_bound": 16 * d * G**2 / (K + 1) ** (2 * (alpha - 1) / alpha)}
 
 
-def _rare_jumps(
-    rng: np.random.Generator, d: int, runs: int, K: int, alpha: float, B: float, G: float, J: float, clip: str
-) -> np.ndarray:
+def _rare_jumps(rng: np.random.Generator, d: int, runs: int, K: int, alpha: float, B: float, G: float, J: float,
+                clip: str) -> np.ndarray:
     """f(x̄_K) - f* of every run from x_0 = 0, μ = 1; the weighted average is kept on the fly."""
     p = (B / J) ** alpha
     a, b = 1 / (1 - p), p * J

@@ -27,9 +27,8 @@ def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
     power = 1 / alphas if trial["threshold"] == "proved" else alphas - 1
     horizons = [int(h) for h in np.unique(np.geomspace(trial["first"], trial["last"], trial["horizons"]).round())]
     with trial.timed():
-        error = averaged_error(
-            RareJump(alphas, jumps), lambda k: trial["step_factor"] * 4 / (k + 1), lambda k: k**power, horizons
-        )
+        error = averaged_error(RareJump(alphas, jumps), lambda k: trial["step_factor"] * 4 / (k + 1),
+                               lambda k: k**power, horizons)
     for i, alpha in enumerate(trial["alphas"]):
         for k, row in zip(horizons, error[:, i]):
             worst = int(row.argmax())
@@ -46,11 +45,9 @@ def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> d
     problem = RareJump(np.array(alpha), np.array(jump))
     p, a, b = float(problem.probability), float(problem.slope), float(problem.optimum)
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
-    out = weighted_average_runs(
-        lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
-        np.zeros((trial["replicas"], 1)), lambda j: trial["step_factor"] * 4 / (j + 1), lambda j: float(j) ** power,
-        [k], method="gclip",
-    )  # fmt: skip
+    out = weighted_average_runs(lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
+                                np.zeros((trial["replicas"], 1)), lambda j: trial["step_factor"] * 4 / (j + 1),
+                                lambda j: float(j) ** power, [k], method="gclip")
     error = (out[0, :, 0] - b) ** 2 / 2
     return {"sampled": float(error.mean()), "sampled_se": float(error.std() / np.sqrt(len(error)))}
 

@@ -31,9 +31,7 @@ def loop(trial: Trial) -> Iterator[Row]:
     with trial.timed():
         for first in range(0, K, trial["block"]):
             length = min(trial["block"], K - first)
-            noise = np.concatenate(
-                [c["noise"].sample(rng, (length, runs, d)) for c, rng in zip(cells, rngs)], axis=1
-            )  # fmt: skip
+            noise = np.concatenate([c["noise"].sample(rng, (length, runs, d)) for c, rng in zip(cells, rngs)], axis=1)
             for xi in noise:
                 exact = x / (1 + x * x) ** 2
                 norm = np.sqrt((exact * exact).sum(1))

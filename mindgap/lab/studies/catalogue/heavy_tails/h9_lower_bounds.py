@@ -36,10 +36,9 @@ def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.nda
     f = theory.BernoulliQuadratic(alpha, epsilon, nu)
     rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
     threshold = (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
-    out = theory.weighted_average_runs(
-        lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
-        np.full((trial["replicas"], 1), 0.25), lambda j: 4 / (j + 1), threshold, [k], method="cclip", box=(0.0, 0.5),
-    )  # fmt: skip
+    out = theory.weighted_average_runs(lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
+                                       np.full((trial["replicas"], 1), 0.25), lambda j: 4 / (j + 1), threshold, [k],
+                                       method="cclip", box=(0.0, 0.5))
     return np.asarray(f.value(out[0, :, 0]))
 
 

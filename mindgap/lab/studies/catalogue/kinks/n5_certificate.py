@@ -18,17 +18,11 @@ ENOUGH = 5
 
 @dataclass
 class Instance:
-    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant 1, at one point.
+    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant 1, at one point."""
 
-    Attributes:
-        x: the point.
-        gradient: of a point.
-        distance: δ -> d(0, ∂f(x + δB)), exactly.
-    """
-
-    x: np.ndarray
-    gradient: Any
-    distance: Any
+    x: np.ndarray  # the point
+    gradient: Any  # of a point
+    distance: Any  # δ -> d(0, ∂f(x + δB)), exactly
 
 
 def zigzag_instance(rng: np.random.Generator) -> Instance:

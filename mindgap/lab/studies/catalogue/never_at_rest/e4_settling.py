@@ -37,9 +37,7 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         batches = list(zip(*(part[order.to(part.device)].split(size) for part in whole)))
         halves = [len(batches) >> k for k in range(20) if len(batches) >> k >= 2]
         found = run.statistics.read(batches, halves)
-        yield from (
-            {"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])} for f in found
-        )
+        yield from ({"order": repeat, "samples": f.samples, **_against(f, found[-1], QUANTITIES[:-1])} for f in found)
         sharp, vector = [], None
         for count in sorted({max(trial["sharp_m"] // size >> k, 1) for k in range(20)}):
             norm, vector = run.statistics.sharpness(batches[:count], tol=trial["sharp_tol"], start=vector,
