@@ -45,14 +45,14 @@ class PZOBO(Method):
     *Differs from the public benchmark code* in that gradients are those of minibatches, as in the paper's PZOBO-S.
     """
 
+    order = "seidel"
+    second_order: ClassVar[bool] = False
     lr_x: Rate = rate()
     lr_y: Rate = rate()
     inner: int = count(10)
     directions: int = count(1)
     mu: float = positive(0.01)
     x_step: XStep = setting(check_step, "plain")
-    order = "seidel"
-    second_order: ClassVar[bool] = False
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
