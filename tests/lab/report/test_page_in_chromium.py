@@ -96,9 +96,18 @@ class Page:
         self.js("document.querySelector(`#${arguments[0]} .options`).open = true", figure)
 
     def click(self, selector: str) -> None:
-        element = self.element(selector)
-        self.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
-        element.click()
+        """Click where the element is; a figure that is drawn meanwhile may move it, then again."""
+        from selenium.common.exceptions import ElementClickInterceptedException
+
+        for last in (False, False, True):
+            element = self.element(selector)
+            self.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+            try:
+                return element.click()
+            except ElementClickInterceptedException:
+                if last:
+                    raise
+                time.sleep(0.5)
 
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser")]
