@@ -30,11 +30,11 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 class JaxOps(Ops):
     """The methods' array operations, in JAX (the twin of :class:`mindgap.bilevel.ops.TorchOps`)."""
 
-    eigh: Any = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
-    minimum: Any = staticmethod(jnp.minimum)
-    maximum: Any = staticmethod(jnp.maximum)
+    eigh: Callable[..., tuple[Array, Array]] = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
+    minimum: Callable[..., Array] = staticmethod(jnp.minimum)
+    maximum: Callable[..., Array] = staticmethod(jnp.maximum)
     where: Any = staticmethod(jnp.where)
-    zeros_like: Any = staticmethod(jnp.zeros_like)
+    zeros_like: Callable[..., Array] = staticmethod(jnp.zeros_like)
 
     def __init__(self, unroll: int = 1) -> None:
         #: loops of a length known in advance are written out in pieces of this many rounds

@@ -26,12 +26,12 @@ class TorchOps(Ops):
         3.0
     """
 
-    eigh: Any = staticmethod(lambda a: tuple(torch.linalg.eigh(a)))
-    maximum: Any = staticmethod(lambda a, b: torch.clamp(a, min=b))
-    minimum: Any = staticmethod(lambda a, b: torch.clamp(a, max=b))
-    norm: Any = staticmethod(torch.linalg.vector_norm)
+    eigh: Callable[..., tuple[Tensor, Tensor]] = staticmethod(lambda a: tuple(torch.linalg.eigh(a)))
+    maximum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, min=b))
+    minimum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, max=b))
+    norm: Callable[..., Tensor] = staticmethod(torch.linalg.vector_norm)
     where: Any = staticmethod(torch.where)
-    zeros_like: Any = staticmethod(torch.zeros_like)
+    zeros_like: Callable[..., Tensor] = staticmethod(torch.zeros_like)
 
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:

@@ -147,7 +147,7 @@ STUDY = Study(
         "Scale gpu was added before its first run: one factor per method, chosen on validation data with a shorter "
         "schedule and seeds of its own, then five seeds. The rule is the same.",
         "Scale quick has three seeds in place of four since, for time: the study was undecided with both.",
-        "Run 1 at scale gpu had 16 epochs, because the GPU was lent for no longer: SGD reached 86.4 %, Adam 82.5 %, "
+        "Run 1 at scale gpu had 16 epochs, because there was no time for more: SGD reached 86.4 %, Adam 82.5 %, "
         "Stochastic INGD 77.6 %. By the rule as it was this did not hold. Since then the rule asks that SGD reach 91 % "
         "there: with too few epochs the run says who is fastest, which is not what the thesis states.",
         "With 100 epochs and one seed, SGD reached 91.62 %, Stochastic INGD 89.26 % and Adam 88.38 %, each with its "
