@@ -43,7 +43,7 @@ def test_steps_come_from_one_grid_and_from_other_seeds(name):
                 assert scale == "paper" or settings[step] in values, (method, step)
         units = {"units"} if any("units" in own for own in found) else set()
         assert found == {frozenset({"key", "lr_x", "lr_y"} | units)}  # nothing else is chosen for one method alone
-        assert study.scales[scale].seeds >= (2 if scale == "quick" else 5)
+        assert study.scales[scale].seeds >= 5
         assert not set(study.tuning_seeds) & set(range(study.scales[scale].seeds))
 
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.run import simulate
+from mindgap.lab.theory import descent
 from mindgap.record.schema import End, Header, Run, Verdict
 
 
 def verdict(name: str, **overrides: Any) -> Verdict:
     study = find(name)
     return study.judge(simulate(study, "quick", seeds=1, **overrides))
+
+
+def test_gaussian_noise_has_lengths_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def hits(gradient: Any, start: np.ndarray, *more: Any) -> Any:
+        *_, noise = more
+        drawn.append(np.linalg.norm(noise(400, np.zeros(400, dtype=int)), axis=1))
+        return np.ones(len(start)), None
+
+    monkeypatch.setattr(descent, "first_hits", hits)
+    verdict("s8-gaussian-noise", tau="0.1")
+    fixed, gaussian = drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]
+    assert all(lengths == pytest.approx(0.1) for lengths in fixed)
+    assert all(lengths.max() > 0.15 and lengths.min() < 0.05 for lengths in gaussian)
 
 
 def test_counts_stay_below_the_bounds_and_half_of_them_is_too_little() -> None:
