@@ -48,9 +48,9 @@ class _Rows(TorchOps):
 
     @staticmethod
     def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
-        """``value - table[index]``, and the table with the value there."""
+        """``value - table[index]``, and the table with the value there. It writes in place, as eager runs do."""
         change = value - table.index_select(0, index.batch)[0]
-        return change, table.index_copy(0, index.batch, value[None])
+        return change, table.index_copy_(0, index.batch, value[None])
 
 
 class _Gathered:
@@ -86,6 +86,22 @@ class _Inside(TorchOracle):
         """Share of the level's samples that a batch holds: all are of equal size here."""
         data = self.problem.data(level)
         return data.batch_size / data.n
+
+
+def _copied(values: Values) -> Values:
+    """Copies of all values but tables: a table belongs to the state that is stepped, as in eager runs."""
+    found: Values = pytree.tree_map(lambda t: t if t.ndim == 2 else t.clone(), values)
+    return found
+
+
+def _tables(values: Values) -> list[int]:
+    """Where the tables lie."""
+    return [t.data_ptr() for t in pytree.tree_leaves(values) if t.ndim == 2]
+
+
+def _write(into: Values, values: Values) -> None:
+    """Overwrite values with others; a table that is in its place already is left alone."""
+    pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), into, values)
 
 
 class _Graph:
@@ -203,10 +219,10 @@ class CudaGraphs(Backend):
     def _replay(self, state: State, chunk: Chunk) -> Values:
         oracle, problem = state.oracle, state.problem
         key = (state.method, id(problem))
-        if key not in self._graphs:
-            self._graphs[key] = pytree.tree_map(lambda t: t.clone(), state.values), {}
+        if key not in self._graphs or _tables(self._graphs[key][0]) != _tables(state.values):
+            self._graphs[key] = _copied(state.values), {}
         held, graphs = self._graphs[key]
-        pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
+        _write(held, state.values)
         iterations = {i.kind: i for i in (*state.method.plan().first, *state.method.plan().period)}
         columns: dict[Any, dict[str, list[Any]]] = {}
         order: list[Any] = []
@@ -226,14 +242,15 @@ class CudaGraphs(Backend):
                 begin = time.perf_counter()
                 graph = graphs[place] = _Graph(iterations[place[0]], constants, rates, problem, self.chunk)
                 self._fill(graph, of, problem)
+                before = pytree.tree_map(lambda t: t.clone(), held)
                 self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
-                pytree.tree_map(lambda a, b: a.copy_(b), held, state.values)
+                _write(held, before)
+                del before
                 self.capturing += time.perf_counter() - begin
             self._fill(graph, of, problem)
         for place in order:
             graphs[place].replay()
-        result: Values = pytree.tree_map(lambda t: t.clone(), held)
-        return result
+        return _copied(held)
 
     def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
         """Write the sample numbers and rates of a chunk to the device and go back to the first row."""
@@ -253,8 +270,8 @@ class CudaGraphs(Backend):
         def iteration() -> None:
             new = method.update(dict(held), graph.draws(), oracle, graph.iteration.kind)
             # A new value may be an old one (the point before): take a copy before that is overwritten.
-            new = pytree.tree_map(lambda t: t.clone() if t.data_ptr() in own else t, new)
-            pytree.tree_map(lambda a, b: a.copy_(b), held, new)
+            new = pytree.tree_map(lambda a, b: b.clone() if b.data_ptr() in own - {a.data_ptr()} else b, held, new)
+            _write(held, new)
             graph.row.add_(1)
 
         if held["x"].device.type != "cuda":

@@ -14,7 +14,7 @@ import typer
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
 from mindgap.cli.show import progress, say, shown, span, table
-from mindgap.cli.studies import Names, Records, ScaleName, complete, matching, wanted_studies
+from mindgap.cli.studies import MethodNames, Names, Records, ScaleName, complete, matching, wanted_studies
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.lab.studies.times import reference_times
@@ -134,6 +134,7 @@ def tune(
                                        "instead, and further points where the best one is an end.")] = False,
     jobs: Annotated[int, typer.Option(help="Methods searched at the same time; with --grid, points.")] = 1,
     out: Records = Path("runs"),
+    method: MethodNames = [],  # noqa: B006  (typer copies it)
 ) -> None:
     """Search each method's settings with equal budgets.
 
@@ -143,7 +144,7 @@ def tune(
     from mindgap.lab.studies.grid import grid_points
     from mindgap.lab.studies.tune import tune as search
 
-    studies, overrides = wanted_studies(names, scale)
+    studies, overrides = wanted_studies(names, scale, method)
     for study in (one.at(scale) for one in studies):
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))

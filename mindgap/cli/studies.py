@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -98,6 +98,7 @@ Names = Annotated[list[str], typer.Argument(
     help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
     autocompletion=complete)]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
+MethodNames = Annotated[list[str], typer.Option("--method", help="Only this method; may be given several times.")]
 Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
 
 
@@ -115,6 +116,7 @@ def run(
     checkpoint: Annotated[float, typer.Option(help="Seconds between the checkpoints of a long run.")] = 60.0,
     limit: Annotated[float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")] = 21600.0,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
+    method: MethodNames = [],  # noqa: B006  (typer copies it)
 ) -> None:
     """Run studies and print their verdicts.
 
@@ -124,7 +126,7 @@ def run(
     from mindgap.lab.studies.sweep import Sweep
     from mindgap.lab.studies.tune import chosen
 
-    wanted, overrides = wanted_studies(names, scale)
+    wanted, overrides = wanted_studies(names, scale, method)
     non_negative("checkpoint", checkpoint)
     sweep = Sweep(jobs if jobs is not None or backend != "local" else 1, backend, address, limit)
     plans = []
@@ -137,16 +139,18 @@ def run(
     say(f"Records: {out.resolve().as_uri()}\nNext: mindgap report {out} -o page.html")
 
 
-def wanted_studies(names: list[str], scale: str) -> tuple[list[Study], dict[str, str]]:
-    """What a command line names: studies, and key=value overrides."""
+def wanted_studies(names: list[str], scale: str, methods: Sequence[str] = ()) -> tuple[list[Study], dict[str, str]]:
+    """What a command line names: studies, with some of their methods alone where these are named, and overrides."""
     one_of("scale", scale, SCALES)
     wanted = [name for name in names if "=" not in name]
     if not wanted:
         fail("NAMES", "must name at least one study ('mindgap list' shows them)", names)
     overrides = _overrides([name for name in names if "=" in name])
     if wanted == ["all"]:
-        return [study for study in in_order(catalogue().values()) if scale in study.scales], overrides
-    return [find(name) for word in wanted for name in matching(word)], overrides
+        found = [study for study in in_order(catalogue().values()) if scale in study.scales]
+    else:
+        found = [find(name) for word in wanted for name in matching(word)]
+    return [study.only(scale, methods) for study in found], overrides
 
 
 def demo(out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),

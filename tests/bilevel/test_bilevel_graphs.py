@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases.bilevel import BY_KEY
 from references.bilevel_small import small_quadratic
+from torch.utils import _pytree as pytree
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import BSA, SLIP, AdamStep, solve
@@ -34,6 +35,15 @@ def test_gathered_samples_adaptive_steps_and_budgets():
     a, b = (solve(problem, method, steps=25, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=10)))
     np.testing.assert_allclose(b.x, a.x, rtol=1e-9)
     assert solve(problem, method, calls=100, backend=CudaGraphs()).state.total_calls >= 100
+
+
+def test_a_second_run_leaves_the_tables_of_the_first_alone():
+    problem, method, runner = QUADRATIC.problem(16), BY_KEY["saba"].make(), CudaGraphs(chunk=10)
+    first = solve(problem, method, steps=25, seed=3, backend=runner).state
+    before = pytree.tree_map(lambda t: t.clone(), first.values)
+    second = solve(problem, method, steps=25, seed=4, backend=runner).state
+    assert all(torch.equal(a, b) for a, b in zip(pytree.tree_leaves(first.values), pytree.tree_leaves(before)))
+    np.testing.assert_allclose(second.x, solve(problem, method, steps=25, seed=4).state.x, rtol=1e-9)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

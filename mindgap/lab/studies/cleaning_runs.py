@@ -87,7 +87,11 @@ GPU: dict[str, Any] = {"data": "sentiment140", "train": 10_240, "validation": 10
                        "least_steps": 20, "readings": 10, "inner": 3, "terms": 5, "refresh": 4, "lr_z": 0.1,
                        "device": "cuda"}
 
-#: the methods at scale gpu, beside SLIP with shared samples; scale paper has all that can run there
+#: the net of the published code, with as many texts and calls as a quarter of an hour of a GPU allows
+PAPER: dict[str, Any] = {**GPU, "train": 5120, "validation": 5120, "test": 4096, "hidden": 4096, "head": 1024,
+                         "batch_size": 256, "oracle_calls": 600, "readings": 6}
+
+#: the methods at scales gpu (beside SLIP with shared samples) and paper
 GPU_METHODS = ("SLIP", "BO-REP", "StocBio", "TTSA", "SABA", "MA-SOBA", "F²SA", "SOBA")
 
 #: what a verdict at scale gpu is about
@@ -104,8 +108,11 @@ UNITS: dict[str, list[float]] = {
     "SUSTAIN": [3e4, 10.0, 1.0], "SOBA": [3e4, 10.0, 10.0], "F²SA": [300.0, 10.0, 1.0],
 }  # fmt: skip
 
-#: steps at scale gpu before a search, in these units, and the grid of the search
+#: steps before a search, in these units, and the grid of the search
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
+#: a net of 4,096 units bears a tenth of the step on y and z; the third number of F²SA is no step
+PAPER_STEPS = {method: {**own, "units": [x, y / 10, z if method == "F²SA" else z / 10]}
+               for method, own in GPU_STEPS.items() for x, y, z in [UNITS[method]]}  # fmt: skip
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.03, 0.1, 0.3)}
 
 #: (lr_x, lr_y) by method, from the grid search of ``b3-hyper-cleaning`` at scale quick and p = 0.3, which had

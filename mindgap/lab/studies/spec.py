@@ -149,6 +149,22 @@ class Study:
         own = {method: here.seeds_of.get(method, here.seeds) for method in self.methods}
         return {method: seeds if number is None else number for method, seeds in own.items() if seeds}
 
+    def only(self, scale: str, methods: Sequence[str]) -> Study:
+        """The study with no other methods than these at a scale; all of the scale's own where none is named.
+
+        Example:
+            >>> from mindgap.lab.studies.catalogue import find
+            >>> find("b3-hyper-cleaning").only("gpu", ["SLIP", "AmIGO"]).seeds("gpu")
+            {'AmIGO': 8, 'SLIP': 8}
+        """
+        if not methods:
+            return self
+        here = self.scales[one_of("scale", scale, self.scales)]
+        for method in methods:
+            one_of("method", method, self.methods)
+        number = {m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods}
+        return replace(self, scales={**self.scales, scale: replace(here, seeds_of=number)})
+
     def at(self, scale: str) -> Study:
         """The study with the methods, the grid and the tuning seeds that it has at a scale."""
         run, here = self.seeds(scale), self.scales[scale]

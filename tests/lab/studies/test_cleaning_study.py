@@ -92,7 +92,7 @@ def test_cleaning_scales_can_be_expressed_and_refuse_unknown_data():
     from mindgap.base.check import RuleError
 
     study = find("b3-hyper-cleaning")
-    assert study.settings("paper", "SLIP")["train"] == 30_000
+    assert study.settings("paper", "SLIP")["hidden"] == 4096
     with pytest.raises(RuleError, match="data must be one of 'digits', 'mnist-5000', 'mnist'"):
         list(study.loop(Trial("SLIP", 0, study.settings("quick", "SLIP", {"data": "letters"}))))
 

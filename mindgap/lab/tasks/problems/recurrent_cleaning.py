@@ -8,8 +8,7 @@ top. Word vectors are standardised: GloVe's have a common part that is longer th
 it, or with the maximum over the words, 100 steps of SGD leave the loss at log 2. g is *not convex* in w: c ‖w‖² bounds
 its Hessian from below only where the loss is flat.
 
-The net is written with plain products so that it can be differentiated twice on a GPU (cuDNN's cannot) and with few
-kernels: all inputs in one product, and both layers in one recurrent product, the second one word behind the first.
+The net is written with plain products so that it can be differentiated twice on a GPU (cuDNN's cannot).
 """
 
 from __future__ import annotations
@@ -38,6 +37,9 @@ Texts = tuple[Tensor, Tensor]
 #: Texts that a measure reads at once.
 CHUNK = 8192
 
+#: units per layer from which on the products take the time, and not the number of kernels
+WIDE = 512
+
 
 def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
     """Two tanh layers over the words, and the mean over the words of each unit of the second: (texts, hidden).
@@ -48,14 +50,20 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
         vectors: (vocabulary, dimensions); row 0 is that of no word.
         words: (texts, length) numbers, 0 at the end of a short text; words after the end do not count.
     """
-    texts, length = words.shape
-    hidden = weights["first"].shape[0]
-    # The second layer is one word behind the first: it needs one more turn at the end.
     read = embedding(words.t(), vectors)
+    seen = (_in_turn if weights["first"].shape[0] >= WIDE else _at_once)(weights, read)
+    known = (words.t() != 0).to(read.dtype)
+    return torch.einsum("lt,lth->th", known / known.sum(0).clamp(min=1), seen)
+
+
+def _at_once(weights: Weights, read: Tensor) -> Tensor:
+    """Both layers in one recurrent product, the second one word behind the first: few kernels, for a narrow net."""
+    texts, hidden = read.shape[1], weights["first"].shape[0]
+    # The second layer needs one more turn at the end.
     read = torch.cat([read, read.new_zeros(1, texts, read.shape[2])])
     inputs = read.reshape(-1, read.shape[2]) @ weights["input"] + weights["first_bias"]
     bias = weights["second_bias"].expand(len(inputs), hidden)
-    inputs = torch.cat([inputs, bias], 1).view(length + 1, texts, 2 * hidden)
+    inputs = torch.cat([inputs, bias], 1).view(len(read), texts, 2 * hidden)
     below = torch.cat([torch.zeros_like(weights["second"]), weights["second"]], 1)
     turn = torch.cat([torch.cat([weights["first"], weights["between"]], 1), below])
     begun = torch.cat([inputs.new_ones(hidden), inputs.new_zeros(hidden)])
@@ -65,8 +73,19 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
     for new in later:
         state = torch.tanh(torch.addmm(new, state, turn))
         seen.append(state)
-    known = (words.t() != 0).to(inputs.dtype)
-    return torch.einsum("lt,lth->th", known / known.sum(0).clamp(min=1), torch.stack(seen)[:, :, hidden:])
+    return torch.stack(seen)[:, :, hidden:]
+
+
+def _in_turn(weights: Weights, read: Tensor) -> Tensor:
+    """One layer after the other, without products with zeros: for a wide net, where products take the time."""
+    for inner, turn in (("input", "first"), ("between", "second")):
+        inputs = (read.reshape(-1, read.shape[2]) @ weights[inner] + weights[f"{turn}_bias"]).view(*read.shape[:2], -1)
+        state, *later = inputs.unbind(0)
+        seen = [torch.tanh(state)]
+        for new in later:
+            seen.append(torch.tanh(torch.addmm(new, seen[-1], weights[turn])))
+        read = torch.stack(seen)
+    return read
 
 
 def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
