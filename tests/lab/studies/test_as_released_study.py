@@ -190,6 +190,15 @@ def test_a_fault_that_one_method_alone_has_moves_its_ranking():
     assert verdict(f"SLIP, {QUERY}", 0.006).verdict == "does not hold"
 
 
+@pytest.mark.parametrize("name", [NAME, CODE])
+def test_a_change_smaller_than_its_scatter_decides_nothing(name):
+    study, scatter = find(name), (0.04, -0.04, 0.03, -0.03)
+    ends = {label: [{"test_accuracy": 0.8 + e * (label.startswith("SLIP") and NONE not in label)} for e in scatter]
+            for label in study.methods}  # fmt: skip
+    found = study.judge(made_up(name, ends))
+    assert (found.verdict, {part.answer for part in found.asked} & {"no"}) == ("inconclusive", set())
+
+
 def test_every_fault_of_hyper_representation_runs_on_the_recurrent_encoder():
     study = find(CODE)
     tiny = {"data": "made-up pairs", "tasks": [6, 3, 3], "shots": 4, "words": 4, "hidden": 3, "features": 3, "inner": 1,

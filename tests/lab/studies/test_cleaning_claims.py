@@ -93,6 +93,7 @@ def test_b5_on_a_gpu_reads_the_clock_and_sets_all_methods_beside_the_rule(name):
     assert ahead.numbers["ratio_beside"]["soba"] == pytest.approx(1.0)
     assert verdict(short, long, [0.1] * 5).verdict == "holds"  # the claim is about BO-REP; the others are told
     assert verdict(long, short, long).verdict == "does not hold"
+    assert verdict([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5], short).verdict == "inconclusive"
 
 
 def test_b5_rows_have_cpu_time_from_the_warm_start_on():

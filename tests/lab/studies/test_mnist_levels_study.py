@@ -17,9 +17,10 @@ from mindgap.record.schema import End, Run
 STUDY = find("b3-mnist-levels")
 
 
-def made_up(**ends: float) -> list[Run]:
+def made_up(scatter: float = 0.0, **ends: float) -> list[Run]:
     values = {CLEAN: 0.90, NOISY: 0.85} | dict.fromkeys(list(STUDY.methods)[2:], 0.88) | ends
-    return [Run(h, ({"step": 0, "test_accuracy": values[h.method] + 0.001 * h.seed},), End("done", 1.0))
+    rise = {m: 0.001 + scatter * (m == "SABA") for m in values}
+    return [Run(h, ({"step": 0, "test_accuracy": values[h.method] + rise[h.method] * h.seed},), End("done", 1.0))
             for h in plan(STUDY, "quick").headers]  # fmt: skip
 
 
@@ -27,6 +28,7 @@ def test_the_verdict_follows_the_accuracies():
     assert STUDY.judge(made_up(SLIP=0.895, SABA=0.901)).verdict == "holds"
     assert STUDY.judge(made_up(SLIP=0.895)).verdict == "does not hold"
     assert STUDY.judge(made_up(SLIP=0.895, SABA=0.901, **{NOISY: 0.895})).verdict == "does not hold"
+    assert STUDY.judge(made_up(SLIP=0.895, SABA=0.86, scatter=0.02)).verdict == "inconclusive"
 
 
 def test_the_controls_are_minimisers_over_the_labels_they_name():

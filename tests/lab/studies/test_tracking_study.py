@@ -1,4 +1,7 @@
-"""B10: the tracking error is the predicted one, and the verdict turns when the statement is made false."""
+"""B10: the tracking error is the predicted one, and the verdict turns when the statement is made false.
+
+Its rule asks questions of yes or no about exact readings: "inconclusive" cannot come out.
+"""
 
 from __future__ import annotations
 
