@@ -36,7 +36,8 @@ from bad_values import bad_values, outcome
 
 #: Rooms without public functions for a caller's own arguments, and JAX, which no alarm may interrupt.
 LEFT_OUT = ("mindgap.cli", "mindgap.lab.studies.catalogue", "mindgap.rules.fused", "mindgap.adapters",
-            "mindgap.__main__", "mindgap.bilevel.compiled", "mindgap.bilevel.jax_oracle")
+            "mindgap.__main__", "mindgap.bilevel.compiled", "mindgap.bilevel.jax_layout",
+            "mindgap.bilevel.jax_oracle")
 #: Methods by which our own modules call each other in loops: those of optimizers, oracles, data, steps and methods.
 HOOKS = ("fused_record", "loss", "system", "fetch", "draw", "direction",
          "init", "plan", "rates", "update", "prepare", "starts")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from mindgap.base.check import fail
 from mindgap.bilevel.count import calls_of_start
 from mindgap.bilevel.estimators import ROWS
+from mindgap.bilevel.jax_layout import Axes, axis_orders
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.ops import scramble
 from mindgap.bilevel.problem import BilevelProblem, Pack
@@ -116,7 +116,8 @@ class JaxOracle(ProblemOracle):
         self.problem = problem
         self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}
-        self.arrays = {level: _arrays(problem, level) for level in ("upper", "lower")}
+        self.orders: dict[str, list[Axes]] = {}
+        self.arrays = {level: self._stored(level) for level in ("upper", "lower")}
         self.project_x, self.project_y = problem.project_x, problem.project_y
         self.calls: dict[str, int] = {}
 
@@ -151,19 +152,46 @@ class JaxOracle(ProblemOracle):
 
     def _batch(self, level: str, token: Sample) -> Any:
         data, arrays = self.problem.data(level), self.arrays[level]
+        if data.order != "partition":
+            which = None if is_full(token) else jnp.asarray(token.which).reshape(-1)
+            return arrays if which is None else jax.tree.map(lambda a: a[which], arrays)
         if is_full(token):
-            return _merge(arrays) if data.order == "partition" else arrays
+            return _merge(self._restored(level, arrays))
         which = jnp.asarray(token.which)
-        if which.ndim == 0:  # a contiguous slice of the fixed partition
-            return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)
-        if data.order == "partition":  # a large batch out of several
-            return _merge(jax.tree.map(lambda a: a[which], arrays))
-        return jax.tree.map(lambda a: a[which.reshape(-1)], arrays)
+        if which.ndim:  # a large batch out of several
+            return _merge(self._restored(level, jax.tree.map(lambda a: a[which], arrays)))
+        one = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)  # a contiguous slice
+        return self._restored(level, one)
+
+    def _stored(self, level: str) -> Any:
+        """The samples of a level; those of a fixed partition by batches, their axes in the order products like."""
+        arrays = _arrays(self.problem, level)
+        if self.problem.data(level).order != "partition":
+            return arrays
+        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), arrays)
+        self.orders[level] = axis_orders(self._in_form(level), *self.start, batch)
+        return self._transposed(arrays, self.orders[level])
+
+    def _restored(self, level: str, arrays: Batch) -> Any:
+        """Stored batches, or one, with their axes in the problem's order again."""
+        return self._transposed(arrays, [tuple(np.argsort(order).tolist()) for order in self.orders[level]])
+
+    @staticmethod
+    def _transposed(arrays: Batch, orders: list[Axes]) -> Any:
+        leaves, form = jax.tree.flatten(arrays)
+        leads = [tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)]
+        turned = [jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
+                  for a, lead, order in zip(leaves, leads, orders, strict=True)]  # fmt: skip
+        return form.unflatten(turned)
+
+    def _in_form(self, level: str) -> Callable[[Any, Any, Any], Any]:
+        """A level's loss as a function of flat x and y."""
+        loss, packs = self.losses[level], (self.problem.pack_x, self.problem.pack_y)
+        return lambda x, y, batch: jnp.reshape(loss(_view(packs[0], x), _view(packs[1], y), batch), ())
 
     def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
-        batch, loss = self._batch(level, token), self.losses[level]
-        view_x, view_y = partial(_view, self.problem.pack_x), partial(_view, self.problem.pack_y)
-        return lambda x, y: jnp.reshape(loss(view_x(x), view_y(y), batch), ())
+        loss, batch = self._in_form(level), self._batch(level, token)
+        return lambda x, y: loss(x, y, batch)
 
     def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
         return jax.grad(self._loss(level, token), "xy".index(of))(x, y)

@@ -14,6 +14,7 @@ from mindgap.base.check import RuleError
 from mindgap.bilevel import SLIP, Batches, BilevelProblem, TorchStep, solve
 from mindgap.bilevel.count import calls_of_chunk
 from mindgap.bilevel.draws import draw_chunk
+from mindgap.bilevel.sample import Sample
 
 # Here a program runs once: compile it quickly rather than well.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
@@ -80,6 +81,43 @@ def test_gathered_batches_give_the_eager_trajectory(order):
     a = solve(problem, method, steps=50).state.x
     b = solve(problem, method, steps=50, backend=BACKEND).state.x
     np.testing.assert_allclose(np.asarray(b), a.numpy(), rtol=1e-10)
+
+
+def product_loss(x, y, batch):
+    """A quadratic in products of per-sample matrices, in torch and in JAX: x @ C sums over C's middle axis."""
+    cross, rows = batch
+    return (x @ cross @ y + 0.5 * (rows @ y) ** 2 + 0.1 * (x**2).sum()).mean()
+
+
+def product_problem():
+    draw = torch.Generator().manual_seed(0)
+    levels = [(torch.randn(32, 2, 3, generator=draw, dtype=torch.float64),
+               torch.randn(32, 3, generator=draw, dtype=torch.float64)) for _ in range(2)]  # fmt: skip
+    start = torch.ones(2, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    return BilevelProblem(product_loss, product_loss, *start, *(Batches(level, 8) for level in levels))
+
+
+@pytest.mark.parametrize("key", ["f2sa", "srba", "soba"])  # first derivatives, all samples at once, second derivatives
+def test_samples_stored_with_other_axes_give_the_eager_trajectory(key):
+    backend, problem, method = JaxBackend(product_loss, product_loss), product_problem(), BY_KEY[key].make()
+    assert backend.oracle(problem, method, 0, False).orders["lower"] == [(1, 0, 2), (0, 1)]
+    a = solve(problem, method, steps=40).state
+    b = solve(problem, method, steps=40, backend=backend).state
+    np.testing.assert_allclose(np.asarray(b.x), a.x.numpy(), rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(b.y), a.y.numpy(), rtol=1e-9)
+
+
+def test_a_compiled_gradient_copies_no_batch_transposed():
+    problem = product_problem()
+    oracle = JaxBackend(product_loss, product_loss).oracle(problem, BY_KEY["f2sa"].make(), 0, False)
+
+    def lower(arrays, x, y, i):
+        return oracle.with_arrays(arrays).first("lower", "y", x, y, Sample(i))
+
+    with jax.enable_x64(True):
+        text = jax.jit(lower).lower(oracle.arrays, *oracle.start, np.int32(1)).compile().as_text()
+    assert "dynamic_slice" in text
+    assert not [line for line in text.splitlines() if " transpose(" in line or " copy(" in line]
 
 
 def test_losses_in_both_libraries_are_equal():
