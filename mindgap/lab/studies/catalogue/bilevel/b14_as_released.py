@@ -99,8 +99,8 @@ _MORE = {"corruption": 0.4, "copies": 8}
 
 STUDY = Study(
     name="b14-as-released", claim="B14", title="The faults of the released code, one at a time",
-    statement="The faults of the code published with SLIP (hyper-cleaning, p = 0.4) leave SLIP's lead over the mean of "
-    "the other methods as it is.",
+    statement="The faults of the code published with SLIP (hyper-cleaning, p = 0.4) do not change SLIP's lead over the "
+    "mean of the other methods.",
     source=Source("slip-rebuttal-a", "Fig. 2, and the code published with it"),
     scales={"quick": Scale({**cleaning_runs.QUICK, **_MORE, "oracle_calls": 150, "readings": 1}, seeds=3),
             "gpu": Scale({**cleaning_runs.GPU, **_MORE, "oracle_calls": 1000, "readings": 2}, 5,

@@ -146,8 +146,8 @@ def _steps(steps: Any) -> dict[str, Any]:
 STUDY = Study(
     name="b14-released-representation", claim="B14",
     title="The faults of the released code, one at a time: hyper-representation",
-    statement="The faults of the code published with SLIP (hyper-representation) leave SLIP's lead over the mean of "
-    "the other methods as it is.",
+    statement="The faults of the code published with SLIP (hyper-representation) do not change SLIP's lead over the "
+    "mean of the other methods.",
     source=Source("slip-rebuttal-a", "Fig. 1, and the code published with it"),
     scales={"quick": Scale({**representation_runs.QUICK, "data": "digits", "tasks": [20, 1, 30], "oracle_calls": 60,
                             "readings": 1}, 3, _steps(representation_runs.own_steps("digits"))),
@@ -156,12 +156,12 @@ STUDY = Study(
     methods=_METHODS, loop=loop, judge=judge,
     rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one percentage point, "
     "over paired seeds; all intervals together miss with probability 5 %. Refuted where one excludes 0 and the change "
-    "is at least half a point on average. A method that has no such fault runs once, without.",
+    "is at least half a point on average. A method without that fault enters with its run without faults.",
     history=("The rule, that of b14-as-released, was settled before the first run. Steps are those of B1, tuned "
              "without faults.",
              "Scale quick has three seeds in place of four, for time: the statement did not hold with either."),
-    differs="g_x is taken at the point and on the sample of J. Heads are one per task and linear, where the code "
-    "carries one tanh head from task to task.",
+    differs="g_x is evaluated at the same point and on the same sample as J. Each task has a linear head of its own; "
+    "the code carries one tanh head from task to task.",
     models={"quick": "tanh encoder and linear heads on digits", "gpu": representation_runs.GPU_MODELS["snli"]},
     paper_model=representation_runs.PAPER_MODELS["snli"],
     figures=(

@@ -98,30 +98,30 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         "method's: the differences over paired seeds get intervals that together miss with probability 5 %, and all "
         "lie above 0. Refuted where one lies below 0.",
         history=(
-            "Settled before the first run. Sizes were settled by training the encoder with exact hypergradients until "
-            "validation tasks showed that there is something to learn.",
-            "The grid was laid again during the search, before any run with a seed of the study: wider, because some "
-            "of the other methods had chosen its ends, then coarser, for time.",
-            "A first search on texts had one tuning seed and gave SLIP lr_y = 2 on SNLI, with which its own heads "
-            "never came to rest; all methods were searched again with two.",
-            "Scale gpu, with the rule as it was: lr_x, lr_y and lr_z (for a Neumann series its step, for F²SA 1/λ₀) "
-            "come from one grid, 3 x 3 x 3 points a factor of 3 apart, in units that were chosen before the search, "
-            "with one tuning seed and 300 calls; beyond an end the grid goes on until the best point is inside. MAML "
-            "and ANIL have no third number: each of their nine points is tried three times.",
-            "Before any run at scale gpu the net of B3 was changed for all methods alike (standardised word vectors, "
-            "the mean over the words, 64 units), which this encoder shares. The units of lr_x were settled anew by "
-            "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is no judged seed, validation "
-            "loss and test accuracy in view; earlier ones had seed 0 in view, which is judged. B2 has the same units.",
-            "Scale quick has 375 oracle calls in place of 500, for time: the study "
-            "was undecided with both.",
+            "The rule was settled before the first run. Sizes were chosen by training the encoder with exact "
+            "hypergradients until validation tasks showed that there is something to learn.",
+            "During the search, before any run with a judged seed, the grid was changed twice: it was made wider, "
+            "because some of the other methods had chosen its ends, then coarser, for time.",
+            "A first search on texts had one tuning seed. It gave SLIP lr_y = 2 on SNLI, at which SLIP's own heads "
+            "never settled. All methods were searched again with two tuning seeds.",
+            "Scale gpu has the same rule. There lr_x, lr_y and lr_z (for a Neumann series its step, for F²SA 1/λ₀) "
+            "come from one grid of 3 x 3 x 3 points a factor of 3 apart, in units that were fixed before the search, "
+            "with one tuning seed and 300 calls. Where a method's best point lies at an end, the grid goes on beyond "
+            "it. MAML and ANIL have no third number: each of their nine points is tried three times.",
+            "The encoder is the net of B3. Before any run at scale gpu that net was changed for all methods alike "
+            "(standardised word vectors, the mean over the words, 64 units). The units of lr_x were then chosen by "
+            "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is not judged, with validation "
+            "loss and test accuracy in view. Earlier short runs had seed 0, which is judged. B2 has the same units.",
+            "Scale quick has 375 oracle calls in place of 500, for time: the study was undecided with both.",
         ),
-        differs="Word vectors of 50 dimensions, averaged and maximised over a text; at scale gpu a two-layer tanh net "
-        "of 64 units over 16 words of a sentence or the first 24 of a review, and its mean over them (published: 4096 "
-        "units, vectors of 300 dimensions; matrix products are TF32), with (u - v)² in the place of |u - v|. Linear "
-        "heads, strongly convex as the theory asks; new heads are trained to the end for every method alike (the "
-        "authors' code gives SLIP ten times the others' step there). MAML and ANIL run at scale gpu alone, with whole "
-        "tasks in a minibatch and as many examples per oracle call as the others; their encoder is tested as the "
-        "others' is. Equal oracle calls for all; equal epochs stand beside it.",
+        differs="At cpu a text is the mean and the maximum of its word vectors, which have 50 dimensions. At gpu a "
+        "two-layer tanh net of 64 units reads 16 words of a sentence or the first 24 of a review, and the mean over "
+        "the words is taken (published: 4,096 units, 300 dimensions); a pair enters with (u - v)² in place of |u - "
+        "v|, and matrix products are TF32. Heads are linear and strongly convex, as the theory asks. For the test new "
+        "heads are trained to the end, for every method alike (the authors' code gives SLIP ten times the others' "
+        "step there). MAML and ANIL run at gpu alone; their minibatches hold whole tasks, with as many examples per "
+        "oracle call as the others'. All methods have equal oracle calls; accuracies at equal epochs are reported as "
+        "well.",
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
                 "gpu": GPU_MODELS[cpu]},
         paper_model=PAPER_MODELS[cpu],

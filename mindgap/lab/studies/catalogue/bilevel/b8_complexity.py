@@ -99,7 +99,7 @@ def judge(runs: Sequence[Run]) -> Parts:
         steps = sorted(set.intersection(*(set(found) for found in counts)))
         part, power = f"{name}: at most {stated(complexity)}", stated(complexity)
         if len(steps) < LEAST or len(group) < 2:
-            parts.add(part, False, False, f"{len(steps)} values of ε reached")
+            parts.add(part, False, False, f"only {len(steps)} of the values of ε reached")
             continue
         slopes = [slope([s * math.log(2) / 2 for s in steps], [math.log(at[s]) for s in steps])[0] for at in counts]
         found = mean_interval(slopes, miss=0.05 / len(groups))
@@ -122,26 +122,26 @@ _QUICK = {"lower": 1024, "upper": 512, "dim_y": 10, "dim_x": 5, "convexity": 0.5
 _CPU = {**_QUICK, "lower": 8192, "upper": 8192, "oracle_calls": 6000}
 
 STUDY = Study(
-    name="b8-complexity", claim="B8", title="Table 1: stated complexities beside measured exponents",
+    name="b8-complexity", claim="B8", title="Table 1: stated complexities and measured exponents",
     statement="Oracle calls until ‖∇Φ‖ ≤ ε grow no faster than Table 1 states: ε⁻⁷ for F²SA, ε⁻⁶ for BSA, ε⁻⁵ for "
     "TTSA, ε⁻⁴ for most, ε⁻³ and ε⁻² with variance reduction.",
     source=Source("slip-rebuttal-a", "Table 1 and its first footnote"),
     scales={"quick": Scale(_QUICK, seeds=2), "cpu": Scale(_CPU, seeds=5)},
     methods=tuned_methods(FIRST), loop=loop, judge=judge, rule="Each method's exponent, the slope of log calls against "
     "log 1/ε over the values of ε that all seeds reach (at least six, each 1/√2 of the one before), is at most the "
-    "stated one; the intervals together miss with probability 5 %. Refuted where one lies above. The stated ones "
-    "are upper bounds for the worst problem: a smaller exponent contradicts nothing.",
+    "stated one; the intervals together miss with probability 5 %. Refuted where an interval lies above. The stated "
+    "exponents are upper bounds for the worst problem: a smaller one does not contradict them.",
     history=(
-        "The rule was settled before the first run of the study. First steps were chosen by hand; sizes were settled "
-        "by single runs of four methods with seed 0, and cut once more where a run at scale cpu took too long.",
+        "The rule was settled before the first run of the study. First steps were chosen by hand, sizes by single "
+        "runs of four methods with seed 0. Sizes were cut once more because a run at scale cpu took too long.",
         "Scale quick has two seeds in place of three and 300 oracle calls in place of 500, for time: the study was "
         "undecided with both.",
     ),
-    differs="One problem, on which Φ is strongly convex: there plain steps need about ε⁻² calls, and methods with a "
-    "table of all samples converge linearly. No power of N is measured.",
+    differs="There is one problem, and its Φ is strongly convex: plain steps need about ε⁻² calls, and methods with a "
+    "table of all samples converge linearly. The powers of N in Table 1 are not measured.",
     figures=(
         Figure("Oracle calls to reach ε", "calls", "fewest oracle calls", x="inverse",
                x_label="‖∇Φ(x₀)‖ / ε", log_x=True, log_y=True,
-               caption="The slope of a line is the exponent. A line ends where the method's smallest step ends."),
+               caption="The slope of a line is the exponent. A line ends at the smallest ε that the method reaches."),
     ),
 )  # fmt: skip
