@@ -110,8 +110,8 @@ UNITS: dict[str, list[float]] = {
 
 #: steps before a search, in these units, and the grid of the search
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
-#: a net of 4,096 units bears a tenth of the step on y and z; the third number of F²SA is no step
-PAPER_STEPS = {method: {**own, "units": [x, y / 10, z if method == "F²SA" else z / 10]}
+#: a net of 4,096 units bears a third of the step on y and z; the third number of F²SA is no step
+PAPER_STEPS = {method: {**own, "units": [x, y / 3, z if method == "F²SA" else z / 3]}
                for method, own in GPU_STEPS.items() for x, y, z in [UNITS[method]]}  # fmt: skip
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.03, 0.1, 0.3)}
 
