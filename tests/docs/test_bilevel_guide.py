@@ -6,11 +6,13 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from mindgap.bilevel.registry import METHODS as ALL
 from mindgap.bilevel.registry import SIXTEEN as METHODS
 from mindgap.bilevel.registry import as_records, table_markdown
+from mindgap.lab.studies.catalogue import find
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "bilevel.md").read_text()
@@ -21,6 +23,24 @@ def test_table_of_the_guide_is_generated():
     inside = re.search(r"<!-- methods: begin -->\n(.*?)<!-- methods: end -->", GUIDE, re.DOTALL)
     assert inside is not None
     assert inside[1].strip() == table_markdown()
+
+
+@pytest.mark.parametrize("page", ["bilevel.md", "bilevel_speed.md", "appendix/bilevel-speed-notes.md"])
+def test_every_table_of_measurements_has_a_date_and_a_command_that_exists(page):
+    text = re.sub(r"<!-- methods: begin.*?methods: end -->", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    top, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    with_tables = [part for part in (top, *sections) if re.search(r"^\|[-| ]+\|$", part, re.MULTILINE)]
+    assert len(with_tables) >= 2
+    for part in with_tables:
+        assert re.search(r"\b2026-\d\d-\d\d\b", top + part), part[:60]
+        before_first_table = part[: re.search(r"^\|", part, re.MULTILINE).start()]
+        assert re.search(r"benchmarks/\w+\.py|mindgap run \S+", before_first_table), part[:60]
+    for script, options in re.findall(r"python (benchmarks/\w+\.py)([^`]*)`", text):
+        assert (ROOT / script).exists(), script
+        known = "".join(path.read_text() for path in ROOT.glob("benchmarks/bilevel*.py"))
+        assert all(f'"{option}"' in known for option in re.findall(r"--[a-z-]+", options)), (script, options)
+    for name, scale in re.findall(r"mindgap run ([\w-]+)(?: --scale (\w+))?", text):
+        assert not scale or scale in find(name).scales, (name, scale)
 
 
 def test_hyper_cleaning_takes_25_lines():
