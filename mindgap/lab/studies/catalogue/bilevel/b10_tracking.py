@@ -122,6 +122,7 @@ STUDY = Study(
     loop=loop, judge=judge, rule="The frozen runs differ from plain SGD by at most 1e-12, every drifting run's "
     "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by more than that "
     "factor between the last two quarters.",
+    differs="The authors state this in words; the problem and the closed form of the lag are ours.",
     figures=(
         Figure("How far y is behind y*(x)", "error", "‖y_t - y*(x_t)‖", log_y=True,
                caption="The error settles at a level that grows with the drift and, where the drift dominates, "
