@@ -89,7 +89,7 @@ GPU: dict[str, Any] = {"data": "sentiment140", "train": 10_240, "validation": 10
 
 #: the net of the published code, with as many texts and calls as a quarter of an hour of a GPU allows
 PAPER: dict[str, Any] = {**GPU, "train": 5120, "validation": 5120, "test": 4096, "hidden": 4096, "head": 1024,
-                         "batch_size": 256, "oracle_calls": 600, "readings": 6}
+                         "batch_size": 256, "oracle_calls": 360, "readings": 4}
 
 #: the methods at scales gpu (beside SLIP with shared samples) and paper
 GPU_METHODS = ("SLIP", "BO-REP", "StocBio", "TTSA", "SABA", "MA-SOBA", "F²SA", "SOBA")
