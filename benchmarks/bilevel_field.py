@@ -2,8 +2,16 @@
 
 Their objective, data sets and solvers are imported from a folder that holds a copy of
 https://github.com/benchopt/benchmark_bilevel. benchopt itself is not needed: the few names that the solvers take from
-it are put in its place here. Both sides start afresh in every run, theirs with all iterations in one dispatch and with
-a first epoch in random order (of itself it is that of the file for every seed), so that levels can be compared.
+it are put in its place here. Both sides start afresh in every run, theirs with all iterations in one dispatch.
+
+So that levels can be compared, settings and samples are made equal:
+
+* Their first epoch has a random order (of itself it is that of the file for every seed), and the seed also drives their
+  random numbers of Neumann factors (of themselves those are the same in every run).
+* Ours visits the last batch of an epoch twice and fills up the last batch of the file with samples before it: their
+  sampler starts a new epoch one draw late, and their slices end at the end of the file.
+* F²SA has their four schedules. The first step of BSA on y is zero, because theirs moves x before y.
+* VRBO corrects at the new x alone, as theirs does: the move of x stays uncorrected (ours follows it otherwise).
 """
 
 from __future__ import annotations
@@ -23,6 +31,10 @@ import torch
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Power
 from mindgap.bilevel.compiled import JaxBackend
+from mindgap.bilevel.estimators import spider
+from mindgap.bilevel.methods import vrbo
+from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.schedules import Product
 from mindgap.lab.tasks.data.tabular import ijcnn1
 
 BATCH, RATIO, TERMS, INNER = 64, 10.0, 10, 10
@@ -83,6 +95,27 @@ def import_field(folder: Path) -> None:
     os.chdir(folder)  # they keep generated matrices in the working folder
 
 
+def _spider_at_new_x(direction: Any, point: Any, memory: Any) -> Any:
+    return spider(direction, point, {**memory, "point": {**memory["point"], "x": point["x"]}})
+
+
+class TheirBatches(Batches):
+    """Their batches of a file, drawn as their sampler draws: the last of every epoch comes twice."""
+
+    def __init__(self, arrays: Any) -> None:
+        n = len(arrays[0])
+        last = np.arange(n - BATCH, n) if n % BATCH else np.arange(0)
+        rows = np.concatenate([np.arange(n - n % BATCH), last])
+        super().__init__(tuple(torch.from_numpy(np.array(a)[rows]) for a in arrays), BATCH, shuffle=False)
+
+    def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
+        epochs = range(start // (self.batches + 1), (start + count) // (self.batches + 1) + 1)
+        orders = [self._block(seed, level, epoch) for epoch in epochs]
+        which = np.concatenate([np.append(order, order[-1]) for order in orders])
+        begin = start - epochs[0] * (self.batches + 1)
+        return Sample(which[begin : begin + count])
+
+
 class Field:
     """One of their problems, with what both sides need of it."""
 
@@ -103,9 +136,7 @@ class Field:
         else:
             lower, upper = _fetch_libsvm("ijcnn1"), _fetch_libsvm("ijcnn1_test")
         start = [torch.from_numpy(np.array(v)) for v in (self.objective.outer_var0, self.objective.inner_var0)]
-        batches = [Batches(tuple(torch.from_numpy(np.array(a)) for a in level), BATCH, last="drop", shuffle=False)
-                   for level in (upper, lower)]  # fmt: skip
-        self.problem = BilevelProblem(*self.losses, *start, *batches)
+        self.problem = BilevelProblem(*self.losses, *start, TheirBatches(upper), TheirBatches(lower))
 
     @staticmethod
     def _quadratic(module: Any) -> tuple[Any, Any]:
@@ -149,6 +180,7 @@ class Field:
         solver.init()
 
         def run(seed: int) -> tuple[Any, Any]:
+            solver.random_state = seed
             for level, number in (("inner", 0), ("outer", 1)):
                 first, later = jax.random.split(jax.random.PRNGKey(2 * seed + number))
                 state = getattr(solver, f"state_{level}_sampler")
@@ -170,12 +202,14 @@ class Field:
         if self.period(key) > 1:
             settings["period"] = self.period(key)
         if key == "bsa":
-            settings["lr_y"] = Power(self.step, 0.5)
+            settings["lr_y"] = Product(self.step, lambda t: np.where(t > 0, np.maximum(t, 1) ** -0.5, 0.0))
         if key == "fsla":
             settings |= {"lr_x": Power(self.step / RATIO, 0.5), "lr_y": Power(self.step, 0.5),
                          "weight": Power(self.step, 0.5)}  # fmt: skip
-        if key == "f2sa":  # its step on x is lr_x lr_y / (2 lam)
-            settings["lr_x"] = 2.0 / RATIO
+        if key == "vrbo":
+            vrbo.spider = _spider_at_new_x
+        if key == "f2sa":  # its step on x is lr_x alpha
+            settings |= {"alpha": self.step, "lr_x": Product(1.0 / RATIO, lambda t: (t + 1.0) ** (1 / 7))}
         method, backend = METHODS[key](**settings), JaxBackend(*self.losses)
         oracle = backend.oracle(self.problem, method, 0, False)
 

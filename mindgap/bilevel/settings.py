@@ -38,7 +38,7 @@ def rate(default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero:
     """A step size or weight: a number, or a function of the iteration; one of the numbers of ``Method.rates``.
 
     Args:
-        default: its value if not given; None (with ``like``) takes that of another rate.
+        default: its value if not given; None takes that of another rate (with ``like``), or there is no such number.
         exponent: a number c means c / (1 + t)^exponent.
         like: the other rate's name.
         zero: whether 0 is allowed.
@@ -119,6 +119,8 @@ def rates_of(method: object, t: Times) -> dict[str, Any]:
     for f in _fields(type(method))[1]:  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if value is None:
+            if not f.metadata["like"]:
+                continue
             value = getattr(method, f.metadata["like"])
         zero = isinstance(value, (int, float)) and value == 0
         found[f.name] = 0.0 if zero else as_schedule(f.name, value, f.metadata["exponent"])(t)

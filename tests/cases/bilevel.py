@@ -16,6 +16,7 @@ from references.bilevel_further import normals
 from mindgap.bilevel import METHODS
 from mindgap.bilevel.draws import part_of
 from mindgap.bilevel.sample import Sample, row
+from mindgap.bilevel.schedules import Power, Product
 from mindgap.bilevel.steps import epoch_sgd_lengths
 
 
@@ -97,7 +98,12 @@ def _f2sa_letters(m, t):
     n = m.rates(np.asarray(t))
     lam = m.lam + sum(float(m.rates(np.asarray(i))["delta"]) for i in range(t))
     gamma = float(n["lr_y"])
-    return {"gamma_k": gamma, "alpha_k": gamma / (2 * lam), "xi": m.lr_x, "delta_k": float(n["delta"])}
+    alpha = gamma / (2 * lam) if m.alpha is None else float(n["alpha"])
+    return {"gamma_k": gamma, "alpha_k": alpha, "xi": float(n["lr_x"]), "delta_k": float(n["delta"])}
+
+
+def _growing(t):
+    return (t + 1.0) ** (1 / 7)
 
 
 def _all(s, idx):
@@ -213,6 +219,11 @@ CASES = [
          [*BAD_STEP[:1], ({"lam": 0.0}, r"lam must be positive and finite, got 0.0"),
           ({"delta": -1.0}, r"delta must be positive and finite, got -1.0")],
          init=lambda m, d, idx: ((m.lam,), {})),
+    # The schedules of the public benchmark code.
+    Case("f2sa", {"lr_x": Product(0.1, _growing), "lr_y": 0.1, "lam": 1.0, "inner": 2,
+                  "delta": Power(0.1, 1 / 7), "alpha": 0.1}, _f2sa_letters, _f2sa,
+         [({"alpha": 0.0}, r"alpha must be positive and finite, got 0.0")], init=lambda m, d, idx: ((m.lam,), {}),
+         variant="benchmark"),
     # Beyond the sixteen.
     Case("fsla", {"lr_x": 0.05, "lr_y": 0.1, "weight": 0.6},
          lambda m, t: {"rho": m.lr_y, "gamma": m.lr_x, "a_k": m.weight / (t + 1) ** 0.5}, _all, BAD_STEP),

@@ -23,7 +23,8 @@ class F2SA(Method):
     """Fully first-order stochastic approximation.
 
     Symbols: gamma_k = ``lr_y`` (a number c means c / (1 + k)^(4/7)), lambda_0 = ``lam``, delta_k = ``delta``
-    (c / (1 + k)^(6/7)), xi = ``lr_x``, T = ``inner``; alpha_k = gamma_k / (2 lambda_k) is tied. The update::
+    (c / (1 + k)^(6/7)), xi = ``lr_x``, T = ``inner``, alpha_k = ``alpha``, by default gamma_k / (2 lambda_k). The
+    update::
 
         T times:  w <- w - gamma_k g_y(x, w; S_w);   y <- y - alpha_k (f_y(x, y; S_f) + lambda_k g_y(x, y; S_y))
         x <- x - xi alpha_k [f_x(x, y; S_f') + lambda_k (g_x(x, y; S_1) - g_x(x, w; S_2))]
@@ -34,7 +35,9 @@ class F2SA(Method):
 
     Args:
         lr_x: xi, the ratio of x's step to alpha_k.
-        lr_y: gamma, the step of w (and, divided by 2 lambda, of y).
+        lr_y: gamma, the step of w.
+        alpha: the step of y; gamma_k / (2 lambda_k) if not given, as in the paper: alpha_k lambda_k must stay below
+            about 1 / L.
         lam: lambda_0.
         delta: growth of lambda; 0.0 keeps it.
         inner: T.
@@ -52,14 +55,17 @@ class F2SA(Method):
     *Not confirmed from the paper's text*: the exponents 4/7, 5/7 (through the tie) and 6/7 of the fully stochastic
     case.
 
-    *Differs from the public benchmark code*, whose penalty grows as k^(6/7) and whose x exponent is 4/7.
+    *Differs from the public benchmark code*, whose penalty grows as k^(6/7), whose x exponent is 4/7 and whose step of
+    y is not divided by the penalty (``delta=Power(0.1, 1 / 7)``, ``alpha=Power(0.1, 5 / 7)`` and an ``lr_x`` that grows
+    as k^(1/7) say the same here).
     """
 
-    lr_x: float = positive()
+    lr_x: Rate = rate()
     lr_y: Rate = rate(exponent=4 / 7)
     lam: float = positive(10.0)
     delta: Rate = rate(0.1, exponent=6 / 7, zero=True)
     inner: int = count(1)
+    alpha: Rate | None = rate(None, exponent=5 / 7)
     shared_samples: bool = flag(False)
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
@@ -85,7 +91,7 @@ class F2SA(Method):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x, lam = v["x"], v["lam"]
         gamma = s["lr_y"]
-        alpha = gamma / (2.0 * lam)
+        alpha = gamma / (2.0 * lam) if self.alpha is None else s["alpha"]
 
         def inner(carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample) -> tuple[Array, Array]:
             w, y = carry
@@ -95,4 +101,4 @@ class F2SA(Method):
         at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
         w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
         d_x = penalty(oracle, x, y, w, lam, s["fx"], s["gx"], gw)
-        return {**v, **self.move_x(oracle, v, d_x, self.lr_x * alpha), "y": y, "w": w, "lam": lam + s["delta"]}
+        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"] * alpha), "y": y, "w": w, "lam": lam + s["delta"]}
