@@ -1,4 +1,4 @@
-"""The command as a person meets it: real processes, real files, exit status and one clear error each."""
+"""The command as a person meets it: real files, exit status and one clear error each; processes where they matter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cases.report_records import write_study
 from mindgap.record.schema import SCHEMA, line, to_json, without_timing
 from mindgap.record.store import lock, read_run
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 MINDGAP = [sys.executable, "-m", "mindgap"]
 # Enough rows that a kill lands inside a run, few enough that the test stays short.
 STUDY = ["run", "e5-cycle", "steps=6000", "--seeds", "2"]
@@ -65,9 +67,9 @@ def test_output_is_one_tab_separated_line_a_study_when_not_on_a_terminal(tmp_pat
     assert done.stderr == ""
 
 
-def test_check_exits_with_1_when_a_verdict_fails(tmp_path: Path) -> None:
-    assert mindgap("run", "e5-cycle", "lr=0.015", "--out", str(tmp_path)).returncode == 0
-    done = mindgap("check", str(tmp_path))
+def test_check_exits_with_1_when_a_verdict_fails(tmp_path: Path, command: Command) -> None:
+    assert command("run", "e5-cycle", "lr=0.015", "--out", str(tmp_path)).returncode == 0
+    done = command("check", str(tmp_path))
     assert done.returncode == 1
     assert "does not hold" in done.stdout
 
@@ -87,8 +89,10 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(words) for words, _ in BAD])
-def test_bad_input_is_one_line_and_leaves_nothing_behind(words: list[str], message: str, tmp_path: Path) -> None:
-    done = mindgap(*words, cwd=tmp_path)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(
+    words: list[str], message: str, tmp_path: Path, command: Command
+) -> None:
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("mindgap: error: ")
@@ -96,20 +100,20 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(words: list[str], messa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_of_another_schema_is_refused_by_name(tmp_path: Path) -> None:
-    mindgap("run", "e8-windows", "--out", str(tmp_path))
+def test_a_record_of_another_schema_is_refused_by_name(tmp_path: Path, command: Command) -> None:
+    command("run", "e8-windows", "--out", str(tmp_path))
     path = next(tmp_path.rglob("*.jsonl"))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([line("header", {**vars(read_run(path).header), "schema": 7}) + "\n", *lines[1:]]))
-    done = mindgap("check", str(tmp_path))
+    done = command("check", str(tmp_path))
     assert done.returncode == 3
     assert f"{path.name}:1: schema must be {SCHEMA}" in done.stdout
 
 
-def test_a_second_run_does_nothing_again(tmp_path: Path) -> None:
-    mindgap("run", "e8-windows", "--out", str(tmp_path))
+def test_a_second_run_does_nothing_again(tmp_path: Path, command: Command) -> None:
+    command("run", "e8-windows", "--out", str(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")}
-    mindgap("run", "e8-windows", "--out", str(tmp_path))
+    command("run", "e8-windows", "--out", str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before != {}
 
 
@@ -151,26 +155,26 @@ def test_killed_at_a_random_moment_and_run_again_gives_the_same_records(
     assert records(tmp_path / "killed") == uninterrupted
 
 
-def test_an_error_in_a_pass_rule_is_an_error_and_shown(tmp_path: Path) -> None:
-    done = mindgap("run", "e5-cycle", "steps=0", "--out", str(tmp_path))
+def test_an_error_in_a_pass_rule_is_an_error_and_shown(tmp_path: Path, command: Command) -> None:
+    done = command("run", "e5-cycle", "steps=0", "--out", str(tmp_path))
     assert done.returncode == 3
     assert re.search(r"E5\te5-cycle\terror\t.*IndexError: .*\(e5_cycle.py:\d+\)", done.stdout)
-    assert mindgap("check", str(tmp_path)).returncode == 3
+    assert command("check", str(tmp_path)).returncode == 3
 
 
-def test_one_damaged_file_does_not_stop_a_report_or_a_check(tmp_path: Path) -> None:
-    assert mindgap("run", "e5-cycle", "e8-windows", "--seeds", "1", "--out", str(tmp_path)).returncode == 0
+def test_one_damaged_file_does_not_stop_a_report_or_a_check(tmp_path: Path, command: Command) -> None:
+    assert command("run", "e5-cycle", "e8-windows", "--seeds", "1", "--out", str(tmp_path)).returncode == 0
     path = next((tmp_path / "e5-cycle").rglob("*.jsonl"))
     path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":4', 1))
-    done = mindgap("check", str(tmp_path))
+    done = command("check", str(tmp_path))
     assert done.returncode == 3
     assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["error", "holds"]
     assert f"{path.name}:" in done.stdout
     page = tmp_path / "page.html"
-    assert mindgap("report", str(tmp_path), "-o", str(page)).returncode == 0
+    assert command("report", str(tmp_path), "-o", str(page)).returncode == 0
     assert f"{path.name}:" in page.read_text()
     (tmp_path / "e8-windows" / "quick" / "study.json").write_text("{")
-    assert mindgap("report", str(tmp_path), "-o", str(page)).returncode == 0
+    assert command("report", str(tmp_path), "-o", str(page)).returncode == 0
     assert "study.json cannot be read" in page.read_text()
 
 
@@ -204,21 +208,23 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
         (["advise", "FILE"], "file cannot be read"),
     ],
 )
-def test_an_error_of_the_system_is_one_line_with_its_own_status(words: list[str], said: str, tmp_path: Path) -> None:
+def test_an_error_of_the_system_is_one_line_with_its_own_status(
+    words: list[str], said: str, tmp_path: Path, command: Command
+) -> None:
     (tmp_path / "file").write_text("text")
     write_study(tmp_path / "runs", rows=3, seeds=1)
     places = {"FILE": str(tmp_path / "file"), "RUNS": str(tmp_path / "runs")}
-    done = mindgap(*(places.get(word, word) for word in words))
+    done = command(*(places.get(word, word) for word in words))
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
     assert re.search(said, line)
 
 
-def test_names_in_records_do_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_names_in_records_do_not_steer_the_terminal(tmp_path: Path, command: Command) -> None:
     for side in ("a", "b"):
         write_study(tmp_path / side, rows=3, seeds=1, methods=("\x1b[31mred",))
     write_study(tmp_path / "a", "z-\x1b[2Jstudy", rows=3, seeds=1)
-    done = mindgap("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    done = command("compare", str(tmp_path / "a"), str(tmp_path / "b"))
     assert "only in A\tz-\\x1b[2Jstudy/quick" in done.stdout
     assert "\x1b" not in done.stdout
 

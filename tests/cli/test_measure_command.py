@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -47,8 +49,8 @@ def test_the_page_shows_every_figure_and_sentence(survey: tuple[Path, str]) -> N
     assert "not measured" not in printed
 
 
-def test_advice_names_every_assumption_that_was_measured(survey: tuple[Path, str]) -> None:
-    done = mindgap("advise", str(survey[0].with_suffix(".json")))
+def test_advice_names_every_assumption_that_was_measured(survey: tuple[Path, str], command: Command) -> None:
+    done = command("advise", str(survey[0].with_suffix(".json")))
     assert done.returncode == 0, done.stderr
     assert "finite variance\t" in done.stdout
     assert "stable step\tholds" in done.stdout
@@ -75,8 +77,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(words) for words, _ in BAD])
-def test_bad_input_is_one_line(words: list[str], message: str) -> None:
-    done = mindgap(*words)
+def test_bad_input_is_one_line(words: list[str], message: str, command: Command) -> None:
+    done = command(*words, cwd=EXAMPLES)
     assert done.returncode == (4 if words[0] == "advise" else 2), done.stderr
     (line,) = done.stderr.splitlines()
     assert message in line
@@ -110,9 +112,12 @@ def test_the_working_folder_stays_importable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["import nothing_at_all", "def problem():\n    raise AttributeError('my own fault')"])
-def test_an_error_in_the_users_code_shows_the_users_traceback(tmp_path: Path, text: str) -> None:
+def test_an_error_in_the_users_code_shows_the_users_traceback(
+    tmp_path: Path, text: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "broken.py").write_text(text)
-    done = mindgap("measure", "broken:problem", folder=tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    done = command("measure", "broken:problem", cwd=tmp_path)
     assert done.returncode not in (0, 2)
     assert "Traceback" in done.stderr
     assert 'broken.py", line' in done.stderr
