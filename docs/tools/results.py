@@ -111,8 +111,11 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
     if study.name in FURTHER:
         more, minutes = FURTHER[study.name]
         parts.append(f"not run: scale gpu with `{more}` and a folder of its own (`--out`), about {minutes} min")
-    if study.paper_model and study.models.get(scale) != study.paper_model:
+    here = study.models.get(scale, "")
+    if study.paper_model and not here.startswith(study.paper_model):
         parts.append(f"the paper's own model, {study.paper_model}")
+    elif remark := here.removeprefix(study.paper_model):
+        parts.append(f"the paper's sizes where ours differ{remark}")
     if verdict is not None and verdict.verdict == "inconclusive":
         parts.append("more seeds or a longer run: the rule could not decide")
     return "; ".join(parts) or "nothing further: the statement was checked as it stands"

@@ -207,6 +207,8 @@ def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
     """The verdict on finished runs: inconclusive if some are missing, error if the pass rule raises an exception."""
     if len(runs) < planned:
         return Verdict("inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed")
+    if study.left_out:
+        return Verdict("inconclusive", f"not judged: {', '.join(study.left_out)} did not run")
     try:
         return study.verdict(runs)
     except Exception as error:
@@ -248,7 +250,11 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
     study is inconclusive, because it is not known what is missing.
     """
     try:
-        study = find(read_form(StudyDescription, folder / STUDY_FILE).name)
+        described = read_form(StudyDescription, folder / STUDY_FILE)
+        study = find(described.name)
+        if described.methods and described.scale in study.scales:
+            without = tuple(m for m in study.seeds(described.scale) if m not in described.methods)
+            study = replace(study, left_out=without)
         if not (folder / VERDICT_FILE).exists():
             return study.claim, study.name, Verdict("inconclusive", "the study was never run to its end")
         planned = read_form(Verdict, folder / VERDICT_FILE).files

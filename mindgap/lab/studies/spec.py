@@ -108,6 +108,7 @@ class Study:
     tuned_by: str = ""  # the study whose search this one uses; methods find their own by name, else by their ``key``
     #: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
     null_draws: int = 50
+    left_out: tuple[str, ...] = ()  # methods that do not run although the scale has them; without them no verdict
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():
@@ -163,7 +164,8 @@ class Study:
         for method in methods:
             one_of("method", method, self.methods)
         number = {m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods}
-        return replace(self, scales={**self.scales, scale: replace(here, seeds_of=number)})
+        left_out = tuple(m for m in self.seeds(scale) if m not in methods)
+        return replace(self, scales={**self.scales, scale: replace(here, seeds_of=number)}, left_out=left_out)
 
     def at(self, scale: str) -> Study:
         """The study with the methods, the grid and the tuning seeds that it has at a scale."""
@@ -183,7 +185,7 @@ class Study:
             'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
         """
         here = self.models.get(scale, "")
-        if not here or here == self.paper_model:
+        if not here or here.startswith(self.paper_model or here):  # a remark may follow the paper's model
             return here
         here += f", in place of {self.paper_model}" if self.paper_model else ""
         return f"toy ({here})" if scale in ("quick", "cpu") else here

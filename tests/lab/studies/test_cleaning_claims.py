@@ -107,6 +107,21 @@ def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     assert 0.5 < rows[0]["perfect_accuracy"] <= 1
 
 
+def test_b5_a_throw_away_run_comes_before_the_clock_on_every_kind_of_data(monkeypatch):
+    from mindgap.bilevel import METHODS
+
+    study, begun = find("b5-running-time"), []
+    kind = METHODS["slip"].load()
+    start = kind.start
+    monkeypatch.setattr(kind, "start", lambda self, *args, **more: begun.append(1) or start(self, *args, **more))
+    net = {"data": "made-up tweets", "train": 64, "validation": 64, "test": 64, "words": 3, "hidden": 2, "head": 2,
+           "batch_size": 32, "oracle_calls": 10, "readings": 1, "device": "cpu"}
+    for scale, small in (("quick", SMALL), ("gpu", net)):
+        begun.clear()
+        list(study.loop(Trial("SLIP, p = 0.2", 900, study.settings(scale, "SLIP, p = 0.2", small))))
+        assert len(begun) == 2, scale
+
+
 # --------------------------------------------------------------------------------------------- B6, epochs
 def _b6(difference):
     """Runs whose y-counted accuracies lie ``difference`` (one number per seed) below the x-counted ones."""

@@ -24,8 +24,9 @@ from mindgap.cli.laboratory import cost
 from mindgap.cli.live import Boards, Watcher
 from mindgap.lab.report import write_page
 from mindgap.lab.report.compare import Difference, compare, difference
+from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import plan, run_all
+from mindgap.lab.studies.run import judge_folder, plan, run_all
 from mindgap.lab.studies.spec import Scale
 from mindgap.lab.studies.tune import FIRST_SEED, GRID_FILE, JOURNAL_FILE, chosen, tune
 from mindgap.record.forms import Tuning, read_form
@@ -365,6 +366,20 @@ def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_
     assert lines["fast"].startswith("best=0; cpu: best=1, lr=2\t")
     with pytest.raises(RuleError, match="method must be one of 'slow', 'fast'"):
         replace(STUDY, scales={"cpu": Scale({"lr": 1.0}, methods={"fats": {}})})
+
+
+def test_some_methods_alone_run_and_are_not_judged(capsys, tmp_path: Path) -> None:
+    from mindgap.cli.studies import run
+
+    study = find("s4-clipping-beats-fixed-steps")
+    one, *others = study.seeds("quick")
+    run([study.name], seeds=1, out=tmp_path, method=[one])
+    assert f"not judged: {', '.join(others)} did not run" in " ".join(capsys.readouterr().out.split())
+    (folder,) = tmp_path.glob("*/quick")
+    assert {read_run(path).header.method for path in folder.glob("*.jsonl")} == {one}
+    assert judge_folder(folder)[2].measured == f"not judged: {', '.join(others)} did not run"
+    with pytest.raises(RuleError, match="method must be one of"):
+        study.only("quick", ["no such method"])
 
 
 def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_to_be() -> None:

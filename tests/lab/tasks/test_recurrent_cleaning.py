@@ -163,7 +163,7 @@ def test_svrb_is_refused_and_every_other_method_of_the_scales_runs():
     assert len(study.seeds("gpu")) == 9
     assert len(study.seeds("paper")) == 8
     assert study.only("gpu", further).seeds("gpu") == dict.fromkeys(further, 8)
-    assert study.model("paper") == "a recurrent net of 4,096 units on Sentiment140"
+    assert study.model("paper").startswith("a recurrent net of 4,096 units on Sentiment140 (word vectors of 50")
     assert study.model("gpu") .startswith("proxy: a recurrent net of 64 units on Sentiment140")
 
 

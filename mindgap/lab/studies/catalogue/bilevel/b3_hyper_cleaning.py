@@ -29,6 +29,7 @@ from mindgap.lab.studies.cleaning_runs import (
     PAPER_MODEL,
     PAPER_STEPS,
     QUICK,
+    SHORT_PAPER_MODEL,
     TUNED,
     cleaning_method,
     rows_of,
@@ -176,7 +177,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         "positive or negative, stand beside as manual_accuracy. Labels are corrupted once, validation labels are "
         "clean, and c ‖w‖² is the squared norm (the authors' code does neither).",
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
-                "gpu": GPU_MODEL, "paper": PAPER_MODEL},
+                "gpu": GPU_MODEL, "paper": SHORT_PAPER_MODEL},
         paper_model=PAPER_MODEL,
         figures=(
             Figure("Test accuracy", "test_accuracy", "test accuracy", x="x_epoch", log_x=True,

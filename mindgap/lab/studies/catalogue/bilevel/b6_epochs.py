@@ -70,7 +70,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, float]]]:
+def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
     """Mean final test accuracy of all methods after equal epochs of y: the sentence, and the numbers."""
     found: dict[str, dict[str, float]] = {}
     for (p, counted, key), group in by_setting(runs, "corruption", "counted", "key").items():
