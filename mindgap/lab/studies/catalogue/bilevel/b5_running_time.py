@@ -136,6 +136,8 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
                  "2.37], 1.97 [1.33, 2.92], 1.69 [1.28, 2.23], 1.51 [1.06, 2.13] at the four accuracies. The throw-"
                  "away run comes first everywhere since.",
                  "Scale quick has fewer seeds than in its first runs, for time: undecided with both."),
+        differs="Seconds are those of our machines and of our code, with CUDA graphs at scale gpu, where several runs "
+        "share the GPU. Models and sizes are those of B1 to B4.",
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "
