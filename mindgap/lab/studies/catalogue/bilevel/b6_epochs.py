@@ -119,8 +119,8 @@ STUDY = Study(
     figures=tuple(
         Figure(f"{name} accuracy", f"{name.lower()}_accuracy", "accuracy", x="epoch",
                x_label="epochs, in updates of x or of y", facet="corruption",
-               caption="Bands: the spread between seeds. SLIP's two lines of one panel differ by three iterations; "
-               "other methods count updates of y.")
+               caption="Bands: the spread between seeds. The names that begin with epochs are SLIP's; its two lines of "
+               "one panel differ by three iterations. The other methods count updates of y.")
         for name in ("Test", "Train")
     ),
 )  # fmt: skip
