@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -45,3 +47,24 @@ def _fresh_seeds() -> None:
         torch = sys.modules["torch"]
         torch.manual_seed(0)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., CompletedProcess[str]]:
+    """Runs the command in this process, where a process of its own is not what a test is about: it starts at once."""
+    from mindgap.cli import _run
+
+    def call(*words: str, cwd: Path | None = None) -> CompletedProcess[str]:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["mindgap", *words])
+            patch.setattr(sys, "path", [*sys.path])  # `measure` adds the working folder
+            if cwd is not None:
+                patch.chdir(cwd)
+            status = _run()
+        out, errors = capsys.readouterr()
+        return CompletedProcess(words, status, out, errors)
+
+    return call

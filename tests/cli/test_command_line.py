@@ -50,8 +50,8 @@ def test_tables_start_without_torch(command: str) -> None:
     assert done.stdout.strip()
 
 
-def test_report_and_check_start_without_torch(tmp_path: Path) -> None:
-    assert mindgap("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
+def test_report_and_check_start_without_torch(tmp_path: Path, command: Command) -> None:
+    assert command("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
     for words in (["report", str(tmp_path), "-o", str(tmp_path / "page.html")], ["check", str(tmp_path)]):
         done = mindgap(*words, code=WITHOUT_TORCH)
         assert done.returncode == 0, done.stderr
@@ -117,10 +117,10 @@ def test_a_second_run_does_nothing_again(tmp_path: Path, command: Command) -> No
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jsonl")} == before != {}
 
 
-def test_parallel_and_serial_runs_give_the_same_records(tmp_path: Path) -> None:
-    for jobs in ("1", "2"):
+def test_parallel_and_serial_runs_give_the_same_records(tmp_path: Path, command: Command) -> None:
+    for jobs, run in (("1", command), ("2", mindgap)):
         words = ["run", "e5-cycle", "e8-windows", "--jobs", jobs, "--out", str(tmp_path / jobs)]
-        assert mindgap(*words).returncode == 0
+        assert run(*words).returncode == 0
     assert records(tmp_path / "1") == records(tmp_path / "2") != {}
     for path in (tmp_path / "2").rglob("*.jsonl"):  # the command that was typed, not that of the worker
         assert read_run(path).header.command == "mindgap run e5-cycle e8-windows --jobs 2 --out 2"

@@ -335,9 +335,9 @@ def mindgap(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*MINDGAP, *words], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path) -> None:
-    assert mindgap("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
-    done = mindgap("show", "e8-windows", "--runs", str(tmp_path))
+def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path, command) -> None:
+    assert command("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
+    done = command("show", "e8-windows", "--runs", str(tmp_path))
     assert done.returncode == 0, done.stderr
     lines = dict(line.split("\t", 1) for line in done.stdout.splitlines())
     assert "Lemma 6.4.2" in lines["source"]
@@ -390,14 +390,14 @@ def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_
     assert cost(STUDY, "quick", {"slow": [3.0], "fast": [1.0], "gone": [99.0]}).startswith("about 8 s with")
 
 
-def test_force_says_what_it_overwrites_and_compare_finds_no_difference(tmp_path: Path) -> None:
+def test_force_says_what_it_overwrites_and_compare_finds_no_difference(tmp_path: Path, command) -> None:
     words = ["run", "e8-windows", "--out", str(tmp_path / "a")]
-    assert mindgap(*words).returncode == 0
-    again = mindgap(*words, "--force")
+    assert command(*words).returncode == 0
+    again = command(*words, "--force")
     assert again.returncode == 0
     assert again.stderr.count("overwriting ") == 2
-    assert mindgap("run", "e8-windows", "--out", str(tmp_path / "b")).returncode == 0
-    same = mindgap("compare", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert command("run", "e8-windows", "--out", str(tmp_path / "b")).returncode == 0
+    same = command("compare", str(tmp_path / "a"), str(tmp_path / "b"))
     assert (same.returncode, same.stdout) == (0, "e8-windows\tquick\tholds\tholds\tsame\n")
 
 
