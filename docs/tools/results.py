@@ -114,7 +114,7 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
     here = study.models.get(scale, "")
     if study.paper_model and not here.startswith(study.paper_model):
         parts.append(f"the paper's own model, {study.paper_model}")
-    elif remark := here.removeprefix(study.paper_model):
+    elif study.paper_model and (remark := here.removeprefix(study.paper_model)):
         parts.append(f"the paper's sizes where ours differ{remark}")
     if verdict is not None and verdict.verdict == "inconclusive":
         parts.append("more seeds or a longer run: the rule could not decide")

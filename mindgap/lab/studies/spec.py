@@ -185,7 +185,8 @@ class Study:
             'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
         """
         here = self.models.get(scale, "")
-        if not here or here.startswith(self.paper_model or here):  # a remark may follow the paper's model
+        own = here == self.paper_model or (self.paper_model and here.startswith(f"{self.paper_model} ("))
+        if own or not here:  # a remark in brackets may follow the paper's model
             return here
         here += f", in place of {self.paper_model}" if self.paper_model else ""
         return f"toy ({here})" if scale in ("quick", "cpu") else here
