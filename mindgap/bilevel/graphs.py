@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.count import calls_of_chunk
 from mindgap.bilevel.draws import Chunk, Iteration, draw_chunk
+from mindgap.bilevel.estimators import ROWS
 from mindgap.bilevel.method import Method, State, advance
 from mindgap.bilevel.ops import TorchOps
 from mindgap.bilevel.oracles import TorchOracle
@@ -88,15 +89,19 @@ class _Inside(TorchOracle):
         return data.batch_size / data.n
 
 
+def _is_table(path: tuple[Any, ...]) -> bool:
+    return getattr(path[-1], "key", None) == ROWS
+
+
 def _copied(values: Values) -> Values:
-    """Copies of all values but tables: a table belongs to the state that is stepped, as in eager runs."""
-    found: Values = pytree.tree_map(lambda t: t if t.ndim == 2 else t.clone(), values)
+    """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as in eager runs."""
+    found: Values = pytree.tree_map_with_path(lambda path, t: t if _is_table(path) else t.clone(), values)
     return found
 
 
 def _tables(values: Values) -> list[int]:
     """Where the tables lie."""
-    return [t.data_ptr() for t in pytree.tree_leaves(values) if t.ndim == 2]
+    return [t.data_ptr() for path, t in pytree.tree_leaves_with_path(values) if _is_table(path)]
 
 
 def _write(into: Values, values: Values) -> None:

@@ -46,6 +46,15 @@ def test_a_second_run_leaves_the_tables_of_the_first_alone():
     np.testing.assert_allclose(second.x, solve(problem, method, steps=25, seed=4).state.x, rtol=1e-9)
 
 
+@pytest.mark.parametrize("key", ["slip", "svrb"])
+def test_a_run_that_goes_on_leaves_the_state_it_started_from_alone(key):
+    runner = CudaGraphs(chunk=10)
+    state = solve(QUADRATIC.problem(16), BY_KEY[key].make(), steps=7, seed=3, backend=runner).state
+    before = pytree.tree_map(lambda t: t.clone(), state.values)
+    runner.run(state, 5, None, None)
+    assert all(torch.equal(a, b) for a, b in zip(pytree.tree_leaves(state.values), pytree.tree_leaves(before)))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("key", KEYS)
 def test_captured_graphs_walk_the_eager_trajectory(key):
