@@ -57,7 +57,8 @@ def keep(folder: Path, out: Path = RESULTS) -> str:
     name, scale = read_form(StudyDescription, folder / STUDY_FILE).name, folder.name
     study = find(name)
     _, _, verdict = judge_folder(folder)
-    if verdict.verdict == "error" or "missing or failed" in verdict.measured or "never run" in verdict.measured:
+    partial = ("missing or failed", "never run", "not judged: ")
+    if verdict.verdict == "error" or any(words in verdict.measured for words in partial):
         return f"left out: {name} {scale}: {verdict.measured}"
     files = read_form(Verdict, folder / VERDICT_FILE).files
     runs = finished_runs(folder / file for file in files)

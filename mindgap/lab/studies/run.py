@@ -236,7 +236,7 @@ def write_verdict(item: StudyPlan, out: Path) -> Verdict:
     """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs it rests on."""
     files = tuple(path.name for path in item.files(out))
     verdict = verdict_of(item, out)
-    if verdict.verdict in ("holds", "does not hold", "inconclusive") and not item.missing(out):
+    if verdict.verdict != "error" and not item.missing(out) and not item.study.left_out:
         verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
     verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
     write_form(item.folder(out) / VERDICT_FILE, verdict)

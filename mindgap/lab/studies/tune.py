@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,10 @@ def tune(study: Study, scale: str, out: Path, *, trials: int = 20, seeds: int = 
         seeds=on_seeds,
         methods={method: _summary(made[method]) for method in settings},
     )
+    if study.left_out and (folder / TUNING_FILE).exists():
+        before = read_form(Tuning, folder / TUNING_FILE)
+        if replace(before, methods={}) == replace(tuning, methods={}):  # the same search, of other methods
+            tuning = replace(tuning, methods={**before.methods, **tuning.methods})
     write_form(folder / TUNING_FILE, tuning)
     return tuning
 

@@ -184,6 +184,15 @@ def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial
         assert both.methods[method].chosen == alone.methods[method].chosen
 
 
+def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(tmp_path: Path) -> None:
+    for method in ("slow", "fast"):
+        tune(STUDY.only("quick", [method]), "quick", tmp_path, trials=3)
+    alone = tune(STUDY, "quick", tmp_path / "together", trials=3)
+    assert chosen(tmp_path, STUDY, "quick") == {m: dict(found.chosen) for m, found in alone.methods.items()}
+    tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=2)  # another search
+    assert set(chosen(tmp_path, STUDY, "quick")) == {"slow"}
+
+
 def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(tmp_path: Path) -> None:
     SEEN.clear()
     tune(STUDY, "quick", tmp_path, trials=2, seeds=3)
