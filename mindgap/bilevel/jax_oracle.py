@@ -79,6 +79,16 @@ class JaxOps(Ops):
         change = value - lax.dynamic_index_in_dim(rows, index, keepdims=False)
         return change, (rows, jnp.asarray(index, last.dtype), value)
 
+    @staticmethod
+    def after(token: Sample, vector: Array) -> Sample:
+        """The token; where the vector has become NaN, that of batch or sample 0.
+
+        XLA copies a batch out of the data before it uses it, and makes all the copies it can first: large batches leave
+        the cache before they are used. It drops its own barriers before it orders the work, so the token has to depend
+        on the vector.
+        """
+        return Sample(jnp.where(jnp.isnan(vector[0]), 0, token.which), token.seed)
+
     def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
         """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only when it runs."""
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]

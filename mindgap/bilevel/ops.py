@@ -68,6 +68,10 @@ class TorchOps(Ops):
         row.copy_(value)
         return change, table
 
+    @staticmethod
+    def after(token: Sample, vector: Tensor) -> Sample:
+        return token
+
     def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
         """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
         if length is None:

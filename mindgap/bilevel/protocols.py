@@ -80,6 +80,10 @@ class Ops(Protocol):
     def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
         """``value - table[index]``, and the table with the value there."""
 
+    @staticmethod
+    def after(token: Sample, vector: Array) -> Sample:
+        """The token; what reads its samples starts once the vector is known."""
+
     def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
         """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
 

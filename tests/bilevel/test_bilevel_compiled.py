@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -118,6 +119,25 @@ def test_a_compiled_gradient_copies_no_batch_transposed():
         text = jax.jit(lower).lower(oracle.arrays, *oracle.start, np.int32(1)).compile().as_text()
     assert "dynamic_slice" in text
     assert not [line for line in text.splitlines() if " transpose(" in line or " copy(" in line]
+
+
+def test_batches_that_are_read_one_after_the_other_take_the_place_of_one():
+    large = torch.zeros(64, 4000)
+    problem = BilevelProblem(product_loss, product_loss, torch.zeros(1), torch.zeros(1), *([Batches(large, 8)] * 2))
+    oracle = JaxBackend(product_loss, product_loss).oracle(problem, BY_KEY["soba"].make(), 0, False)
+
+    def two(arrays, a, b, chained):
+        first = (oracle.with_arrays(arrays)._batch("lower", Sample(a)) ** 2) @ np.ones(4000, np.float32)
+        token = oracle.ops.after(Sample(b), first) if chained else Sample(b)
+        return first, (oracle.with_arrays(arrays)._batch("lower", token) ** 2) @ np.ones(4000, np.float32)
+
+    sizes = []
+    for chained in (False, True):
+        run = jax.jit(partial(two, chained=chained))
+        compiled = run.lower(oracle.arrays, np.int32(1), np.int32(2)).compile()
+        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert sizes[1] < 0.6 * sizes[0]
+    assert int(oracle.ops.after(Sample(5), jax.numpy.ones(2)).which) == 5
 
 
 def test_losses_in_both_libraries_are_equal():

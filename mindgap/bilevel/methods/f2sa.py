@@ -96,7 +96,9 @@ class F2SA(Method):
         def inner(carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample) -> tuple[Array, Array]:
             w, y = carry
             w = oracle.move_y(w, oracle.lower(x, w, at_w), gamma)
-            return w, oracle.move_y(y, oracle.upper_y(x, y, f) + lam * oracle.lower(x, y, at_y), alpha)
+            f_y = oracle.upper_y(x, y, oracle.ops.after(f, w))
+            g_y = oracle.lower(x, y, at_y if self.shared_samples else oracle.ops.after(at_y, f_y))
+            return w, oracle.move_y(y, f_y + lam * g_y, alpha)
 
         at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
         w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
