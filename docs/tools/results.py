@@ -57,7 +57,7 @@ def keep(folder: Path, out: Path = RESULTS) -> str:
     name, scale = read_form(StudyDescription, folder / STUDY_FILE).name, folder.name
     study = find(name)
     _, _, verdict = judge_folder(folder)
-    partial = ("missing or failed", "never run", "not judged: ")
+    partial = ("missing or failed", "never run", "not judged without")
     if verdict.verdict == "error" or any(words in verdict.measured for words in partial):
         return f"left out: {name} {scale}: {verdict.measured}"
     files = read_form(Verdict, folder / VERDICT_FILE).files

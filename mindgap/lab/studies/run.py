@@ -208,7 +208,7 @@ def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
     if len(runs) < planned:
         return Verdict("inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed")
     if study.left_out:
-        return Verdict("inconclusive", f"not judged: {', '.join(study.left_out)} did not run")
+        return Verdict("inconclusive", f"not judged without {', '.join(study.left_out)}")
     try:
         return study.verdict(runs)
     except Exception as error:

@@ -162,7 +162,7 @@ class Study:
             return self
         here = self.scales[one_of("scale", scale, self.scales)]
         for method in methods:
-            one_of("method", method, self.methods)
+            one_of(f"method of {self.name}", method, self.methods)
         number = {m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods}
         left_out = tuple(m for m in self.seeds(scale) if m not in methods)
         return replace(self, scales={**self.scales, scale: replace(here, seeds_of=number)}, left_out=left_out)

@@ -383,11 +383,11 @@ def test_some_methods_alone_run_and_are_not_judged(capsys, tmp_path: Path) -> No
     study = find("s4-clipping-beats-fixed-steps")
     one, *others = study.seeds("quick")
     run([study.name], seeds=1, out=tmp_path, method=[one])
-    assert f"not judged: {', '.join(others)} did not run" in " ".join(capsys.readouterr().out.split())
+    assert f"not judged without {', '.join(others)}" in " ".join(capsys.readouterr().out.split())
     (folder,) = tmp_path.glob("*/quick")
     assert {read_run(path).header.method for path in folder.glob("*.jsonl")} == {one}
-    assert judge_folder(folder)[2].measured == f"not judged: {', '.join(others)} did not run"
-    with pytest.raises(RuleError, match="method must be one of"):
+    assert judge_folder(folder)[2].measured == f"not judged without {', '.join(others)}"
+    with pytest.raises(RuleError, match=f"method of {study.name} must be one of"):
         study.only("quick", ["no such method"])
 
 
