@@ -158,12 +158,15 @@ def block(study: Study, folder: Path | None) -> list[str]:
         header = read_run(folder / verdict.files[0]).header
         versions = ", ".join(f"{k} {v}" for k, v in header.versions.items())
         machine = ", ".join(f"{k} {v}" for k, v in header.machine.items())
+        command = header.command
+        if " --method " in command:  # a study that ran in parts: the command of all of them
+            command = re.sub(r" --(method|seeds) .*?(?= --|$)", "", command)
         rows += [
             ("We measured", verdict.measured),
             *zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)),
             ("False alarms", rates(verdict)),
             ("Run", f"{len(verdict.files)} runs, {verdict.seeds} seeds, {header.started[:10]}, {versions}; "
-                    f"{machine}; `{header.command}`"),
+                    f"{machine}; `{command}`"),
         ]  # fmt: skip
     else:
         rows.append(("Verdict", "not run"))
