@@ -107,7 +107,7 @@ def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     assert 0.5 < rows[0]["perfect_accuracy"] <= 1
 
 
-def test_b5_a_throw_away_run_comes_before_the_clock_on_every_kind_of_data(monkeypatch):
+def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_clock_of_a_net(monkeypatch):
     from mindgap.bilevel import METHODS
 
     study, begun = find("b5-running-time"), []
@@ -115,11 +115,15 @@ def test_b5_a_throw_away_run_comes_before_the_clock_on_every_kind_of_data(monkey
     start = kind.start
     monkeypatch.setattr(kind, "start", lambda self, *args, **more: begun.append(1) or start(self, *args, **more))
     net = {"data": "made-up tweets", "train": 64, "validation": 64, "test": 64, "words": 3, "hidden": 2, "head": 2,
-           "batch_size": 32, "oracle_calls": 10, "readings": 1, "device": "cpu"}
-    for scale, small in (("quick", SMALL), ("gpu", net)):
+           "batch_size": 32, "oracle_calls": 60, "readings": 4, "device": "cpu"}
+    for scale, small, runs in (("quick", SMALL, 2), ("gpu", net, 3)):
         begun.clear()
-        list(study.loop(Trial("SLIP, p = 0.2", 900, study.settings(scale, "SLIP, p = 0.2", small))))
-        assert len(begun) == 2, scale
+        rows = list(study.loop(Trial("SLIP, p = 0.2", 900, study.settings(scale, "SLIP, p = 0.2", small))))
+        assert len(begun) == runs, scale
+    calls, seconds = (np.array([row[name] for row in rows]) for name in ("oracle_calls", "seconds"))
+    assert seconds[-1] > seconds[0] > 0
+    # Equal calls take equal time: a clock that ran at every reading would not be so even.
+    np.testing.assert_allclose(np.diff(seconds) / np.diff(calls), np.ptp(seconds) / np.ptp(calls), rtol=0.02)
 
 
 # --------------------------------------------------------------------------------------------- B6, epochs
