@@ -135,14 +135,14 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
         history=("The accuracies were settled before any time was read.",
                  "At scale gpu they were 0.55 to 0.70; with the net of B3 made smaller they were set to 0.55 to 0.64 "
                  "before the first run there.",
-                 "A first run of all three studies at scale gpu is not kept, because the clock was wrong twice. There "
-                 "was no throw-away run: on hyper-cleaning each worker process took 0.65 seconds to load CUDA's "
-                 "libraries inside the clock of its first run, and these were SLIP's eight runs at p = 0.2. And the host's work "
-                 "at every reading counted: with a reading every ten calls a call of BO-REP took 1.8 and 1.9 times as "
-                 "long as one of SLIP on pairs and reviews; every 100 calls, in the records of B1 and B2, 0.95 and "
-                 "1.2 times. By that clock the claim held on pairs (1.7 to 2.4 times SLIP's time at the four "
-                 "accuracies) and reviews (1.8 to 2.1), and on hyper-cleaning SLIP was sooner at p = 0.4 (1.5 to 2.0). "
-                 "A run that nothing interrupts gives the seconds since.",
+                 "A first run of all three studies at scale gpu is not kept, because the clock was wrong twice. "
+                 "There was no throw-away run: on hyper-cleaning each worker process took 0.65 seconds to load "
+                 "CUDA's libraries inside the clock of its first run, and these were SLIP's eight runs at p = 0.2. "
+                 "And the host's work at every reading counted: with a reading every ten calls a call of BO-REP took "
+                 "1.8 and 1.9 times as long as one of SLIP on pairs and reviews; every 100 calls, in the records of "
+                 "B1 and B2, 0.95 and 1.2 times. By that clock the claim held on pairs (1.7 to 2.4 times SLIP's time "
+                 "at the four accuracies) and reviews (1.8 to 2.1), and on hyper-cleaning SLIP was sooner at p = 0.4 "
+                 "(1.5 to 2.0). A run that nothing interrupts gives the seconds since.",
                  "Scale quick has fewer seeds than in its first runs, for time: undecided with both."),
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scale gpu, where several runs "
         "share the GPU. Models and sizes are those of B1 to B4. At scale gpu runs are read every ten oracle calls (20 "
