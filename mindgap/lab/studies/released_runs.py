@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.spec import Parts, Run
 from mindgap.lab.studies.verdict import by_setting, mean_interval
 
@@ -28,7 +29,7 @@ def judge(runs: Sequence[Run]) -> Parts:
     for fault in faults:
         leads[fault] = ends[fault, "slip"] - np.mean([ends[fault, key] for key in keys if key != "slip"], axis=0)
         order = sorted(keys, key=lambda key: -ends[fault, key].mean())
-        orders[fault] = [f"{key} {ends[fault, key].mean():.3f}" for key in order]
+        orders[fault] = [f"{METHODS[key].name} {ends[fault, key].mean():.3f}" for key in order]
     for fault in faults:
         if fault == NONE:
             continue

@@ -128,7 +128,7 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on
             break
         if row is None:
             break
-        writer.row({**row, "seconds": round(trial.seconds, 6)})
+        writer.row({**row, "seconds": round(row.get("seconds", trial.seconds), 6)})  # a study may have its own clock
         checkpoints.offer(trial)
         if (clock := time.perf_counter()) - looked > LOOK_EVERY:
             looked = clock

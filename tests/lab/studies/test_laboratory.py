@@ -49,6 +49,10 @@ def bowl(trial: Trial) -> Iterator[Row]:
         }
 
 
+def own_clock(trial: Trial) -> Iterator[dict]:
+    yield from ({"step": t, "validation_loss": 1.0, "seconds": 1.5 + t} for t in range(2))
+
+
 STUDY = toy_study("bowl", bowl, {"lr": 1.0, "broken": False}, {"slow": {"best": -2.0}, "fast": {"best": 0.0}},
                   tunable={"lr": (1e-3, 1e1)}, tune_on="validation_loss")  # fmt: skip
 
@@ -375,6 +379,13 @@ def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_
     assert lines["fast"].startswith("best=0; cpu: best=1, lr=2\t")
     with pytest.raises(RuleError, match="method must be one of 'slow', 'fast'"):
         replace(STUDY, scales={"cpu": Scale({"lr": 1.0}, methods={"fats": {}})})
+
+
+def test_a_study_may_have_a_clock_of_its_own(tmp_path: Path) -> None:
+    study = toy_study("clock", own_clock, {"lr": 1.0}, {"one": {}})
+    run_all([plan(study, "quick", seeds=1)], tmp_path)
+    (path,) = tmp_path.glob("clock/quick/*.jsonl")
+    assert read_run(path).column("seconds") == [1.5, 2.5]
 
 
 def test_some_methods_alone_run_and_are_not_judged(capsys, tmp_path: Path) -> None:

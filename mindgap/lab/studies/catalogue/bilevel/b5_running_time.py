@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
 from mindgap.lab.studies.bilevel_runs import tuned_methods
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
@@ -119,7 +120,7 @@ def _beside(groups: Mapping[Any, Mapping[int, Run]], cases: Sequence[Any], level
         logs = [math.log(max(b[0], 1e-9) / max(a[0], 1e-9)) for a, b in pairs if a[2] or b[2]]
         found.setdefault(key, []).extend(logs)
     ratios = {key: float(np.exp(np.mean(logs))) for key, logs in found.items() if logs}
-    words = ", ".join(f"{key} {ratio:.2f}" for key, ratio in sorted(ratios.items(), key=lambda item: item[1]))
+    words = ", ".join(f"{METHODS[key].name} {ratios[key]:.2f}" for key in sorted(ratios, key=lambda key: ratios[key]))
     return (f"time over SLIP's, beside: {words}" if words else "", {"ratio_beside": ratios})
 
 
@@ -145,10 +146,7 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
                  "(1.5 to 2.0). A run that nothing interrupts gives the seconds since.",
                  "Scale quick has fewer seeds than in its first runs, for time: undecided with both."),
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scale gpu, where several runs "
-        "share the GPU. Models and sizes are those of B1 to B4. At scale gpu runs are read every ten oracle calls (20 "
-        "on hyper-cleaning), and the work of the host at each reading counts: on hyper-representation a call of BO-REP "
-        "takes 1.8 to 2 times as long as one of SLIP, but 0.95 to 1.2 times in the records of B1 and B2, which are "
-        "read every 100 calls.",
+        "share the GPU. Models and sizes are those of B1 to B4.",
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "

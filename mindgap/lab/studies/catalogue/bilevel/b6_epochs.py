@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mindgap.base.check import one_of
+from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies.bilevel_runs import tuned_methods
 from mindgap.lab.studies.cleaning_runs import (
     CPU,
@@ -77,7 +78,7 @@ def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, flo
         if counted == "y":
             ends = [run.rows[-1]["test_accuracy"] for run in group.values()]
             found.setdefault(f"p = {p:g}", {})[key] = float(np.mean(ends))
-    orders = [f"{case}: " + ", ".join(f"{key} {value:.3f}" for key, value in
+    orders = [f"{case}: " + ", ".join(f"{METHODS[key].name} {value:.3f}" for key, value in
                                       sorted(ends.items(), key=lambda item: -item[1]))
               for case, ends in sorted(found.items()) if len(ends) > 1]  # fmt: skip
     words = f"beside, test accuracy after equal epochs of y, {', '.join(orders)}" if orders else ""
