@@ -115,6 +115,7 @@ class _Graph:
     def __init__(self, iteration: Iteration, constants: dict[str, Any], rates: set[str], problem: BilevelProblem,
                  rows: int) -> None:
         device = problem.device
+        self.problem = problem  # a captured graph reads its data: they must live as long, and no other may have its id
         self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
