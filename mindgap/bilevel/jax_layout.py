@@ -54,7 +54,9 @@ def _find_products(jaxpr: Any, known: dict[Any, list[Sums]]) -> None:
         inside = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
         inside = getattr(inside, "jaxpr", inside)
         if inside is not None and len(inside.invars) == len(of):
-            _find_products(inside, {v: k for v, k in zip(inside.invars, of, strict=True) if k is not None})
+            # A loop over an axis (scan) hands on slices, whose axes are others.
+            whole = [v.aval.ndim == o.aval.ndim for v, o in zip(inside.invars, equation.invars, strict=True)]
+            _find_products(inside, {v: k for v, k, same in zip(inside.invars, of, whole) if k is not None and same})
 
 
 def _best_order(axes: int, products: list[Sums]) -> Axes:

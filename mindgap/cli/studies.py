@@ -98,7 +98,8 @@ Names = Annotated[list[str], typer.Argument(
     help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
     autocompletion=complete)]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
-MethodNames = Annotated[list[str], typer.Option("--method", help="Only this method; may be given several times.")]
+MethodNames = Annotated[list[str], typer.Option(
+    "--method", help="Only this method (repeat it for several); a verdict needs all.")]
 Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
 
 

@@ -127,7 +127,8 @@ def _beside(groups: Mapping[Any, Mapping[int, Run]], cases: Sequence[Any], level
 def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any) -> Study:
     return Study(
         name=name, claim="B5", title=f"SLIP against BO-REP in running time: {on}",
-        statement=f"On {on} SLIP reaches given accuracies in less time than BO-REP (here: CPU seconds).",
+        statement=f"On {on} SLIP reaches given accuracies in less time than BO-REP (here: CPU seconds, "
+        "and seconds of the clock on a GPU).",
         source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"), loop=loop, judge=judge,
         rule="The geometric mean over paired seeds of BO-REP's time over SLIP's lies above 1 at every corruption (or "
         "set of tasks) and accuracy; all intervals together miss with probability 5 %. Refuted where one lies below 1. "
