@@ -56,7 +56,7 @@ def _timed(trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator
     ends = [(row["oracle_calls"], alone.seconds) for row in rows_of(alone, task, method, readings=1, **how)
             ] if trial["data"] in NETS else []  # fmt: skip
     for row in rows_of(trial, task, method, readings=trial["readings"], **how):
-        seconds = float(np.interp(row["oracle_calls"], *zip(*ends))) if ends else trial.seconds
+        seconds = float(np.interp(row["oracle_calls"], *np.transpose(ends))) if ends else trial.seconds
         yield {**row, "cpu_seconds": round(trial.cpu_seconds, 6), "perfect_accuracy": perfect,
                "seconds": round(seconds, 6)}  # fmt: skip
 
