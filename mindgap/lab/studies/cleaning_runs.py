@@ -87,7 +87,7 @@ GPU: dict[str, Any] = {"data": "sentiment140", "train": 10_240, "validation": 10
                        "least_steps": 20, "readings": 10, "inner": 3, "terms": 5, "refresh": 4, "lr_z": 0.1,
                        "device": "cuda"}
 
-#: the net of the published code, with as many texts and calls as a quarter of an hour of a GPU allows
+#: the net of the published code, with as many texts and calls as 20 minutes of a GPU allow
 PAPER: dict[str, Any] = {**GPU, "train": 5120, "validation": 5120, "test": 4096, "hidden": 4096, "head": 1024,
                          "batch_size": 256, "oracle_calls": 360, "readings": 4}
 

@@ -51,11 +51,12 @@ def _timed(trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator
     state = method.start(task.problem(trial["batch_size"]), seed=trial.seed)
     for _ in range(FIRST):
         state = method.step(state)
-    how = {"budget": trial["oracle_calls"]}
-    alone = Trial(trial.method, trial.seed, trial.settings)
-    ends = [(row["oracle_calls"], alone.seconds) for row in rows_of(alone, task, method, readings=1, **how)
-            ] if trial["data"] in NETS else []  # fmt: skip
-    for row in rows_of(trial, task, method, readings=trial["readings"], **how):
+    budget, ends = trial["oracle_calls"], []
+    if trial["data"] in NETS:
+        alone = Trial(trial.method, trial.seed, trial.settings)
+        rows = rows_of(alone, task, method, budget=budget, readings=1)
+        ends = [(row["oracle_calls"], alone.seconds) for row in rows]
+    for row in rows_of(trial, task, method, budget=budget, readings=trial["readings"]):
         seconds = float(np.interp(row["oracle_calls"], *np.transpose(ends))) if ends else trial.seconds
         yield {**row, "cpu_seconds": round(trial.cpu_seconds, 6), "perfect_accuracy": perfect,
                "seconds": round(seconds, 6)}  # fmt: skip

@@ -91,14 +91,11 @@ _METHODS = {
     for p in (0.2, 0.4)
     for counted in ("x", "y")
 }
-#: label -> method, for those beside SLIP
-_OTHERS = {f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in GPU_METHODS if title != "SLIP"}
-_METHODS |= {
-    label: {**_ALL[title], "counted": "y", "corruption": float(label.split("= ")[1])}
-    for label, title in _OTHERS.items()
-}
+#: label -> (method, corruption), for those beside SLIP
+_OTHERS = {f"{title}, p = {p:g}": (title, p) for p in (0.2, 0.4) for title in GPU_METHODS if title != "SLIP"}
+_STEPS = dict.fromkeys(_METHODS, GPU_STEPS["SLIP"]) | {label: GPU_STEPS[title] for label, (title, _) in _OTHERS.items()}
+_METHODS |= {label: {**_ALL[title], "counted": "y", "corruption": p} for label, (title, p) in _OTHERS.items()}
 _NONE = dict.fromkeys(_OTHERS, 0)
-_STEPS = {label: GPU_STEPS[_OTHERS.get(label, "SLIP")] for label in _METHODS}
 
 STUDY = Study(
     name="b6-epochs", claim="B6", title="Epochs counted in updates of y or of x",
