@@ -35,6 +35,7 @@ LIMIT = 20_000_000
 #: measured on 2026-11-16, all processes together: per second 700 steps of ResNet20, 670 oracle calls of B3, or 700
 #: gradients of BERT; and 180 steps of BERT of 6 layers on 32 windows of 128 word pieces (measured the day before).
 GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time": 2, "b6-epochs": 2, "b7-one-step": 3,
+               "b6-epochs-pairs": 2, "b6-epochs-reviews": 3,
                "b14-as-released": 4, "b1-hyper-representation": 5, "b2-hyper-representation": 7,
                "b5-running-time-pairs": 1, "b5-running-time-reviews": 2, "b14-released-representation": 2,
                "b7-one-step-representation": 2,
