@@ -41,6 +41,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("b5-running-time", "BO-REP, p = 0.4", {**B3, "readings": 4}),
     ("b5-running-time-pairs", "BO-REP", B1),
     ("b6-epochs", "epochs of y, p = 0.2", {**B3, "epochs": 3}),
+    ("b6-epochs-reviews", "SLIP, epochs of y", {**B1, "epochs": 3}),
     ("b7-one-step", "two steps, p = 0.2", {**B3, "tried": 2}),
     ("b7-one-step-representation", "two steps", {**B1, "tried": 2}),
     ("b9-tuning-cost", "SLIP", {**B3, "tried": 3}),

@@ -127,26 +127,47 @@ def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_c
 
 
 # --------------------------------------------------------------------------------------------- B6, epochs
-def _b6(difference):
+def _b6(name, scale, difference):
     """Runs whose y-counted accuracies lie ``difference`` (one number per seed) below the x-counted ones."""
     ends = {}
-    for name in find("b6-epochs").methods:
-        less = difference if "of y" in name else [0.0] * 5
-        ends[name] = [
-            {"step": 7 if "of y" in name else 10, "test_accuracy": 0.9 + e - d, "train_accuracy": 0.8 + e - d}
+    for method in find(name).seeds(scale):
+        by_y = "epochs of y" in method
+        less = difference if by_y else [0.0] * 5
+        ends[method] = [
+            {"step": 7 if by_y else 10, "test_accuracy": 0.9 + e - d, "train_accuracy": 0.8 + e - d}
             for e, d in zip(JITTER, less)
         ]
-    return made_up("b6-epochs", ends)
+    return made_up(name, ends, scale)
 
 
-def test_b6_verdict_follows_the_numbers():
-    judge = find("b6-epochs").judge
-    verdict = judge(_b6([0.0001, -0.0001, 0.0, 0.0002, 0.0001]))
+B6 = [("b6-epochs", "quick", "p = 0.2"), ("b6-epochs", "gpu", "p = 0.4"), ("b6-epochs", "paper", "p = 0.4"),
+      ("b6-epochs-pairs", "quick", "digits"), ("b6-epochs-pairs", "gpu", "words of snli"),
+      ("b6-epochs-reviews", "quick", "turned digits"), ("b6-epochs-reviews", "gpu", "words of reviews")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "scale", "case"), B6)
+def test_b6_verdict_follows_the_numbers(name, scale, case):
+    judge = find(name).judge
+    verdict = judge(_b6(name, scale, [0.0001, -0.0001, 0.0, 0.0002, 0.0001]))
     assert verdict.verdict == "holds"
     assert verdict.numbers["fewer_updates_of_x"] == [3]
-    assert judge(_b6([0.050, 0.051, 0.049, 0.050, 0.050])).verdict == "does not hold"
-    assert judge(_b6([-0.050, -0.051, -0.049, -0.050, -0.050])).verdict == "does not hold"
-    assert judge(_b6([0.03, -0.03, 0.02, -0.02, 0.0])).verdict == "inconclusive"
+    assert verdict.numbers["difference"][f"{case}, test, at the end"][0] == pytest.approx(0.00006)
+    beside = verdict.numbers.get("test_accuracy_by_y", {}).get(case, {})
+    assert len(beside) == (0 if scale == "quick" else 8)  # no rule is about them, and SLIP's x-counted runs are not in
+    assert scale == "quick" or beside["soba"] == pytest.approx(0.9)
+    assert judge(_b6(name, scale, [0.050, 0.051, 0.049, 0.050, 0.050])).verdict == "does not hold"
+    assert judge(_b6(name, scale, [-0.050, -0.051, -0.049, -0.050, -0.050])).verdict == "does not hold"
+    assert judge(_b6(name, scale, [0.03, -0.03, 0.02, -0.02, 0.0])).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("name", ["b6-epochs", "b6-epochs-pairs", "b6-epochs-reviews"])
+def test_b6_has_eight_seeds_of_slip_and_five_of_the_seven_methods_beside_it(name):
+    study, cases = find(name), 2 if name == "b6-epochs" else 1
+    assert set(study.seeds("quick")) == {method for method in study.methods if "epochs of" in method}
+    for scale in study.scales.keys() & {"gpu", "paper"}:
+        seeds = list(study.seeds(scale).values())
+        assert (seeds.count(8), seeds.count(5), len(seeds)) == (2 * cases, 7 * cases, 9 * cases)
+        assert "oracle calls" not in study.model(scale)  # these runs have a length in epochs
 
 
 def test_b6_counts_three_updates_of_x_fewer_and_is_the_same_run_until_then():

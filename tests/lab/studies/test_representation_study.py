@@ -206,3 +206,15 @@ def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     assert 0 < times[0] < times[-1]
     assert rows[0]["oracle_calls"] == 3  # the throw-away run is not counted
     assert settings["lr_x"] == TUNED["digits"]["SLIP"][0]
+
+
+# --------------------------------------------------------------------------------------------- B6, epochs
+@pytest.mark.parametrize("name", ["b6-epochs-pairs", "b6-epochs-reviews"])
+def test_b6_counts_three_updates_of_x_fewer_and_is_the_same_run_until_then(name):
+    small = {"tasks": [8, 1, 8], "ways": 3, "shots": 4, "batch_size": 4, "epochs": 3}
+    by_x, by_y = simulate(find(name), "quick", seeds=1, **small)
+    assert [row["step"] for row in by_x.rows] == [0, 3, 6, 9]  # 12 examples of each task, batches of 4
+    assert [row["step"] for row in by_y.rows] == [0, 1, 3, 6]  # the warm start alone is an epoch of y
+    for x, y in zip(by_x.rows[1:], by_y.rows[2:]):
+        assert [x[name] for name in ("step", "y_epoch", "test_accuracy", "train_accuracy")] == \
+               [y[name] for name in ("step", "y_epoch", "test_accuracy", "train_accuracy")]
