@@ -140,9 +140,9 @@ def _lit(width: float) -> dict[str, Any]:
     }
 
 
-def _title(drawing: Drawing, below: str) -> dict[str, Any]:
+def _title(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
     """The finding, broken into lines that fit the picture, and what is drawn upwards."""
-    lines = textwrap.wrap(drawing.headline, 78)
+    lines = textwrap.wrap(drawing.headline, letters)
     return {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"}
 
 
@@ -171,6 +171,9 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
               "scale": {"domain": list(drawing.methods), "range": colours}}
     y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
     y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
+    apart = len(rows) == len(order) and len(drawing.facets) > 1  # every method stands in one panel alone
+    if apart and all(len(found) == 1 for found in _last_parts(rows).values()):
+        y["axis"]["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
     x: dict[str, Any] = {"type": "quantitative", "scale": scale(log, padded=True), "title": signs(figure.y_label)}
     x["axis"] = ticks(log, "x", own=len(drawing.facets) > 1 and "y" in drawing.alone(axis))
     layers: list[dict[str, Any]] = [
@@ -183,14 +186,22 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
     intervals = any("lo" in row for row in rows)
     kept = [layer for layer, wanted in zip(layers, (intervals, seeds, True)) if wanted]
     unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
-    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "best first"),
+    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "best first", 64),
                             "background": "#ffffff", "config": CONFIG, "data": {"values": rows}}  # fmt: skip
     if drawing.facets == ("",):
         fit = {"type": "fit", "contains": "padding"}
         return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": fit, **unit}
     spec |= {"facet": {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}, "columns": 2}
-    own = {"resolve": {"scale": {"x": "independent"}}} if "y" in drawing.alone(axis) else {}
-    return {**spec, "spec": {"width": 220, "height": {"step": 21}, **unit}, **own}
+    own = {channel: "independent" for channel, wanted in (("x", "y" in drawing.alone(axis)), ("y", apart)) if wanted}
+    return {**spec, "spec": {"width": 220, "height": {"step": 21}, **unit}, "resolve": {"scale": own}}
+
+
+def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """Panel -> what the names of its methods have behind their last comma; a name without one gives itself."""
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["f"], set()).add(row["m"].rpartition(", ")[2])
+    return found
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"

@@ -8,10 +8,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -436,6 +438,29 @@ def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> 
     assert picture(drawing)["encoding"]["y"]["sort"] == methods
     right = draw("f", Figure("Right", "loss", "test accuracy"), runs, methods, {"step": "step"})
     assert picture(right)["encoding"]["y"]["sort"] == methods[::-1]  # the best first, where more is better
+
+
+def test_a_ranking_in_panels_names_only_the_methods_of_the_panel() -> None:
+    figure = Figure("Right", "loss", "test accuracy", facet="p")
+    names = [f"m{i}, p = {p}" for p in (2, 4) for i in range(9)]
+
+    def spec(methods: list[str], panel: Callable[[str], list[str]]) -> dict[str, Any]:
+        runs = [readings(m, [{"step": 1, "loss": 0.1 * i, "p": p} for p in panel(m)]) for i, m in enumerate(methods)]
+        drawing = draw("f", figure, runs, methods, {"step": "step"})
+        assert drawing.ranked
+        return picture(drawing)
+
+    def shown(found: dict[str, Any]) -> tuple[str | None, bool]:
+        axis = found["spec"]["encoding"]["y"]["axis"]
+        return axis.get("labelExpr"), found["resolve"]["scale"].get("y") == "independent"
+
+    def own(method: str) -> list[str]:
+        return [method[-1]]
+
+    assert shown(spec(names, own)) == ("replace(datum.label, /, [^,]*$/, '')", True)
+    other = [*names[:-1], "without a comma, p = 2, 4"]  # its last part is not that of the panel
+    assert shown(spec(other, own)) == (None, True)
+    assert shown(spec(names[:9], lambda _: ["2", "4"])) == (None, False)  # the same methods in both panels
 
 
 def test_a_scatter_says_where_it_lies_or_how_closely_it_rises() -> None:

@@ -129,11 +129,11 @@ def _study(name: str, on: str, figure: str, labels: Mapping[str, tuple[str, Mapp
     )
 
 
-def _figures(facet: str, caption: str) -> tuple[Figure, ...]:
+def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
     return tuple(
         Figure(f"{name} accuracy", f"{name.lower()}_accuracy", "accuracy", x="epoch", facet=facet,
-               x_label="epochs, in updates of x or of y", caption=f"Bands: the spread between seeds. {caption} differ "
-               "by three iterations. The other methods count updates of y.")
+               x_label="epochs, in updates of x or of y", caption=f"{names}With one seed SLIP's two runs are one run, "
+               "read three iterations apart. The other methods count updates of y.")
         for name in ("Test", "Train")
     )  # fmt: skip
 
@@ -155,7 +155,7 @@ def _cleaning() -> Study:
         models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": runs.GPU_MODEL,
                 "paper": f"{runs.PAPER_MODEL} (word vectors of 50 dimensions, {_PAPER_EPOCHS} epochs)"},
         paper_model=runs.PAPER_MODEL,
-        figures=_figures("corruption", "The names that begin with epochs are SLIP's; its two lines of one panel"),
+        figures=_figures("corruption", "The names that begin with epochs are SLIP's. "),
     )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
         differs="An epoch has 5 iterations at quick and 10 at gpu (25 in the paper), and a run has 8 and 15 epochs: "
         "three iterations weigh more than in the paper.",
         models={"quick": f"tanh encoder and linear heads on {quick}", "gpu": runs.GPU_MODELS[data]},
-        paper_model=runs.PAPER_MODELS[data], figures=_figures("", "SLIP's two lines"),
+        paper_model=runs.PAPER_MODELS[data], figures=_figures(),
     )  # fmt: skip
 
 
