@@ -199,11 +199,20 @@ GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64
                        "oracle_calls": 800, "readings": 8, "device": "cuda"}
 GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
 
+#: The encoder of the published code (118.7 million weights), with as many calls as a few minutes of a GPU allow; 500
+#: pairs per call (published: 400), 20 steps per epoch (25). With 256 times as many features the decay of the heads
+#: is ... 
+PAPER: dict[str, Any] = {**GPU, "hidden": 4096, "features": 4096, "decay": 1.6, "batch_size": 1, "oracle_calls": 300,
+                         "readings": 4}
+
 #: data -> what a verdict at scale gpu is about
 GPU_MODELS = {"snli": "proxy: a recurrent encoder of 64 units on SNLI",
               "reviews": "proxy: a recurrent encoder of 64 units on the Amazon reviews"}
 #: the same with the size of the published code
 PAPER_MODELS = {source: name.removeprefix("proxy: ").replace("64", "4,096") for source, name in GPU_MODELS.items()}
+#: what a verdict at scale paper is about
+SHORT_PAPER_MODELS = {source: f"{name} (word vectors of 50 dimensions, linear heads, short runs)"
+                      for source, name in PAPER_MODELS.items()}  # fmt: skip
 
 #: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
 SHARED = "SLIP, shared samples"
@@ -217,6 +226,11 @@ UNITS: dict[str, list[float]] = {
 }  # fmt: skip
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.1, 0.3, 1.0)}
+
+#: the methods at scale paper
+PAPER_METHODS = (*METHODS, "SOBA")
+PAPER_STEPS = {method: {**own, "units": [x, y / 16, z / 16]}
+               for method, own in GPU_STEPS.items() for x, y, z in [UNITS[method]]}  # fmt: skip
 
 #: methods that run at scale gpu alone
 FURTHER: Mapping[str, Mapping[str, Any]] = {

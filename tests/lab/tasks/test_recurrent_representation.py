@@ -34,6 +34,22 @@ def tiny():
                                     dtype=torch.float64)
 
 
+def test_weights_drawn_in_blocks_are_those_of_one_draw():
+    import numpy as np
+
+    from mindgap.base.rng import numpy_stream
+    from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_start
+
+    shapes = {"input": (3, 5), "first": (300, 300), "join": (4, 2)}
+    found = recurrent_start(shapes, 7, "made up", torch.float32, torch.device("cpu"))
+    draw = numpy_stream(7, "made up", "start")
+    for name, (rows, columns) in shapes.items():
+        variance = (1 / 3 if name == "first" else 1) / rows
+        weights = draw.uniform(-1, 1, (rows, columns)) * np.sqrt(3 * variance)
+        torch.testing.assert_close(found[name], torch.from_numpy(weights).float())
+    assert sorted(set(found) - set(shapes)) == ["first_bias", "join_bias"]
+
+
 def test_second_derivatives_agree_with_finite_differences():
     oracle, token = TorchOracle(tiny().problem(2)), Sample(1)
     x, y = oracle.start

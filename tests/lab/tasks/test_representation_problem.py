@@ -86,6 +86,26 @@ def test_heads_minimise_the_lower_level_and_it_is_strongly_convex(task):
     assert float(eigenvalues[0]) == pytest.approx(2 * 1e-2 / 6, rel=1e-6)
 
 
+def test_heads_with_more_features_than_examples_minimise_the_lower_level_too():
+    """They are found in the span of their examples."""
+    tables = [[_pairs(seed=part)] for part in range(3)]
+    task = hyper_representation(*tables, tasks=(7, 3, 3), shots=2, hidden=4, features=30, decay=1e-2)
+    y = task.heads(task.problem(batch_size=4).pack_x.start).requires_grad_()
+    inputs, labels = (part.transpose(0, 1) for part in task.train.support)
+    (slope,) = torch.autograd.grad(task.lower(task.x0, y, (inputs, labels)), y)
+    assert slope.norm() < 1e-11
+    assert task.y0.shape == (7, 31, 2)
+
+
+def test_measures_encode_a_few_tasks_at_a_time(task, monkeypatch):
+    x = task.problem(batch_size=4).pack_x.start
+    whole = task.adapted(x, "train"), task.accuracy(x, task.heads(x))
+    monkeypatch.setattr("mindgap.lab.tasks.problems.representation.CHUNK", 20)
+    parts = task.adapted(x, "train"), task.accuracy(x, task.heads(x))
+    assert parts[0] == pytest.approx(whole[0], rel=1e-9)
+    assert parts[1] == whole[1]
+
+
 def test_hypergradient_is_the_slope_of_the_hyper_objective(task):
     problem = task.problem(batch_size=4)
     torch.manual_seed(1)

@@ -111,20 +111,25 @@ def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor
     return torch.addmm(weights["head2_bias"], found, weights["head2"])
 
 
-def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str) -> dict[str, Tensor]:
+def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str, dtype: torch.dtype,
+                    device: torch.device) -> dict[str, Tensor]:
     """Uniform weights of variance 1/inputs (``first`` and ``second``, which are recurrent, a third of it); biases zero.
 
     Args:
         shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with ``first`` and ``second``.
         seed, name: of the stream.
+        dtype, device: of the weights, which are drawn on the CPU in double precision.
     """
     draw = numpy_stream(seed, name, "start")
     found = {}
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
-        found[name] = torch.from_numpy(draw.uniform(-1, 1, (rows, columns)) * math.sqrt(3 * variance))
+        weights = torch.empty(rows * columns, dtype=dtype)
+        for part in weights.split(1 << 16):  # a hundred million numbers at once would take ten times as long
+            part.copy_(torch.from_numpy(draw.uniform(-1, 1, len(part))).mul_(math.sqrt(3 * variance)))
+        found[name] = weights.view(rows, columns).to(device)
         if name not in ("input", "between"):
-            found[f"{name}_bias"] = torch.zeros(columns, dtype=torch.float64)
+            found[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device)
     return found
 
 
@@ -246,7 +251,7 @@ def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 
     where, dimensions = torch.device(device), tweets.vectors.shape[1]
     shapes = {"input": (dimensions, hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
               "head0": (hidden, head), "head1": (head, head), "head2": (head, 2)}  # fmt: skip
-    weights = recurrent_start(shapes, seed, "recurrent cleaning")
+    weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, where)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
         return torch.from_numpy(words).to(where), torch.from_numpy(labels).to(where)
@@ -256,7 +261,7 @@ def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 
     return RecurrentCleaning(texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
                              torch.from_numpy(mask).to(where),
                              torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype),
-                             decay, start, {name: value.to(where, dtype) for name, value in weights.items()})
+                             decay, start, weights)
 
 
 check_arguments(__name__)

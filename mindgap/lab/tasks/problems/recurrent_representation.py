@@ -84,7 +84,7 @@ def recurrent_representation(
         drawn.append(Tasks(support, query))
     shapes = {"input": (vectors.shape[1], hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
               "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features)}  # fmt: skip
-    start = {n: v.to(where, dtype) for n, v in recurrent_start(shapes, seed, "recurrent representation").items()}
+    start = recurrent_start(shapes, seed, "recurrent representation", dtype, where)
     table = torch.from_numpy(standardised(vectors, np.concatenate([t.features.ravel() for t in train])))
     table = table.to(where, dtype)
     return RecurrentRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start, table)

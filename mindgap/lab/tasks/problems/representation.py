@@ -33,6 +33,9 @@ from mindgap.bilevel.sample import Batches
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
+#: inputs that a measure encodes at once
+CHUNK = 4096
+
 
 @dataclass(frozen=True)
 class Tasks:
@@ -130,8 +133,11 @@ class HyperRepresentation:
             tasks: whose heads; the training tasks' (then it is y*(x)) if not given.
         """
         tasks = tasks or self.train
-        with torch.no_grad():
-            features = self.encode(self._view(x), tasks.support[0]).to("cpu", torch.float64)  # small and exact
+        features = self._features(x, tasks.support[0]).to("cpu", torch.float64)  # small and exact
+        basis = None
+        if features.shape[-1] > features.shape[-2]:  # c ‖Y‖² keeps the heads in the span of their examples
+            basis, triangle = torch.linalg.qr(features.mT)
+            features = triangle.mT
         labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
         weights = torch.ones_like(labels)
 
@@ -143,8 +149,8 @@ class HyperRepresentation:
         def value(flat: Tensor) -> Tensor:
             return self._losses(features, labels, flat.view(shape).mT) + self.decay * flat.square().sum(-1)
 
-        flat = newton(at, value, features.new_zeros(shape).flatten(1))
-        return flat.view(shape).mT.contiguous().to(self.y0)
+        heads = newton(at, value, features.new_zeros(shape).flatten(1)).view(shape).mT
+        return (heads if basis is None else basis @ heads).contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
         """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks, with fresh heads.
@@ -163,6 +169,12 @@ class HyperRepresentation:
         """Φ(x) = f(x, y*(x)) over all examples."""
         return self.adapted(x, "train")[0]
 
+    def _features(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Features of all examples of tasks, without a gradient; a wide encoder would not hold them all at once."""
+        view, tasks = self._view(x), max(1, CHUNK // inputs[0, ..., 0].numel())
+        with torch.no_grad():
+            return torch.cat([self.encode(view, part) for part in inputs.split(tasks)])
+
     def _view(self, x: Tensor) -> Mapping[str, Tensor]:
         view: Mapping[str, Tensor] = Pack("x", self.x0).view(x)
         return view
@@ -175,7 +187,7 @@ class HyperRepresentation:
     def _score(self, x: Tensor, heads: Tensor, tasks: Tasks) -> tuple[float, float]:
         inputs, labels = tasks.query
         with torch.no_grad():
-            features = self.encode(self._view(x), inputs)
+            features = self._features(x, inputs)
             right = (features @ heads).argmax(-1) == labels
             return float(self._losses(features, labels, heads).mean()), float(right.double().mean())
 

@@ -25,9 +25,13 @@ from mindgap.lab.studies.representation_runs import (
     GPU_REVIEWS,
     GPU_STEPS,
     KEYS,
+    PAPER,
+    PAPER_METHODS,
     PAPER_MODELS,
+    PAPER_STEPS,
     QUICK,
     SHARED,
+    SHORT_PAPER_MODELS,
     own_steps,
     representation_method,
     rows_of,
@@ -88,6 +92,9 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
               "cpu": Scale({**CPU, "data": cpu}, 5, own_steps(cpu), none)}  # fmt: skip
     large = GPU if cpu == "snli" else GPU_REVIEWS
     scales["gpu"] = Scale(large, 8, GPU_STEPS, grid=GPU_GRID, tuning_seeds=(1000,))
+    if cpu == "snli":
+        further = {method: 0 for method in FURTHER if method not in PAPER_METHODS}
+        scales["paper"] = Scale(PAPER, 8, PAPER_STEPS, further, GPU_GRID, (1000,))
     return Study(
         name=name, claim=claim, title=f"One encoder for many tasks, {title}: SLIP against the methods of Fig. 1",
         statement=f"Hyper-representation on {texts}: SLIP is ahead of the other bilevel methods in training and test "
@@ -123,7 +130,7 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         "oracle call as the others'. All methods have equal oracle calls; accuracies at equal epochs are reported as "
         "well.",
         models={"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
-                "gpu": GPU_MODELS[cpu]},
+                "gpu": GPU_MODELS[cpu], "paper": SHORT_PAPER_MODELS[cpu]},
         paper_model=PAPER_MODELS[cpu],
         figures=(
             Figure("Test accuracy", "test_accuracy", "accuracy on test tasks", x="x_epoch",
