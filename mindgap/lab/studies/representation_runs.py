@@ -200,8 +200,7 @@ GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64
 GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
 
 #: The encoder of the published code (118.7 million weights), with as many calls as a few minutes of a GPU allow; 500
-#: pairs per call (published: 400), 20 steps per epoch (25). With 256 times as many features the decay of the heads
-#: is ... 
+#: pairs per call (published: 400), 20 steps per epoch (25).
 PAPER: dict[str, Any] = {**GPU, "hidden": 4096, "features": 4096, "decay": 1.6, "batch_size": 1, "oracle_calls": 300,
                          "readings": 4}
 
