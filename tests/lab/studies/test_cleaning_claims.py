@@ -142,6 +142,7 @@ def _b6(name, scale, difference):
 
 B6 = [("b6-epochs", "quick", "p = 0.2"), ("b6-epochs", "gpu", "p = 0.4"), ("b6-epochs", "paper", "p = 0.4"),
       ("b6-epochs-pairs", "quick", "digits"), ("b6-epochs-pairs", "gpu", "words of snli"),
+      ("b6-epochs-pairs", "paper", "words of snli"),
       ("b6-epochs-reviews", "quick", "turned digits"), ("b6-epochs-reviews", "gpu", "words of reviews")]  # fmt: skip
 
 
