@@ -45,13 +45,21 @@ class _Place:
 
 
 class _Rows(TorchOps):
-    """Array operations that find the row of a table on the device."""
+    """Array operations that find the row of a table on the device.
 
-    @staticmethod
-    def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
+    Attributes:
+        replaced: tables, numbers and rows that were overwritten, where they are to be kept.
+    """
+
+    replaced: list[tuple[Tensor, Tensor, Tensor]] | None = None
+
+    def replace_row(self, table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """``value - table[index]``, and the table with the value there. It writes in place, as eager runs do."""
-        change = value - table.index_select(0, index.batch)[0]
-        return change, table.index_copy_(0, index.batch, value[None])
+        place = index.batch
+        row = table.index_select(0, place)
+        if self.replaced is not None:
+            self.replaced.append((table, place, row))
+        return value - row[0], table.index_copy_(0, place, value[None])
 
 
 class _Gathered:
@@ -72,10 +80,11 @@ class _Gathered:
 class _Inside(TorchOracle):
     """The oracle of a captured iteration."""
 
-    ops = _Rows()
+    ops: _Rows
 
     def __init__(self, oracle: TorchOracle) -> None:
         self.__dict__.update(oracle.__dict__)
+        self.ops = _Rows()
         self.problem = copy(oracle.problem)
         for name in ("upper_data", "lower_data"):
             setattr(self.problem, name, _Gathered(getattr(oracle.problem, name)))
@@ -107,6 +116,16 @@ def _tables(values: Values) -> list[int]:
 def _write(into: Values, values: Values) -> None:
     """Overwrite values with others; a table that is in its place already is left alone."""
     pytree.tree_map(lambda a, b: a if a.data_ptr() == b.data_ptr() else a.copy_(b), into, values)
+
+
+def _undone(iteration: Callable[[], None], rows: _Rows, held: Values) -> None:
+    """Run an iteration and put all values back: of a table only the rows that were replaced, for a table is large."""
+    before, rows.replaced = _copied(held), []
+    iteration()
+    for table, place, row in reversed(rows.replaced):
+        table.index_copy_(0, place, row)
+    rows.replaced = None
+    _write(held, before)
 
 
 class _Graph:
@@ -248,10 +267,7 @@ class CudaGraphs(Backend):
                 begin = time.perf_counter()
                 graph = graphs[place] = _Graph(iterations[place[0]], constants, rates, problem, self.chunk)
                 self._fill(graph, of, problem)
-                before = pytree.tree_map(lambda t: t.clone(), held)
                 self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
-                _write(held, before)
-                del before
                 self.capturing += time.perf_counter() - begin
             self._fill(graph, of, problem)
         for place in order:
@@ -270,7 +286,7 @@ class CudaGraphs(Backend):
                 which = which[..., None] * data.batch_size + np.arange(data.batch_size)
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 
-    def _capture(self, graph: _Graph, method: Method, oracle: TorchOracle, held: Values) -> None:
+    def _capture(self, graph: _Graph, method: Method, oracle: _Inside, held: Values) -> None:
         own = {t.data_ptr() for t in pytree.tree_leaves(held)}
 
         def iteration() -> None:
@@ -286,7 +302,7 @@ class CudaGraphs(Backend):
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            iteration()
+            _undone(iteration, oracle.ops, held)
             graph.row.zero_()
         torch.cuda.current_stream().wait_stream(side)
         captured = torch.cuda.CUDAGraph()

@@ -34,7 +34,7 @@ from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
 #: inputs that a measure encodes at once
-CHUNK = 4096
+CHUNK = 2048
 
 
 @dataclass(frozen=True)

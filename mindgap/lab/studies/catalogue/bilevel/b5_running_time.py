@@ -154,8 +154,8 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
                  "(1.5 to 2.0). A run that nothing interrupts gives the seconds since.",
                  "Scale quick has fewer seeds than in its first runs, for time: undecided with both.",
                  "Scale paper was added for sentence pairs on 2026-11-16, with the rule and the accuracies of scale "
-                 "gpu, before its first run. Accuracies are read every 25 calls there, and the run that gives the "
-                 "seconds has 60 calls."),
+                 "gpu, before its first run. Accuracies are read every 20 calls there, and the run that gives the "
+                 "seconds has 40 calls."),
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scales gpu and paper, where "
         "several runs share the GPU. Models and sizes are those of B1 to B4.",
         figures=(
@@ -223,7 +223,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     models = {"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
               "gpu": runs.GPU_MODELS[cpu]}
     if cpu == "snli":
-        paper = {**runs.PAPER, **own, "oracle_calls": 200, "readings": 8, "clock_calls": 60}
+        paper = {**runs.PAPER, **own, "oracle_calls": 160, "readings": 8, "clock_calls": 40}
         scales["paper"] = Scale(paper, 8, {title: runs.PAPER_STEPS[title] for title in methods}, few)
         models["paper"] = runs.SHORT_PAPER_MODELS[cpu]
     return _study(
