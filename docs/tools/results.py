@@ -34,10 +34,10 @@ LIMIT = 20_000_000
 #: Study -> minutes of its search and runs at scale gpu on one H200 that 12 to 15 processes share. Estimated from rates
 #: measured on 2026-11-16, all processes together: per second 700 steps of ResNet20, 670 oracle calls of B3, or 700
 #: gradients of BERT; and 180 steps of BERT of 6 layers on 32 windows of 128 word pieces (measured the day before).
-GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time": 2, "b6-epochs": 2, "b7-one-step": 3,
-               "b6-epochs-pairs": 2, "b6-epochs-reviews": 3,
+GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time": 1, "b6-epochs": 2, "b7-one-step": 3,
+               "b6-epochs-pairs": 1, "b6-epochs-reviews": 1,
                "b14-as-released": 4, "b1-hyper-representation": 5, "b2-hyper-representation": 7,
-               "b5-running-time-pairs": 1, "b5-running-time-reviews": 2, "b14-released-representation": 2,
+               "b5-running-time-pairs": 1, "b5-running-time-reviews": 1, "b14-released-representation": 2,
                "b7-one-step-representation": 2,
                "h2-noise-drifts": 6,
                "h4-masked-language-model": 14, "h5-question-answering": 5, "h11-coordinates-or-norms": 4,

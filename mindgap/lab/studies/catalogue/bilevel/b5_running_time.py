@@ -157,7 +157,9 @@ def _study(name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: st
                  "gpu, before its first run. Accuracies are read every 20 calls there, and the run that gives the "
                  "seconds has 40 calls."),
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scales gpu and paper, where "
-        "several runs share the GPU. Models and sizes are those of B1 to B4.",
+        "several runs share the GPU. Models and sizes are those of B1 to B4. At scale paper one run of SOBA and one of "
+        "SABA had the GPU nearly to themselves (9 and 10 ms per call, their others 43 and 50 to 65): their times "
+        "beside are too short.",
         figures=(
             Figure("Test accuracy against time", "test_accuracy", "test accuracy", x="cpu_seconds", log_x=True,
                    facet=facet, caption="Time starts with the warm start of SLIP and with the refinement of BO-REP, at "
