@@ -199,8 +199,9 @@ GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64
                        "oracle_calls": 800, "readings": 8, "device": "cuda"}
 GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
 
-#: The encoder of the published code (118.7 million weights), with as many calls as a few minutes of a GPU allow: 500
-#: pairs per call (published: 400), 20 steps per epoch (25). Heads of 4,096 features need more decay than those of 16.
+#: The encoder of the published code, with as many calls as a few minutes of a GPU allow. It has 117.7 million weights
+#: (118.7 with word vectors of 300 dimensions). 500 pairs per call (published: 400), 20 steps per epoch (25). Heads of
+#: 4,096 features need more decay than those of 16.
 PAPER: dict[str, Any] = {**GPU, "hidden": 4096, "features": 4096, "decay": 6.4, "batch_size": 1, "oracle_calls": 240,
                          "readings": 4}
 
@@ -226,8 +227,8 @@ UNITS: dict[str, list[float]] = {
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.1, 0.3, 1.0)}
 
-#: The units at scale paper, for the same grid. The heads' curvature is about 21 at the start (0.5 at scale gpu), which
-#: gives those of y and z; those of x come from 24 short runs (seed 2000), before the search.
+#: The units at scale paper, for the same grid. The heads' curvature, decay included, is about 21 at the start (0.7 at
+#: scale gpu), which gives those of y and z; those of x come from 24 short runs (seed 2000), before the search.
 PAPER_UNITS: dict[str, list[float]] = {
     "SLIP": [0.2, 1 / 32, 1 / 32], "BO-REP": [0.2, 1 / 32, 1 / 32], "StocBio": [5.0, 1 / 32, 1 / 32],
     "F²SA": [30.0, 1 / 32, 1.0], "SABA": [3.0, 1 / 32, 1 / 32], "MA-SOBA": [10.0, 1 / 32, 1 / 32],
@@ -235,7 +236,7 @@ PAPER_UNITS: dict[str, list[float]] = {
 }  # fmt: skip
 PAPER_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in PAPER_UNITS.items()}
 
-#: methods that run at scale gpu alone
+#: methods that run at scale gpu, SOBA at scale paper as well
 FURTHER: Mapping[str, Mapping[str, Any]] = {
     "SOBA": {"key": "soba"}, "MAML": {"key": "maml"}, "ANIL": {"key": "anil"},
     SHARED: {"key": "slip", "samples": "shared"},

@@ -161,6 +161,14 @@ def test_b6_verdict_follows_the_numbers(name, scale, case):
     assert judge(_b6(name, scale, [0.03, -0.03, 0.02, -0.02, 0.0])).verdict == "inconclusive"
 
 
+def test_b6_compares_methods_on_the_seeds_that_all_have():
+    runs = _b6("b6-epochs-pairs", "gpu", [0.0] * 5)
+    less = [run for run in runs if run.header.method != "SOBA" or run.header.seed < 2]
+    beside = find("b6-epochs-pairs").judge(less).numbers["test_accuracy_by_y"]["words of snli"]
+    assert beside["slip"] == pytest.approx(0.9 + sum(JITTER[:2]) / 2)
+    assert beside["soba"] == pytest.approx(beside["slip"])
+
+
 @pytest.mark.parametrize("name", ["b6-epochs", "b6-epochs-pairs", "b6-epochs-reviews"])
 def test_b6_has_eight_seeds_of_slip_and_at_gpu_five_of_the_seven_methods_beside_it(name):
     study, cases = find(name), 2 if name == "b6-epochs" else 1

@@ -2,8 +2,8 @@
 
 Fig. 4 (hyper-representation) is set against Fig. 1, Fig. 5 (hyper-cleaning) against Fig. 2. The warm start gives SLIP
 three more updates of y than of x. All draws are functions of seed and position, so that with one seed the y-counted run
-is the x-counted one, read three iterations earlier: no noise between two runs on top. At scales gpu and paper the other
-methods of the figures run beside it, with epochs counted in y-updates.
+is the x-counted one, read three iterations earlier: no noise between two runs on top. At scale gpu the other methods of
+the figures run beside it, with epochs counted in y-updates.
 """
 
 from __future__ import annotations
@@ -78,16 +78,20 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
-    """Mean final test accuracy of all methods after equal epochs of y: the sentence, and the numbers."""
-    found: dict[str, dict[str, float]] = {}
+    """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all have: words, numbers."""
+    groups: dict[str, dict[str, Mapping[int, Run]]] = {}
     for (case, counted, key), group in _by_case(runs, "counted", "key").items():
         if counted == "y":
-            ends = [run.rows[-1]["test_accuracy"] for run in group.values()]
-            found.setdefault(case, {})[key] = float(np.mean(ends))
+            groups.setdefault(case, {})[key] = group
+    found: dict[str, dict[str, float]] = {}
+    for case, of in groups.items():
+        seeds = set.intersection(*(set(group) for group in of.values()))
+        ends = {key: [group[seed].rows[-1]["test_accuracy"] for seed in seeds] for key, group in of.items()}
+        found[case] = {key: float(np.mean(values)) for key, values in ends.items()}
     orders = [f"{case}: " + ", ".join(f"{METHODS[key].name} {value:.3f}" for key, value in
                                       sorted(ends.items(), key=lambda item: -item[1]))
               for case, ends in sorted(found.items()) if len(ends) > 1]  # fmt: skip
-    words = f"beside, test accuracy after equal epochs of y, {', '.join(orders)}" if orders else ""
+    words = f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(orders)}" if orders else ""
     return words, {"test_accuracy_by_y": found} if orders else {}
 
 
