@@ -198,6 +198,9 @@ CPU: dict[str, Any] = {**QUICK, "tasks": [500, 100, 100], "ways": 2, "shots": 10
 GPU: dict[str, Any] = {**CPU, "data": "words of snli", "words": 16, "hidden": 64, "features": 16, "lr_z": 0.3,
                        "oracle_calls": 800, "readings": 8, "device": "cuda"}
 GPU_REVIEWS: dict[str, Any] = {**GPU, "data": "words of reviews", "words": 24}
+GPU_SIZES = {"snli": GPU, "reviews": GPU_REVIEWS}
+#: for a study that needs no validation tasks: each costs time at every reading
+TASKS = {"tasks": [500, 1, 100]}
 
 #: The encoder of the published code, with as many calls as a few minutes of a GPU allow. It has 117.7 million weights
 #: (118.7 with word vectors of 300 dimensions). 500 pairs per call (published: 400), 20 steps per epoch (25). Heads of
@@ -261,3 +264,5 @@ TUNED: dict[str, dict[str, tuple[float, float]]] = {
 }
 
 KEYS: Mapping[str, Mapping[str, Any]] = {method: {"key": TITLES[method]} for method in METHODS}
+#: the methods of B5 and B6
+EIGHT = {**KEYS, "SOBA": FURTHER["SOBA"]}

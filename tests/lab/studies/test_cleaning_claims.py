@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,6 +125,24 @@ def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_c
     assert seconds[-1] > seconds[0] > 0
     # Equal calls take equal time: a clock that ran at every reading would not be so even.
     np.testing.assert_allclose(np.diff(seconds) / np.diff(calls), np.ptp(seconds) / np.ptp(calls), rtol=0.02)
+
+
+def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_read(monkeypatch):
+    from mindgap.lab.studies.catalogue.bilevel import b5_running_time
+
+    def rows_of(trial, task, method, *, budget, readings):
+        budgets.append(budget)
+        for reading in range(readings + 1):
+            trial.seconds = 1.0 + 0.5 * reading * budget  # a call takes longer where readings interrupt the run
+            yield {"oracle_calls": 2 + reading * budget // readings, "test_accuracy": 0.5}
+
+    budgets: list[int] = []
+    monkeypatch.setattr(b5_running_time, "_throw_away", lambda problem, method, seed: None)
+    task = SimpleNamespace(problem=lambda size: None)
+    settings = {"data": "words of snli", "batch_size": 1, "oracle_calls": 40, "readings": 2, "clock_calls": 10}
+    rows = list(b5_running_time._timed(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
+    assert budgets == [10, 40]
+    assert [row["seconds"] for row in rows] == pytest.approx([1.0, 11.0, 21.0])
 
 
 # --------------------------------------------------------------------------------------------- B6, epochs

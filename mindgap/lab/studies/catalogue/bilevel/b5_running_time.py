@@ -208,27 +208,25 @@ def _cleaning() -> Study:
 
 def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     runs = representation_runs
-    methods = {**runs.KEYS, "SOBA": runs.FURTHER["SOBA"]}
-    others = [title for title in methods if title not in _BOTH]
+    others = [title for title in runs.EIGHT if title not in _BOTH]
 
     def scale(settings: Mapping[str, Any], source: str, tasks: list[int], readings: int, seeds: int) -> Scale:
         steps = runs.own_steps(source)
         own = {"data": source, "levels": REACHED[source], "tasks": tasks, "readings": readings}
         return Scale({**settings, **own}, seeds, {title: steps[title] for title in _BOTH}, dict.fromkeys(others, 0))
 
-    large = runs.GPU if cpu == "snli" else runs.GPU_REVIEWS
-    # Validation tasks are not needed here, and each costs time at every reading.
-    own = {"levels": REACHED[large["data"]], "tasks": [500, 1, 100]}
+    large = runs.GPU_SIZES[cpu]
+    own = {"levels": REACHED[large["data"]], **runs.TASKS}
     gpu = {**large, **own, "oracle_calls": 400, "readings": 40}
     few = dict.fromkeys(others, 5)
     scales = {"quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 3),
-              "cpu": scale(runs.CPU, cpu, [500, 1, 100], 100, 10),
-              "gpu": Scale(gpu, 8, {title: runs.GPU_STEPS[title] for title in methods}, few)}
+              "cpu": scale(runs.CPU, cpu, runs.TASKS["tasks"], 100, 10),
+              "gpu": Scale(gpu, 8, {title: runs.GPU_STEPS[title] for title in runs.EIGHT}, few)}
     models = {"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
               "gpu": runs.GPU_MODELS[cpu]}
     if cpu == "snli":
         paper = {**runs.PAPER, **own, "oracle_calls": 160, "readings": 8, "clock_calls": 40}
-        scales["paper"] = Scale(paper, 8, {title: runs.PAPER_STEPS[title] for title in methods}, few)
+        scales["paper"] = Scale(paper, 8, runs.PAPER_STEPS, few)
         models["paper"] = runs.SHORT_PAPER_MODELS[cpu]
     return _study(
         name,
@@ -236,7 +234,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         representation_loop,
         "",
         scales=scales,
-        methods=methods,
+        methods=runs.EIGHT,
         models=models,
         paper_model=runs.PAPER_MODELS[cpu], tuned_by=f"b{1 if cpu == 'snli' else 2}-hyper-representation",
     )  # fmt: skip

@@ -139,7 +139,7 @@ def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
     return tuple(
         Figure(f"{name} accuracy", f"{name.lower()}_accuracy", "accuracy", x="epoch", facet=facet,
                x_label="epochs, in updates of x or of y", caption=f"{names}With one seed SLIP's two runs are one run, "
-               "read three iterations apart. The other methods count updates of y.")
+               "read three iterations apart. Other methods, where they are shown, count updates of y.")
         for name in ("Test", "Train")
     )  # fmt: skip
 
@@ -169,13 +169,10 @@ def _cleaning() -> Study:
 
 def _representation(name: str, texts: str, figure: str, quick: str, data: str) -> Study:
     runs = representation_runs
-    own = {**runs.KEYS, "SOBA": runs.FURTHER["SOBA"]}
     labels = {f"SLIP, epochs of {c}": ("SLIP", {"counted": c}) for c in "xy"}
-    labels |= {title: (title, {"counted": "y"}) for title in own if title != "SLIP"}
-    # Validation tasks are not needed here, and each costs time at every reading.
-    tasks = {"tasks": [500, 1, 100]}
+    labels |= {title: (title, {"counted": "y"}) for title in runs.EIGHT if title != "SLIP"}
     small = {**runs.QUICK, "data": quick, "tasks": [40, 1, 40], "epochs": 8}
-    large = {**(runs.GPU if data == "snli" else runs.GPU_REVIEWS), **tasks, "epochs": 15}
+    large = {**runs.GPU_SIZES[data], **runs.TASKS, "epochs": 15}
     alone = {"SLIP": runs.own_steps(quick)["SLIP"]}
     sizes: dict[str, Size] = {"quick": (small, 5, alone), "gpu": (large, 8, runs.GPU_STEPS)}
     models = {"quick": f"tanh encoder and linear heads on {quick}", "gpu": runs.GPU_MODELS[data]}
@@ -183,13 +180,13 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
               "iterations weigh more than in the paper."
     if data == "snli":
         steps = {"SLIP": runs.PAPER_STEPS["SLIP"]}
-        sizes["paper"] = ({**runs.PAPER, **tasks, "epochs": _PAPER_EPOCHS}, 8, steps)
+        sizes["paper"] = ({**runs.PAPER, **runs.TASKS, "epochs": _PAPER_EPOCHS}, 8, steps)
         models["paper"] = runs.SHORT_PAPER_MODELS[data]
         differs += f" At scale paper an epoch has 20 iterations and a run {_PAPER_EPOCHS} epochs: three iterations " \
                    "are a twentieth of the run. There SLIP runs alone: B1's figures at scale paper have eight " \
                    "methods and an axis in epochs of y."
     return _study(
-        name, f"hyper-representation ({texts})", figure, labels, own, sizes, loop=representation_loop,
+        name, f"hyper-representation ({texts})", figure, labels, runs.EIGHT, sizes, loop=representation_loop,
         tuned_by=f"b{1 if data == 'snli' else 2}-hyper-representation", differs=differs, models=models,
         paper_model=runs.PAPER_MODELS[data], figures=_figures(),
     )  # fmt: skip
