@@ -42,6 +42,7 @@ notebooks: setup
 
 lint: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
@@ -52,6 +53,7 @@ test: setup
 
 test-fast: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(PYTEST) -n 2 --dist worksteal --durations=25 -m "not slow"
 
 test-clean: setup

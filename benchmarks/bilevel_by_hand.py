@@ -1,8 +1,9 @@
-"""Loops written by hand, as a user in a hurry would write them for one problem: what the library is measured against.
+"""Loops written by hand, as a user in a hurry would write them for one problem: what the library is
+measured against.
 
-Each JAX loop is one jitted ``fori_loop`` over batch numbers drawn ahead, with contiguous slices and no library around
-it; the eager ones use one double backward an iteration. They are kept apart from the library on purpose: no line is
-shared.
+Each JAX loop is one jitted ``fori_loop`` over batch numbers drawn ahead, with contiguous slices and
+no library around it; the eager ones use one double backward an iteration. They are kept apart from
+the library on purpose: no line is shared.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ STEP_X, STEP_Y, ETA, TERMS, INNER, BETA = 0.01, 0.1, 0.5, 10, 10, 0.9
 
 
 def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) -> dict[str, Any]:
-    """Name -> (draws, carry, body): how many lower and upper batches an iteration takes, the first carry from (x, y),
-    and ``body(carry, lower batches, upper batches, k, t) -> carry`` with k the random length where there is one."""
+    """Name -> (draws, carry, body): how many lower and upper batches an iteration takes, the first
+    carry from (x, y), and ``body(carry, lower batches, upper batches, k, t) -> carry`` with k the
+    random length where there is one."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -96,7 +98,13 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
         d = [a + b for a, b in zip(change, means)]
         tables = [m.at[j].set(n) for m, j, n in zip(tables, i, new)]
         means = [b + v * a for a, b, v in zip(change, means, w)]
-        return x - STEP_X * (d[3] - d[2]), y - STEP_Y * d[0], z - STEP_Y * (d[1] - d[4]), tables, means
+        return (
+            x - STEP_X * (d[3] - d[2]),
+            y - STEP_Y * d[0],
+            z - STEP_Y * (d[1] - d[4]),
+            tables,
+            means,
+        )
 
     def amigo(c, lo, up, k, t):
         x, y, z = c
@@ -206,9 +214,13 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
                 w = w - gamma * g_y(x, w, lo(i))
                 return y - a * (f_xy(x, y, up(i))[1] + lam * g_y(x, y, lo(steps + i))), w
 
-            y, w = inner_step(0, (y, w)) if steps == 1 else lax.fori_loop(0, steps, inner_step, (y, w))
+            y, w = (
+                inner_step(0, (y, w)) if steps == 1 else lax.fori_loop(0, steps, inner_step, (y, w))
+            )
             g_x = jax.grad(lower, 0)
-            d = f_xy(x, y, up(steps))[0] + lam * (g_x(x, y, lo(2 * steps)) - g_x(x, w, lo(2 * steps + 1)))
+            d = f_xy(x, y, up(steps))[0] + lam * (
+                g_x(x, y, lo(2 * steps)) - g_x(x, w, lo(2 * steps + 1))
+            )
             return x - STEP_X * a * d, y, w, lam + 0.1 / (t + 1.0) ** (6 / 7)
 
         return body
@@ -221,7 +233,11 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
     pair = lambda x, y: (x, y, x, y, jnp.zeros_like(y), jnp.zeros_like(x))  # noqa: E731
 
     def triple(x, y):
-        return *linear(x, y), linear(x, y), (jnp.zeros_like(y), jnp.zeros_like(y), jnp.zeros_like(x))
+        return (
+            *linear(x, y),
+            linear(x, y),
+            (jnp.zeros_like(y), jnp.zeros_like(y), jnp.zeros_like(x)),
+        )
 
     def tables(x, y, rows):
         vectors = [(rows[0], y), (rows[0], y), (rows[0], x), (rows[1], x), (rows[1], y)]
@@ -231,7 +247,8 @@ def jax_loops(upper: Any, lower: Any, inner: int = INNER, terms: int = TERMS) ->
             [jnp.zeros_like(v) for _, v in vectors],
         )
 
-    # name: (lower batches, upper batches an iteration of the loop, first carry, body, method iterations in one round)
+    # name: (lower batches, upper batches an iteration of the loop, first carry, body, method
+    # iterations in one round)
     return {
         "soba": (1, 1, linear, soba, 1),
         "slip-shared": (1, 1, mean, slip_shared, 1),

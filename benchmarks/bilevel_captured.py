@@ -1,7 +1,8 @@
-"""What else could run many iterations at once: ``torch.compile`` of a step, CUDA graphs. SOBA on hyper-cleaning.
+"""What else could run many iterations at once: ``torch.compile`` of a step, CUDA graphs. SOBA on
+hyper-cleaning.
 
-The steps are written by hand, so that nothing of the library stands in the way of what these can reach; the library's
-own eager and JAX runs of the same problem stand beside them.
+The steps are written by hand, so that nothing of the library stands in the way of what these can
+reach; the library's own eager and JAX runs of the same problem stand beside them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def captured(problem: Any, below: list[Any], above: list[Any]) -> Any:
 def part_captured(options: Any) -> None:
     device, steps = options.device, 400
     problem, _ = cleaning_problem(device)
-    cut = {level: [problem.data(level).fetch(s) for s in _tokens(problem, level)] for level in ("lower", "upper")}
+    cut = {
+        level: [problem.data(level).fetch(s) for s in _tokens(problem, level)]
+        for level in ("lower", "upper")
+    }
     method = METHODS["soba"](lr_x=Constant(X), lr_y=Constant(Y))
     start = method.start(problem)
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -86,10 +90,19 @@ def part_captured(options: Any) -> None:
     for count in (1, 4):
         many = functional_steps(problem, count)
         compiled = torch.compile(many, fullgraph=True)
-        state = problem.pack_x.start, problem.pack_y.start.view(784, 10), torch.zeros(784, 10, device=device)
-        groups = [list(zip(cut["lower"][i : i + count], cut["upper"][i : i + count])) for i in range(0, 64, count)]
+        state = (
+            problem.pack_x.start,
+            problem.pack_y.start.view(784, 10),
+            torch.zeros(784, 10, device=device),
+        )
+        groups = [
+            list(zip(cut["lower"][i : i + count], cut["upper"][i : i + count]))
+            for i in range(0, 64, count)
+        ]
 
-        def run(compiled: Any = compiled, state: Any = state, groups: Any = groups, count: int = count) -> None:
+        def run(
+            compiled: Any = compiled, state: Any = state, groups: Any = groups, count: int = count
+        ) -> None:
             for t in range(steps // count):
                 state = compiled(*state, groups[t % len(groups)])
             sync()

@@ -1,17 +1,23 @@
-"""The solvers of benchmark_bilevel as their authors wrote them, against ours: the same data, losses, steps and batches.
+"""The solvers of benchmark_bilevel as their authors wrote them, against ours: the same data,
+losses, steps and batches.
 
 Their objective, data sets and solvers are imported from a folder that holds a copy of
-https://github.com/benchopt/benchmark_bilevel. benchopt itself is not needed: the few names that the solvers take from
-it are put in its place here. Both sides start afresh in every run, theirs with all iterations in one dispatch.
+https://github.com/benchopt/benchmark_bilevel. benchopt itself is not needed: the few names that the
+solvers take from it are put in its place here. Both sides start afresh in every run, theirs with
+all iterations in one dispatch.
 
 So that levels can be compared, settings and samples are made equal:
 
-* Their first epoch has a random order (of itself it is that of the file for every seed), and the seed also drives their
-  random numbers of Neumann factors (of themselves those are the same in every run).
-* Ours visits the last batch of an epoch twice and fills up the last batch of the file with samples before it: their
-  sampler starts a new epoch one draw late, and their slices end at the end of the file.
-* F²SA has their four schedules. The first step of BSA on y is zero, because theirs moves x before y.
-* VRBO corrects at the new x alone, as theirs does: the move of x stays uncorrected (ours follows it otherwise).
+* Their first epoch has a random order (of itself it is that of the file for every seed), and the
+  seed also drives their random numbers of Neumann factors (of themselves those are the same in
+  every run).
+* Ours visits the last batch of an epoch twice and fills up the last batch of the file with samples
+  before it: their sampler starts a new epoch one draw late, and their slices end at the end of the
+  file.
+* F²SA has their four schedules. The first step of BSA on y is zero, because theirs moves x before
+  y.
+* VRBO corrects at the new x alone, as theirs does: the move of x stays uncorrected (ours follows it
+  otherwise).
 """
 
 from __future__ import annotations
@@ -46,26 +52,49 @@ SOLVERS: dict[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
     "srba": ("srba", {"period_frac": 0.5}, {}, 8192),
     "fsla": ("fsla", {}, {}, 2048),
     "amigo": ("amigo", {"n_inner_steps": INNER}, {"inner": INNER, "solves": INNER}, 2048),
-    "stocbio": ("stocbio", {"n_inner_steps": INNER, "n_shia_steps": TERMS}, {"inner": INNER, **NEUMANN}, 2048),
-    "bsa": ("bsa", {"n_inner_steps": INNER, "n_hia_steps": TERMS},
-            {"inner": INNER, "inner_exponent": 0.0, "warm": True, **NEUMANN}, 2048),
+    "stocbio": (
+        "stocbio",
+        {"n_inner_steps": INNER, "n_shia_steps": TERMS},
+        {"inner": INNER, **NEUMANN},
+        2048,
+    ),
+    "bsa": (
+        "bsa",
+        {"n_inner_steps": INNER, "n_hia_steps": TERMS},
+        {"inner": INNER, "inner_exponent": 0.0, "warm": True, **NEUMANN},
+        2048,
+    ),
     "ttsa": ("ttsa", {"n_hia_steps": TERMS}, NEUMANN, 8192),
     "mrbo": ("mrbo", {"n_shia_steps": TERMS, "eta": 0.5}, NEUMANN, 2048),
     "sustain": ("sustain", {"n_hia_steps": TERMS, "eta": 0.5}, NEUMANN, 2048),
-    "vrbo": ("vrbo", {"n_inner_steps": INNER, "n_shia_steps": TERMS, "period_frac": 0.5}, {"inner": INNER, **NEUMANN},
-             1024),
-    "f2sa": ("f2sa", {"n_inner_steps": INNER, "lmbda0": 1.0, "delta_lmbda": 0.1},
-             {"lam": 1.0, "delta": Power(0.1, 1 / 7), "inner": INNER}, 2048),
-}  # fmt: skip
+    "vrbo": (
+        "vrbo",
+        {"n_inner_steps": INNER, "n_shia_steps": TERMS, "period_frac": 0.5},
+        {"inner": INNER, **NEUMANN},
+        1024,
+    ),
+    "f2sa": (
+        "f2sa",
+        {"n_inner_steps": INNER, "lmbda0": 1.0, "delta_lmbda": 0.1},
+        {"lam": 1.0, "delta": Power(0.1, 1 / 7), "inner": INNER},
+        2048,
+    ),
+}
 #: data set -> (step on y, by how much fewer iterations a timed run has, parameters of theirs)
 PROBLEMS: dict[str, tuple[float, int, dict[str, Any]]] = {
     "ijcnn1": (0.1, 1, {}),
-    "quadratic": (0.1, 32, {"n_samples_inner": 4096, "n_samples_outer": 1024, "dim_inner": 100, "dim_outer": 10}),
+    "quadratic": (
+        0.1,
+        32,
+        {"n_samples_inner": 4096, "n_samples_outer": 1024, "dim_inner": 100, "dim_outer": 10},
+    ),
 }
 
 
 class _Base:
-    """What a solver, data set or objective of theirs inherits: values of its parameters as attributes."""
+    """What a solver, data set or objective of theirs inherits: values of its parameters as
+    attributes.
+    """
 
     parameters: ClassVar[dict[str, list[Any]]] = {}
 
@@ -78,16 +107,24 @@ class _Base:
 
 
 def _fetch_libsvm(name: str) -> tuple[Any, Any]:
-    """ijcnn1 as libsvmdata returns it, shuffled: the real samples where they are stored, else synthetic ones."""
+    """ijcnn1 as libsvmdata returns it, shuffled: the real samples where they are stored, else
+    synthetic ones.
+    """
     table = ijcnn1("test" if name.endswith("test") else "train")
     order = np.random.default_rng(0).permutation(len(table))
-    return table.features[order].astype(np.float32), 2.0 * table.labels[order].astype(np.float32) - 1.0
+    return table.features[order].astype(np.float32), 2.0 * table.labels[order].astype(
+        np.float32
+    ) - 1.0
 
 
 def import_field(folder: Path) -> None:
     """Make their packages importable: ``solvers``, ``datasets``, ``objective``."""
-    benchopt, criterion, libsvm = (ModuleType(n) for n in ("benchopt", "benchopt.stopping_criterion", "libsvmdata"))
-    vars(benchopt).update(BaseSolver=_Base, BaseDataset=_Base, BaseObjective=_Base, safe_import_context=nullcontext)
+    benchopt, criterion, libsvm = (
+        ModuleType(n) for n in ("benchopt", "benchopt.stopping_criterion", "libsvmdata")
+    )
+    vars(benchopt).update(
+        BaseSolver=_Base, BaseDataset=_Base, BaseObjective=_Base, safe_import_context=nullcontext
+    )
     vars(criterion)["SufficientProgressCriterion"] = lambda **options: None
     vars(libsvm)["fetch_libsvm"] = _fetch_libsvm
     sys.modules |= {m.__name__: m for m in (benchopt, criterion, libsvm)}
@@ -100,13 +137,17 @@ def _spider_at_new_x(direction: Any, point: Any, memory: Any) -> Any:
 
 
 class TheirBatches(Batches):
-    """Their batches of a file, drawn as their sampler draws: the last of every epoch comes twice."""
+    """Their batches of a file, drawn as their sampler draws: the last of every epoch comes
+    twice.
+    """
 
     def __init__(self, arrays: Any) -> None:
         n = len(arrays[0])
         last = np.arange(n - BATCH, n) if n % BATCH else np.arange(0)
         rows = np.concatenate([np.arange(n - n % BATCH), last])
-        super().__init__(tuple(torch.from_numpy(np.array(a)[rows]) for a in arrays), BATCH, shuffle=False)
+        super().__init__(
+            tuple(torch.from_numpy(np.array(a)[rows]) for a in arrays), BATCH, shuffle=False
+        )
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         epochs = range(start // (self.batches + 1), (start + count) // (self.batches + 1) + 1)
@@ -135,8 +176,13 @@ class Field:
             lower, upper = arrays[0], arrays[2]
         else:
             lower, upper = _fetch_libsvm("ijcnn1"), _fetch_libsvm("ijcnn1_test")
-        start = [torch.from_numpy(np.array(v)) for v in (self.objective.outer_var0, self.objective.inner_var0)]
-        self.problem = BilevelProblem(*self.losses, *start, TheirBatches(upper), TheirBatches(lower))
+        start = [
+            torch.from_numpy(np.array(v))
+            for v in (self.objective.outer_var0, self.objective.inner_var0)
+        ]
+        self.problem = BilevelProblem(
+            *self.losses, *start, TheirBatches(upper), TheirBatches(lower)
+        )
 
     @staticmethod
     def _quadratic(module: Any) -> tuple[Any, Any]:
@@ -174,7 +220,11 @@ class Field:
 
         file, settings, _, _ = SOLVERS[key]
         solver = import_module(f"solvers.{file}").Solver(
-            step_size=self.step, outer_ratio=RATIO, batch_size=BATCH, eval_freq=self.steps(key), **settings
+            step_size=self.step,
+            outer_ratio=RATIO,
+            batch_size=BATCH,
+            eval_freq=self.steps(key),
+            **settings,
         )
         solver.set_objective(**self.objective.get_objective())
         solver.init()
@@ -185,7 +235,9 @@ class Field:
                 first, later = jax.random.split(jax.random.PRNGKey(2 * seed + number))
                 state = getattr(solver, f"state_{level}_sampler")
                 order = jax.random.permutation(first, len(state["batch_order"]))
-                setattr(solver, f"state_{level}_sampler", {**state, "batch_order": order, "key": later})
+                setattr(
+                    solver, f"state_{level}_sampler", {**state, "batch_order": order, "key": later}
+                )
             once = iter((True, False))
             solver.run(lambda: next(once))
             return jax.block_until_ready((solver.outer_var, solver.inner_var))
@@ -202,30 +254,45 @@ class Field:
         if self.period(key) > 1:
             settings["period"] = self.period(key)
         if key == "bsa":
-            settings["lr_y"] = Product(self.step, lambda t: np.where(t > 0, np.maximum(t, 1) ** -0.5, 0.0))
+            settings["lr_y"] = Product(
+                self.step, lambda t: np.where(t > 0, np.maximum(t, 1) ** -0.5, 0.0)
+            )
         if key == "fsla":
-            settings |= {"lr_x": Power(self.step / RATIO, 0.5), "lr_y": Power(self.step, 0.5),
-                         "weight": Power(self.step, 0.5)}  # fmt: skip
+            settings |= {
+                "lr_x": Power(self.step / RATIO, 0.5),
+                "lr_y": Power(self.step, 0.5),
+                "weight": Power(self.step, 0.5),
+            }
         if key == "vrbo":
             vrbo.spider = _spider_at_new_x
         if key == "f2sa":  # its step on x is lr_x alpha
-            settings |= {"alpha": self.step, "lr_x": Product(1.0 / RATIO, lambda t: (t + 1.0) ** (1 / 7))}
+            settings |= {
+                "alpha": self.step,
+                "lr_x": Product(1.0 / RATIO, lambda t: (t + 1.0) ** (1 / 7)),
+            }
         method, backend = METHODS[key](**settings), JaxBackend(*self.losses)
         oracle = backend.oracle(self.problem, method, 0, False)
 
         def run(seed: int) -> tuple[Any, Any]:
-            values = backend.run(backend.start(method, oracle, seed), self.steps(key), None, None).values
+            values = backend.run(
+                backend.start(method, oracle, seed), self.steps(key), None, None
+            ).values
             return jax.block_until_ready((values["x"], values["y"]))
 
         return run
 
 
 def race(field: Field, keys: list[str], repeats: int, seeds: int) -> list[dict[str, Any]]:
-    """One row per method: the median over interleaved rounds of theirs' time / ours' time, and both levels."""
+    """One row per method: the median over interleaved rounds of theirs' time / ours' time, and
+    both levels.
+    """
     rows = []
     for key in keys:
         sides = {"ours": field.ours(key), "theirs": field.theirs(key)}
-        levels = {who: [field.level(*run(seed)) for seed in range(1, seeds + 1)] for who, run in sides.items()}
+        levels = {
+            who: [field.level(*run(seed)) for seed in range(1, seeds + 1)]
+            for who, run in sides.items()
+        }
         times: dict[str, list[float]] = {who: [] for who in sides}
         for i in range(repeats):
             for who in list(sides)[:: 1 if i % 2 else -1]:
@@ -233,8 +300,16 @@ def race(field: Field, keys: list[str], repeats: int, seeds: int) -> list[dict[s
                 sides[who](1)
                 times[who].append(bilevel_timing.clock() - begin)
         ratios = np.array(times["theirs"]) / np.array(times["ours"])
-        rows.append({"method": METHODS[key].name, "steps": field.steps(key), "ratio": float(np.median(ratios)),
-                     "quartiles": np.percentile(ratios, (25, 75)), **times, "levels": levels})  # fmt: skip
+        rows.append(
+            {
+                "method": METHODS[key].name,
+                "steps": field.steps(key),
+                "ratio": float(np.median(ratios)),
+                "quartiles": np.percentile(ratios, (25, 75)),
+                **times,
+                "levels": levels,
+            }
+        )
         print_row(field, rows[-1])
     return rows
 
@@ -245,6 +320,12 @@ def print_row(field: Field, row: dict[str, Any]) -> None:
     rates = [f"{row['steps'] / min(row[who]):,.0f}" for who in ("ours", "theirs")]
     levels = [f"{min(v):.4g} to {max(v):.4g}" for v in row["levels"].values()]
     a, b = row["levels"].values()
-    agree = "yes" if min(a) <= max(b) and min(b) <= max(a) else f"{np.mean(a) / np.mean(b) - 1:+.1%}"
-    print(f"| {field.name} | {row['method']} | {rates[0]} | {rates[1]} | {row['ratio']:.2f} ({low:.2f} to {high:.2f}) "
-          f"| {levels[0]} | {levels[1]} | {agree} |", flush=True)  # fmt: skip
+    agree = (
+        "yes" if min(a) <= max(b) and min(b) <= max(a) else f"{np.mean(a) / np.mean(b) - 1:+.1%}"
+    )
+    print(
+        f"| {field.name} | {row['method']} | {rates[0]} | {rates[1]} | {row['ratio']:.2f} "
+        f"({low:.2f} to {high:.2f}) "
+        f"| {levels[0]} | {levels[1]} | {agree} |",
+        flush=True,
+    )

@@ -1,9 +1,12 @@
-"""Eager torch, CUDA graphs and compiled JAX on hyper-cleaning (784 x 10 weights, 5,000 sample weights, batch 64).
+"""Eager torch, CUDA graphs and compiled JAX on hyper-cleaning (784 x 10 weights, 5,000 sample
+weights, batch 64).
 
-    python benchmarks/bilevel_graphs.py [--device cuda|cpu] [--steps 2000] [--methods soba,slip,stocbio,f2sa]
+    python benchmarks/bilevel_graphs.py [--device cuda|cpu] [--steps 2000] [--methods
+    soba,slip,stocbio,f2sa]
 
-Prints one row per method as it goes: iterations per second of eager torch and of CUDA graphs, their ratio, and the
-relative difference of x between the two after the same iterations. With OUT set, rows go to $OUT/bilevel_graphs.json.
+Prints one row per method as it goes: iterations per second of eager torch and of CUDA graphs, their
+ratio, and the relative difference of x between the two after the same iterations. With OUT set,
+rows go to $OUT/bilevel_graphs.json.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ def rate(problem: Any, method: Any, steps: int, backend: Any) -> tuple[float, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--methods", default="soba,slip,slip-shared,masoba,amigo,stocbio,f2sa")
@@ -49,7 +54,10 @@ def main() -> None:
         graphs, b = rate(problem, method, options.steps, CudaGraphs())
         away = float((a - b).norm() / a.norm())
         rows.append({"method": name, "eager": eager, "graphs": graphs, "difference": away})
-        print(f"| {name} | {eager:,.0f} | {graphs:,.0f} | {graphs / eager:.2f} | {away:.1e} |", flush=True)
+        print(
+            f"| {name} | {eager:,.0f} | {graphs:,.0f} | {graphs / eager:.2f} | {away:.1e} |",
+            flush=True,
+        )
         if "OUT" in os.environ:
             Path(os.environ["OUT"], "bilevel_graphs.json").write_text(json.dumps(rows))
     if options.device == "cuda":

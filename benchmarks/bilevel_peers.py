@@ -1,15 +1,18 @@
-"""Our bilevel methods beside other people's, in one run, interleaved; on a shared machine use the ratios.
+"""Our bilevel methods beside other people's, in one run, interleaved; on a shared machine use the
+ratios.
 
     python benchmarks/bilevel_peers.py FOLDER [--repeats 9] [--seeds 5] [--methods soba,f2sa]
 
 FOLDER holds a copy of https://github.com/benchopt/benchmark_bilevel, whose own solvers are raced by
-``bilevel_field.py``. Then follows one hypergradient of hyper-cleaning by us and by every peer that is installed: its
-cost, and its error against the exact one. All take the same number of Hessian products on the same two minibatches at
-the same point, and the same step where there is one. Peers are called at their innermost function, without their
-training loops, jaxopt compiled as our compiled backend is. To have them (nothing of the library needs them):
+``bilevel_field.py``. Then follows one hypergradient of hyper-cleaning by us and by every peer that
+is installed: its cost, and its error against the exact one. All take the same number of Hessian
+products on the same two minibatches at the same point, and the same step where there is one. Peers
+are called at their innermost function, without their training loops, jaxopt compiled as our
+compiled backend is. To have them (nothing of the library needs them):
 
-    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 jaxopt optree graphviz
-    pip install --no-deps --target DIR git+https://github.com/prolearner/hypertorch
+    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3
+    jaxopt optree graphviz pip install --no-deps --target DIR
+    git+https://github.com/prolearner/hypertorch
 
 ``PYTHONPATH=DIR python benchmarks/bilevel.py cleaning`` prints the second table alone.
 """
@@ -85,10 +88,17 @@ def betty_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, prod
 
     x, y = x.clone().requires_grad_(), y.view(784, 10).clone().requires_grad_()
     below, above = problem.lower_data.fetch(LOWER), problem.upper_data.fetch(UPPER)
-    config = Config(neumann_iterations=products, neumann_alpha=eta, cg_iterations=products, cg_alpha=1.0)
+    config = Config(
+        neumann_iterations=products, neumann_alpha=eta, cg_iterations=products, cg_alpha=1.0
+    )
     current = SimpleNamespace(
-        paths=[], config=config, cur_batch=below, training_step_exec=lambda b: problem.lower(x, y, b),
-        trainable_parameters=lambda: [y], parameters=lambda: [y])  # fmt: skip
+        paths=[],
+        config=config,
+        cur_batch=below,
+        training_step_exec=lambda b: problem.lower(x, y, b),
+        trainable_parameters=lambda: [y],
+        parameters=lambda: [y],
+    )
     above_it = SimpleNamespace(trainable_parameters=lambda: [x])
 
     def call(how: Any) -> torch.Tensor:
@@ -99,7 +109,9 @@ def betty_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, prod
 
 
 @where_installed
-def torchopt_peers(problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int) -> Peers:
+def torchopt_peers(
+    problem: Any, x: torch.Tensor, y: torch.Tensor, eta: float, products: int
+) -> Peers:
     import torchopt  # type: ignore[import-not-found]
 
     x, y = x.clone().requires_grad_(), y.view(784, 10).clone()
@@ -158,7 +170,9 @@ def jaxopt_peers(
     upper, lower = losses
     to = lambda batch: tuple(jax.numpy.asarray(t.numpy()) for t in batch)  # noqa: E731
     below, above = to(problem.lower_data.fetch(LOWER)), to(problem.upper_data.fetch(UPPER))
-    solve = lambda matvec, b, **options: jaxopt.linear_solve.solve_cg(matvec, b, tol=0.0, maxiter=products)  # noqa: E731
+    solve = lambda matvec, b, **options: jaxopt.linear_solve.solve_cg(  # noqa: E731
+        matvec, b, tol=0.0, maxiter=products
+    )
 
     @jax.jit
     def hypergradient(x: Any, y: Any, below: Any, above: Any) -> Any:
@@ -188,8 +202,11 @@ def compiled_ours(
 
     def make(step: float | None) -> Callable[[], Any]:
         solve = solver_of(oracle.ops, products, step)
-        run = jax.jit(lambda arrays, x, y: hypergradient_at(
-            oracle.with_arrays(arrays), x, y, LOWER, UPPER, solve))  # fmt: skip
+        run = jax.jit(
+            lambda arrays, x, y: hypergradient_at(
+                oracle.with_arrays(arrays), x, y, LOWER, UPPER, solve
+            )
+        )
         return lambda: oracle.to_torch(jax.block_until_ready(run(oracle.arrays, *at)))
 
     return {"ours, compiled, Neumann": make(eta), "ours, compiled, CG": make(None)}
@@ -205,14 +222,18 @@ def solver_of(ops: Any, products: int, eta: float | None) -> Callable[[Any, Any]
 
 
 def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -> None:
-    """Print milliseconds and relative error of one hypergradient for ours and each peer that is installed."""
+    """Print milliseconds and relative error of one hypergradient for ours and each peer that is
+    installed.
+    """
     problem, (double, _) = make_problem("cpu")[0], make_problem("cpu", torch.float64)
     x, y = a_point(problem)
     exact_oracle = TorchOracle(double)
     at = x.double(), y.double()
     f_x, f_y = exact_oracle.upper(*at, UPPER)
     hessian, mixed = exact_oracle.operator(*at, LOWER)
-    exact = f_x - mixed(conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9)[0])
+    exact = f_x - mixed(
+        conjugate_gradients(exact_oracle.ops, hessian, f_y, products=5000, tol=1e-9)[0]
+    )
     eta = 1.0 / largest_eigenvalue(exact_oracle, *at)
     warnings.simplefilter("ignore", FutureWarning)  # TorchOpt warns at every call
     for products in (10, 80):
@@ -220,14 +241,23 @@ def compare_peers(make_problem: Callable[..., Any], losses: Any, repeats: int) -
 
 
 def one_table(
-    problem: Any, losses: Any, x: Any, y: Any, eta: float, exact: torch.Tensor, products: int, repeats: int
+    problem: Any,
+    losses: Any,
+    x: Any,
+    y: Any,
+    eta: float,
+    exact: torch.Tensor,
+    products: int,
+    repeats: int,
 ) -> None:
     oracle = TorchOracle(problem)
     calls: dict[str, Callable[[], Any]] = {
         "ours, eager, Neumann": lambda: hypergradient_at(
-            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, eta)),
+            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, eta)
+        ),
         "ours, eager, CG": lambda: hypergradient_at(
-            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, None)),
+            oracle, x, y, LOWER, UPPER, solver_of(oracle.ops, products, None)
+        ),
         **compiled_ours(problem, losses, x, y, eta, products),
         **betty_peers(problem, x, y, eta, products),
         **torchopt_peers(problem, x, y, eta, products),
@@ -246,11 +276,18 @@ def one_table(
             for _ in range(many):
                 call()
             times[name].append((bilevel_timing.clock() - begin) / many)
-    print(f"| one hypergradient, {products} Hessian products, minibatches of 64 | ms | relative error "
-          "| ours is faster by |\n|---|---|---|---|")  # fmt: skip
+    print(
+        f"| one hypergradient, {products} Hessian products, minibatches of 64 | ms | relative "
+        "error "
+        "| ours is faster by |\n|---|---|---|---|"
+    )
     for name, seconds in times.items():
         like = f"ours, {'compiled' if 'jaxopt' in name else 'eager'}, {name.rpartition(', ')[2]}"
-        faster = "" if name.startswith("ours") else f"{np.median(np.array(seconds) / np.array(times[like])):.2f}"
+        faster = (
+            ""
+            if name.startswith("ours")
+            else f"{np.median(np.array(seconds) / np.array(times[like])):.2f}"
+        )
         print(f"| {name} | {1e3 * min(seconds):.2f} | {errors[name]:.3g} | {faster} |", flush=True)
 
 
@@ -258,23 +295,33 @@ def main() -> None:
     from bilevel_cleaning import cleaning_jax, cleaning_problem
     from bilevel_field import PROBLEMS, SOLVERS, Field, import_field, race
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="a copy of benchmark_bilevel")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--methods", default=",".join(SOLVERS))
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--no-hypergradients", action="store_true", help="race the solvers alone")
-    parser.add_argument("--clock", choices=list(bilevel_timing.CLOCK), default="cpu", help="cpu: processor time")
+    parser.add_argument(
+        "--clock", choices=list(bilevel_timing.CLOCK), default="cpu", help="cpu: processor time"
+    )
     options = parser.parse_args()
     bilevel_timing.use_clock(options.clock)
     torch.set_num_threads(1)
     import_field(options.folder.resolve())
-    print(f"# {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch {torch.__version__}, "
-          f"jax {version('jax')}, {len(os.sched_getaffinity(0))} core(s) of {platform.machine()}, "
-          f"{'processor' if options.clock == 'cpu' else 'wall'} time, {options.repeats} rounds")  # fmt: skip
-    print("| problem | method | ours it/s | theirs it/s | ours / theirs, median (quartiles) | ours: final ‖∇Φ‖² "
-          "| theirs | levels overlap |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+    print(
+        f"# {datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch "
+        f"{torch.__version__}, "
+        f"jax {version('jax')}, {len(os.sched_getaffinity(0))} core(s) of {platform.machine()}, "
+        f"{'processor' if options.clock == 'cpu' else 'wall'} time, {options.repeats} rounds"
+    )
+    print(
+        "| problem | method | ours it/s | theirs it/s | ours / theirs, median (quartiles) | ours: "
+        "final ‖∇Φ‖² "
+        "| theirs | levels overlap |\n|---|---|---|---|---|---|---|---|"
+    )
     for name in options.problems.split(","):
         if name:
             race(Field(name), options.methods.split(","), options.repeats, options.seeds)

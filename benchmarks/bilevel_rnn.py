@@ -1,4 +1,6 @@
-"""Hyper-representation with a recurrent encoder: eager torch on CPU or CUDA, against a loop by hand."""
+"""Hyper-representation with a recurrent encoder: eager torch on CPU or CUDA, against a loop by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from mindgap.bilevel.solver import Eager
 
 
 class Encoder(torch.nn.Module):
-    """Two-layer tanh RNN over word vectors, max-pooled, with a linear map on (u, v, |u - v|, u v) of a pair."""
+    """Two-layer tanh RNN over word vectors, max-pooled, with a linear map on (u, v, |u - v|, u
+    v) of a pair.
+    """
 
     def __init__(self, words: int, hidden: int) -> None:
         super().__init__()
@@ -29,9 +33,17 @@ class Encoder(torch.nn.Module):
 def rnn_problem(hidden: int, device: str, words: int = 300, length: int = 20) -> BilevelProblem:
     torch.manual_seed(0)
     encoder = Encoder(words, hidden).to(device)
-    head = torch.nn.Sequential(torch.nn.Linear(hidden, 1024), torch.nn.Tanh(), torch.nn.Linear(1024, 1024),
-                               torch.nn.Tanh(), torch.nn.Linear(1024, 3)).to(device)  # fmt: skip
-    data = torch.randn(80, 2, length, words, device=device), torch.randint(0, 3, (80,), device=device)
+    head = torch.nn.Sequential(
+        torch.nn.Linear(hidden, 1024),
+        torch.nn.Tanh(),
+        torch.nn.Linear(1024, 1024),
+        torch.nn.Tanh(),
+        torch.nn.Linear(1024, 3),
+    ).to(device)
+    data = (
+        torch.randn(80, 2, length, words, device=device),
+        torch.randint(0, 3, (80,), device=device),
+    )
     entropy = torch.nn.functional.cross_entropy
 
     def upper(x: Any, y: Any, b: Any) -> Any:
@@ -44,8 +56,9 @@ def rnn_problem(hidden: int, device: str, words: int = 300, length: int = 20) ->
 
 
 def hand_eager_slip(problem: BilevelProblem, steps: int) -> Callable[[], Any]:
-    """SLIP (one sample for g_y, Hz, Jz) on two modules whose parameters are moved in place, so that the recurrent
-    weights stay in one piece for cuDNN; kernels without double backward are off only where it is needed."""
+    """SLIP (one sample for g_y, Hz, Jz) on two modules whose parameters are moved in place, so that
+    the recurrent weights stay in one piece for cuDNN; kernels without double backward are off only
+    where it is needed."""
     entropy = torch.nn.functional.cross_entropy
     features, labels = problem.lower_data.data
 
@@ -61,7 +74,9 @@ def hand_eager_slip(problem: BilevelProblem, steps: int) -> Callable[[], Any]:
                 loss = loss + 1e-4 * sum(p.square().sum() for p in y)
                 g = torch.autograd.grad(loss, y, create_graph=True)
                 seconds = torch.autograd.grad(g, (*y, *x), grad_outputs=z)
-            f = torch.autograd.grad(entropy(head(enc(features[j : j + 20])), labels[j : j + 20]), (*x, *y))
+            f = torch.autograd.grad(
+                entropy(head(enc(features[j : j + 20])), labels[j : j + 20]), (*x, *y)
+            )
             with torch.no_grad():
                 h, jz = seconds[: len(y)], seconds[len(y) :]
                 for a, b, c in zip(m, f, jz):
@@ -104,10 +119,15 @@ def part_rnn(options: Any) -> None:
             memory[name] = torch.cuda.max_memory_allocated() / 2**30
     times = best(candidates, options.repeats)
     where = torch.cuda.get_device_name() if cuda else "CPU"
-    print(f"RNN 300 -> {hidden} x 2, upper {problem.dim_x / 1e6:.1f} M, lower {problem.dim_y / 1e6:.2f} M "
-          f"unknowns, 20 pairs of 20 words, SLIP, float32, {where}, torch {torch.__version__}")  # fmt: skip
+    print(
+        f"RNN 300 -> {hidden} x 2, upper {problem.dim_x / 1e6:.1f} M, lower "
+        f"{problem.dim_y / 1e6:.2f} M "
+        f"unknowns, 20 pairs of 20 words, SLIP, float32, {where}, torch {torch.__version__}"
+    )
     print("| how | ms per iteration | peak memory GiB |\n|---|---|---|")
     for name, seconds in times.items():
         print(f"| {name} | {1e3 * seconds / steps:.1f} | {memory.get(name, float('nan')):.2f} |")
-    print(f"speed ours / by hand {times['by hand'] / times['ours']:.3f}"
-          + (f", memory ours / by hand {memory['ours'] / memory['by hand']:.3f}" if cuda else ""))  # fmt: skip
+    print(
+        f"speed ours / by hand {times['by hand'] / times['ours']:.3f}"
+        + (f", memory ours / by hand {memory['ours'] / memory['by hand']:.3f}" if cuda else "")
+    )

@@ -1,4 +1,6 @@
-"""What the parts of the bilevel benchmark share: the clock, the settings, and ours against a compiled loop by hand."""
+"""What the parts of the bilevel benchmark share: the clock, the settings, and ours against a
+compiled loop by hand.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def use_clock(name: str) -> None:
 
 
 def best(candidates: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Shortest time of each, measured in turn so that a slow moment of the machine hits all alike."""
+    """Shortest time of each, measured in turn so that a slow moment of the machine hits all
+    alike.
+    """
     times = dict.fromkeys(candidates, float("inf"))
     for _ in range(repeats):
         for name, call in candidates.items():
@@ -56,7 +60,9 @@ def best(candidates: dict[str, Callable[[], None]], repeats: int) -> dict[str, f
 
 
 class Slices:
-    """Batches of one level for a hand-written loop: ``(i)`` the i-th of this iteration, ``.id(i)``, ``.all``."""
+    """Batches of one level for a hand-written loop: ``(i)`` the i-th of this iteration,
+    ``.id(i)``, ``.all``.
+    """
 
     def __init__(self, arrays: Any, ids: Any) -> None:
         self.arrays, self.ids = arrays, ids
@@ -73,7 +79,9 @@ class Slices:
         return tuple(a.reshape(-1, *a.shape[2:]) for a in self.arrays)
 
 
-def hand_loop(loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, period: int) -> tuple[Callable, int]:
+def hand_loop(
+    loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, period: int
+) -> tuple[Callable, int]:
     """A jitted loop of ``rounds`` rounds, and how many iterations of the method that is."""
     import jax
     from jax import lax
@@ -85,7 +93,10 @@ def hand_loop(loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, per
         each, inner = period, by_hand.INNER
         lower, upper, body = period * inner * (2 + by_hand.TERMS), period * inner, body(period)
     rng = np.random.default_rng(0)
-    ids = [rng.integers(0, len(arrays[0]), (rounds, n)).astype(np.int32) for arrays, n in zip(data, (lower, upper))]
+    ids = [
+        rng.integers(0, len(arrays[0]), (rounds, n)).astype(np.int32)
+        for arrays, n in zip(data, (lower, upper))
+    ]
     ks = rng.integers(0, by_hand.TERMS, rounds).astype(np.int32)
     carry = first(x, y, (len(data[0][0]), len(data[1][0]))) if name == "saba" else first(x, y)
 
@@ -101,7 +112,9 @@ def hand_loop(loops: Any, name: str, data: Any, x: Any, y: Any, rounds: int, per
 
 @dataclass
 class Race:
-    """Ours and the loop by hand, both warm: calls, iterations of a call, and our seconds for compiling."""
+    """Ours and the loop by hand, both warm: calls, iterations of a call, and our seconds for
+    compiling.
+    """
 
     ours: Callable[[], Any]
     steps: int
@@ -110,10 +123,18 @@ class Race:
     hand_steps: int = 0
 
 
-def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll: int = 1, *, hand: bool = True,
-            settings: dict[str, Any] | None = None) -> Race:  # fmt: skip
-    """Compile our method and, if asked, the loop by hand. Ours draws the tokens of each 8,192 iterations (the
-    backend's own choice) while those before are running."""
+def prepare(
+    problem: BilevelProblem,
+    losses: Any,
+    name: str,
+    steps: int,
+    unroll: int = 1,
+    *,
+    hand: bool = True,
+    settings: dict[str, Any] | None = None,
+) -> Race:
+    """Compile our method and, if asked, the loop by hand. Ours draws the tokens of each 8,192
+    iterations (the backend's own choice) while those before are running."""
     import jax
 
     from mindgap.bilevel.compiled import JaxBackend
@@ -152,8 +173,9 @@ def prepare(problem: BilevelProblem, losses: Any, name: str, steps: int, unroll:
 
 
 def measure(races: dict[str, Race], repeats: int) -> dict[str, dict[str, float]]:
-    """Iterations a second of ours and of the loops by hand: the best of the rounds, and the median over the rounds of
-    the ratio of the two. Every round runs everything once, so a slow moment of the machine hits neighbours alike."""
+    """Iterations a second of ours and of the loops by hand: the best of the rounds, and the median
+    over the rounds of the ratio of the two. Every round runs everything once, so a slow moment of
+    the machine hits neighbours alike."""
     rows: dict[str, dict[str, Any]] = {name: {"ours": [], "hand": []} for name in races}
     for _ in range(repeats):
         for name, r in races.items():

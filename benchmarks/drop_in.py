@@ -1,10 +1,13 @@
-"""Every optimizer in place of AdamW: six tasks, defaults and the best of five learning rates, three seeds, faults.
+"""Every optimizer in place of AdamW: six tasks, defaults and the best of five learning rates, three
+seeds, faults.
 
-    python benchmarks/drop_in.py --tiny --out out                  on the CPU, made-up data, a minute
-    python benchmarks/drop_in.py --out $OUT --minutes 8            one GPU, several processes side by side
-    python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md
+    python benchmarks/drop_in.py --tiny --out out                  on the CPU, made-up data, a
+    minute python benchmarks/drop_in.py --out $OUT --minutes 8            one GPU, several processes
+    side by side python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md
+    README.md
 
-Each run appends one line to a record in ``--out``; a second call makes only the runs that are missing.
+Each run appends one line to a record in ``--out``; a second call makes only the runs that are
+missing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from torch import nn
 from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, StochasticINGD
 
 Make = Callable[[Any, float, dict[str, Any]], torch.optim.Optimizer]
-#: name -> (default lr, constructor from parameters, lr and further options). The first is what the others must match.
+#: name -> (default lr, constructor from parameters, lr and further options). The first is what the
+#: others must match.
 OPTIMIZERS: dict[str, tuple[float, Make]] = {
     "torch AdamW": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
     "torch AdamW, clip_grad_norm_(1)": (1e-3, lambda p, lr, o: torch.optim.AdamW(p, lr)),
@@ -39,7 +43,10 @@ OPTIMIZERS: dict[str, tuple[float, Make]] = {
     "torch SGD, momentum 0.9": (0.1, lambda p, lr, o: torch.optim.SGD(p, lr, 0.9)),
     "AdamW(clip='auto')": (1e-3, lambda p, lr, o: AdamW(p, lr, clip="auto", **o)),
     "ACClip": (1e-3, lambda p, lr, o: ACClip(p, lr, **o)),
-    "ACClip(form='second_moment')": (1e-3, lambda p, lr, o: ACClip(p, lr, form="second_moment", **o)),
+    "ACClip(form='second_moment')": (
+        1e-3,
+        lambda p, lr, o: ACClip(p, lr, form="second_moment", **o),
+    ),
     "SGD(momentum=0.9, clip='auto')": (0.1, lambda p, lr, o: SGD(p, lr, 0.9, clip="auto", **o)),
     "GClip(tau='auto', beta=0.9)": (1.0, lambda p, lr, o: GClip(p, lr, "auto", beta=0.9, **o)),
     "GClip(tau='auto', beta=0.9, scope='tensor')": (
@@ -54,7 +61,12 @@ FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 SEEDS = (0, 1, 2)
 FAULTS = ("scale", "labels", "nan", "spike")
 FAULT_TASKS = ("ResNet20, CIFAR-10", "transformer, Penn Treebank", "MLP, covtype")
-FAULT_METHODS = ("torch AdamW", "torch AdamW, clip_grad_norm_(1)", "torch AdamW, AutoClip", "torch AdamW, ZClip")
+FAULT_METHODS = (
+    "torch AdamW",
+    "torch AdamW, clip_grad_norm_(1)",
+    "torch AdamW, AutoClip",
+    "torch AdamW, ZClip",
+)
 
 
 class Clipper:
@@ -66,11 +78,15 @@ class Clipper:
     def __call__(self, params: list[nn.Parameter]) -> None:
         if "clip_grad_norm_" in self.name:
             nn.utils.clip_grad_norm_(params, 1.0)
-        elif "AutoClip" in self.name:  # Seetharaman et al. 2020: the 10th percentile of all norms so far
+        elif (
+            "AutoClip" in self.name
+        ):  # Seetharaman et al. 2020: the 10th percentile of all norms so far
             norm = float(nn.utils.get_total_norm([p.grad for p in params]))
             self.norms.append(norm)
             nn.utils.clip_grad_norm_(params, float(np.percentile(self.norms, 10)))
-        elif "ZClip" in self.name:  # Kumar et al. 2025: norms beyond 2.5 standard deviations, to z*²/z of them
+        elif (
+            "ZClip" in self.name
+        ):  # Kumar et al. 2025: norms beyond 2.5 standard deviations, to z*²/z of them
             norm = float(nn.utils.get_total_norm([p.grad for p in params]))
             if len(self.norms) < 25:
                 self.norms.append(norm)
@@ -88,7 +104,9 @@ class Clipper:
 
 
 def train(job: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
-    """One run; returns the mean training loss of the last tenth, the clean loss afterwards, and the losses' course."""
+    """One run; returns the mean training loss of the last tenth, the clean loss afterwards, and
+    the losses' course.
+    """
     tiny, steps, fault = job["tiny"], job["steps"], job["fault"]
     task = TASKS[job["task"]]
     torch.manual_seed(job["seed"])
@@ -101,7 +119,8 @@ def train(job: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     clipper = Clipper(job["optimizer"])
     warm = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda k: min((k + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, k / steps)))
+        optimizer,
+        lambda k: min((k + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, k / steps))),
     )
     draw = torch.Generator().manual_seed(1000 + job["seed"])
     wrong = np.random.default_rng(job["seed"])
@@ -128,15 +147,24 @@ def train(job: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
         schedule.step()
     getattr(optimizer, "eval", lambda: None)()
     with torch.no_grad():
-        clean = [loss_of(task, model, *batch_of(task, data, draw, held_out=True, tiny=tiny)) for _ in range(8)]
+        clean = [
+            loss_of(task, model, *batch_of(task, data, draw, held_out=True, tiny=tiny))
+            for _ in range(8)
+        ]
     course = torch.stack(losses).double().cpu()
     tail = course[-max(1, steps // 10) :]
-    found = {"train": float(tail.mean()), "clean": float(torch.stack(clean).mean()), "first": float(course[0])}
+    found = {
+        "train": float(tail.mean()),
+        "clean": float(torch.stack(clean).mean()),
+        "first": float(course[0]),
+    }
     return {**job, **found, **({"device": "cpu"} if device == "cpu" else {})}
 
 
 def key_of(row: dict[str, Any]) -> str:
-    return json.dumps([row[name] for name in ("task", "optimizer", "lr", "seed", "fault", "steps", "tiny")])
+    return json.dumps(
+        [row[name] for name in ("task", "optimizer", "lr", "seed", "fault", "steps", "tiny")]
+    )
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -156,19 +184,28 @@ def score(row: dict[str, Any]) -> float:
 
 
 def plan(rows: dict[str, dict[str, Any]], steps: int, tiny: bool) -> list[dict[str, Any]]:
-    """The runs that are missing, the most important first: defaults, search, best learning rate, faults."""
+    """The runs that are missing, the most important first: defaults, search, best learning
+    rate, faults.
+    """
     base = {"steps": steps, "tiny": tiny, "fault": ""}
     jobs: list[dict[str, Any]] = []
     later: list[dict[str, Any]] = []
     for task in TASKS:
         for name, (lr, _) in OPTIMIZERS.items():
-            jobs += [{**base, "task": task, "optimizer": name, "lr": lr, "seed": seed} for seed in SEEDS]
-            search = [{**base, "task": task, "optimizer": name, "lr": lr * f, "seed": 0} for f in FACTORS]
+            jobs += [
+                {**base, "task": task, "optimizer": name, "lr": lr, "seed": seed} for seed in SEEDS
+            ]
+            search = [
+                {**base, "task": task, "optimizer": name, "lr": lr * f, "seed": 0} for f in FACTORS
+            ]
             later += [job for job in search if job not in jobs]
             done = [rows[key_of(job)] for job in search if key_of(job) in rows]
             if len(done) == len(FACTORS):
                 best = min(done, key=score)["lr"]
-                later += [{**base, "task": task, "optimizer": name, "lr": best, "seed": seed} for seed in SEEDS[1:]]
+                later += [
+                    {**base, "task": task, "optimizer": name, "lr": best, "seed": seed}
+                    for seed in SEEDS[1:]
+                ]
     faults = [
         {**base, "task": task, "optimizer": name, "lr": lr, "seed": seed, "fault": fault}
         for fault in FAULTS
@@ -184,7 +221,9 @@ def plan(rows: dict[str, dict[str, Any]], steps: int, tiny: bool) -> list[dict[s
     return list(missing.values())
 
 
-def work(out: Path, device: str, number: int, count: int, until: float, steps: int, tiny: bool) -> None:
+def work(
+    out: Path, device: str, number: int, count: int, until: float, steps: int, tiny: bool
+) -> None:
     """Make every ``count``-th missing run until the time is up."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -202,19 +241,27 @@ Runs = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
 def table(folder: Path) -> str:
-    """The records as Markdown tables: default learning rates, best of five, one table per fault, missing runs."""
+    """The records as Markdown tables: default learning rates, best of five, one table per
+    fault, missing runs.
+    """
     rows = read(folder)
     runs = grouped(rows)
-    base = {task: average([r["train"] for r in runs[task, "torch AdamW", ""] if r["lr"] == 1e-3]) for task in TASKS}
+    base = {
+        task: average([r["train"] for r in runs[task, "torch AdamW", ""] if r["lr"] == 1e-3])
+        for task in TASKS
+    }
     defaults, tuned = [], []
     for name, (lr, _) in OPTIMIZERS.items():
         cells, best_cells = [], []
         for task in TASKS:
             found = runs.get((task, name, ""), [])
-            cells.append(relative(average([r["train"] for r in found if r["lr"] == lr]), base[task]))
+            cells.append(
+                relative(average([r["train"] for r in found if r["lr"] == lr]), base[task])
+            )
             best = min((r for r in found if r["seed"] == 0), key=score)["lr"]
             best_cells.append(
-                f"{relative(average([r['train'] for r in found if r['lr'] == best]), base[task])} at {best:g}"
+                f"{relative(average([r['train'] for r in found if r['lr'] == best]), base[task])} "
+                f"at {best:g}"
             )
         defaults.append([f"`{name}`", f"{lr:g}", *cells])
         tuned.append([f"`{name}`", *best_cells])
@@ -227,7 +274,10 @@ def table(folder: Path) -> str:
     ]
     for fault in FAULTS:
         tasks = FAULT_TASKS if fault != "spike" else FAULT_TASKS[:1]
-        lines = [[f"`{name}`", *(fault_cell(runs, task, name, fault) for task in tasks)] for name in OPTIMIZERS]
+        lines = [
+            [f"`{name}`", *(fault_cell(runs, task, name, fault) for task in tasks)]
+            for name in OPTIMIZERS
+        ]
         head = ["optimizer", *tasks]
         if fault == "spike":
             head.append("the same against its own run without the spike")
@@ -237,15 +287,19 @@ def table(folder: Path) -> str:
     slow = [row for row in rows.values() if row.get("device") == "cpu"]
     if slow:
         named = sorted({f"*{row['fault']}*" for row in slow})
-        parts.append(f"{len(slow)} runs of {' and '.join(named)} were made on a CPU, all others on the H200.")
+        parts.append(
+            f"{len(slow)} runs of {' and '.join(named)} were made on a CPU, all others on the H200."
+        )
     first = next(iter(rows.values()))
     left = plan(rows, first["steps"], first["tiny"])
     if left:
         count = {fault: sum(job["fault"] == fault for job in left) for fault in ("", *FAULTS)}
         named = ", ".join(f"{n} of *{fault or 'no fault'}*" for fault, n in count.items() if n)
         parts.append(
-            f"{len(rows):,} runs are recorded, {len(left)} are missing ({named}). They are made by `python "
-            f"benchmarks/drop_in.py --steps {first['steps']} --resume benchmarks/records --out OUT`."
+            f"{len(rows):,} runs are recorded, {len(left)} are missing ({named}). They are made by "
+            "`python "
+            f"benchmarks/drop_in.py --steps {first['steps']} --resume benchmarks/records --out "
+            "OUT`."
         )
     return "\n\n".join(parts)
 
@@ -258,22 +312,33 @@ def grouped(rows: dict[str, dict[str, Any]]) -> Runs:
 
 
 def summary(folder: Path) -> str:
-    """The README's two tables: two optimizers at their defaults, without a fault and with one bad batch in 200."""
+    """The README's two tables: two optimizers at their defaults, without a fault and with one
+    bad batch in 200.
+    """
     runs, plain, bad = grouped(read(folder)), [], []
     ours = ("AdamW(clip='auto')", "ACClip")
     for task in TASKS:
         base = average([r["train"] for r in runs[task, "torch AdamW", ""] if r["lr"] == 1e-3])
-        means = [average([r["train"] for r in runs[task, name, ""] if r["lr"] == 1e-3]) for name in ours]
+        means = [
+            average([r["train"] for r in runs[task, name, ""] if r["lr"] == 1e-3]) for name in ours
+        ]
         plain.append([task, *(relative(value, base) for value in means)])
-        cells = [fault_cell(runs, task, name, "scale").partition(",")[0] for name in ("torch AdamW", *ours)]
+        cells = [
+            fault_cell(runs, task, name, "scale").partition(",")[0]
+            for name in ("torch AdamW", *ours)
+        ]
         bad += [[task, *cells]] if all(cells) else []
     heads = ['`AdamW(clip="auto")`', "`ACClip`"]
-    return "\n\n".join([
-        "Without a fault: training loss against `torch.optim.AdamW` at the same lr, 1e-3 (below zero is better):",
-        markdown(["", *heads], plain),
-        "With a batch whose loss is 1,000 times too large: held-out loss against AdamW with `clip_grad_norm_(1)`:",
-        markdown(["", "torch's AdamW, no clipping", *heads], bad),
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            "Without a fault: training loss against `torch.optim.AdamW` at the same lr, 1e-3 "
+            "(below zero is better):",
+            markdown(["", *heads], plain),
+            "With a batch whose loss is 1,000 times too large: held-out loss against AdamW with "
+            "`clip_grad_norm_(1)`:",
+            markdown(["", "torch's AdamW, no clipping", *heads], bad),
+        ]
+    )
 
 
 def average(values: list[float]) -> float:
@@ -282,7 +347,9 @@ def average(values: list[float]) -> float:
 
 
 def relative(value: float, reference: float) -> str:
-    """A loss as a difference from the reference in percent, bold where it is more than 3 % worse."""
+    """A loss as a difference from the reference in percent, bold where it is more than 3 %
+    worse.
+    """
     if math.isnan(value):
         return ""
     if math.isinf(value):
@@ -293,7 +360,9 @@ def relative(value: float, reference: float) -> str:
 
 
 def fault_cell(runs: Runs, task: str, name: str, fault: str) -> str:
-    """Held-out loss under a fault against AdamW with ``clip_grad_norm_(1)``; in how many seeds it is lower."""
+    """Held-out loss under a fault against AdamW with ``clip_grad_norm_(1)``; in how many seeds
+    it is lower.
+    """
     mine = {r["seed"]: r["clean"] for r in runs.get((task, name, fault), [])}
     theirs = {r["seed"]: r["clean"] for r in runs.get((task, FAULT_METHODS[1], fault), [])}
     both = sorted(mine.keys() & theirs.keys())
@@ -308,15 +377,21 @@ def fault_cell(runs: Runs, task: str, name: str, fault: str) -> str:
 
 def written(page: Path, folder: Path) -> str:
     """The text of a page with the table between its marks: the README gets the summary."""
-    return with_table(page, "drop_in", summary(folder) if page.name == "README.md" else table(folder))
+    return with_table(
+        page, "drop_in", summary(folder) if page.name == "README.md" else table(folder)
+    )
 
 
 def own_cell(runs: Runs, task: str, name: str, fault: str, lr: float) -> str:
-    """Held-out loss under a fault against the same optimizer's without it, over the seeds that have both."""
+    """Held-out loss under a fault against the same optimizer's without it, over the seeds that
+    have both.
+    """
     calm = {r["seed"]: r["clean"] for r in runs.get((task, name, ""), []) if r["lr"] == lr}
     mine = {r["seed"]: r["clean"] for r in runs.get((task, name, fault), [])}
     both = calm.keys() & mine.keys()
-    return relative(average([mine[s] for s in both]), average([calm[s] for s in both])) if both else ""
+    return (
+        relative(average([mine[s] for s in both]), average([calm[s] for s in both])) if both else ""
+    )
 
 
 def with_table(page: Path, name: str, text: str) -> str:
@@ -332,7 +407,8 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 
 FAULT_WORDS = {
     "scale": "Fault *scale*: one batch in 200 has a loss 1,000 times too large",
-    "labels": "Fault *labels*: a share of each batch, 5 % times a Pareto variable of index 1.1, has random labels",
+    "labels": "Fault *labels*: a share of each batch, 5 % times a Pareto variable of index 1.1, "
+    "has random labels",
     "nan": 'Fault *nan*: one batch gives NaN (ours with `nonfinite="skip"`)',
     "spike": "Fault *spike*: one gradient is multiplied by 10,000",
 }
@@ -347,7 +423,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--resume", type=Path, help="a folder with records of an earlier call")
     parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
-    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
+    parser.add_argument(
+        "--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into"
+    )
     parser.add_argument("--work", nargs=2, metavar=("NUMBER", "UNTIL"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.table:
@@ -364,13 +442,24 @@ def main() -> None:
         return
     if args.resume:
         old = read(args.resume)
-        (args.out / "drop_in.earlier.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old.values()))
+        (args.out / "drop_in.earlier.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in old.values())
+        )
     begun = time.time()
     until = begun + 60.0 * args.minutes
     for name in {task.data for task in TASKS.values()}:
         prepared(name, args.tiny, args.out, "cpu")
     print(f"data ready after {time.time() - begun:.0f} s", flush=True)
-    command = [sys.executable, __file__, "--out", str(args.out), "--steps", str(steps), "--processes", str(count)]
+    command = [
+        sys.executable,
+        __file__,
+        "--out",
+        str(args.out),
+        "--steps",
+        str(steps),
+        "--processes",
+        str(count),
+    ]
     command += ["--tiny"] if args.tiny else []
     workers = [subprocess.Popen([*command, "--work", str(i), str(until)]) for i in range(count)]
     failed = [worker.wait() for worker in workers]
@@ -378,9 +467,13 @@ def main() -> None:
         file.unlink()
     left = len(plan(read(args.out), steps, args.tiny))
     print(table(args.out))
-    print(f"\n{platform.machine()}, {torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, torch "
-          f"{torch.__version__}; {len(read(args.out))} runs in {time.time() - begun:.0f} s, {left} left, "
-          f"{sum(map(bool, failed))} processes failed")  # fmt: skip
+    print(
+        f"\n{platform.machine()}, {torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}, "
+        "torch "
+        f"{torch.__version__}; {len(read(args.out))} runs in {time.time() - begun:.0f} s, {left} "
+        "left, "
+        f"{sum(map(bool, failed))} processes failed"
+    )
 
 
 if __name__ == "__main__":

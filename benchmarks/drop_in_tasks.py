@@ -1,4 +1,6 @@
-"""The six training tasks of ``drop_in.py``: data, network and loss, at full size or tiny for the CPU."""
+"""The six training tasks of ``drop_in.py``: data, network and loss, at full size or tiny for
+the CPU.
+"""
 
 from __future__ import annotations
 
@@ -50,26 +52,39 @@ class Vision(nn.Module):
 
 def _mlp(tiny: bool) -> nn.Module:
     width = 32 if tiny else 256
-    return nn.Sequential(nn.Linear(54, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 7))
+    return nn.Sequential(
+        nn.Linear(54, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 7)
+    )
 
 
 WORDS = {True: 200, False: 10_000}
 TASKS = {
     "ResNet20, CIFAR-10": Task("cifar10", lambda tiny: ResNet20(), 128),
     "transformer, Penn Treebank": Task(
-        "ptb", lambda tiny: SmallTransformer(WORDS[tiny], 32 if tiny else 256, 2 if tiny else 6, 4, 64), 32, 64
+        "ptb",
+        lambda tiny: SmallTransformer(WORDS[tiny], 32 if tiny else 256, 2 if tiny else 6, 4, 64),
+        32,
+        64,
     ),
-    "LSTM, Penn Treebank": Task("ptb", lambda tiny: SmallLSTM(WORDS[tiny], 32 if tiny else 256), 32, 64),
+    "LSTM, Penn Treebank": Task(
+        "ptb", lambda tiny: SmallLSTM(WORDS[tiny], 32 if tiny else 256), 32, 64
+    ),
     "MLP, covtype": Task("covtype", _mlp, 256, classes=7),
-    "vision transformer, CIFAR-10": Task("cifar10", lambda tiny: Vision(32 if tiny else 128, 2 if tiny else 4), 128),
+    "vision transformer, CIFAR-10": Task(
+        "cifar10", lambda tiny: Vision(32 if tiny else 128, 2 if tiny else 4), 128
+    ),
     "hyper-cleaning, MNIST": Task("cleaning", lambda tiny: nn.Linear(784, 10), 256),
 }
 
 
 def prepare(name: str, tiny: bool) -> dict[str, Tensor]:
-    """Data as tensors: ``x`` and ``y`` for rows, ``tokens`` for text; the last tenth is kept for evaluation."""
+    """Data as tensors: ``x`` and ``y`` for rows, ``tokens`` for text; the last tenth is kept
+    for evaluation.
+    """
     rng = np.random.default_rng(0)
-    if tiny:  # made up, so that it runs anywhere: a teacher's labels, and a text in which a word follows from the last
+    # made up, so that it runs anywhere: a teacher's labels, and a text in which a word follows from
+    # the last
+    if tiny:
         if name == "ptb":
             steps = rng.integers(0, 5, size=20_000)
             return {"tokens": torch.tensor(np.cumsum(steps) % WORDS[True])}
@@ -95,7 +110,10 @@ def prepare(name: str, tiny: bool) -> dict[str, Tensor]:
         from mindgap.lab.tasks.data.tabular import covtype
 
         table = covtype("train", rows=100_000)
-        return {"x": torch.tensor(table.features, dtype=torch.float32), "y": torch.tensor(table.labels)}
+        return {
+            "x": torch.tensor(table.features, dtype=torch.float32),
+            "y": torch.tensor(table.labels),
+        }
     from mindgap.lab.tasks.data.images import mnist
     from mindgap.lab.tasks.problems.cleaning import corrupt
 
@@ -116,7 +134,12 @@ def prepared(name: str, tiny: bool, folder: Path, device: str) -> dict[str, Tens
 
 
 def batch_of(
-    task: Task, data: dict[str, Tensor], draw: torch.Generator, *, held_out: bool = False, tiny: bool = False
+    task: Task,
+    data: dict[str, Tensor],
+    draw: torch.Generator,
+    *,
+    held_out: bool = False,
+    tiny: bool = False,
 ) -> Any:
     """Inputs and targets of one step, from the first nine tenths or from the last."""
     count = max(4, task.batch // 16) if tiny else task.batch
@@ -135,7 +158,9 @@ def batch_of(
 
 
 def loss_of(task: Task, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy; for hyper-cleaning the lower problem at equal weights: half of it, and 10⁻³·‖w‖²."""
+    """Cross-entropy; for hyper-cleaning the lower problem at equal weights: half of it, and
+    10⁻³·‖w‖².
+    """
     scores = model(inputs)
     loss = F.cross_entropy(scores.reshape(len(targets), -1), targets)
     if task.data == "cleaning":

@@ -3,14 +3,15 @@
     python benchmarks/faults.py [--rounds 100] [--seed 0]
         [--kinds SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes]
 
-A signal goes to the driver of a sweep with two workers, at a moment drawn evenly from the whole sweep, from the first
-line of the command on: while packages are imported, while the workers start, while they record. After each round: the
-driver ended within 10 s with the status of the signal (or 0, if it was done before) and without a traceback; no process
-of it is left after 5 s; the next run completes; its records equal those of an undisturbed run (without clocks); no
-recorded row is lost. ``worker`` kills one worker; the sweep must complete. ``disk`` fills the disk (a small tmpfs; it
-needs the right to mount and is skipped without it). ``writers``: two processes create one record at the same moment.
-``bytes``: every byte of one record is changed; each change is named, or harmless (the run reads as unfinished, or as it
-was).
+A signal goes to the driver of a sweep with two workers, at a moment drawn evenly from the whole
+sweep, from the first line of the command on: while packages are imported, while the workers start,
+while they record. After each round: the driver ended within 10 s with the status of the signal (or
+0, if it was done before) and without a traceback; no process of it is left after 5 s; the next run
+completes; its records equal those of an undisturbed run (without clocks); no recorded row is lost.
+``worker`` kills one worker; the sweep must complete. ``disk`` fills the disk (a small tmpfs; it
+needs the right to mount and is skipped without it). ``writers``: two processes create one record at
+the same moment. ``bytes``: every byte of one record is changed; each change is named, or harmless
+(the run reads as unfinished, or as it was).
 """
 
 from __future__ import annotations
@@ -57,18 +58,24 @@ def rows_so_far(folder: Path) -> dict[str, list[str]]:
     found = {}
     for path in folder.rglob("*.jsonl"):
         data = path.read_bytes()
-        found[path.name] = [t for t in data[: data.rfind(b"\n") + 1].decode().splitlines() if t.startswith('{"row"')]
+        found[path.name] = [
+            t for t in data[: data.rfind(b"\n") + 1].decode().splitlines() if t.startswith('{"row"')
+        ]
     return found
 
 
 def start(out: Path, jobs: int) -> subprocess.Popen[bytes]:
     command = [*MINDGAP, *STUDY, "--jobs", str(jobs), "--out", str(out)]
     environment = {**os.environ, MARK: str(out)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
 
 
 def processes(out: Path) -> dict[int, bytes]:
-    """The processes that belong to a sweep, by a mark in their environment: number -> command line."""
+    """The processes that belong to a sweep, by a mark in their environment: number -> command
+    line.
+    """
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -83,7 +90,9 @@ def wait_for_rows(out: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def wait_for_handler(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the command handles SIGTERM: before its first line runs, Python itself answers signals."""
+    """Wait until the command handles SIGTERM: before its first line runs, Python itself answers
+    signals.
+    """
     while process.poll() is None:
         text = Path(f"/proc/{process.pid}/status").read_text()
         if int(text.partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
@@ -109,9 +118,12 @@ def send_signal(out: Path, rng: random.Random, number: int, whole: float) -> boo
         process.kill()
         raise AssertionError("the driver did not end within 10 s") from None
     took = time.monotonic() - begun
-    # The negative number: the system ended it, before the handler was there or while Python itself was ending.
+    # The negative number: the system ended it, before the handler was there or while Python itself
+    # was ending.
     status = process.returncode
-    assert status in {128 + number, -number, 0}, f"status {status} after {took:.1f} s: {errors.decode()}"
+    assert status in {128 + number, -number, 0}, (
+        f"status {status} after {took:.1f} s: {errors.decode()}"
+    )
     assert b"Traceback" not in errors, errors.decode()
     while processes(out):
         assert time.monotonic() - begun < took + 5, f"left behind: {processes(out)}"
@@ -120,23 +132,31 @@ def send_signal(out: Path, rng: random.Random, number: int, whole: float) -> boo
 
 
 def kill_worker(out: Path, rng: random.Random) -> bool:
-    """The sweep itself must go on: no second command is needed, though one is run to see that it has nothing to do."""
+    """The sweep itself must go on: no second command is needed, though one is run to see that
+    it has nothing to do.
+    """
     process = start(out, 2)
     wait_for_rows(out, process)
     time.sleep(rng.uniform(0, 0.3))
-    found = [number for number, command in processes(out).items() if b"studies.processes" in command]
+    found = [
+        number for number, command in processes(out).items() if b"studies.processes" in command
+    ]
     hit = False
     if found:
         with suppress(ProcessLookupError):
             os.kill(rng.choice(found), signal.SIGKILL)
             hit = True
     process.communicate()
-    assert process.returncode == 0, f"a dead worker ended the sweep with status {process.returncode}"
+    assert process.returncode == 0, (
+        f"a dead worker ended the sweep with status {process.returncode}"
+    )
     return hit
 
 
 def fill_disk(out: Path, rng: random.Random, limit: int) -> bool:
-    """A run that finds no room ends with an error and leaves what it has; then there is room again."""
+    """A run that finds no room ends with an error and leaves what it has; then there is room
+    again.
+    """
     size = rng.randrange(limit // 20, limit)
     out.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(out)], check=True)
@@ -153,7 +173,9 @@ def hidden(out: Path) -> list[Path]:
     return [path for path in out.rglob(".*") if path.is_file()]
 
 
-def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[str]], limit: int, whole: float) -> bool:
+def one_round(
+    kind: str, out: Path, rng: random.Random, truth: dict[str, list[str]], limit: int, whole: float
+) -> bool:
     """One disturbance and what must hold after it; returns whether the disturbance hit."""
     try:
         if kind == "worker":
@@ -170,7 +192,11 @@ def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[st
             os.utime(path, (0, 0))
         failed: list[str] = []
         again = plan(find(NAME), "quick", seeds=SEEDS, overrides={"steps": STEPS})
-        run_all([again], out, on_end=lambda header, end: failed.append(end.message) if end.message else None)
+        run_all(
+            [again],
+            out,
+            on_end=lambda header, end: failed.append(end.message) if end.message else None,
+        )
         assert not failed, f"the next run: {failed}"
         after = rows_so_far(out)
         for name, lines in before.items():
@@ -184,7 +210,9 @@ def one_round(kind: str, out: Path, rng: random.Random, truth: dict[str, list[st
 
 
 def change_bytes(source: Path, rng: random.Random) -> tuple[int, int]:
-    """Change every byte of a record to another: how many changes are named, and how many are harmless."""
+    """Change every byte of a record to another: how many changes are named, and how many are
+    harmless.
+    """
     data, truth = source.read_bytes(), read_run(source)
     named = harmless = 0
     folder = Path(tempfile.mkdtemp(prefix="mindgap-bytes-"))
@@ -199,16 +227,22 @@ def change_bytes(source: Path, rng: random.Random) -> tuple[int, int]:
             named += 1
             continue
         same = to_json([vars(run.header), run.rows]) == to_json([vars(truth.header), truth.rows])
-        assert same and (run.end is None or run.end == truth.end), f"byte {place} was read without complaint"  # noqa: PT018
+        assert same and (run.end is None or run.end == truth.end), (  # noqa: PT018
+            f"byte {place} was read without complaint"
+        )
         harmless += 1
     shutil.rmtree(folder)
     return named, harmless
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--kinds", default="SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes")
+    parser.add_argument(
+        "--kinds", default="SIGINT,SIGTERM,SIGHUP,SIGKILL,worker,disk,writers,bytes"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     # A shell's background job and nohup ignore signals, and what they start inherits that.
@@ -234,7 +268,9 @@ def main() -> None:
             lines = small.read_bytes().splitlines(keepends=True)
             short.write_bytes(b"".join([*lines[:20], lines[-1]]))
             named, harmless = change_bytes(short, rng)
-            print(f"bytes: {named + harmless} changes, {named} named, {harmless} harmless", flush=True)
+            print(
+                f"bytes: {named + harmless} changes, {named} named, {harmless} harmless", flush=True
+            )
             continue
         begun, hits, failures = time.monotonic(), 0, []
         for number in range(arguments.rounds):
@@ -249,9 +285,17 @@ def main() -> None:
                 failures.append(f"round {number}: {error}")
                 print(failures[-1], file=sys.stderr, flush=True)
             shutil.rmtree(out, ignore_errors=True)
-            print(f"{kind}: round {number + 1}, {hits} hit, {len(failures)} failures", file=sys.stderr, flush=True)
+            print(
+                f"{kind}: round {number + 1}, {hits} hit, {len(failures)} failures",
+                file=sys.stderr,
+                flush=True,
+            )
         took = time.monotonic() - begun
-        print(f"{kind}: {arguments.rounds} rounds, {hits} hit, {len(failures)} failures, {took:.0f} s", flush=True)
+        print(
+            f"{kind}: {arguments.rounds} rounds, {hits} hit, {len(failures)} failures, {took:.0f} "
+            "s",
+            flush=True,
+        )
         for failure in failures:
             print(f"  {failure}", flush=True)
     shutil.rmtree(folder)

@@ -1,13 +1,18 @@
-"""Does another "auto" make GClip follow AdamW? Two small transformers on the benchmark's data, one seed.
+"""Does another "auto" make GClip follow AdamW? Two small transformers on the benchmark's data, one
+seed.
 
-    python benchmarks/gclip_tries.py --out benchmarks/records       makes the missing runs; 6 minutes on a core
-    python benchmarks/gclip_tries.py --table benchmarks/records --docs docs/optimizers.md
+    python benchmarks/gclip_tries.py --out benchmarks/records       makes the missing runs; 6
+    minutes on a core python benchmarks/gclip_tries.py --table benchmarks/records --docs
+    docs/optimizers.md
 
 The tries, each with learning rates around the one that the recipe's step length asks for:
 
-- ``quantile 0.1``: the threshold follows the 0.1 quantile of the norms, so that nearly every step has the same length;
-- ``tensor, quantile 0.1``: the same for each tensor by itself, which gives every layer its own scale;
-- ``tensor, weight norm``: each tensor's step is lr·‖w‖ long (the layer-wise scale of LARS and LAMB).
+- ``quantile 0.1``: the threshold follows the 0.1 quantile of the norms, so that nearly every step
+  has the same length;
+- ``tensor, quantile 0.1``: the same for each tensor by itself, which gives every layer its own
+  scale;
+- ``tensor, weight norm``: each tensor's step is lr·‖w‖ long (the layer-wise scale of LARS and
+  LAMB).
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ from mindgap.optim.optimizers import gclip
 STEPS, SEED = 200, 0
 SMALL = {
     "transformer, Penn Treebank": replace(
-        TASKS["transformer, Penn Treebank"], build=lambda tiny: SmallTransformer(10_000, 128, 2, 4, 64), batch=4
+        TASKS["transformer, Penn Treebank"],
+        build=lambda tiny: SmallTransformer(10_000, 128, 2, 4, 64),
+        batch=4,
     ),
     "vision transformer, CIFAR-10": replace(
         TASKS["vision transformer, CIFAR-10"], build=lambda tiny: Vision(64, 2), batch=32
@@ -51,7 +58,9 @@ def build(name: str, params: list[torch.nn.Parameter], lr: float) -> Any:
         return torch.optim.AdamW(params, lr)
     if name == "tensor, weight norm":
         return NormalizedSGD(params, lr, beta=0.9, scope="tensor", foreach=True)
-    return GClip(params, lr, "auto", beta=0.9, scope="tensor" if "tensor" in name else "all", foreach=True)
+    return GClip(
+        params, lr, "auto", beta=0.9, scope="tensor" if "tensor" in name else "all", foreach=True
+    )
 
 
 @cache
@@ -60,7 +69,9 @@ def samples(name: str) -> dict[str, torch.Tensor]:
 
 
 def train(task_name: str, name: str, lr: float) -> float:
-    """Mean training loss of the last tenth; schedule, data and start are those of ``drop_in.py``."""
+    """Mean training loss of the last tenth; schedule, data and start are those of
+    ``drop_in.py``.
+    """
     task = SMALL[task_name]
     data = samples(task.data)
     torch.manual_seed(SEED)
@@ -70,7 +81,8 @@ def train(task_name: str, name: str, lr: float) -> float:
     optimizer = build(name, params, lr)
     warm = STEPS // 20
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda k: min((k + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, k / STEPS)))
+        optimizer,
+        lambda k: min((k + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, k / STEPS))),
     )
     draw, losses = torch.Generator().manual_seed(1000 + SEED), []
     for _ in range(STEPS):
@@ -83,7 +95,9 @@ def train(task_name: str, name: str, lr: float) -> float:
         if name == "tensor, weight norm":
             before = [p.detach().clone() for p in params]
             optimizer.step()
-            with torch.no_grad():  # from length lr to length lr·‖w‖, at least that of a weight of norm 1
+            with (
+                torch.no_grad()
+            ):  # from length lr to length lr·‖w‖, at least that of a weight of norm 1
                 for p, x in zip(params, before):
                     p.copy_(x + (p - x) * x.norm().clamp(min=1.0))
         else:

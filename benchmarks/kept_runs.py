@@ -1,4 +1,6 @@
-"""A benchmark of many small runs: makes the missing ones, keeps one line per run, writes the table into pages."""
+"""A benchmark of many small runs: makes the missing ones, keeps one line per run, writes the
+table into pages.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ Key = tuple[Any, ...]
 
 
 def read(folder: Path, name: str) -> dict[Key, float]:
-    """The losses in ``folder/name.jsonl``; a key holds the other fields of a line in their order."""
+    """The losses in ``folder/name.jsonl``; a key holds the other fields of a line in their
+    order.
+    """
     file = folder / f"{name}.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return {tuple(value for field, value in row.items() if field != "loss"): row["loss"] for row in rows}
+    return {
+        tuple(value for field, value in row.items() if field != "loss"): row["loss"] for row in rows
+    }
 
 
 def main(
@@ -39,10 +45,14 @@ def main(
         train: makes one run and returns its loss.
         table: the table of the records in a folder.
     """
-    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=words, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--table", type=Path, help="print the table of the records in this folder")
-    parser.add_argument("--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into")
+    parser.add_argument(
+        "--docs", type=Path, nargs="+", default=[], help="with --table: pages to write it into"
+    )
     args = parser.parse_args()
     if args.table is None:
         torch.set_num_threads(1)

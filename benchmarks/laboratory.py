@@ -1,8 +1,10 @@
-"""What the laboratory itself costs: recording a step of one millisecond, listing finished runs, drawing a page.
+"""What the laboratory itself costs: recording a step of one millisecond, listing finished runs,
+drawing a page.
 
     python benchmarks/laboratory.py
 
-The first is a difference inside one run, in processor time: the same loop with and without a record.
+The first is a difference inside one run, in processor time: the same loop with and without a
+record.
 """
 
 from __future__ import annotations
@@ -43,16 +45,26 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 STUDY = Study(
-    "millisecond", "S1", "Steps of a millisecond", "It takes time.", Source("thesis", "1"),
-    {"quick": Scale({"steps": 2000}, seeds=1)}, {"method": {}}, loop, judge, (Figure("Loss", "loss", "loss"),),
-)  # fmt: skip
+    "millisecond",
+    "S1",
+    "Steps of a millisecond",
+    "It takes time.",
+    Source("thesis", "1"),
+    {"quick": Scale({"steps": 2000}, seeds=1)},
+    {"method": {}},
+    loop,
+    judge,
+    (Figure("Loss", "loss", "loss"),),
+)
 
 
 def overhead(rounds: int = 7) -> tuple[float, float]:
-    """What recording and scheduling add to a study, as a share of steps of 1 ms: smallest and median of some rounds.
+    """What recording and scheduling add to a study, as a share of steps of 1 ms: smallest and
+    median of some rounds.
 
-    The study is run with steps that cost nothing, recorded and bare; the difference in processor time is what the
-    laboratory adds, whatever a step costs. (A step of 1 ms by the clock would make a busy machine part of the answer.)
+    The study is run with steps that cost nothing, recorded and bare; the difference in processor
+    time is what the laboratory adds, whatever a step costs. (A step of 1 ms by the clock would make
+    a busy machine part of the answer.)
     """
     added = []
     item = plan(STUDY, "quick")
@@ -72,13 +84,20 @@ def overhead(rounds: int = 7) -> tuple[float, float]:
 def listing(runs: int = 10_000) -> tuple[float, float]:
     """Seconds to find that so many runs are finished, and to find that all but one are."""
     with tempfile.TemporaryDirectory() as name:
-        headers = tuple(Header("millisecond", "S1", "quick", "method", seed, {"steps": 1}) for seed in range(runs))
+        headers = tuple(
+            Header("millisecond", "S1", "quick", "method", seed, {"steps": 1})
+            for seed in range(runs)
+        )
         item = Plan(STUDY, "quick", headers)
         folder = item.folder(Path(name))
         folder.mkdir(parents=True)
         row = to_json({"row": {"step": 0, "loss": 0.5}})
         for header in headers:
-            lines = [to_json({"header": vars(header)}), *[row] * 20, to_json({"end": vars(End("done"))})]
+            lines = [
+                to_json({"header": vars(header)}),
+                *[row] * 20,
+                to_json({"end": vars(End("done"))}),
+            ]
             run_file(folder, header).write_text("\n".join(lines) + "\n")
         begin = time.perf_counter()
         assert item.missing(Path(name)) == []
@@ -90,7 +109,9 @@ def listing(runs: int = 10_000) -> tuple[float, float]:
 
 
 def page(runs: int = 200, rows: int = 1000) -> tuple[float, float, float]:
-    """Seconds by the clock, on the processor, and megabytes: 200 runs of 1000 rows, 20 methods, 10 seeds, 4 figures."""
+    """Seconds by the clock, on the processor, and megabytes: 200 runs of 1000 rows, 20 methods,
+    10 seeds, 4 figures.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "millisecond" / "quick"
         folder.mkdir(parents=True)
@@ -104,9 +125,21 @@ def page(runs: int = 200, rows: int = 1000) -> tuple[float, float, float]:
                 value = 0.1 + number / 1000
                 for step in range(rows):
                     value = 3.7 * value * (1 - value)
-                    row = {"step": step, "x_epoch": step / 9, "y_epoch": step / 7, "oracle_calls": 3 * step}
+                    row = {
+                        "step": step,
+                        "x_epoch": step / 9,
+                        "y_epoch": step / 7,
+                        "oracle_calls": 3 * step,
+                    }
                     writer.row(
-                        {**row, "seconds": step * value, "loss": value, "norm": value**2, "a": -value, "b": step}
+                        {
+                            **row,
+                            "seconds": step * value,
+                            "loss": value,
+                            "norm": value**2,
+                            "a": -value,
+                            "b": step,
+                        }
                     )
                 writer.end(End("done"))
         begin, clock = time.process_time(), time.perf_counter()
@@ -117,13 +150,18 @@ def page(runs: int = 200, rows: int = 1000) -> tuple[float, float, float]:
 def main() -> None:
     least, middle = overhead()
     print(
-        f"recording and scheduling: {100 * middle:.2f} % of steps of 1 ms, {100 * least:.2f} % at best (aim: below 2 %)"
+        f"recording and scheduling: {100 * middle:.2f} % of steps of 1 ms, {100 * least:.2f} % at "
+        "best (aim: below 2 %)"
     )
     there, one = listing()
-    print(f"10,000 finished runs listed in {there:.2f} s, one missing found in {one:.2f} s (aim: below 2 s)")
+    print(
+        f"10,000 finished runs listed in {there:.2f} s, one missing found in {one:.2f} s (aim: "
+        "below 2 s)"
+    )
     seconds, processor, size = page()
     print(
-        f"a page of 200 runs of 1000 rows: {seconds:.1f} s, {processor:.1f} s of them on the processor, {size:.1f} MB "
+        f"a page of 200 runs of 1000 rows: {seconds:.1f} s, {processor:.1f} s of them on the "
+        f"processor, {size:.1f} MB "
         "(aim: 15 s, 15 MB)"
     )
     print(f"largest memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")

@@ -1,4 +1,5 @@
-"""All benchmarks of the measure wing: noise, then sharpness and the monitor. See the two scripts for their options.
+"""All benchmarks of the measure wing: noise, then sharpness and the monitor. See the two scripts
+for their options.
 
 python benchmarks/measure.py --peers PEERS
 """

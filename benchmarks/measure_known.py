@@ -1,9 +1,11 @@
-"""How often the instruments are right where the answer is known: false alarms and misses over random draws.
+"""How often the instruments are right where the answer is known: false alarms and misses over
+random draws.
 
     python benchmarks/measure_known.py [DRAWS]
 
-Each problem is drawn anew per seed, with 512 minibatches for the noise. "alarm" is the share of draws in which an
-assumption is said to fail, "refused" the share of "cannot tell". The last column says what the answer must be.
+Each problem is drawn anew per seed, with 512 minibatches for the noise. "alarm" is the share of
+draws in which an assumption is said to fail, "refused" the share of "cannot tell". The last column
+says what the answer must be.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Point(nn.Module):
         self.x = nn.Parameter(start.double())
 
 
-def function(make: Callable[[torch.Generator], tuple[Callable, torch.Tensor]]) -> Callable[[int], Problem]:
+def function(
+    make: Callable[[torch.Generator], tuple[Callable, torch.Tensor]],
+) -> Callable[[int], Problem]:
     """A deterministic function plus Gaussian gradient noise."""
 
     def draw(seed: int) -> Problem:
@@ -62,7 +66,10 @@ def regression(noise: Callable[[torch.Generator, int], torch.Tensor]) -> Callabl
     def draw(seed: int) -> Problem:
         generator = torch.Generator().manual_seed(seed)
         n = BATCHES * SIZE
-        x, truth = torch.randn(n, 10, generator=generator).double(), torch.randn(10, generator=generator).double()
+        x, truth = (
+            torch.randn(n, 10, generator=generator).double(),
+            torch.randn(10, generator=generator).double(),
+        )
         y = x @ truth + noise(generator, n)
         model = Point(truth + 0.1 * torch.randn(10, generator=generator).double())
         objective = Objective(model, lambda m, b: 0.5 * (b[0] @ m.x - b[1]).square().mean())
@@ -77,7 +84,9 @@ def student(freedom: float) -> Callable[[torch.Generator, int], torch.Tensor]:
         normal = torch.randn(n, generator=generator, dtype=torch.float64)
         with torch.random.fork_rng():
             torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-            square = torch.distributions.Chi2(torch.tensor(freedom, dtype=torch.float64)).sample((n,))
+            square = torch.distributions.Chi2(torch.tensor(freedom, dtype=torch.float64)).sample(
+                (n,)
+            )
         return normal / (square / freedom).sqrt()
 
     return noise
@@ -86,7 +95,10 @@ def student(freedom: float) -> Callable[[torch.Generator, int], torch.Tensor]:
 def logistic(seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     n = BATCHES * SIZE
-    x, truth = torch.randn(n, 10, generator=generator).double(), torch.randn(10, generator=generator).double()
+    x, truth = (
+        torch.randn(n, 10, generator=generator).double(),
+        torch.randn(10, generator=generator).double(),
+    )
     y = (x @ truth + torch.randn(n, generator=generator).double() > 0).double()
     model = Point(0.1 * torch.randn(10, generator=generator))
     objective = Objective(model, lambda m, b: F.binary_cross_entropy_with_logits(b[0] @ m.x, b[1]))
@@ -96,19 +108,25 @@ def logistic(seed: int) -> Problem:
 
 def batch_normalised(seed: int) -> Problem:
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)).train()
+    model = nn.Sequential(
+        nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)
+    ).train()
     objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
     batches = [(torch.randn(16, 10), torch.randint(0, 3, (16,))) for _ in range(BATCHES)]
     return objective, batches, torch.optim.SGD(model.parameters(), lr=1e-2)
 
 
 def rare_tokens(seed: int) -> Problem:
-    """A language model with Zipf's words after 60 steps of AdamW; some measuring batches hold words never seen."""
+    """A language model with Zipf's words after 60 steps of AdamW; some measuring batches hold
+    words never seen.
+    """
     torch.manual_seed(seed)
     weights = 1.0 / torch.arange(1, 301) ** 1.2
     draws = torch.multinomial(weights, (BATCHES + 60) * 4 * 9, replacement=True).view(-1, 4, 9)
     model = nn.Sequential(nn.Embedding(300, 16), nn.Linear(16, 300))
-    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()))
+    objective = Objective(
+        model, lambda m, b: F.cross_entropy(m(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten())
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for batch in draws[BATCHES:]:
         optimizer.zero_grad()
@@ -117,15 +135,22 @@ def rare_tokens(seed: int) -> Problem:
     return objective, list(draws[:BATCHES]), optimizer
 
 
-#: name -> (problem, assumption -> whether it must fail; assumptions not named have no known answer).
+#: name -> (problem, assumption -> whether it must fail; assumptions not named have no known
+#: answer).
 FINE = {"variance": False, "smoothness": False, "edge": False}
 PROBLEMS: dict[str, tuple[Callable[[int], Problem], dict[str, bool]]] = {
     "quadratic, narrow": (quadratic(-0.3), FINE),
     "quadratic, wide": (quadratic(-4.0), FINE),
     "logistic regression": (logistic, FINE),
     "|x|": (function(lambda g: (lambda x: x.abs().sum(), 1 + torch.rand(3, generator=g))), FINE),
-    "exp(x)": (function(lambda g: (lambda x: x.exp().sum(), torch.rand(2, generator=g))), {**FINE, "smoothness": True}),
-    "x^4": (function(lambda g: (lambda x: (x**4).sum(), 1 + torch.rand(3, generator=g))), {**FINE, "smoothness": True}),
+    "exp(x)": (
+        function(lambda g: (lambda x: x.exp().sum(), torch.rand(2, generator=g))),
+        {**FINE, "smoothness": True},
+    ),
+    "x^4": (
+        function(lambda g: (lambda x: (x**4).sum(), 1 + torch.rand(3, generator=g))),
+        {**FINE, "smoothness": True},
+    ),
     "regression, Gaussian": (regression(lambda g, n: torch.randn(n, generator=g).double()), FINE),
     "regression, Student 3": (regression(student(3.0)), FINE),
     "regression, Student 1.8": (regression(student(1.8)), {"smoothness": False, "edge": False}),
@@ -137,7 +162,9 @@ PROBLEMS: dict[str, tuple[Callable[[int], Problem], dict[str, bool]]] = {
 
 
 def noise_norms(objective: Objective, batches: list[Any]) -> Any:
-    """Norms of the minibatches' gradient noise: all gradients in one call where the model allows it."""
+    """Norms of the minibatches' gradient noise: all gradients in one call where the model
+    allows it.
+    """
     if any(isinstance(m, nn.BatchNorm1d) for m in objective.model.modules()):
         return noise_sample(objective, batches, projections=0)
     named = {name: p.detach() for name, p in objective.model.named_parameters()}
@@ -147,7 +174,9 @@ def noise_norms(objective: Objective, batches: list[Any]) -> Any:
         stacked = torch.stack(batches)
 
     def loss(parameters: dict[str, torch.Tensor], batch: Any) -> torch.Tensor:
-        return functional_call(Whole(objective), {f"model.{k}": v for k, v in parameters.items()}, (batch,))
+        return functional_call(
+            Whole(objective), {f"model.{k}": v for k, v in parameters.items()}, (batch,)
+        )
 
     gradients = vmap(grad(loss), in_dims=(None, 0))(named, stacked)
     flat = torch.cat([g.flatten(1) for g in gradients.values()], dim=1)

@@ -1,14 +1,16 @@
-"""Sharpness against PyHessian and curvlinops + eigsh, and the monitor's overhead: ratios in one run.
+"""Sharpness against PyHessian and curvlinops + eigsh, and the monitor's overhead: ratios in one
+run.
 
-The two peers pull torchvision, which does not go with the CPU build of torch; install them for this script only,
-without dependencies, into a folder of their own:
+The two peers pull torchvision, which does not go with the CPU build of torch; install them for this
+script only, without dependencies, into a folder of their own:
 
-    pip install --no-deps --target PEERS pyhessian curvlinops-for-pytorch einops einconv backpack-for-pytorch unfoldNd \
+    pip install --no-deps --target PEERS pyhessian curvlinops-for-pytorch einops einconv \
+        backpack-for-pytorch unfoldNd \
         linear_operator jaxtyping wadler-lindig
     python benchmarks/measure.py --peers PEERS
 
-Without ``--peers`` their rows are left out. Times are CPU seconds of this process with one thread, so that a busy
-machine disturbs the ratios little. ``--parts`` and ``--only`` run it in portions.
+Without ``--peers`` their rows are left out. Times are CPU seconds of this process with one thread,
+so that a busy machine disturbs the ratios little. ``--parts`` and ``--only`` run it in portions.
 """
 
 from __future__ import annotations
@@ -69,36 +71,65 @@ class Block(nn.Module):
     def __init__(self, into: int, out: int, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(into, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(),
-            nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
-        )  # fmt: skip
-        self.skip = nn.Identity() if into == out and stride == 1 else nn.Conv2d(into, out, 1, stride, bias=False)
+            nn.Conv2d(into, out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out),
+        )
+        self.skip = (
+            nn.Identity()
+            if into == out and stride == 1
+            else nn.Conv2d(into, out, 1, stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.body(x) + self.skip(x))
 
 
 def resnet20() -> nn.Module:
-    widths = [(16, 16, 1)] * 3 + [(16, 32, 2), (32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 64, 1)]
+    widths = [(16, 16, 1)] * 3 + [
+        (16, 32, 2),
+        (32, 32, 1),
+        (32, 32, 1),
+        (32, 64, 2),
+        (64, 64, 1),
+        (64, 64, 1),
+    ]
     stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*stem, *(Block(*w) for w in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    return nn.Sequential(
+        *stem,
+        *(Block(*w) for w in widths),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
 
 
 class Transformer(nn.Module):
-    """Two pre-norm layers of width 64, four heads, over 64 symbols in windows of 32; predicts the next symbol."""
+    """Two pre-norm layers of width 64, four heads, over 64 symbols in windows of 32; predicts
+    the next symbol.
+    """
 
     def __init__(self, symbols: int = 64, width: int = 64, length: int = 32) -> None:
         super().__init__()
-        self.symbols, self.places = nn.Embedding(symbols, width), nn.Parameter(0.02 * torch.randn(length, width))
+        self.symbols, self.places = (
+            nn.Embedding(symbols, width),
+            nn.Parameter(0.02 * torch.randn(length, width)),
+        )
         self.layers = nn.ModuleList(
             nn.ModuleDict(
                 {
-                    "n1": nn.LayerNorm(width), "qkv": nn.Linear(width, 3 * width), "out": nn.Linear(width, width),
-                    "n2": nn.LayerNorm(width), "up": nn.Linear(width, 4 * width), "down": nn.Linear(4 * width, width),
+                    "n1": nn.LayerNorm(width),
+                    "qkv": nn.Linear(width, 3 * width),
+                    "out": nn.Linear(width, width),
+                    "n2": nn.LayerNorm(width),
+                    "up": nn.Linear(width, 4 * width),
+                    "down": nn.Linear(4 * width, width),
                 }
             )
             for _ in range(2)
-        )  # fmt: skip
+        )
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, symbols)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -109,7 +140,9 @@ class Transformer(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + layer["out"](mixed.transpose(1, 2).flatten(2))
             x = x + layer["down"](F.gelu(layer["up"](layer["n2"](x))))
-        return self.head(self.norm(x)).transpose(1, 2)  # (batch, symbol, place), as cross_entropy wants it
+        return self.head(self.norm(x)).transpose(
+            1, 2
+        )  # (batch, symbol, place), as cross_entropy wants it
 
 
 def cases(small: bool) -> list[Case]:
@@ -121,8 +154,12 @@ def cases(small: bool) -> list[Case]:
     torch.manual_seed(0)
     flat = F.interpolate(images, size=(28, 28), mode="bilinear").flatten(1)
     flat = (flat - flat.mean()) / flat.std()
-    mlp = nn.Sequential(nn.Linear(784, 300), nn.Tanh(), nn.Linear(300, 100), nn.Tanh(), nn.Linear(100, 10))
-    colour = F.interpolate(images, size=(32, 32), mode="bilinear").repeat(1, 3, 1, 1)[: 48 if small else 256]
+    mlp = nn.Sequential(
+        nn.Linear(784, 300), nn.Tanh(), nn.Linear(300, 100), nn.Tanh(), nn.Linear(100, 10)
+    )
+    colour = F.interpolate(images, size=(32, 32), mode="bilinear").repeat(1, 3, 1, 1)[
+        : 48 if small else 256
+    ]
     # A Markov chain over 64 symbols: something to learn, made here.
     table = torch.softmax(2.5 * torch.randn(64, 64), dim=1)
     rows = [torch.randint(0, 64, (128,))]
@@ -131,7 +168,17 @@ def cases(small: bool) -> list[Case]:
     text = torch.stack(rows, dim=1)
     return [
         Case("MLP 270k", mlp, flat, labels, 0.05, 128, 6000, 1.5),
-        Case("ResNet20", resnet20(), (colour - 0.3) / 0.4, labels[: len(colour)], 0.05, 8, 1500, 2.2, 10),
+        Case(
+            "ResNet20",
+            resnet20(),
+            (colour - 0.3) / 0.4,
+            labels[: len(colour)],
+            0.05,
+            8,
+            1500,
+            2.2,
+            10,
+        ),
         Case("transformer", Transformer(), text[:, :-1], text[:, 1:], 0.05, 16, 2500, None),
     ]
 
@@ -159,7 +206,9 @@ def pyhessian_top(case: Case) -> tuple[float, int]:
     counted = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # create_graph in backward
-        machine = hessian(case.model, nn.CrossEntropyLoss(), data=(case.inputs, case.labels), cuda=False)
+        machine = hessian(
+            case.model, nn.CrossEntropyLoss(), data=(case.inputs, case.labels), cuda=False
+        )
         inner = sys.modules["pyhessian.hessian"]  # the package hides it behind a class of that name
 
         product = inner.hessian_vector_product
@@ -185,25 +234,36 @@ def curvlinops_top(case: Case, tol: float) -> float:
 
     parameters = list(case.model.parameters())
     operator = HessianLinearOperator(
-        case.model, nn.CrossEntropyLoss(), parameters, [(case.inputs, case.labels)], check_deterministic=False
+        case.model,
+        nn.CrossEntropyLoss(),
+        parameters,
+        [(case.inputs, case.labels)],
+        check_deterministic=False,
     )
     return float(eigsh(operator.to_scipy(), k=1, which="LA", tol=tol, return_eigenvectors=False)[0])
 
 
 def products(case: Case, repeats: int) -> Iterator[tuple[str, str, str]]:
-    """Rows of (quantity, measured, promise): one Hessian product against one gradient, and what its graph holds."""
+    """Rows of (quantity, measured, promise): one Hessian product against one gradient, and what
+    its graph holds.
+    """
     objective, batch = case.objective(), (case.inputs, case.labels)
     with gradient_passes(objective, [batch], train=False) as passes:
         begin = resident()
         product = HessianProduct(passes)
         grown = resident() - begin
         vector = torch.randn(product.size)
-        calls = {"gradient": lambda: objective.value_and_grad(batch), "product": lambda: product(vector)}
+        calls = {
+            "gradient": lambda: objective.value_and_grad(batch),
+            "product": lambda: product(vector),
+        }
         times = in_turns(calls, repeats + 2)
         held = product.bytes / 2**20
         product.close()
     ratio, limit = times["product"] / times["gradient"], case.product_limit
-    text = f"{ratio:.2f} ({held:.0f} MiB held by its own count, resident memory grew by {grown:.0f})"
+    text = (
+        f"{ratio:.2f} ({held:.0f} MiB held by its own count, resident memory grew by {grown:.0f})"
+    )
     yield "product / gradient", text, f"<= {limit}" if limit else "-"
 
 
@@ -214,7 +274,9 @@ def resident() -> float:
 
 
 def cold(case: Case, peers: bool, repeats: int) -> Iterator[tuple[str, str, str]]:
-    """Rows of (quantity, measured, promise) for a reading from a random start, against the peers."""
+    """Rows of (quantity, measured, promise) for a reading from a random start, against the
+    peers.
+    """
     objective, batches = case.objective(), [(case.inputs, case.labels)]
     truth = sharpness(objective, batches, tol=1e-6, max_products=200).value
     seeds = iter(range(1000))
@@ -249,13 +311,23 @@ def cold(case: Case, peers: bool, repeats: int) -> Iterator[tuple[str, str, str]
         mean = sum(mine) / len(mine)
         ratio = mean / (sum(theirs) / len(theirs))
         spread = f"{min(counts)} to {max(counts)} products, mean {sum(counts) / len(counts):.1f}"
-        yield "cold: time / PyHessian", f"{ratio:.2f} (its error up to {max(off):.1e}, {spread})", "<= 1"
+        yield (
+            "cold: time / PyHessian",
+            f"{ratio:.2f} (its error up to {max(off):.1e}, {spread})",
+            "<= 1",
+        )
         error = abs(values["curvlinops"] / truth - 1)
-        yield "cold: time / curvlinops + eigsh", f"{mean / linops:.3f} (its error {error:.1e})", "<= 0.25"
+        yield (
+            "cold: time / curvlinops + eigsh",
+            f"{mean / linops:.3f} (its error {error:.1e})",
+            "<= 0.25",
+        )
 
 
 def warm(case: Case) -> Iterator[tuple[str, str, str]]:
-    """Rows of (quantity, measured, promise) for readings ten training steps apart, each started from the last."""
+    """Rows of (quantity, measured, promise) for readings ten training steps apart, each started
+    from the last.
+    """
     objective, batches = case.objective(), [(case.inputs, case.labels)]
     optimizer = case.optimizer()
     tol = SharpnessProbe().tol
@@ -271,13 +343,25 @@ def warm(case: Case) -> Iterator[tuple[str, str, str]]:
         moved.append(abs(last.value / before - 1))
         off.append(abs(last.value / truth - 1))
         covered.append(abs(last.value - truth) <= last.error + 1e-3 * truth)
-    text = f"{sum(spent) / len(spent):.2f} in {len(spent)} readings of {min(spent)} to {max(spent)}, tolerance {tol:g}"
+    text = (
+        f"{sum(spent) / len(spent):.2f} in {len(spent)} readings of {min(spent)} to {max(spent)}, "
+        f"tolerance {tol:g}"
+    )
     yield "warm: products per reading", text, "<= 3"
     errors = sorted(off)
-    text = f"median {errors[len(off) // 2]:.1e}, 9 of 10 below {errors[int(0.9 * (len(off) - 1) + 0.5)]:.1e}, "
-    text += f"worst {errors[-1]:.1e}; within the error beside it {sum(covered)} of {len(covered)} times"
+    text = (
+        f"median {errors[len(off) // 2]:.1e}, 9 of 10 below "
+        f"{errors[int(0.9 * (len(off) - 1) + 0.5)]:.1e}, "
+    )
+    text += (
+        f"worst {errors[-1]:.1e}; within the error beside it {sum(covered)} of {len(covered)} times"
+    )
     yield "warm: relative error", text, "-"
-    yield "warm: change of the value per reading", f"median {sorted(moved)[len(moved) // 2]:.0%}", "-"
+    yield (
+        "warm: change of the value per reading",
+        f"median {sorted(moved)[len(moved) // 2]:.0%}",
+        "-",
+    )
 
 
 @contextlib.contextmanager
@@ -299,32 +383,54 @@ def overhead(case: Case) -> Iterator[tuple[str, str, str]]:
     monitor = Monitor(optimizer, case.objective(), batches, budget=0.05)
     plain = watched = 0.0
     gc.collect()
-    gc.freeze()  # the peers bring a million objects, which a collection would go through: no part of anybody's loop
+    # the peers bring a million objects, which a collection would go through: no part of anybody's
+    # loop
+    gc.freeze()
     for part in range(pieces):  # in turns, so that the machine's moods hit both
         begin, clock = time.process_time(), time.perf_counter()
         twin.train(case.steps // pieces, other, seed=part)
         plain += time.process_time() - begin
-        monitor._begin += time.perf_counter() - clock  # the twin's time is no training time of this run
+        monitor._begin += (
+            time.perf_counter() - clock
+        )  # the twin's time is no training time of this run
         begin = time.process_time()
         case.train(case.steps // pieces, optimizer, seed=part)
         watched += time.process_time() - begin
     monitor.close()
     gc.unfreeze()
-    same = all(torch.equal(a, b) for a, b in zip(case.model.state_dict().values(), twin.model.state_dict().values()))
-    names = {"noise": "noise_level", "sharpness": "sharpness_value", "smoothness": "smoothness_value"}
+    same = all(
+        torch.equal(a, b)
+        for a, b in zip(case.model.state_dict().values(), twin.model.state_dict().values())
+    )
+    names = {
+        "noise": "noise_level",
+        "sharpness": "sharpness_value",
+        "smoothness": "smoothness_value",
+    }
     counts = {name: sum(key in row for row in monitor.readings) for name, key in names.items()}
-    text = f"{100 * (watched / plain - 1):.1f} % (its own account {100 * monitor.spent / monitor.training:.1f} %; "
-    text += ", ".join(f"{n} {name}" for name, n in counts.items()) + f" readings in {case.steps} steps)"
+    text = (
+        f"{100 * (watched / plain - 1):.1f} % (its own account "
+        f"{100 * monitor.spent / monitor.training:.1f} %; "
+    )
+    text += (
+        ", ".join(f"{n} {name}" for name, n in counts.items()) + f" readings in {case.steps} steps)"
+    )
     yield "monitor, budget 0.05: overhead", text, "< 7 %"
     yield "monitored run equals the other", str(same), "True"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peers", help="folder with pyhessian and curvlinops")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="48 instead of 256 images for the ResNet")
-    parser.add_argument("--parts", default="products,cold,warm,overhead", help="which parts, with commas")
+    parser.add_argument(
+        "--small", action="store_true", help="48 instead of 256 images for the ResNet"
+    )
+    parser.add_argument(
+        "--parts", default="products,cold,warm,overhead", help="which parts, with commas"
+    )
     parser.add_argument("--only", default="", help="cases whose name contains this")
     given = parser.parse_args(arguments)
     if given.peers:
@@ -333,7 +439,10 @@ def main(arguments: list[str] | None = None) -> None:
     for case in cases(given.small):
         if given.only not in case.name:
             continue
-        print(f"\n{case.name}: {sum(p.numel() for p in case.model.parameters()):,} parameters", flush=True)
+        print(
+            f"\n{case.name}: {sum(p.numel() for p in case.model.parameters()):,} parameters",
+            flush=True,
+        )
         case.train(60, case.optimizer())
         case.model.eval()  # as PyHessian insists
         parts = {

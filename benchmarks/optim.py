@@ -1,13 +1,14 @@
-"""Optimizer steps against torch's, in one run: ratios, the bytes-over-bandwidth limit, and peak extra memory.
+"""Optimizer steps against torch's, in one run: ratios, the bytes-over-bandwidth limit, and peak
+extra memory.
 
-    python benchmarks/optim.py                      both parameter sets on the CPU, and on CUDA where there is one
-    python benchmarks/optim.py --device cpu --sets small --repeats 50
+    python benchmarks/optim.py                      both parameter sets on the CPU, and on CUDA
+    where there is one python benchmarks/optim.py --device cpu --sets small --repeats 50
 
-Every contender steps the same parameter set with the same gradients. Contenders are timed in turn, round after round,
-so that a busy machine slows all of them alike; the median over rounds counts. Two times are given: of a step among
-steps made back to back (the host runs ahead of a device), and of a step alone, from the host's call to the end of the
-device's work. The limit is the fewest bytes the rule must move, divided by the bandwidth of a copy measured in the
-same run.
+Every contender steps the same parameter set with the same gradients. Contenders are timed in turn,
+round after round, so that a busy machine slows all of them alike; the median over rounds counts.
+Two times are given: of a step among steps made back to back (the host runs ahead of a device), and
+of a step alone, from the host's call to the end of the device's work. The limit is the fewest bytes
+the rule must move, divided by the bandwidth of a copy measured in the same run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ OURS = {
     "SGD clip": (lambda p, **o: SGD(p, 1e-3, momentum=0.9, clip=1.0, **o), 24),
     "ACClip default": (lambda p, **o: ACClip(p, **o), 32),
     "ACClip second": (lambda p, **o: ACClip(p, form="second_moment", **o), 32),
-    "ACClip": (lambda p, **o: ACClip(p, 1e-3, form="algorithm", bias_correction=False, clip=None, **o), 28),
+    "ACClip": (
+        lambda p, **o: ACClip(p, 1e-3, form="algorithm", bias_correction=False, clip=None, **o),
+        28,
+    ),
     "CClip": (lambda p, **o: CClip(p, 1e-3, 1.0, **o), 12),
     "CClip momentum": (lambda p, **o: CClip(p, 1e-3, 1.0, beta=0.9, **o), 20),
     "GClip": (lambda p, **o: GClip(p, 1e-3, 1.0, **o), 16),
@@ -92,7 +96,10 @@ def contenders(params: list[Any], device: str, which: str) -> dict[str, tuple[An
     found["torch clip_grad_norm_"] = (lambda: torch.nn.utils.clip_grad_norm_(params, 1.0), 12)
     for name, (make, size) in theirs.items():
         if name != "Adam" and "fused" in which.split(","):
-            found[f"torch clip_grad_norm_ + {name} fused"] = (pair(params, make(fused=True)), size + 12)
+            found[f"torch clip_grad_norm_ + {name} fused"] = (
+                pair(params, make(fused=True)),
+                size + 12,
+            )
     for name, (build, size) in OURS.items():
         for form, options in {"fused": {"fused": None}, "foreach": {"foreach": True}}.items():
             if form in which.split(","):
@@ -120,7 +127,8 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-#: Reads seconds; ``--clock cpu`` counts the thread's own time only, for a machine that others use too.
+#: Reads seconds; ``--clock cpu`` counts the thread's own time only, for a machine that others use
+#: too.
 CLOCK = {"wall": time.perf_counter, "cpu": time.thread_time}
 clock = CLOCK["wall"]
 
@@ -135,7 +143,9 @@ def timed(step: Any, device: str, burst: int) -> float:
 
 
 def extra_memory(step: Any, device: str) -> float:
-    """Peak bytes beyond what was allocated before a step, in MiB (CUDA: the allocator's count; CPU: resident set)."""
+    """Peak bytes beyond what was allocated before a step, in MiB (CUDA: the allocator's count;
+    CPU: resident set).
+    """
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -147,7 +157,9 @@ def extra_memory(step: Any, device: str) -> float:
 
 
 def resident_peak(step: Any) -> float:
-    """MiB by which a call's peak of resident memory exceeds what was resident before it (Linux; else NaN)."""
+    """MiB by which a call's peak of resident memory exceeds what was resident before it (Linux;
+    else NaN).
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     except OSError:
@@ -162,7 +174,8 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-#: What to compare, in one run: ours, theirs, how many times as fast ours must be (below 1: how much slower it may be).
+#: What to compare, in one run: ours, theirs, how many times as fast ours must be (below 1: how much
+#: slower it may be).
 PAIRS = (
     ("AdamW clip fused", "torch clip_grad_norm_ + AdamW fused", {"cpu": 1.5, "cuda": 2.5}),
     ("SGD clip fused", "torch clip_grad_norm_ + SGD momentum fused", {}),
@@ -196,16 +209,27 @@ def run(device: str, name: str, shapes: list[tuple[int, ...]], rounds: int, whic
     for _ in range(rounds):
         for key, (step, _) in found.items():
             times[key].append(timed(step, device, burst))
-            alone[key] += [timed(step, device, 1) for _ in range(10)] if burst > 1 else times[key][-1:]
+            alone[key] += (
+                [timed(step, device, 1) for _ in range(10)] if burst > 1 else times[key][-1:]
+            )
     nothing = [float("nan")]
     base = statistics.median(times.get("torch AdamW fused", nothing))
     base_alone = statistics.median(alone.get("torch AdamW fused", nothing))
-    print("| step | ms | times AdamW fused | ms alone | times AdamW fused "
-          "| byte limit, ms | ms / limit | ms alone / limit | extra MiB |")  # fmt: skip
+    print(
+        "| step | ms | times AdamW fused | ms alone | times AdamW fused "
+        "| byte limit, ms | ms / limit | ms alone / limit | extra MiB |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for key, (_, size) in found.items():
-        middle, single, limit = statistics.median(times[key]), statistics.median(alone[key]), size * total / speed
-        cells = f"{middle * 1e3:.3f} | {middle / base:.3f} | {single * 1e3:.3f} | {single / base_alone:.3f}"
+        middle, single, limit = (
+            statistics.median(times[key]),
+            statistics.median(alone[key]),
+            size * total / speed,
+        )
+        cells = (
+            f"{middle * 1e3:.3f} | {middle / base:.3f} | {single * 1e3:.3f} | "
+            f"{single / base_alone:.3f}"
+        )
         ratios = f"{middle / limit:.2f} | {single / limit:.2f}"
         print(f"| {key} | {cells} | {limit * 1e3:.3f} | {ratios} | {memory[key]:.1f} |", flush=True)
     print("\n| pair, median of the rounds' ratios | times as fast | aim |\n|---|---|---|")
@@ -219,29 +243,45 @@ def first_step(device: str) -> None:
     """Seconds that the first step of a process takes, with and without compiled code on disk."""
     program = (
         "import time, torch; from mindgap.optim import ACClip, GClip\n"
-        f"p = torch.nn.Parameter(torch.ones(1000, device='{device}')); p.grad = torch.ones_like(p)\n"
+        f"p = torch.nn.Parameter(torch.ones(1000, device='{device}')); p.grad = "
+        "torch.ones_like(p)\n"
         "for o in (ACClip([p]), GClip([p], 1e-3, 1.0)):\n"
-        "    t = time.perf_counter(); o.step(); print(type(o).__name__, round(time.perf_counter() - t, 2), end='  ')\n"
+        "    t = time.perf_counter(); o.step(); print(type(o).__name__, round(time.perf_counter() "
+        "- t, 2), end='  ')\n"
     )
     import os
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         root = str(Path(__file__).resolve().parents[1])
-        environment = {**os.environ, "NUMBA_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder, "PYTHONPATH": root}
+        environment = {
+            **os.environ,
+            "NUMBA_CACHE_DIR": folder,
+            "TRITON_CACHE_DIR": folder,
+            "PYTHONPATH": root,
+        }
         print(f"\nseconds of a process's first steps on {device}:")
         for label in ("nothing compiled", "compiled before"):
-            done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+            )
             print(f"  {label}: {done.stdout.strip() or done.stderr[-300:]}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="all", choices=("all", "cpu", "cuda"))
     parser.add_argument("--sets", default="bert,small")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--forms", default="fused,foreach,loop", help="which forms to time")
-    parser.add_argument("--clock", default="wall", choices=CLOCK, help="cpu: the thread's own time (one thread only)")
+    parser.add_argument(
+        "--clock",
+        default="wall",
+        choices=CLOCK,
+        help="cpu: the thread's own time (one thread only)",
+    )
     arguments = parser.parse_args()
     global clock
     clock = CLOCK[arguments.clock]
@@ -262,8 +302,11 @@ def main() -> None:
         compiler = numba.__version__
     except ImportError:
         compiler = "none"
-    print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch {torch.__version__}, "
-          f"triton {version}, numba {compiler}, {platform.machine()}")  # fmt: skip
+    print(
+        f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, torch "
+        f"{torch.__version__}, "
+        f"triton {version}, numba {compiler}, {platform.machine()}"
+    )
     for device in devices:
         if device == "cuda":
             print(torch.cuda.get_device_name())

@@ -45,7 +45,9 @@ def main() -> None:
             optimizer = OURS[name][0](params)
             for _ in range(3):
                 optimizer.step()
-            cells.append(f"{name} {min(timed(optimizer.step, 'cuda', 20) for _ in range(5)) * 1e3:.3f}")
+            cells.append(
+                f"{name} {min(timed(optimizer.step, 'cuda', 20) for _ in range(5)) * 1e3:.3f}"
+            )
         print(f"single program of width {wide}, {warps} warps: " + ", ".join(cells), flush=True)
 
 

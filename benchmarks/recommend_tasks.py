@@ -1,7 +1,9 @@
-"""The development tasks of ``benchmarks/recommend.py``: images, text and tables; clean and with faults.
+"""The development tasks of ``benchmarks/recommend.py``: images, text and tables; clean and with
+faults.
 
-Every task is a factory ``task(seed)`` that returns ``(objective, train, valid)``. The CPU tasks take about five
-seconds per full-length run on one core; so do the GPU tasks on one H200, when a dozen run side by side.
+Every task is a factory ``task(seed)`` that returns ``(objective, train, valid)``. The CPU tasks
+take about five seconds per full-length run on one core; so do the GPU tasks on one H200, when a
+dozen run side by side.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def classify(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(scores.flatten(0, -2), batch[1].flatten())
 
 
-def _split(x: Tensor, y: Tensor, size: int, train: int, valid: int, device: str = "cpu") -> tuple[list[Any], list[Any]]:
+def _split(
+    x: Tensor, y: Tensor, size: int, train: int, valid: int, device: str = "cpu"
+) -> tuple[list[Any], list[Any]]:
     order = torch.randperm(len(x), generator=torch_stream(0, "split"))[: train + valid]
     x, y = x[order].to(device), y[order].to(device)
     inside = list(zip(x[:train].split(size), y[:train].split(size)))
@@ -63,7 +67,11 @@ def _covtype(rows: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def _images(name: str, rows: int) -> tuple[Tensor, Tensor]:
-    table = data.mnist("train") if name == "mnist" else data.cifar10("train", batches=max(1, rows // 10000))
+    table = (
+        data.mnist("train")
+        if name == "mnist"
+        else data.cifar10("train", batches=max(1, rows // 10000))
+    )
     x = torch.tensor(table.features[:rows], dtype=torch.float32)
     x = x.reshape(len(x), *((1, 28, 28) if name == "mnist" else (3, 32, 32)))
     return (x - x.mean()) / x.std(), torch.tensor(table.labels[:rows]).long()
@@ -73,7 +81,9 @@ def _images(name: str, rows: int) -> tuple[Tensor, Tensor]:
 def _words(words: int, count: int) -> Tensor:
     tokens = data.language_tokens("ptb", "train")[:count]
     known: dict[str, int] = {}
-    for word, _ in sorted(_counts(tokens).items(), key=lambda pair: (-pair[1], pair[0]))[: words - 1]:
+    for word, _ in sorted(_counts(tokens).items(), key=lambda pair: (-pair[1], pair[0]))[
+        : words - 1
+    ]:
         known[word] = len(known) + 1
     return torch.tensor([known.get(word, 0) for word in tokens])
 
@@ -85,7 +95,9 @@ def _counts(tokens: list[str]) -> dict[str, int]:
     return counts
 
 
-def _text(words: int, length: int, size: int, train: int, device: str = "cpu") -> tuple[list[Any], list[Any]]:
+def _text(
+    words: int, length: int, size: int, train: int, device: str = "cpu"
+) -> tuple[list[Any], list[Any]]:
     tokens = _words(words, (train + 64) * size * length + 1 if train else 10**7).to(device)
     n = (len(tokens) - 1) // length
     x, y = tokens[: n * length].view(n, length), tokens[1 : n * length + 1].view(n, length)
@@ -101,7 +113,11 @@ class Convolutions(nn.Module):
         widths = (channels, width, 2 * width, 4 * width)
         layers: list[nn.Module] = []
         for a, b in pairwise(widths):
-            layers += [nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+            layers += [
+                nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(b),
+                nn.ReLU(),
+            ]
         self.features, self.head = nn.Sequential(*layers), nn.Linear(4 * width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +129,10 @@ class Recurrent(nn.Module):
 
     def __init__(self, words: int, width: int, layers: int = 1) -> None:
         super().__init__()
-        self.words, self.lstm = nn.Embedding(words, width), nn.LSTM(width, width, layers, batch_first=True)
+        self.words, self.lstm = (
+            nn.Embedding(words, width),
+            nn.LSTM(width, width, layers, batch_first=True),
+        )
         self.head = nn.Linear(width, words)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,13 +142,27 @@ class Recurrent(nn.Module):
 class Attention(nn.Module):
     """A transformer: causal over words, or over the patches of an image with a mean at the end."""
 
-    def __init__(self, words: int, width: int, layers: int, length: int, *, patches: int = 0, norm_first: bool = True):
+    def __init__(
+        self,
+        words: int,
+        width: int,
+        layers: int,
+        length: int,
+        *,
+        patches: int = 0,
+        norm_first: bool = True,
+    ):
         super().__init__()
         self.patches = patches
         self.inputs = nn.Linear(patches, width) if patches else nn.Embedding(words, width)
         self.places = nn.Parameter(0.02 * torch.randn(length, width))
         block = nn.TransformerEncoderLayer(
-            width, max(1, width // 32), 4 * width, dropout=0.0, batch_first=True, norm_first=norm_first
+            width,
+            max(1, width // 32),
+            4 * width,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=norm_first,
         )
         self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, words)
@@ -138,14 +171,20 @@ class Attention(nn.Module):
         if self.patches:
             x = F.unfold(x, 4, stride=4).transpose(1, 2)
         h = self.inputs(x) + self.places[: x.shape[1]]
-        mask = None if self.patches else nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
+        mask = (
+            None
+            if self.patches
+            else nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device)
+        )
         h = self.blocks(h, mask=mask, is_causal=mask is not None)
         return self.head(h.mean(1) if self.patches else h)  # type: ignore[no-any-return]
 
 
 def _spoiled(batches: list[Any], every: int, factor: float) -> list[Any]:
     """One batch in ``every`` has inputs ``factor`` times too large."""
-    return [(x * factor, y) if i % every == every // 2 else (x, y) for i, (x, y) in enumerate(batches)]
+    return [
+        (x * factor, y) if i % every == every // 2 else (x, y) for i, (x, y) in enumerate(batches)
+    ]
 
 
 def digits_mlp(seed: int) -> Any:
@@ -193,7 +232,11 @@ def heavy_tailed_regression(seed: int) -> Any:
         noisy = clean + 0.5 * noise.sample((12000,))
     loss = lambda model, batch: (model(batch[0])[:, 0] - batch[1]).square().mean()  # noqa: E731
     train = list(zip(x[:10000].split(32), noisy[:10000].split(32)))[:-1]
-    return Objective(_mlp(40, 96, 96, 1), loss), train, list(zip(x[10000:].split(500), clean[10000:].split(500)))
+    return (
+        Objective(_mlp(40, 96, 96, 1), loss),
+        train,
+        list(zip(x[10000:].split(500), clean[10000:].split(500))),
+    )
 
 
 def _resnet(seed: int) -> Any:
@@ -215,7 +258,11 @@ def _gpu_lstm(seed: int) -> Any:
 
 def _gpu_vision_transformer_faults(seed: int) -> Any:
     train, valid = _split(*_images("cifar10", 20000), 64, 18000, 2000, device=DEVICE)
-    return Objective(Attention(10, 192, 6, 64, patches=48).to(DEVICE), classify), _spoiled(train, 100, 1e2), valid
+    return (
+        Objective(Attention(10, 192, 6, 64, patches=48).to(DEVICE), classify),
+        _spoiled(train, 100, 1e2),
+        valid,
+    )
 
 
 #: Name -> (factory, steps of a full-length run).
@@ -235,7 +282,10 @@ GPU_TASKS: dict[str, tuple[Task, int]] = {
     "ptb-lstm-2": (_gpu_lstm, 300),
     "cifar-vision-transformer-faults": (_gpu_vision_transformer_faults, 300),
 }
-TASKS = {**CPU_TASKS, **(GPU_TASKS if torch.cuda.is_available() or os.environ.get("ALL_TASKS") else {})}
+TASKS = {
+    **CPU_TASKS,
+    **(GPU_TASKS if torch.cuda.is_available() or os.environ.get("ALL_TASKS") else {}),
+}
 
 
 @cache

@@ -1,7 +1,8 @@
-"""One gradient of 140 multiplied by 10,000: every optimizer at its defaults, against its own run without that.
+"""One gradient of 140 multiplied by 10,000: every optimizer at its defaults, against its own run
+without that.
 
-    python benchmarks/spikes.py --out benchmarks/records            makes the missing runs; minutes on one core
-    python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
+python benchmarks/spikes.py --out benchmarks/records            makes the missing runs; minutes on
+one core python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ DEFAULTS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "GClip(params, 0.1, 1.0)": lambda p: GClip(p, 0.1, 1.0),
     "GClip(params, 0.2, 1.0, beta=0.9)": lambda p: GClip(p, 0.2, 1.0, beta=0.9),
     "GClip(params, 0.2, 'auto', beta=0.9)": lambda p: GClip(p, 0.2, "auto", beta=0.9),
-    "GClip(params, 0.2, 'auto', beta=0.9, scope='tensor')": lambda p: GClip(p, 0.2, "auto", beta=0.9, scope="tensor"),
+    "GClip(params, 0.2, 'auto', beta=0.9, scope='tensor')": lambda p: GClip(
+        p, 0.2, "auto", beta=0.9, scope="tensor"
+    ),
     "CClip(params, 0.2, 0.02, beta=0.9)": lambda p: CClip(p, 0.2, 0.02, beta=0.9),
     "CClip(params, 0.2, 'auto', beta=0.9)": lambda p: CClip(p, 0.2, "auto", beta=0.9),
     "NormalizedSGD(params, 0.1)": lambda p: NormalizedSGD(p, 0.1),
@@ -47,8 +50,12 @@ OTHERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "torch AdamW": lambda p: torch.optim.AdamW(p, 1e-3),
     "torch SGD, lr 0.02, momentum 0.9": lambda p: torch.optim.SGD(p, 0.02, 0.9),
     "ACClip(params, clip=None)": lambda p: ACClip(p, clip=None),
-    "GClip(params, 0.2, 1.0, beta=0.9, clip='momentum')": lambda p: GClip(p, 0.2, 1.0, beta=0.9, clip="momentum"),
-    "CClip(params, 0.2, 0.02, beta=0.9, clip='momentum')": lambda p: CClip(p, 0.2, 0.02, beta=0.9, clip="momentum"),
+    "GClip(params, 0.2, 1.0, beta=0.9, clip='momentum')": lambda p: GClip(
+        p, 0.2, 1.0, beta=0.9, clip="momentum"
+    ),
+    "CClip(params, 0.2, 0.02, beta=0.9, clip='momentum')": lambda p: CClip(
+        p, 0.2, 0.02, beta=0.9, clip="momentum"
+    ),
     "StochasticINGD(params, clip=None)": lambda p: StochasticINGD(p, clip=None),
 }
 SEEDS = (0, 1)
@@ -61,7 +68,9 @@ def images() -> dict[str, torch.Tensor]:
 
 
 def train(name: str, seed: int, spiked: bool) -> float:
-    """Mean loss of steps 131 to 140 of a small convolutional network on CIFAR-10, at a constant learning rate."""
+    """Mean loss of steps 131 to 140 of a small convolutional network on CIFAR-10, at a constant
+    learning rate.
+    """
     data = images()
     torch.manual_seed(seed)
     model = small_convolutional_network(8, channels=3, side=32)
@@ -89,9 +98,13 @@ def table(folder: Path) -> str:
     for title, names in (("at its defaults", DEFAULTS), ("for comparison", OTHERS)):
         lines = []
         for name in names:
-            calm, spiked = (average([losses[name, seed, s] for seed in SEEDS]) for s in (False, True))
+            calm, spiked = (
+                average([losses[name, seed, s] for seed in SEEDS]) for s in (False, True)
+            )
             passes = "yes" if spiked <= 1.02 * max(calm, limit) else "**no**"
-            lines.append([f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm), passes])
+            lines.append(
+                [f"`{name}`", f"{calm:.3f}", f"{spiked:.3f}", relative(spiked, calm), passes]
+            )
         parts.append(markdown([title, "without", "with", "difference", "within 2 %"], lines))
     return "\n\n".join(parts)
 

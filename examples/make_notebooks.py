@@ -11,7 +11,9 @@ FOLDER = Path(__file__).parent
 
 
 def notebook(source: str) -> dict:
-    """The docstring becomes a cell of text, the imports one cell of code, everything after them one cell per block."""
+    """The docstring becomes a cell of text, the imports one cell of code, everything after them
+    one cell per block.
+    """
     tree = ast.parse(source)
     lines = source.splitlines()
     text = ast.get_docstring(tree) or ""
@@ -20,11 +22,18 @@ def notebook(source: str) -> dict:
     imports = [n for n in body if isinstance(n, (ast.Import, ast.ImportFrom))]
     for group in [imports, *([n] for n in body if n not in imports)]:
         if group:
-            first = min([group[0].lineno, *(d.lineno for d in getattr(group[0], "decorator_list", []))])
+            first = min(
+                [group[0].lineno, *(d.lineno for d in getattr(group[0], "decorator_list", []))]
+            )
             cells.append(("code", "\n".join(lines[first - 1 : group[-1].end_lineno])))
     made = []
     for number, (kind, content) in enumerate(cells):
-        cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": content.splitlines(keepends=True)}
+        cell = {
+            "cell_type": kind,
+            "id": f"cell-{number}",
+            "metadata": {},
+            "source": content.splitlines(keepends=True),
+        }
         made.append({**cell, "execution_count": None, "outputs": []} if kind == "code" else cell)
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return {"cells": made, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
@@ -35,7 +44,9 @@ def main(out: Path) -> None:
         if path.name != Path(__file__).name:
             target = out / path.with_suffix(".ipynb").name
             made = notebook(path.read_text(encoding="utf-8"))
-            target.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            target.write_text(
+                json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             print(target)
 
 

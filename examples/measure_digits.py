@@ -17,7 +17,9 @@ from mindgap import Objective
 
 
 def problem() -> tuple[Objective, list[tuple[torch.Tensor, torch.Tensor]], torch.optim.Optimizer]:
-    """The network at its initialisation, 200 minibatches of 8 images, and the optimizer whose step is judged."""
+    """The network at its initialisation, 200 minibatches of 8 images, and the optimizer whose
+    step is judged.
+    """
     torch.manual_seed(0)
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)

@@ -22,6 +22,8 @@ class Regression(lightning.LightningModule):
 def problem(seed):
     x = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(x, torch.sin(x.sum(1)))
-    train, valid = torch.utils.data.random_split(data, [1800, 200], torch.Generator().manual_seed(0))
+    train, valid = torch.utils.data.random_split(
+        data, [1800, 200], torch.Generator().manual_seed(0)
+    )
     loss = lambda module, batch: module.training_step(batch, 0)  # noqa: E731
     return (Regression(), loss), DataLoader(train, 32, shuffle=True), DataLoader(valid, 200)

@@ -1,15 +1,18 @@
-"""A template for a new bilevel method: copy it to ``mindgap/bilevel/methods/yours.py`` and change what is yours.
+"""A template for a new bilevel method: copy it to ``mindgap/bilevel/methods/yours.py`` and change
+what is yours.
 
-The method here is SOBA with one upper step for every ``period`` lower ones. It is a frozen dataclass of settings with
-three hooks; the two further ones, ``rates`` and ``prepare`` (a phase before the first iteration, such as a warm start),
-are in ``mindgap/bilevel/method.py``. Everything else (start, step, solve, budgets, checkpoints, compiled backends,
-distributed runs, contract tests) works on any method. To make it one of the library's methods, add
+The method here is SOBA with one upper step for every ``period`` lower ones. It is a frozen
+dataclass of settings with three hooks; the two further ones, ``rates`` and ``prepare`` (a phase
+before the first iteration, such as a warm start), are in ``mindgap/bilevel/method.py``. Everything
+else (start, step, solve, budgets, checkpoints, compiled backends, distributed runs, contract tests)
+works on any method. To make it one of the library's methods, add
 
 * its file in ``mindgap/bilevel/methods/``;
 * one row to ``_FURTHER`` in ``mindgap/bilevel/registry.py``;
   ``python -m mindgap.bilevel.registry docs/bilevel.md`` then writes the guide's table;
 * one record to ``tests/cases/bilevel.py``;
-* one literal numpy transcription to ``tests/references/``, and its name to ``bilevel_methods.py`` there.
+* one literal numpy transcription to ``tests/references/``, and its name to ``bilevel_methods.py``
+  there.
 
 Run it: ``python examples/seventeenth_method.py``.
 """
@@ -33,10 +36,11 @@ from mindgap.bilevel.steps import XStep, check_step
 class PeriodicSOBA(Method):
     """SOBA that moves x every ``period`` iterations only.
 
-    Symbols: rho = ``lr_y``, gamma = ``lr_x``. The update, all directions at (x, y, z) on one lower and one upper
-    sample::
+    Symbols: rho = ``lr_y``, gamma = ``lr_x``. The update, all directions at (x, y, z) on one lower
+    and one upper sample::
 
-        y <- y - rho g_y;   z <- z - rho (Hz - f_y);   every ``period`` iterations: x <- x - gamma (f_x - Jz)
+        y <- y - rho g_y;   z <- z - rho (Hz - f_y);   every ``period`` iterations: x <- x - gamma
+        (f_x - Jz)
 
     Args:
         lr_x: step on x.
@@ -53,8 +57,9 @@ class PeriodicSOBA(Method):
     *Differs from the paper* in the period, and in the sign of z: the paper's v is -z.
     """
 
-    # The settings. Each says its own rule (``mindgap/bilevel/settings.py`` has more of them); ``rate`` settings come to
-    # ``update`` as s["lr_x"] and s["lr_y"]. ``x_step`` lets users choose the upper step that ``move_x`` takes.
+    # The settings. Each says its own rule (``mindgap/bilevel/settings.py`` has more of them);
+    # ``rate`` settings come to ``update`` as s["lr_x"] and s["lr_y"]. ``x_step`` lets users choose
+    # the upper step that ``move_x`` takes.
     lr_x: Rate = rate()
     lr_y: Rate = rate()
     period: int = count(2)
@@ -64,15 +69,19 @@ class PeriodicSOBA(Method):
     def init(self, oracle: Oracle) -> Values:
         return {"z": oracle.ops.zeros_like(oracle.start[1])}
 
-    # The samples of each iteration: name -> (stream, count). LOWER is one lower token, ("lower", 5) an array of five
-    # (for ``oracle.ops.loop``), ("uniform", n) a whole number below n. Most methods have one kind of iteration.
+    # The samples of each iteration: name -> (stream, count). LOWER is one lower token, ("lower", 5)
+    # an array of five
+    # (for ``oracle.ops.loop``), ("uniform", n) a whole number below n. Most methods have one kind
+    # of iteration.
     def plan(self) -> SamplePlan:
         slots = {"g": LOWER, "f": UPPER}
-        return SamplePlan((Iteration(slots, "inner"),) * (self.period - 1) + (Iteration(slots, "both"),))
+        return SamplePlan(
+            (Iteration(slots, "inner"),) * (self.period - 1) + (Iteration(slots, "both"),)
+        )
 
-    # The update: a pure function of the values v and the draws s. Derivatives come from the oracle, anything beyond
-    # + - * @ from oracle.ops, so that every backend can run it; ``mindgap/bilevel/protocols.py`` lists both.
-    # ``kind`` is known when the step is compiled.
+    # The update: a pure function of the values v and the draws s. Derivatives come from the oracle,
+    # anything beyond + - * @ from oracle.ops, so that every backend can run it;
+    # ``mindgap/bilevel/protocols.py`` lists both. ``kind`` is known when the step is compiled.
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
         y, z = oracle.move_y(v["y"], d_y, s["lr_y"]), oracle.ops.move(v["z"], d_z, s["lr_y"])
@@ -81,7 +90,9 @@ class PeriodicSOBA(Method):
 
 
 def main() -> float:
-    """Choose one ridge penalty per coefficient on validation data; returns the final validation loss."""
+    """Choose one ridge penalty per coefficient on validation data; returns the final validation
+    loss.
+    """
     torch.manual_seed(0)
     features = torch.randn(80, 5)
     targets = features[:, 0] + 0.1 * torch.randn(80)

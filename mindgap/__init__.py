@@ -5,15 +5,18 @@ The library, from the lowest layer up (a layer imports the layers below it, neve
 * ``record`` - the written forms of runs, surveys and studies;
 * ``base`` - argument checks, random streams, tensor helpers, objectives, counters;
 * ``rules`` - pure update rules on lists of tensors, and their fused kernels;
-* ``optim``, ``measure``, ``bilevel`` - optimizers, instruments, bilevel methods; they never import each other;
+* ``optim``, ``measure``, ``bilevel`` - optimizers, instruments, bilevel methods; they never import
+  each other;
 * ``advise``, ``adapters`` - from measurements to advice; Lightning and Hugging Face.
 
 The laboratory (``pip install 'mindgap[lab]'``) uses the library, never the other way round:
 
-* ``lab.theory``, ``lab.tasks``, ``lab.studies``, ``lab.report`` - theorems, problems, studies, pages;
+* ``lab.theory``, ``lab.tasks``, ``lab.studies``, ``lab.report`` - theorems, problems, studies,
+  pages;
 * ``cli`` - the command ``mindgap``.
 
-Importing ``mindgap`` imports nothing heavy: ``mindgap list`` and ``mindgap report`` start without torch.
+Importing ``mindgap`` imports nothing heavy: ``mindgap list`` and ``mindgap report`` start without
+torch.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """Feed every public parameter bad values; only ``RuleError`` may come back.
 
-A room's test lists its public callables with arguments that work, and asserts that nothing foreign is raised::
+A room's test lists its public callables with arguments that work, and asserts that nothing foreign
+is raised::
 
     from bad_values import faults, parameters
 
     CALLS = {"tail_index": (tail_index, lambda: {"sample": np.ones(50)})}
+
 
     @pytest.mark.parametrize("name", CALLS)
     def test_bad_values_end_in_our_error(name):
         function, arguments = CALLS[name]
         assert faults(function, arguments) == []
 
-A call that accepts a value is fine (0 is a legal seed). A call that raises anything but ``RuleError``, or that does not
-end within the time limit, is a fault.
+A call that accepts a value is fine (0 is a legal seed). A call that raises anything but
+``RuleError``, or that does not end within the time limit, is a fault.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Awkward:
 
 
 def bad_values() -> dict[str, Any]:
-    """About 20 values by name, made anew at each call: wrong type, sign, size, shape, or not finite."""
+    """About 20 values by name, made anew at each call: wrong type, sign, size, shape, or not
+    finite.
+    """
     import numpy as np
     import torch
 
@@ -74,10 +78,16 @@ def parameters(function: Callable[..., Any], *, leave_out: Collection[str] = ())
     """Names of the parameters that a caller may set by name (or, for ``*args``, not at all)."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     found = inspect.signature(function).parameters.items()
-    return [n for n, p in found if p.kind not in kinds and n not in ("self", "cls") and n not in leave_out]
+    return [
+        n
+        for n, p in found
+        if p.kind not in kinds and n not in ("self", "cls") and n not in leave_out
+    ]
 
 
-def outcome(call: Callable[[], Any], *, seconds: float = 10.0, allowed: tuple[type[BaseException], ...] = ()) -> str:
+def outcome(
+    call: Callable[[], Any], *, seconds: float = 10.0, allowed: tuple[type[BaseException], ...] = ()
+) -> str:
     """``"accepted"``, ``"refused"`` (our error), ``"hang"``, or the foreign error in words."""
     try:
         with warnings.catch_warnings(), time_limit(seconds, TimeIsUp()):
@@ -109,9 +119,11 @@ def trials(
         arguments: makes arguments that work, anew for each call (a call may change them).
         leave_out: parameters not to touch, such as a user's function.
         values: makes the bad values.
-        after: what to do with the result, such as a step of an optimizer: values must be refused by then.
+        after: what to do with the result, such as a step of an optimizer: values must be refused by
+            then.
         seconds: time limit per call.
-        allowed: further errors that are part of the contract, such as the one for a missing package.
+        allowed: further errors that are part of the contract, such as the one for a missing
+            package.
     """
     outcomes = {}
     for name in parameters(function, leave_out=leave_out):
@@ -126,7 +138,13 @@ def trials(
     return outcomes
 
 
-def faults(function: Callable[..., Any], arguments: Callable[[], Mapping[str, Any]], **options: Any) -> list[str]:
+def faults(
+    function: Callable[..., Any], arguments: Callable[[], Mapping[str, Any]], **options: Any
+) -> list[str]:
     """What went wrong, one line per (parameter, bad value); the options are those of ``trials``."""
     said = trials(function, arguments, **options).items()
-    return [f"{name} = {label}: {text}" for (name, label), text in said if text not in ("accepted", "refused")]
+    return [
+        f"{name} = {label}: {text}"
+        for (name, label), text in said
+        if text not in ("accepted", "refused")
+    ]

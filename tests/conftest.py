@@ -1,4 +1,6 @@
-"""Shared by all tests: ``tests/`` on the path, slow tests marked, one thread (or OMP_NUM_THREADS), fresh seeds."""
+"""Shared by all tests: ``tests/`` on the path, slow tests marked, one thread (or
+OMP_NUM_THREADS), fresh seeds.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and every process they start inherits that;
-# the tests of Ctrl-C need it as a person at a terminal has it.
+# A shell that starts the tests in the background has them ignore Ctrl-C, and every process they
+# start inherits that; the tests of Ctrl-C need it as a person at a terminal has it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -32,7 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the collection loaded out of every later garbage collection: the libraries bring a million objects."""
+    """Leave what the collection loaded out of every later garbage collection: the libraries
+    bring a million objects.
+    """
     gc.collect()
     gc.freeze()
 
@@ -45,7 +49,8 @@ def _fresh_seeds() -> None:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
-        # Without a GPU torch.manual_seed writes down who called it, for the day one is found: 1 ms per test.
+        # Without a GPU torch.manual_seed writes down who called it, for the day one is found: 1 ms
+        # per test.
         (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
@@ -54,7 +59,9 @@ def _fresh_seeds() -> None:
 def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., CompletedProcess[str]]:
-    """Runs the command in this process, where a process of its own is not what a test is about: it starts at once."""
+    """Runs the command in this process, where a process of its own is not what a test is about:
+    it starts at once.
+    """
     from mindgap.cli import _run
 
     def call(*words: str, cwd: Path | None = None) -> CompletedProcess[str]:

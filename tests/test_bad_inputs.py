@@ -11,11 +11,22 @@ import types
 import pytest
 from bad_inputs_sweep import sweep
 
-ROOMS = [*(f"mindgap.lab.theory.chapter{n}" for n in range(2, 7)), "mindgap.lab.theory.noise",
-         "mindgap.lab.theory.assumptions", "mindgap.lab.tasks.problems.quadratic",
-         "mindgap.lab.tasks.problems.cleaning", "mindgap.lab.tasks.data.tabular", "mindgap.lab.tasks.models",
-         "mindgap.optim.averaging", "mindgap.rules", "mindgap.bilevel.problem", "mindgap.bilevel.checkpoint",
-         "mindgap.bilevel.methods", "mindgap.measure.hessian", "mindgap.measure.per_sample"]
+ROOMS = [
+    *(f"mindgap.lab.theory.chapter{n}" for n in range(2, 7)),
+    "mindgap.lab.theory.noise",
+    "mindgap.lab.theory.assumptions",
+    "mindgap.lab.tasks.problems.quadratic",
+    "mindgap.lab.tasks.problems.cleaning",
+    "mindgap.lab.tasks.data.tabular",
+    "mindgap.lab.tasks.models",
+    "mindgap.optim.averaging",
+    "mindgap.rules",
+    "mindgap.bilevel.problem",
+    "mindgap.bilevel.checkpoint",
+    "mindgap.bilevel.methods",
+    "mindgap.measure.hessian",
+    "mindgap.measure.per_sample",
+]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -28,7 +39,8 @@ def test_bad_values_end_in_our_error(room: str) -> None:
 def test_the_sweep_sees_a_function_without_checks() -> None:
     source = (
         'def half(x):\n    """Half of x.\n\n    >>> half(2.0)\n    1.0\n    """\n    return x / 2\n'
-        "def wait(x):\n    '''Wait.\n\n    >>> wait(0)\n    '''\n    while x == 0.5:\n        pass\n"
+        "def wait(x):\n    '''Wait.\n\n    >>> wait(0)\n    '''\n    while x == 0.5:\n        "
+        "pass\n"
     )
     module = types.ModuleType("made_up_room")
     sys.modules["made_up_room"] = module
@@ -39,5 +51,8 @@ def test_the_sweep_sees_a_function_without_checks() -> None:
     finally:
         del sys.modules["made_up_room"]
     assert tried > 40
-    assert "made_up_room.half(x = text): TypeError: unsupported operand type(s) for /: 'str' and 'int'" in faults
+    assert (
+        "made_up_room.half(x = text): TypeError: unsupported operand type(s) for /: 'str' and 'int'"
+        in faults
+    )
     assert "made_up_room.wait(x = half): hang: not done after 0.1 s" in faults

@@ -1,4 +1,6 @@
-"""SOBA of mindgap for the folder ``solvers`` of benchmark_bilevel; ``mindgap_solver.py`` says how."""
+"""SOBA of mindgap for the folder ``solvers`` of benchmark_bilevel; ``mindgap_solver.py`` says
+how.
+"""
 
 from benchmark_utils.mindgap_solver import MindgapSolver
 

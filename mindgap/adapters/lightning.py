@@ -1,8 +1,8 @@
 """The monitor in a Lightning ``Trainer``.
 
-Lightning clips inside the optimizer's closure, after its hook ``on_before_optimizer_step``. The monitor does not look
-at the loop's gradients: it measures its own batches at the parameters before the step, and so reads raw noise
-whatever ``gradient_clip_val`` says.
+Lightning clips inside the optimizer's closure, after its hook ``on_before_optimizer_step``. The
+monitor does not look at the loop's gradients: it measures its own batches at the parameters before
+the step, and so reads raw noise whatever ``gradient_clip_val`` says.
 """
 
 from __future__ import annotations
@@ -16,23 +16,33 @@ from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
-def monitor_callback(probes: Sequence[Any] = DEFAULT_PROBES, *, batches: Iterable[Any] | None = None,
-                     loss: Callable[[Any, Any], Any] | None = None, optimizer: int = 0, limit: int = 8,
-                     to: Any = None, **options: Any) -> Any:
+def monitor_callback(
+    probes: Sequence[Any] = DEFAULT_PROBES,
+    *,
+    batches: Iterable[Any] | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    optimizer: int = 0,
+    limit: int = 8,
+    to: Any = None,
+    **options: Any,
+) -> Any:
     """A Lightning callback that runs a ``Monitor`` for the length of ``fit``.
 
     Args:
         probes: as ``Monitor`` takes them.
-        batches: measuring batches on the model's device; by default ``limit`` random ones of the training data.
-        loss: ``loss(module, batch) -> scalar``; by default the module's ``training_step`` with its logging switched
-            off. Give it where ``training_step`` keeps a state of its own (metrics).
+        batches: measuring batches on the model's device; by default ``limit`` random ones of the
+            training data.
+        loss: ``loss(module, batch) -> scalar``; by default the module's ``training_step`` with its
+            logging switched off. Give it where ``training_step`` keeps a state of its own
+            (metrics).
         optimizer: which of the trainer's optimizers to watch.
         limit: batches to draw.
         to: as ``Monitor`` takes it, or ``"logger"`` for the trainer's logger. Only rank 0 writes.
         options: ``every``, ``budget``, ``name``, ``seed`` of ``Monitor``.
 
     Returns:
-        The callback. Its ``monitor`` is the ``Monitor`` once training has begun, ``readings`` its rows.
+        The callback. Its ``monitor`` is the ``Monitor`` once training has begun, ``readings`` its
+        rows.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
@@ -49,12 +59,21 @@ class _Events(Watched):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not 0 <= self._optimizer < len(trainer.optimizers):
-            fail("optimizer", f"must be one of the trainer's {len(trainer.optimizers)}", self._optimizer)
+            fail(
+                "optimizer",
+                f"must be one of the trainer's {len(trainer.optimizers)}",
+                self._optimizer,
+            )
         if self._watching.to == "logger":
             self._watching.to = _to_logger(trainer)
         self._watching.begin(
-            trainer.optimizers[self._optimizer], pl_module, _training_loss(trainer), trainer.train_dataloader,
-            trainer.strategy.batch_to_device, trainer.is_global_zero)  # fmt: skip
+            trainer.optimizers[self._optimizer],
+            pl_module,
+            _training_loss(trainer),
+            trainer.train_dataloader,
+            trainer.strategy.batch_to_device,
+            trainer.is_global_zero,
+        )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._watching.end()
@@ -68,11 +87,15 @@ def _training_loss(trainer: Any) -> Callable[[Any, Any], Any]:
 
     def loss(module: Any, batch: Any) -> Any:
         takes_index = len(inspect.signature(module.training_step).parameters) > 1
-        before = {name: module.__dict__[name] for name in ("log", "log_dict") if name in module.__dict__}
+        before = {
+            name: module.__dict__[name] for name in ("log", "log_dict") if name in module.__dict__
+        }
         module.__dict__["log"] = module.__dict__["log_dict"] = lambda *a, **k: None
         try:
             with trainer.precision_plugin.train_step_context():
-                output = module.training_step(batch, 0) if takes_index else module.training_step(batch)
+                output = (
+                    module.training_step(batch, 0) if takes_index else module.training_step(batch)
+                )
         finally:
             del module.__dict__["log"], module.__dict__["log_dict"]
             module.__dict__.update(before)

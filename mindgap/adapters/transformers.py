@@ -1,8 +1,8 @@
 """The monitor in Hugging Face's ``Trainer``.
 
-The Trainer clips at 1.0 by default, *before* its callback ``on_pre_optimizer_step``. The monitor does not look at the
-loop's gradients. It measures its own batches at the parameters before the step, so its noise is never clipped, whatever
-``max_grad_norm`` is.
+The Trainer clips at 1.0 by default, *before* its callback ``on_pre_optimizer_step``. The monitor
+does not look at the loop's gradients. It measures its own batches at the parameters before the
+step, so its noise is never clipped, whatever ``max_grad_norm`` is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from mindgap.base.check import fail
 from mindgap.measure.table import DEFAULT_PROBES
 
 
-def monitor_callback(probes: Sequence[Any] = DEFAULT_PROBES, *, batches: Iterable[Any] | None = None,
-                     loss: Callable[[Any, Any], Any] | None = None, limit: int = 8, to: Any = None,
-                     **options: Any) -> Any:
+def monitor_callback(
+    probes: Sequence[Any] = DEFAULT_PROBES,
+    *,
+    batches: Iterable[Any] | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
+    limit: int = 8,
+    to: Any = None,
+    **options: Any,
+) -> Any:
     """A ``TrainerCallback`` that runs a ``Monitor`` for the length of ``train``.
 
-    The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model, batch)`` is by default
-    ``model(**batch).loss``; give it where the Trainer computes another one (label smoothing, a custom
-    ``compute_loss``). Of several processes only number 0 writes.
+    The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model,
+    batch)`` is by default ``model(**batch).loss``; give it where the Trainer computes another one
+    (label smoothing, a custom ``compute_loss``). Of several processes only number 0 writes.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
@@ -35,8 +41,13 @@ def monitor_callback(probes: Sequence[Any] = DEFAULT_PROBES, *, batches: Iterabl
 class _Events(Watched):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._watching.begin(
-            given["optimizer"], given["model"], _model_loss, given["train_dataloader"],
-            lambda batch: _to_device(batch, args.device), state.is_world_process_zero)  # fmt: skip
+            given["optimizer"],
+            given["model"],
+            _model_loss,
+            given["train_dataloader"],
+            lambda batch: _to_device(batch, args.device),
+            state.is_world_process_zero,
+        )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._watching.end()
@@ -46,7 +57,11 @@ def _model_loss(model: Any, batch: Any) -> Any:
     output = model(**batch)
     loss = output.get("loss")
     if loss is None:
-        fail("loss", "must be given where the model's output has none (are there labels in the batch?)", type(output))
+        fail(
+            "loss",
+            "must be given where the model's output has none (are there labels in the batch?)",
+            type(output),
+        )
     return loss
 
 

@@ -1,4 +1,6 @@
-"""What the callbacks of all trainers share: a ``Monitor`` that lives as long as one training run."""
+"""What the callbacks of all trainers share: a ``Monitor`` that lives as long as one training
+run.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,17 @@ class Watching:
         >>> import torch
         >>> model = torch.nn.Linear(1, 1)
         >>> loader = torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=2)
-        >>> watching = Watching(["noise"], None, lambda m, b: m(b).square().mean(), 4, None, {"every": 1})
-        >>> watching.begin(torch.optim.SGD(model.parameters(), 0.1), model, None, loader, lambda batch: batch, True)
+        >>> watching = Watching(
+        ...     ["noise"], None, lambda m, b: m(b).square().mean(), 4, None, {"every": 1}
+        ... )
+        >>> watching.begin(
+        ...     torch.optim.SGD(model.parameters(), 0.1),
+        ...     model,
+        ...     None,
+        ...     loader,
+        ...     lambda batch: batch,
+        ...     True,
+        ... )
         >>> watching.end()
         >>> watching.readings
         []
@@ -45,8 +56,15 @@ class Watching:
         """The rows so far."""
         return self.monitor.readings if self.monitor is not None else []
 
-    def begin(self, optimizer: Any, model: Any, loss: Any, loader: Any, placed: Callable[[Any], Any],
-              writes: bool) -> None:
+    def begin(
+        self,
+        optimizer: Any,
+        model: Any,
+        loss: Any,
+        loader: Any,
+        placed: Callable[[Any], Any],
+        writes: bool,
+    ) -> None:
         """Start the monitor.
 
         Args:
@@ -55,11 +73,15 @@ class Watching:
         """
         batches = self.batches
         if batches is None:
-            drawn = sample_batches(loader, model, limit=self.limit, seed=self.options.get("seed", 0))
+            drawn = sample_batches(
+                loader, model, limit=self.limit, seed=self.options.get("seed", 0)
+            )
             batches = [placed(batch) for batch in drawn]
         objective = Objective(model, self.loss or loss)
         to = self.to if writes else None
-        self.monitor = Monitor(optimizer, objective, batches, self.probes, to=to, limit=self.limit, **self.options)
+        self.monitor = Monitor(
+            optimizer, objective, batches, self.probes, to=to, limit=self.limit, **self.options
+        )
 
     def end(self, error: BaseException | None = None) -> None:
         """Close the monitor, with what ended the training where that was an error."""
@@ -87,7 +109,9 @@ class Watched:
 
 @cache
 def callback_class(events: type[Watched], package: str, base: str, extra: str) -> Any:
-    """A trainer's callback with these events, made when it is first needed (the import of a trainer takes seconds)."""
+    """A trainer's callback with these events, made when it is first needed (the import of a
+    trainer takes seconds).
+    """
     try:
         parent = getattr(import_module(package), base)
     except ImportError:
@@ -98,15 +122,18 @@ def callback_class(events: type[Watched], package: str, base: str, extra: str) -
     return made
 
 
-def sample_batches(loader: Any, model: torch.nn.Module, *, limit: int = 8, seed: int = 0) -> list[Any]:
+def sample_batches(
+    loader: Any, model: torch.nn.Module, *, limit: int = 8, seed: int = 0
+) -> list[Any]:
     """Random batches of a loader's data set, collated as the loader does.
 
-    A trainer's loader may keep an epoch, a sampler state or a count of its iterations; none of them is touched,
-    because the data set is indexed directly. Random transforms and collators draw from a seeded state, and every
-    global random state stands afterwards as before.
+    A trainer's loader may keep an epoch, a sampler state or a count of its iterations; none of them
+    is touched, because the data set is indexed directly. Random transforms and collators draw from
+    a seeded state, and every global random state stands afterwards as before.
 
     Args:
-        loader: a ``DataLoader``, or what Accelerate wraps around one, over a data set with a length and an index.
+        loader: a ``DataLoader``, or what Accelerate wraps around one, over a data set with a length
+            and an index.
         model: whose random and module state is protected meanwhile.
         limit: batches drawn at most, without replacement; a short last one is left out.
 
@@ -123,7 +150,11 @@ def sample_batches(loader: Any, model: torch.nn.Module, *, limit: int = 8, seed:
     loader = getattr(loader, "base_dataloader", loader)
     dataset: Any = getattr(loader, "dataset", None)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        fail("batches", "must be given where the training data cannot be indexed", type(dataset).__name__)
+        fail(
+            "batches",
+            "must be given where the training data cannot be indexed",
+            type(dataset).__name__,
+        )
     sampler = getattr(loader, "batch_sampler", None)
     size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or 1
     order = torch.randperm(len(dataset), generator=torch_stream(seed, "measuring batches")).tolist()

@@ -1,4 +1,6 @@
-"""From measurements to advice: which assumption fails, what helps, and which optimizer wins on your problem."""
+"""From measurements to advice: which assumption fails, what helps, and which optimizer wins on
+your problem.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What the race tries: optimizers, and learning rates placed by what was measured.
 
-All learning rates are named by the rate of AdamW that moves the weights as far per step. One number, the typical
-gradient norm, turns that scale into the rates of SGD and of the clipped methods.
+All learning rates are named by the rate of AdamW that moves the weights as far per step. One
+number, the typical gradient norm, turns that scale into the rates of SGD and of the clipped
+methods.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Scale:
     sharpness: float = math.nan  # largest Hessian eigenvalue; NaN: not measured
 
     def sgd_rate(self, rate: float) -> float:
-        """The rate of SGD with momentum that moves the weights as far as AdamW at ``rate``, at most the stable one.
+        """The rate of SGD with momentum that moves the weights as far as AdamW at ``rate``, at most
+        the stable one.
 
         Example:
             >>> round(Scale(10_000, gradient_norm=3.0).sgd_rate(1e-3), 6)
@@ -68,7 +70,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Family:
-    """An optimizer with its options: how to build it, how a user writes it, and how its rate follows AdamW's."""
+    """An optimizer with its options: how to build it, how a user writes it, and how its rate
+    follows AdamW's.
+    """
 
     build: Callable[[torch.nn.Module, float], torch.optim.Optimizer]
     code: str
@@ -82,9 +86,18 @@ def _weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def _matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Matrices inside the network: neither embeddings nor the last layer, as Muon's authors ask for."""
-    owners = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.MultiheadAttention))]
-    inside = [p for m in owners[:-1] for p in m.parameters(recurse=False) if p.ndim == 2 and p.requires_grad]
+    """Matrices inside the network: neither embeddings nor the last layer, as Muon's authors ask
+    for.
+    """
+    owners = [
+        m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.MultiheadAttention))
+    ]
+    inside = [
+        p
+        for m in owners[:-1]
+        for p in m.parameters(recurse=False)
+        if p.ndim == 2 and p.requires_grad
+    ]
     return list(dict.fromkeys(inside))
 
 
@@ -126,21 +139,42 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 _PARAMS = "model.parameters()"
 FAMILIES: dict[str, Family] = {
-    "AdamW": Family(lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
-                    f"torch.optim.AdamW({_PARAMS}, lr={{lr}})", begin=(1e-3,)),
+    "AdamW": Family(
+        lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
+        f"torch.optim.AdamW({_PARAMS}, lr={{lr}})",
+        begin=(1e-3,),
+    ),
     "AdamW with clipping": Family(
-        lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip="auto", nonfinite="skip"),
-        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")'),
-    "ACClip": Family(lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
-                     f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")', begin=(1e-3, 3e-3)),
+        lambda model, lr: mindgap.optim.AdamW(
+            _weights(model), lr=lr, clip="auto", nonfinite="skip"
+        ),
+        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip="auto", nonfinite="skip")',
+    ),
+    "ACClip": Family(
+        lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
+        f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")',
+        begin=(1e-3, 3e-3),
+    ),
     "GClip": Family(
-        lambda model, lr: mindgap.optim.GClip(_weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"),
+        lambda model, lr: mindgap.optim.GClip(
+            _weights(model), lr=lr, tau="auto", beta=BETA, nonfinite="skip"
+        ),
         f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
-        like_sgd=True, begin=(3e-3, 1e-2)),
-    "SGD": Family(lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
-                  f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)", like_sgd=True, begin=(1e-3, 3e-3)),
-    "Muon": Family(MuonWithAdamW, "mindgap.advise.MuonWithAdamW(model, lr={lr})", begin=(1e-3, 3e-3),
-                   fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model))),
+        like_sgd=True,
+        begin=(3e-3, 1e-2),
+    ),
+    "SGD": Family(
+        lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
+        f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
+        like_sgd=True,
+        begin=(1e-3, 3e-3),
+    ),
+    "Muon": Family(
+        MuonWithAdamW,
+        "mindgap.advise.MuonWithAdamW(model, lr={lr})",
+        begin=(1e-3, 3e-3),
+        fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model)),
+    ),
 }
 #: What the user has today, as far as anybody knows.
 BASELINE = Candidate("AdamW", 1e-3, 1e-3)
@@ -156,10 +190,15 @@ def first_candidates(model: torch.nn.Module, scale: Scale) -> list[Candidate]:
     """What the first rung tries, the baseline first.
 
     Example:
-        >>> names = [c.name for c in first_candidates(torch.nn.Linear(3, 1), Scale(4, gradient_norm=1.0))]
+        >>> names = [
+        ...     c.name for c in first_candidates(torch.nn.Linear(3, 1), Scale(4, gradient_norm=1.0))
+        ... ]
         >>> names[:3], any("Muon" in name for name in names)
         (['AdamW lr=0.001', 'AdamW with clipping lr=0.0003', 'AdamW with clipping lr=0.001'], False)
     """
     return [
-        candidate(name, rate, scale) for name, family in FAMILIES.items() if family.fits(model) for rate in family.begin
+        candidate(name, rate, scale)
+        for name, family in FAMILIES.items()
+        if family.fits(model)
+        for rate in family.begin
     ]

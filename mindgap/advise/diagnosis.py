@@ -54,11 +54,15 @@ class Estimate:
 class Measurements:
     """Numbers to judge; everything may be missing."""
 
-    tail_index: Estimate | None = None  # tail index of the gradient noise norms (2 and above: finite variance)
+    tail_index: Estimate | None = (
+        None  # tail index of the gradient noise norms (2 and above: finite variance)
+    )
     #: slope of log smoothness against log gradient norm (0: textbook smoothness).
     smoothness_slope: Estimate | None = None
     sharpness: float | None = None  # largest Hessian eigenvalue
-    threshold: float | None = None  # stability threshold of the optimizer in use, in the unit of ``sharpness``
+    threshold: float | None = (
+        None  # stability threshold of the optimizer in use, in the unit of ``sharpness``
+    )
     loss_drift: float | None = None  # change of the loss between two late windows, over the loss
     gradient_norm: float | None = None  # unbiased norm of the mean gradient, late in training
     gradient_norm_start: float | None = None  # the same at the start
@@ -69,9 +73,14 @@ class Measurements:
             value = getattr(self, name)
             if value is not None and not isinstance(value, Estimate):
                 fail(name, "must be an Estimate or None", value)
-        for name, rule in {"sharpness": number, "loss_drift": number, "threshold": positive,
-                           "gradient_norm_start": positive, "gradient_norm": non_negative,
-                           "skipped": non_negative}.items():
+        for name, rule in {
+            "sharpness": number,
+            "loss_drift": number,
+            "threshold": positive,
+            "gradient_norm_start": positive,
+            "gradient_norm": non_negative,
+            "skipped": non_negative,
+        }.items():
             if getattr(self, name) is not None:
                 rule(name, getattr(self, name))
 
@@ -99,13 +108,17 @@ def diagnose(given: Survey | Measurements) -> list[Judgement]:
     A survey carries its own verdicts, and its refusals stay refusals.
 
     Example:
-        >>> for judged in diagnose(Measurements(tail_index=Estimate(1.4, 1.2, 1.6), sharpness=50.0, threshold=20.0)):
+        >>> for judged in diagnose(
+        ...     Measurements(tail_index=Estimate(1.4, 1.2, 1.6), sharpness=50.0, threshold=20.0)
+        ... ):
         ...     print(judged)
         finite variance: fails (tail index of the noise 1.4 [1.2, 1.6], the border is 2)
         stable step: fails (sharpness 50 against a threshold of 20)
     """
     if isinstance(given, Survey):
-        return [Judgement(f.assumption, f.fails, f.sentence) for f in given.findings if f.assumption]
+        return [
+            Judgement(f.assumption, f.fails, f.sentence) for f in given.findings if f.assumption
+        ]
     if not isinstance(given, Measurements):
         fail("given", "must be a Survey or Measurements", given)
     judged = []
@@ -116,13 +129,24 @@ def diagnose(given: Survey | Measurements) -> list[Judgement]:
         slope = given.smoothness_slope
         # A slope counts as growth only where it is clearly above zero and of a size that matters.
         grows = True if slope.low > 0.2 else (False if slope.high < 0.2 else None)
-        judged.append(Judgement("smoothness", grows, f"log smoothness against log gradient norm has slope {slope}"))
+        judged.append(
+            Judgement(
+                "smoothness", grows, f"log smoothness against log gradient norm has slope {slope}"
+            )
+        )
     if given.sharpness is not None and given.threshold is not None:
         evidence = f"sharpness {given.sharpness:.3g} against a threshold of {given.threshold:.3g}"
         judged.append(Judgement("stable step", given.sharpness > given.threshold, evidence))
-    if given.loss_drift is not None and given.gradient_norm is not None and given.gradient_norm_start is not None:
+    if (
+        given.loss_drift is not None
+        and given.gradient_norm is not None
+        and given.gradient_norm_start is not None
+    ):
         ratio = given.gradient_norm / given.gradient_norm_start
-        evidence = f"the loss drifts by {given.loss_drift:.1%} while the gradient norm is {ratio:.2g} times its start"
+        evidence = (
+            f"the loss drifts by {given.loss_drift:.1%} while the gradient norm is {ratio:.2g} "
+            "times its start"
+        )
         settled = abs(given.loss_drift) <= 0.01
         evidence += "" if settled else "; the loss has not settled"
         judged.append(Judgement("stationarity", ratio > 0.1 if settled else None, evidence))

@@ -1,4 +1,6 @@
-"""What to do about an assumption that fails: which optimizer or setting, why, and where the papers say so."""
+"""What to do about an assumption that fails: which optimizer or setting, why, and where the
+papers say so.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,54 @@ class Advice:
 #: What ``mindgap recommend`` would try first, per assumption that fails.
 _ADVICE = {
     "finite variance": (
-        Advice("clip every coordinate at a running moment of its gradient",
-               "with infinite variance E‖∇f‖² is infinite for SGD at every fixed step; clipped SGD converges",
-               "ACClip(model.parameters(), lr=1e-3)", Source("acclip", "Thm. 1 to 3, App. A")),
-        Advice("or clip the norm at a running quantile of the norms",
-               "a larger threshold has less bias and more variance (Lemma 2)",
-               'AdamW(model.parameters(), lr=1e-3, clip="auto")', Source("acclip", "Alg. 1, Lemma 2"))),
+        Advice(
+            "clip every coordinate at a running moment of its gradient",
+            "with infinite variance E‖∇f‖² is infinite for SGD at every fixed step; clipped SGD "
+            "converges",
+            "ACClip(model.parameters(), lr=1e-3)",
+            Source("acclip", "Thm. 1 to 3, App. A"),
+        ),
+        Advice(
+            "or clip the norm at a running quantile of the norms",
+            "a larger threshold has less bias and more variance (Lemma 2)",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto")',
+            Source("acclip", "Alg. 1, Lemma 2"),
+        ),
+    ),
     "smoothness": (
-        Advice("clip the gradient; with clipping a larger step is stable than without",
-               "where smoothness grows with the gradient a fixed step must fit the worst point; a clipped one adapts",
-               'AdamW(model.parameters(), lr=1e-3, clip="auto")', Source("thesis", "Thm. 3.4.1, 3.4.2")),),
+        Advice(
+            "clip the gradient; with clipping a larger step is stable than without",
+            "where smoothness grows with the gradient a fixed step must fit the worst point; a "
+            "clipped one adapts",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto")',
+            Source("thesis", "Thm. 3.4.1, 3.4.2"),
+        ),
+    ),
     "stable step": (
-        Advice("halve the learning rate until the loss settles",
-               "above the threshold the iterates cannot settle in a minimum; only time averages of the loss can settle",
-               "for group in optimizer.param_groups: group['lr'] /= 2", Source("thesis", "6.3, 6.5.2")),),
+        Advice(
+            "halve the learning rate until the loss settles",
+            "above the threshold the iterates cannot settle in a minimum; only time averages of "
+            "the loss can settle",
+            "for group in optimizer.param_groups: group['lr'] /= 2",
+            Source("thesis", "6.3, 6.5.2"),
+        ),
+    ),
     "stationarity": (
-        Advice("do not wait for the gradient to vanish; lower the learning rate to lower the loss",
-               "at an invariant distribution a small enough step lowers the expected loss",
-               "torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)", Source("thesis", "Thm. 6.5.1")),),
+        Advice(
+            "do not wait for the gradient to vanish; lower the learning rate to lower the loss",
+            "at an invariant distribution a small enough step lowers the expected loss",
+            "torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)",
+            Source("thesis", "Thm. 6.5.1"),
+        ),
+    ),
     "finite gradients": (
-        Advice("skip such steps and count them, and look for the layer they come from",
-               "one infinite entry makes the norm infinite and the clipped gradient NaN",
-               'AdamW(model.parameters(), lr=1e-3, clip="auto", nonfinite="skip")', Source("acclip", "Alg. 1")),),
+        Advice(
+            "skip such steps and count them, and look for the layer they come from",
+            "one infinite entry makes the norm infinite and the clipped gradient NaN",
+            'AdamW(model.parameters(), lr=1e-3, clip="auto", nonfinite="skip")',
+            Source("acclip", "Alg. 1"),
+        ),
+    ),
 }
 
 
@@ -72,13 +100,22 @@ def summary(judged: Sequence[Judgement]) -> str:
     _check(judged)
     failing = [item.assumption for item in judged if item.fails]
     unclear = [item.assumption for item in judged if item.fails is None]
-    first = f"{' and '.join(failing)} fail{'s' if len(failing) == 1 else ''}" if failing else "nothing fails"
-    parts = [first if failing else f"{first}; keep AdamW", f"cannot tell about {', '.join(unclear)}" if unclear else ""]
+    first = (
+        f"{' and '.join(failing)} fail{'s' if len(failing) == 1 else ''}"
+        if failing
+        else "nothing fails"
+    )
+    parts = [
+        first if failing else f"{first}; keep AdamW",
+        f"cannot tell about {', '.join(unclear)}" if unclear else "",
+    ]
     return "; ".join(part for part in parts if part)
 
 
 def _check(judged: Sequence[Judgement]) -> None:
-    if not isinstance(judged, (list, tuple)) or not all(isinstance(item, Judgement) for item in judged):
+    if not isinstance(judged, (list, tuple)) or not all(
+        isinstance(item, Judgement) for item in judged
+    ):
         fail("judged", "must be a list of Judgement", judged)
     for item in judged:
         one_of("assumption", item.assumption, ASSUMPTIONS)

@@ -1,8 +1,10 @@
-"""Successive halving over optimizers and learning rates: short runs first, survivors continue from where they are.
+"""Successive halving over optimizers and learning rates: short runs first, survivors continue from
+where they are.
 
-Every candidate sees the same starts and the same order of batches. Rungs before the end are judged by the better of
-the last weights and their average over the last quarter of the steps: averaging removes most of the noise that the
-final decay of the learning rate removes, and it costs no extra step.
+Every candidate sees the same starts and the same order of batches. Rungs before the end are judged
+by the better of the last weights and their average over the last quarter of the steps: averaging
+removes most of the noise that the final decay of the learning rate removes, and it costs no extra
+step.
 """
 
 from __future__ import annotations
@@ -17,13 +19,20 @@ from typing import Any
 
 import torch
 
-from mindgap.advise.candidates import BASELINE, FAMILIES, Candidate, Scale, candidate, first_candidates
+from mindgap.advise.candidates import (
+    BASELINE,
+    FAMILIES,
+    Candidate,
+    Scale,
+    candidate,
+    first_candidates,
+)
 from mindgap.advise.training import Factory, Progress, build, train_until
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
-#: Candidates that go on from each rung but the last, without the baseline. Two go to the end: what leads at half of
-#: the steps often does not lead at the end.
+#: Candidates that go on from each rung but the last, without the baseline. Two go to the end: what
+#: leads at half of the steps often does not lead at the end.
 KEEP = (4, 2, 2)
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
 EXTRA_SEEDS = 1
@@ -37,13 +46,17 @@ FACTOR = 10**0.5
 
 @dataclass(frozen=True)
 class Noise:
-    """Spread of the loss between seeds, on the race's own scale, after the common part of each seed is taken out."""
+    """Spread of the loss between seeds, on the race's own scale, after the common part of each
+    seed is taken out.
+    """
 
     deviation: float  # standard deviation of one run
     freedom: int  # degrees of freedom behind it
 
     def reach(self) -> float:
-        """Half-width of the 90 % interval for the difference of two runs with the same seed, on the race's scale."""
+        """Half-width of the 90 % interval for the difference of two runs with the same seed, on
+        the race's scale.
+        """
         if self.freedom < 1:
             return math.inf
         return _T95[min(self.freedom, len(_T95)) - 1] * math.sqrt(2) * self.deviation
@@ -68,7 +81,8 @@ class Race:
     """The race for one problem.
 
     Args:
-        folder: where finished pieces are kept, so that an interrupted race continues; None: nowhere.
+        folder: where finished pieces are kept, so that an interrupted race continues; None:
+            nowhere.
         told: called with a sentence and the share of the work that is done.
 
     Example:
@@ -82,11 +96,27 @@ class Race:
         True
     """
 
-    def __init__(self, factory: Factory, total: int, scale: Scale, *, seed: int = 0, folder: Path | None = None,
-                 told: Callable[[str, float], Any] | None = None) -> None:
-        self.factory, self.total, self.scale, self.seed, self.folder = factory, total, scale, seed, folder
+    def __init__(
+        self,
+        factory: Factory,
+        total: int,
+        scale: Scale,
+        *,
+        seed: int = 0,
+        folder: Path | None = None,
+        told: Callable[[str, float], Any] | None = None,
+    ) -> None:
+        self.factory, self.total, self.scale, self.seed, self.folder = (
+            factory,
+            total,
+            scale,
+            seed,
+            folder,
+        )
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
-        self.entries = [Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)]
+        self.entries = [
+            Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)
+        ]
         self.noise = Noise(math.nan, 0)
         self.unit = 0.0  # 0: losses are compared by their logs
         self._told = told or (lambda sentence, share: None)
@@ -100,7 +130,10 @@ class Race:
         ranked = self._ranked(self.entries, first)
         leaders = ranked[: KEEP[0]]
         self._estimate_noise(leaders, first)
-        field = [*sorted(leaders, key=lambda e: self._mean(e, first)), *ranked[KEEP[0] : KEEP[0] + 1]]
+        field = [
+            *sorted(leaders, key=lambda e: self._mean(e, first)),
+            *ranked[KEEP[0] : KEEP[0] + 1],
+        ]
         baseline, keeps = self.entries[0], list(KEEP)
         for position, rung in enumerate(self.rungs[1:]):
             field = [e for e in field if e is not baseline][: keeps[position]]
@@ -117,7 +150,9 @@ class Race:
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
-        return self._ranked([e for e in self.entries if self.total in e.runs[self.seed].scores], self.total)
+        return self._ranked(
+            [e for e in self.entries if self.total in e.runs[self.seed].scores], self.total
+        )
 
     def lowest(self, rungs: Iterable[int]) -> tuple[float, int]:
         """The smallest loss of all runs at some rungs, and its step."""
@@ -128,10 +163,15 @@ class Race:
 
         By more than the noise between two seeds.
         """
-        return self.level(self.lowest([step])[0]) - self.level(self.lowest(earlier)[0]) > self.noise.reach()
+        return (
+            self.level(self.lowest([step])[0]) - self.level(self.lowest(earlier)[0])
+            > self.noise.reach()
+        )
 
     def _smaller_rate(self, step: int) -> Entry:
-        """A candidate below all learning rates of its family, run to ``step``: short runs favour large rates."""
+        """A candidate below all learning rates of its family, run to ``step``: short runs
+        favour large rates.
+        """
         rates = [e.candidate.rate for e in self.entries if e.candidate.family == CALMEST]
         self.entries.append(Entry(candidate(CALMEST, min(rates) / FACTOR, self.scale), {}))
         for rung in self.rungs:
@@ -143,10 +183,13 @@ class Race:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
     def level(self, loss: float) -> float:
-        """A loss on the scale of the race: its log, or, where losses can be negative, a multiple of their usual size.
+        """A loss on the scale of the race: its log, or, where losses can be negative, a multiple of
+        their usual size.
 
         Example:
-            >>> race = Race(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2))
+            >>> race = Race(
+            ...     lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2)
+            ... )
             >>> race.level(math.e), race.level(0.0)
             (1.0, -inf)
         """
@@ -155,10 +198,13 @@ class Race:
         return math.log(loss) if loss > 0 else -math.inf
 
     def gain(self, own: float, other: float, shift: float = 0.0) -> float:
-        """Share of the other loss that is saved, after ``shift`` is taken off the difference of the two levels.
+        """Share of the other loss that is saved, after ``shift`` is taken off the difference of the
+        two levels.
 
         Example:
-            >>> race = Race(lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2))
+            >>> race = Race(
+            ...     lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2)
+            ... )
             >>> race.gain(0.5, 1.0), race.gain(0.5, 1.0, shift=math.log(4.0))
             (0.5, -1.0)
         """
@@ -172,12 +218,17 @@ class Race:
         return sum(values) / len(values)
 
     def _extend(self, step: int) -> None:
-        """Try the next learning rate of a family whose best is its smallest or largest, while it is worth it."""
+        """Try the next learning rate of a family whose best is its smallest or largest, while
+        it is worth it.
+        """
         for _ in range(2):
             best = self._ranked(self.entries, step)[0].score(step, self.seed)
             added = []
             for family in FAMILIES:
-                own = sorted((e for e in self.entries if e.candidate.family == family), key=lambda e: e.candidate.rate)
+                own = sorted(
+                    (e for e in self.entries if e.candidate.family == family),
+                    key=lambda e: e.candidate.rate,
+                )
                 if not own or family == BASELINE.family:
                     continue
                 leader = self._ranked(own, step)[0]
@@ -200,14 +251,18 @@ class Race:
         for entry in field:
             for seed in seeds:
                 self._advance(entry, seed, step)
-        losses = torch.tensor([[e.score(step, s) for s in (self.seed, *seeds)] for e in field], dtype=torch.float64)
+        losses = torch.tensor(
+            [[e.score(step, s) for s in (self.seed, *seeds)] for e in field], dtype=torch.float64
+        )
         if len(losses) and bool((losses <= 0).any()):
             self.unit = float(losses.abs().median()) or 1.0
         levels = losses / self.unit if self.unit else losses.log()
         levels = levels[levels.isfinite().all(1)]
         n, m = levels.shape if len(levels) else (0, 0)
         if n >= 2:
-            residual = levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
+            residual = (
+                levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
+            )
             freedom = (n - 1) * (m - 1)
             self.noise = Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
 
@@ -221,7 +276,9 @@ class Race:
         self._told(f"{entry.candidate.name}, step {run.steps} to {until}", share)
         if self._load(entry, seed, until):
             return
-        train_until(run, self.factory, entry.candidate.optimizer, seed=seed, until=until, total=self.total)
+        train_until(
+            run, self.factory, entry.candidate.optimizer, seed=seed, until=until, total=self.total
+        )
         self._save(entry, seed, until)
 
     def _piece(self, entry: Entry, seed: int, until: int) -> Path:
@@ -238,7 +295,9 @@ class Race:
         torch.save(vars(entry.runs[seed]), whole)
         whole.replace(path)
         for earlier in self.rungs:
-            if earlier < until:  # the numbers stay in the later piece; the weights of the earlier one are not needed
+            if (
+                earlier < until
+            ):  # the numbers stay in the later piece; the weights of the earlier one are not needed
                 self._piece(entry, seed, earlier).unlink(missing_ok=True)
 
     def _load(self, entry: Entry, seed: int, until: int) -> bool:

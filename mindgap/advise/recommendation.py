@@ -1,4 +1,6 @@
-"""Which optimizer and which settings suit a given training problem: measure first, race second, then say it plainly."""
+"""Which optimizer and which settings suit a given training problem: measure first, race second,
+then say it plainly.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,12 @@ class Recommendation:
 
     sentence: str  # the answer in one sentence
     code: str  # Python to paste; empty where nothing is recommended
-    #: relative gain in validation loss over AdamW at lr 1e-3 (0.05: 5 % lower), with its 90 % interval.
+    #: relative gain in validation loss over AdamW at lr 1e-3 (0.05: 5 % lower), with its 90 %
+    #: interval.
     gain: tuple[float, float, float]
-    found: tuple[str, ...]  # what the instruments found, and how it led to the candidates, one sentence each
+    found: tuple[
+        str, ...
+    ]  # what the instruments found, and how it led to the candidates, one sentence each
     tried: tuple[Tried, ...]  # every run of the race
     not_tried: tuple[str, ...]  # what was left out, one sentence each
     notes: tuple[str, ...]  # what weakens the answer, one sentence each
@@ -73,33 +78,52 @@ class Recommendation:
     def write(self, path: str | Path) -> Path:
         """Write the answer as JSON; whole or not at all."""
         path = Path(path)
-        write_atomically(path, to_json({"kind": "recommendation", "schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
+        write_atomically(
+            path,
+            to_json({"kind": "recommendation", "schema": SCHEMA, **asdict(self)}, indent=1) + "\n",
+        )
         return path
 
     def __str__(self) -> str:
-        parts = [self.sentence, "", self.code, "", *(f"- {line}" for line in (*self.found, *self.notes))]
+        parts = [
+            self.sentence,
+            "",
+            self.code,
+            "",
+            *(f"- {line}" for line in (*self.found, *self.notes)),
+        ]
         return "\n".join(parts)
 
 
 @checked_types
-def recommend(problem: Factory, *, minutes: float = 10.0, steps: int | None = None, seed: int = 0,
-              measure: bool = True, folder: str | Path | None = None,
-              told: Callable[[str, float], Any] | None = None) -> Recommendation:
+def recommend(
+    problem: Factory,
+    *,
+    minutes: float = 10.0,
+    steps: int | None = None,
+    seed: int = 0,
+    measure: bool = True,
+    folder: str | Path | None = None,
+    told: Callable[[str, float], Any] | None = None,
+) -> Recommendation:
     """Recommend an optimizer and its settings for a training problem.
 
-    Instruments measure gradient norms, tails and sharpness at the start; they place the learning rates of every
-    candidate. Then the candidates race: short runs for all, longer ones for the best, and full-length runs for the
-    two best and for AdamW at 1e-3, which is what most people have. The race costs about four full-length runs.
+    Instruments measure gradient norms, tails and sharpness at the start; they place the learning
+    rates of every candidate. Then the candidates race: short runs for all, longer ones for the
+    best, and full-length runs for the two best and for AdamW at 1e-3, which is what most people
+    have. The race costs about four full-length runs.
 
     Args:
-        problem: builds the problem afresh: ``problem(seed)`` or ``problem()`` returns ``(objective, train)`` or
-            ``(objective, train, valid)`` (see :func:`mindgap.advise.training.build`).
+        problem: builds the problem afresh: ``problem(seed)`` or ``problem()`` returns ``(objective,
+            train)`` or ``(objective, train, valid)`` (see :func:`mindgap.advise.training.build`).
         minutes: time for everything.
-        steps: length of the training run to advise on; None: as many as fit into ``minutes``. If more are asked for
-            than fit, the race is run on the length that fits, and the answer says so.
+        steps: length of the training run to advise on; None: as many as fit into ``minutes``. If
+            more are asked for than fit, the race is run on the length that fits, and the answer
+            says so.
         seed: names starts and orders of batches.
         measure: False leaves the instruments out (for comparison).
-        folder: where finished pieces are kept. A call with the same folder continues an interrupted one.
+        folder: where finished pieces are kept. A call with the same folder continues an interrupted
+            one.
         told: called with a sentence and the share of the work that is done.
 
     Example:
@@ -107,7 +131,10 @@ def recommend(problem: Factory, *, minutes: float = 10.0, steps: int | None = No
         >>> batches = list(torch.randn(60, 16, 4))
         >>> def problem():
         ...     model = torch.nn.Linear(4, 1)
-        ...     return (model, lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean()), batches
+        ...     return (
+        ...         model,
+        ...         lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean(),
+        ...     ), batches
         >>> answer = recommend(problem, minutes=1, steps=96)
         >>> answer.about["steps"], answer.gain[0] >= 0
         (96, True)
@@ -128,14 +155,18 @@ def recommend(problem: Factory, *, minutes: float = 10.0, steps: int | None = No
         if steps is not None and plan["total"] < steps:
             needed = minutes * steps / plan["total"]
             notes.append(
-                f"The race ran at {plan['total']} steps: {steps} steps would need about {needed:.0f} minutes."
+                f"The race ran at {plan['total']} steps: {steps} steps would need about "
+                f"{needed:.0f} minutes."
             )
         scale = Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"])
         pieces = None if folder is None else folder / "pieces"
         race = Race(problem, plan["total"], scale, seed=seed, folder=pieces, told=told)
         race.run()
         if build(problem, seed).valid is None:
-            notes.append("The problem has no validation batches: candidates were judged by their training loss.")
+            notes.append(
+                "The problem has no validation batches: candidates were judged by their training "
+                "loss."
+            )
     answer = _answer(race, plan, notes, time.perf_counter() - begun)
     if folder is not None:
         answer.write(folder / "recommendation.json")
@@ -143,18 +174,31 @@ def recommend(problem: Factory, *, minutes: float = 10.0, steps: int | None = No
     return answer
 
 
-def _plan(problem: Factory, minutes: float, steps: int | None, seed: int, measure: bool, folder: Path | None,
-          told: Callable[[str, float], Any]) -> dict[str, Any]:
+def _plan(
+    problem: Factory,
+    minutes: float,
+    steps: int | None,
+    seed: int,
+    measure: bool,
+    folder: Path | None,
+    told: Callable[[str, float], Any],
+) -> dict[str, Any]:
     """What is measured once and must not change when an interrupted call continues."""
     asked = {"minutes": minutes, "steps": steps, "seed": seed, "measure": measure}
     path = None if folder is None else folder / "plan.json"
     if path is not None and path.exists():
         plan: dict[str, Any] = read_json(path)
         if plan["asked"] != asked:
-            raise RuleError(f"folder must hold a race with the same arguments, got {plan['asked']} instead of {asked}")
+            raise RuleError(
+                f"folder must hold a race with the same arguments, got {plan['asked']} instead of "
+                f"{asked}"
+            )
         return plan
     told("measuring", 0.0)
-    plan = {"asked": asked, **measure_start(problem, seed=seed, seconds=minutes * 60 * MEASURING if measure else 0.0)}
+    plan = {
+        "asked": asked,
+        **measure_start(problem, seed=seed, seconds=minutes * 60 * MEASURING if measure else 0.0),
+    }
     step, piece = _pace(problem, seed)
     fits = max(0, int((0.85 * minutes * 60 - PIECES * piece) / (COST * step)))
     # Two digits, so that two timings of one machine mostly agree.
@@ -168,7 +212,9 @@ def _plan(problem: Factory, minutes: float, steps: int | None, seed: int, measur
 
 
 def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, Any]:
-    """Gradient norms, tails and sharpness at the start, in at most about ``seconds`` (0: nothing is measured)."""
+    """Gradient norms, tails and sharpness at the start, in at most about ``seconds`` (0:
+    nothing is measured).
+    """
     made = build(problem, seed)
     found: list[str] = []
     plan: dict[str, Any] = {
@@ -191,24 +237,31 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
         timed = time.perf_counter()
         sample = noise_sample(made.objective, batches)
         fits = 8 * 0.5 * seconds / max(time.perf_counter() - timed, 1e-6)
-        # A power of two, so that two timings of one machine mostly agree: the answer must not depend on the load.
+        # A power of two, so that two timings of one machine mostly agree: the answer must not
+        # depend on the load.
         more = 2 ** int(math.log2(min(256.0, max(fits, 8.0))))
         if more > 16:
             batches = list(islice(batches_from(made.train, seed, 0), more))
             sample = noise_sample(made.objective, batches)
     except (NonFiniteError, RuleError) as error:
-        found.append(f"Gradient norms could not be measured ({error}); default learning rates were used.")
+        found.append(
+            f"Gradient norms could not be measured ({error}); default learning rates were used."
+        )
         return
     norms = np.sqrt(np.maximum(sample.norms**2 + 2 * sample.dots + sample.mean_norm**2, 0.0))
     low, middle, high = (float(q) for q in np.quantile(norms, [0.1, 0.5, 0.9]))
     plan["gradient_norm"] = middle
     found.append(
-        f"Gradient norm of a batch: median {middle:.3g}, 10 % below {low:.3g}, 10 % above {high:.3g}. "
+        f"Gradient norm of a batch: median {middle:.3g}, 10 % below {low:.3g}, 10 % above "
+        f"{high:.3g}. "
         "It places the learning rates of SGD and GClip."
     )
     if sample.squared_mean > 0:
         noise = sample.variance / sample.squared_mean
-        found.append(f"Noise of one batch over the squared gradient: {noise:.3g} (above 1: larger batches would help).")
+        found.append(
+            f"Noise of one batch over the squared gradient: {noise:.3g} (above 1: larger batches "
+            "would help)."
+        )
     if len(norms) >= 64:
         with suppress(RuleError):
             found.append(f"Tails of the gradient noise: {tail_index(sample).answer}.")
@@ -222,7 +275,9 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
 
 
 def _pace(problem: Factory, seed: int) -> tuple[float, float]:
-    """Seconds per training step, and per piece of the race beside its steps (building, evaluating), after a warm-up."""
+    """Seconds per training step, and per piece of the race beside its steps (building,
+    evaluating), after a warm-up.
+    """
     spent = []
     for length in (2, 2, 12):  # the first one warms up: libraries are loaded, kernels compiled
         begun = time.perf_counter()
@@ -240,9 +295,16 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
     best = final[0]
     reach = race.noise.reach()
     own, his = best.score(race.total, race.seed), baseline.score(race.total, race.seed)
-    about = {"steps": race.total, "seconds": round(seconds, 1), "full_length_runs": round(race.cost(), 2),
-             "seed": race.seed, "setting": vars(best.candidate), "loss": own, "baseline_loss": his,
-             "noise": race.noise.deviation}
+    about = {
+        "steps": race.total,
+        "seconds": round(seconds, 1),
+        "full_length_runs": round(race.cost(), 2),
+        "seed": race.seed,
+        "setting": vars(best.candidate),
+        "loss": own,
+        "baseline_loss": his,
+        "noise": race.noise.deviation,
+    }
     if math.isinf(own):
         sentence = "Cannot recommend anything: every candidate diverged, AdamW at 1e-3 included."
         gain = (0.0, -math.inf, math.inf)
@@ -254,8 +316,11 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
         sentence = _sentence(race, best, gain)
         if race.rises(race.total, race.rungs[:-1]):
             low, step = race.lowest(race.rungs[:-1])
-            notes.append(f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try fewer "
-                         "steps, or keep the best weights.")  # fmt: skip
+            notes.append(
+                f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: "
+                "try fewer "
+                "steps, or keep the best weights."
+            )
     tried = [
         Tried(e.candidate.name, s, r.steps, r.scores[max(r.scores)], tuple(r.curve))
         for e in race.entries
@@ -264,8 +329,16 @@ def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) 
     ]
     tried.sort(key=lambda t: (-t.steps, t.loss))
     code = "" if math.isinf(own) else _code(best, race.total)
-    return Recommendation(sentence, code, gain, tuple(plan["found"]), tuple(tried), _not_tried(race), tuple(notes),
-                          about)
+    return Recommendation(
+        sentence,
+        code,
+        gain,
+        tuple(plan["found"]),
+        tuple(tried),
+        _not_tried(race),
+        tuple(notes),
+        about,
+    )
 
 
 def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
@@ -273,13 +346,19 @@ def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
     compared = {best.candidate.family, BASELINE.family}
     if race.rises(race.total, race.rungs[:1]):
         compared = {best.candidate.family}
-        head = (f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
-                f"{best.score(race.total, seed):.3g}, above the {race.lowest(race.rungs[:1])[0]:.3g} of step "
-                f"{race.rungs[0]}; look at the data before the optimizer")  # fmt: skip
+        head = (
+            f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
+            f"{best.score(race.total, seed):.3g}, above the {race.lowest(race.rungs[:1])[0]:.3g} "
+            "of step "
+            f"{race.rungs[0]}; look at the data before the optimizer"
+        )
     elif best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
         head = "AdamW at lr 0.001 is fine: nothing tried was clearly better"
     elif gain[1] > 0:
-        head = f"{best.candidate.name}: {100 * gain[0]:.1f} % lower validation loss than AdamW at lr 0.001"
+        head = (
+            f"{best.candidate.name}: {100 * gain[0]:.1f} % lower validation loss than AdamW at lr "
+            "0.001"
+        )
     else:
         head = (
             f"{best.candidate.name} ended {100 * gain[0]:.1f} % below AdamW at lr 0.001, "
@@ -325,23 +404,36 @@ def _code(best: Entry, total: int) -> str:
 
 
 def _not_tried(race: Race) -> tuple[str, ...]:
-    missing = [name for name, family in FAMILIES.items() if not any(e.candidate.family == name for e in race.entries)]
+    missing = [
+        name
+        for name, family in FAMILIES.items()
+        if not any(e.candidate.family == name for e in race.entries)
+    ]
     lines = ["Weight decay, momentum, batch size and other schedules were not varied."]
     if missing:
         lines.append(f"Not suited to this model: {', '.join(missing)}.")
     return tuple(lines)
 
 
-def _cannot_tell(plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int) -> Recommendation:
+def _cannot_tell(
+    plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int
+) -> Recommendation:
     seconds = PIECES * plan["seconds_per_piece"] + COST * SHORTEST * plan["seconds_per_step"]
     needed = seconds / 60 / 0.85
     return Recommendation(
-        f"Cannot tell in {minutes:g} minutes: the shortest useful race needs about {math.ceil(needed)} minutes.",
+        f"Cannot tell in {minutes:g} minutes: the shortest useful race needs about "
+        f"{math.ceil(needed)} minutes.",
         "",
         (0.0, -math.inf, math.inf),
         tuple(plan["found"]),
         (),
         ("Every candidate.",),
         tuple(notes),
-        {"steps": plan["total"], "seconds": 0.0, "full_length_runs": 0.0, "seed": seed, "setting": None},
+        {
+            "steps": plan["total"],
+            "seconds": 0.0,
+            "full_length_runs": 0.0,
+            "seed": seed,
+            "setting": None,
+        },
     )

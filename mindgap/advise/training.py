@@ -1,7 +1,8 @@
-"""A training problem that can be built again and again, and one run of it that can stop and continue.
+"""A training problem that can be built again and again, and one run of it that can stop and
+continue.
 
-The user hands over a factory. Every run builds its own model from it, so runs share nothing but the seed: the same
-seed gives the same start and the same order of batches to every candidate.
+The user hands over a factory. Every run builds its own model from it, so runs share nothing but the
+seed: the same seed gives the same start and the same order of batches to every candidate.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Problem:
 
     objective: Objective  # the model and its loss
     train: Iterable[Any]  # batches that can be passed over again and again
-    valid: Iterable[Any] | None  # batches to judge by; None where the factory gave none and ``train`` cannot be split
+    valid: (
+        Iterable[Any] | None
+    )  # batches to judge by; None where the factory gave none and ``train`` cannot be split
 
 
 @contextmanager
@@ -51,29 +54,40 @@ def build(factory: Factory, seed: int) -> Problem:
     """Call the factory for one seed and check what it returns.
 
     Args:
-        factory: ``factory(seed)`` or ``factory()``; returns ``(objective, train)`` or ``(objective, train, valid)``.
-            ``objective`` is an :class:`~mindgap.Objective`, or a pair ``(model, loss)``. The global random states are
-            seeded before the call. Without ``valid`` the last tenth of a list of batches is held out.
+        factory: ``factory(seed)`` or ``factory()``; returns ``(objective, train)`` or ``(objective,
+            train, valid)``. ``objective`` is an :class:`~mindgap.Objective`, or a pair ``(model,
+            loss)``. The global random states are seeded before the call. Without ``valid`` the last
+            tenth of a list of batches is held out.
         seed: names the start.
 
     Raises:
-        RuleError: the factory returns something else, batches that can be read only once, or no batch.
+        RuleError: the factory returns something else, batches that can be read only once, or no
+            batch.
 
     Example:
         >>> batches = list(torch.randn(20, 8, 4))
         >>> def factory():
-        ...     return (torch.nn.Linear(4, 1), lambda model, batch: model(batch).square().mean()), batches
+        ...     return (
+        ...         torch.nn.Linear(4, 1),
+        ...         lambda model, batch: model(batch).square().mean(),
+        ...     ), batches
         >>> problem = build(factory, seed=0)
         >>> len(problem.train), len(problem.valid)
         (18, 2)
     """
     if not callable(factory):
-        fail("problem", "must be a function that builds (objective, train) or (objective, train, valid)", factory)
+        fail(
+            "problem",
+            "must be a function that builds (objective, train) or (objective, train, valid)",
+            factory,
+        )
     seed_everything(stream_seed(seed, "start"))
     objective, train, third = opened("problem", called(factory, seed))
     valid = None if isinstance(third, torch.optim.Optimizer) else third
     for name, batches in (("train", train), ("valid", valid)):
-        if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
+        if batches is not None and (
+            not isinstance(batches, Iterable) or isinstance(batches, Iterator)
+        ):
             rule = "must be batches that can be read more than once (a list or a DataLoader)"
             fail(name, rule, type(batches).__name__)
     if valid is None and _is_list(train) and len(train) >= 4:
@@ -85,7 +99,8 @@ def build(factory: Factory, seed: int) -> Problem:
 
 
 def called(factory: Factory, seed: int) -> Any:
-    """What the user's function returns; it is called with the seed if it has a parameter of that name.
+    """What the user's function returns; it is called with the seed if it has a parameter of that
+    name.
 
     Example:
         >>> called(lambda seed: seed + 1, 4), called(lambda: 7, 4)
@@ -99,10 +114,12 @@ def called(factory: Factory, seed: int) -> Any:
 
 
 def opened(name: str, made: Any) -> tuple[Objective, Any, Any]:
-    """The objective, the batches, and the third part (None if there is none) of what a user's function returned.
+    """The objective, the batches, and the third part (None if there is none) of what a user's
+    function returned.
 
     Raises:
-        RuleError: it is neither two nor three things, or the first is no objective; ``name`` is the argument to name.
+        RuleError: it is neither two nor three things, or the first is no objective; ``name`` is the
+            argument to name.
 
     Example:
         >>> objective, batches, third = opened("problem", ((torch.nn.Linear(1, 1), max), [1, 2]))
@@ -110,7 +127,10 @@ def opened(name: str, made: Any) -> tuple[Objective, Any, Any]:
         ('Objective', [1, 2], None)
     """
     if not isinstance(made, tuple) or len(made) not in (2, 3):
-        rule = "must return (objective, batches), and as a third part validation batches or an optimizer"
+        rule = (
+            "must return (objective, batches), and as a third part validation batches or an "
+            "optimizer"
+        )
         fail(name, rule, type(made).__name__)
     objective = Objective(*made[0]) if isinstance(made[0], tuple) and len(made[0]) == 2 else made[0]
     if not isinstance(objective, Objective):
@@ -125,7 +145,8 @@ def _is_list(batches: Any) -> bool:
 def batches_from(train: Iterable[Any], seed: int, position: int) -> Iterator[Any]:
     """The endless stream of training batches of a seed, from batch number ``position`` on.
 
-    A list is shuffled anew per epoch. A loader shuffles itself, after its generators were seeded for the epoch.
+    A list is shuffled anew per epoch. A loader shuffles itself, after its generators were seeded
+    for the epoch.
     """
     epoch, skip = 0, position
     while True:
@@ -157,11 +178,14 @@ class Progress:
     """Where one run stands."""
 
     steps: int = 0  # steps done
-    #: step -> validation loss there (``inf``: diverged), the better of the last weights and their average.
+    #: step -> validation loss there (``inf``: diverged), the better of the last weights and their
+    #: average.
     scores: dict[int, float] = field(default_factory=dict)
     #: pairs (step, mean training loss since the pair before).
     curve: list[tuple[int, float]] = field(default_factory=list)
-    state: dict[str, Any] | None = None  # weights and optimizer states to continue from; None before the first step
+    state: dict[str, Any] | None = (
+        None  # weights and optimizer states to continue from; None before the first step
+    )
     seconds: float = 0.0  # time spent in steps and evaluations
 
     @property
@@ -170,7 +194,8 @@ class Progress:
 
 
 def schedule(step: int, total: int) -> float:
-    """Factor on the learning rate: linear warm-up over 2 % of the steps, flat to half, then linear to zero.
+    """Factor on the learning rate: linear warm-up over 2 % of the steps, flat to half, then linear
+    to zero.
 
     Example:
         >>> [round(schedule(step, 100), 2) for step in (0, 1, 2, 49, 75, 99)]
@@ -182,13 +207,19 @@ def schedule(step: int, total: int) -> float:
     return min(1.0, 2 * (total - step) / total)
 
 
-def train_until(progress: Progress, factory: Factory,
-                make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer], *, seed: int, until: int,
-                total: int) -> None:
+def train_until(
+    progress: Progress,
+    factory: Factory,
+    make_optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer],
+    *,
+    seed: int,
+    until: int,
+    total: int,
+) -> None:
     """Train one run from where it stands to step ``until`` of ``total``, then evaluate it.
 
-    Diverged means: the validation loss is not finite, or the training loss was not finite for 20 steps in a row.
-    Single bad batches do not end a run: an optimizer may survive them.
+    Diverged means: the validation loss is not finite, or the training loss was not finite for 20
+    steps in a row. Single bad batches do not end a run: an optimizer may survive them.
     """
     begun = time.perf_counter()
     problem = build(factory, seed)
@@ -221,7 +252,9 @@ def train_until(progress: Progress, factory: Factory,
         if len(losses) == report_every or progress.steps == until:
             values = torch.stack(losses).double()
             finite = values[values.isfinite()]
-            progress.curve.append((progress.steps, float(finite.mean()) if len(finite) else math.inf))
+            progress.curve.append(
+                (progress.steps, float(finite.mean()) if len(finite) else math.inf)
+            )
             losses = []
             if not len(finite) and len(values) >= min(20, report_every):
                 progress.scores[until] = math.inf
@@ -229,7 +262,10 @@ def train_until(progress: Progress, factory: Factory,
                 progress.seconds += time.perf_counter() - begun
                 return
     # The state is taken before the averages are tried: evaluation must not change the run.
-    progress.state = {"model": _copied(model.state_dict()), "optimizer": _copied(optimizer.state_dict())}
+    progress.state = {
+        "model": _copied(model.state_dict()),
+        "optimizer": _copied(optimizer.state_dict()),
+    }
     score = evaluate(problem, progress)
     if until < total:
         average.swap_in(model)
@@ -239,14 +275,18 @@ def train_until(progress: Progress, factory: Factory,
 
 
 def evaluate(problem: Problem, progress: Progress) -> float:
-    """Mean validation loss (``inf`` where it is not finite); without validation batches the last training loss."""
+    """Mean validation loss (``inf`` where it is not finite); without validation batches the
+    last training loss.
+    """
     if problem.valid is None:
         recent = [loss for _, loss in progress.curve[-max(1, len(progress.curve) // 5) :]]
         return sum(recent) / len(recent)
     model = problem.objective.model
     model.eval()
     with torch.no_grad():
-        values = [problem.objective.value(batch) for batch in islice(iter(problem.valid), MOST_VALIDATION)]
+        values = [
+            problem.objective.value(batch) for batch in islice(iter(problem.valid), MOST_VALIDATION)
+        ]
     model.train()
     mean = float(torch.stack(values).double().mean()) if values else math.nan
     return mean if math.isfinite(mean) else math.inf
@@ -264,7 +304,9 @@ class _Average:
         for name, value in model.state_dict().items():
             if value.is_floating_point():
                 if name not in self._sums:
-                    self._sums[name] = torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
+                    self._sums[name] = torch.zeros_like(
+                        value, dtype=torch.promote_types(value.dtype, torch.float32)
+                    )
                 self._sums[name].lerp_(value.to(self._sums[name].dtype), 1 / self._count)
 
     def swap_in(self, model: torch.nn.Module) -> None:
@@ -274,11 +316,14 @@ class _Average:
 
 
 def _copied(tree: Any) -> Any:
-    return torch.utils._pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, tree)
+    return torch.utils._pytree.tree_map(
+        lambda x: x.detach().clone() if isinstance(x, Tensor) else x, tree
+    )
 
 
 def check_starts(factory: Factory, seed: int) -> list[str]:
-    """Build the problem three times and look at its first losses: notes for the answer, or one clear error.
+    """Build the problem three times and look at its first losses: notes for the answer, or one
+    clear error.
 
     Raises:
         RuleError: the first loss is not finite, or no parameter has a gradient.
@@ -286,9 +331,15 @@ def check_starts(factory: Factory, seed: int) -> list[str]:
     first, again, other = (_first_loss(build(factory, s)) for s in (seed, seed, seed + 1))
     notes = []
     if not math.isclose(first, again, rel_tol=1e-4, abs_tol=1e-12):
-        notes.append("Two builds with the same seed start at different losses: data or weights ignore the seed.")
+        notes.append(
+            "Two builds with the same seed start at different losses: data or weights ignore the "
+            "seed."
+        )
     elif math.isclose(first, other, rel_tol=1e-12):
-        notes.append("Every seed starts at the same weights and data: the intervals cover the order of batches only.")
+        notes.append(
+            "Every seed starts at the same weights and data: the intervals cover the order of "
+            "batches only."
+        )
     return notes
 
 
@@ -298,6 +349,8 @@ def _first_loss(problem: Problem) -> float:
     if not math.isfinite(float(value)):
         fail("problem", "must start at a finite loss", float(value))
     if not gradient or not any(bool(g.any()) for g in gradient):
-        rule = "must have a loss that depends on the parameters (every gradient is zero at the start)"
+        rule = (
+            "must have a loss that depends on the parameters (every gradient is zero at the start)"
+        )
         fail("problem", rule, float(value))
     return float(value)

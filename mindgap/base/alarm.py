@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 @contextmanager
 def time_limit(seconds: float, error: BaseException) -> Iterator[None]:
-    """Raise ``error`` in the body after so many seconds; no limit for 0, outside the main thread, and on Windows.
+    """Raise ``error`` in the body after so many seconds; no limit for 0, outside the main thread,
+    and on Windows.
 
     Example:
         >>> with time_limit(0.01, TimeoutError("too slow")):
@@ -20,7 +21,11 @@ def time_limit(seconds: float, error: BaseException) -> Iterator[None]:
         Traceback (most recent call last):
         TimeoutError: too slow
     """
-    if not seconds or not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if (
+        not seconds
+        or not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
 

@@ -67,7 +67,11 @@ def non_negative(name: str, value: Any, *, finite: bool = True) -> float:
     """A number that is zero or above."""
     number(name, value)
     if not value >= 0 or (finite and math.isinf(value)):
-        fail(name, "must be zero or positive, and finite" if finite else "must be zero or positive", value)
+        fail(
+            name,
+            "must be zero or positive, and finite" if finite else "must be zero or positive",
+            value,
+        )
     return value
 
 
@@ -89,8 +93,18 @@ def between(name: str, value: Any, low: float, high: float, *, ends: str = "[]")
 
 def whole(name: str, value: Any, *, least: int = 0, most: int | None = None) -> int:
     """An integer not below ``least`` and not above ``most``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        fail(name, f"must be a whole number of at least {least}" + (f" and at most {most}" if most else ""), value)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < least
+        or (most is not None and value > most)
+    ):
+        fail(
+            name,
+            f"must be a whole number of at least {least}"
+            + (f" and at most {most}" if most else ""),
+            value,
+        )
     return value
 
 
@@ -107,7 +121,7 @@ def one_of(name: str, value: T, choices: Collection[T]) -> T:
     Example:
         >>> one_of("scale", "quik", ["quick", "cpu"])
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: scale must be one of 'quick', 'cpu' (did you mean 'quick'?), got 'quik'
+        mindgap.base.check.RuleError: scale must be one of 'quick', 'cpu' (did you ...
     """
     try:
         known = value in choices

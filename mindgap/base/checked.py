@@ -1,8 +1,9 @@
 """Argument checks that follow from the annotations, for every public function of a module at once.
 
-A module ends with ``check_arguments(__name__)``, or its package with ``check_package(__name__)``. Each public function
-and class then refuses an argument that its annotation excludes, before its own code runs: a text for a ``float``, a
-number for a ``Callable``, NaN. Ranges are annotations too: ``Positive``, ``Count``, ``Annotated[float, Range(0, 1)]``.
+A module ends with ``check_arguments(__name__)``, or its package with ``check_package(__name__)``.
+Each public function and class then refuses an argument that its annotation excludes, before its own
+code runs: a text for a ``float``, a number for a ``Callable``, NaN. Ranges are annotations too:
+``Positive``, ``Count``, ``Annotated[float, Range(0, 1)]``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ Share = Annotated[float, Range(0, 1, "()")]
 #: α of chapter 4: the order of a moment of the noise, 1 < α <= 2.
 Order = Annotated[float, Range(1, 2, "(]")]
 
-#: An array or tensor whose last axis is a vector: the annotation of an argument that cannot be one number.
+#: An array or tensor whose last axis is a vector: the annotation of an argument that cannot be one
+#: number.
 Vectors = Annotated[Any, "vectors"]
 
 #: Entries of a long list that are tested one by one.
@@ -105,10 +107,14 @@ def _is_array(value: Any) -> bool:
 
 @cache
 def _rule(hint: Any) -> tuple[Test, str] | None:
-    """What an annotation asks for, as a test and in words; None where it asks for nothing that can be tested."""
+    """What an annotation asks for, as a test and in words; None where it asks for nothing that
+    can be tested.
+    """
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return (lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0), "an array of one axis or more"
+        return (
+            lambda value: is_numeric(value) and getattr(value, "ndim", 0) > 0
+        ), "an array of one axis or more"
     if hint is Any:
         return is_numeric, "a number or an array of numbers"
     if hint is bool:
@@ -124,7 +130,9 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
         if None in rules:
             return None
         known = [rule for rule in rules if rule is not None]
-        return (lambda value: any(test(value) for test, _ in known)), " or ".join(words for _, words in known)
+        return (lambda value: any(test(value) for test, _ in known)), " or ".join(
+            words for _, words in known
+        )
     if origin is collections.abc.Callable:
         return callable, "a function"
     base = origin or hint
@@ -133,22 +141,31 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
     if base.__module__ == "numpy" and base.__name__ == "ndarray":
         return _is_array, "an array of numbers"
     if base.__module__ == "torch" and base.__name__ == "Tensor":
-        return (lambda value: isinstance(value, base) and is_numeric(value)), "a tensor of real numbers"
+        return (
+            lambda value: isinstance(value, base) and is_numeric(value)
+        ), "a tensor of real numbers"
     if base in (tuple, list, collections.abc.Sequence):
         part = _rule(inside[0]) if inside else None
         kinds = (list, tuple, range) if base is not tuple else (tuple, list)
-        fixed = len(inside) if base is tuple and Ellipsis not in inside and len(set(inside)) == 1 else 0
+        fixed = (
+            len(inside) if base is tuple and Ellipsis not in inside and len(set(inside)) == 1 else 0
+        )
 
         def sequence(value: Any) -> bool:
-            return (isinstance(value, kinds) and len(value) == (fixed or len(value))
-                    and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT])))
+            return (
+                isinstance(value, kinds)
+                and len(value) == (fixed or len(value))
+                and (part is None or all(part[0](entry) for entry in value[:LOOKED_AT]))
+            )
 
         return sequence, f"a {base.__name__.lower()}" + (f", each entry {part[1]}" if part else "")
     return (lambda value: isinstance(value, base)), f"a {base.__name__}"
 
 
 class _Names(dict[str, Any]):
-    """The names that a module's annotations may use, those that it imports for type checkers only included."""
+    """The names that a module's annotations may use, those that it imports for type checkers
+    only included.
+    """
 
     def __missing__(self, name: str) -> Any:
         builtins = sys.modules["builtins"].__dict__
@@ -181,7 +198,9 @@ def _named_rule(hint: Any) -> Rule | None:
 def _open(hint: Any) -> bool:
     """Whether an annotation is ``Any``, or a union or a sequence of it."""
     inside = (types.UnionType, typing.Union, list, tuple, collections.abc.Sequence)
-    return hint is Any or (typing.get_origin(hint) in inside and any(map(_open, typing.get_args(hint))))
+    return hint is Any or (
+        typing.get_origin(hint) in inside and any(map(_open, typing.get_args(hint)))
+    )
 
 
 def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
@@ -203,13 +222,17 @@ def _rules(function: Callable[..., Any], numeric: bool) -> dict[str, Rule]:
 
 
 def _raised_here(error: Exception) -> bool:
-    """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's function."""
+    """Whether an error arose in our code or in numpy, torch or scipy, and not in a caller's
+    function.
+    """
     known = ("builtins", "numpy", "torch", "scipy", "mindgap", "fractions", "statistics")
     frame, names = error.__traceback__, [type(error).__module__]
     while frame is not None:
         names.append(frame.tb_frame.f_globals.get("__name__", ""))
         frame = frame.tb_next
-    return type(error).__module__.partition(".")[0] != "mindgap" and all(n.partition(".")[0] in known for n in names)
+    return type(error).__module__.partition(".")[0] != "mindgap" and all(
+        n.partition(".")[0] in known for n in names
+    )
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -219,7 +242,8 @@ def checked_types(function: F, numeric: bool = False) -> F:
     """The function with its arguments checked against its annotations, and nothing else changed.
 
     Args:
-        numeric: whether ``Any`` means a number or an array of numbers, as in the formulas of the theory.
+        numeric: whether ``Any`` means a number or an array of numbers, as in the formulas of the
+            theory.
 
     Example:
         >>> @checked_types
@@ -254,22 +278,30 @@ def checked_class(kind: C, check: Callable[..., Any] = checked_types) -> C:
 
 
 def _in_place_of(function: Callable[..., Any], call: Any) -> Callable[..., Any]:
-    """``call`` with the name and the globals of ``function``: doctest takes it for the module's own only then."""
-    own = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), function.__name__, None,
-                             call.__closure__)
+    """``call`` with the name and the globals of ``function``: doctest takes it for the module's
+    own only then.
+    """
+    own = types.FunctionType(
+        call.__code__,
+        getattr(function, "__globals__", {}),
+        function.__name__,
+        None,
+        call.__closure__,
+    )
     return wraps(function)(own)
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """``checked_types``, and a ``RuleError`` for what goes wrong inside a formula.
 
-    Numbers with which the formula overflows or divides by zero, arrays whose shapes do not fit and functions that
-    return something else than numbers end in ``RuleError`` too. An error inside a caller's own function stays as it is.
+    Numbers with which the formula overflows or divides by zero, arrays whose shapes do not fit and
+    functions that return something else than numbers end in ``RuleError`` too. An error inside a
+    caller's own function stays as it is.
 
     Example:
         >>> checked(lambda x: 1 / x)(0.0)
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: arguments must fit together in <lambda> (float division by zero), got ((0.0,), {})
+        mindgap.base.check.RuleError: arguments must fit together in <lambda> (float division by ...
     """
     inner = checked_types(function, numeric=True)
     caught: tuple[type[Exception], ...] = (ArithmeticError, ValueError, IndexError, RuntimeError)
@@ -284,14 +316,18 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         except caught as error:
             if not _is_ours(error):
                 raise
-            _refuse("arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs))
+            _refuse(
+                "arguments", f"must fit together in {function.__name__} ({error})", (args, kwargs)
+            )
 
     _refuse, _RuleError, _is_ours = fail, RuleError, _raised_here
     return _in_place_of(function, call)
 
 
 def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
-    """Check arguments in all public functions (which it returns) and classes of a module; call it at its end."""
+    """Check arguments in all public functions (which it returns) and classes of a module; call
+    it at its end.
+    """
     space, functions = vars(sys.modules[module]), {}
     for name, thing in list(space.items()):
         if name.startswith("_") or getattr(thing, "__module__", None) != module:
@@ -304,7 +340,8 @@ def check_arguments(module: str) -> dict[str, Callable[..., Any]]:
 
 
 def check_package(package: str) -> None:
-    """The same for all modules that a package's ``__init__`` has imported; call it at the end of ``__init__``.
+    """The same for all modules that a package's ``__init__`` has imported; call it at the end of
+    ``__init__``.
 
     Modules that import functions from each other keep the unchecked ones, which cost nothing.
     """

@@ -11,7 +11,9 @@ class OracleCount:
 
     Example:
         >>> calls = OracleCount()
-        >>> calls.add("grad"); calls.add("hvp", 3); calls.add_together(("grad", "hvp"))
+        >>> calls.add("grad")
+        >>> calls.add("hvp", 3)
+        >>> calls.add_together(("grad", "hvp"))
         >>> calls.total, calls.as_dict()
         (6, {'grad': 2, 'hvp': 4})
     """

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str,
-               where: Mapping[str, str] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, where: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the ``__getattr__`` and ``__dir__`` of a package whose names live in its modules.
 
     Args:
-        package: the package's ``__name__``; its names are those that its block ``if TYPE_CHECKING:`` imports.
+        package: the package's ``__name__``; its names are those that its block ``if
+            TYPE_CHECKING:`` imports.
         where: further names -> modules below the package that define them.
 
     Example:
@@ -42,7 +44,15 @@ def lazy_names(package: str,
 def listed(package: str) -> dict[str, str]:
     """Name -> module, as the block for type checkers in the package's ``__init__`` imports them."""
     tree = ast.parse(Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8"))
-    blocks = (n.body for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING")
+    blocks = (
+        n.body
+        for n in tree.body
+        if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"
+    )
     imports = (n for body in blocks for n in body if isinstance(n, ast.ImportFrom) and n.module)
-    return {alias.name: node.module.removeprefix(package + ".") for node in imports  # type: ignore[union-attr]
-            for alias in node.names if alias.name != "*"}
+    return {
+        alias.name: str(node.module).removeprefix(package + ".")
+        for node in imports
+        for alias in node.names
+        if alias.name != "*"
+    }

@@ -14,8 +14,8 @@ from mindgap.base.check import fail
 class Objective:
     """A model together with ``loss(model, batch) -> scalar``.
 
-    The scalar is a mean over the samples of the batch, so that the gradient of a batch estimates the gradient of
-    the whole problem.
+    The scalar is a mean over the samples of the batch, so that the gradient of a batch estimates
+    the gradient of the whole problem.
 
     Args:
         model: any ``torch.nn.Module``.

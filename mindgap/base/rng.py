@@ -1,7 +1,8 @@
 """Named random streams hashed from one seed.
 
-Two methods of one comparison ask for the same names and so see the same data order, the same initial point and the
-same noise, whatever else they draw. ``stream_seed`` needs only the standard library.
+Two methods of one comparison ask for the same names and so see the same data order, the same
+initial point and the same noise, whatever else they draw. ``stream_seed`` needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def torch_stream(seed: int, *names: str | int, device: Any = "cpu") -> torch.Gen
     try:
         return torch.Generator(device=device).manual_seed(number)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise RuleError(f"device must be one that torch knows here, got {device!r}: {error}") from error
+        raise RuleError(
+            f"device must be one that torch knows here, got {device!r}: {error}"
+        ) from error
 
 
 def numpy_stream(seed: int, *names: str | int) -> np.random.Generator:

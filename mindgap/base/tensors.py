@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Bytes of a block where nothing is known of the device: the temporaries of a blocked loop stay below 64 MiB.
+#: Bytes of a block where nothing is known of the device: the temporaries of a blocked loop stay
+#: below 64 MiB.
 BLOCK = 2**24
-#: On CUDA a block may have this share of the device's memory, and at most 512 MiB: fewer launches. The share is of the
-#: whole memory, not of what is free, so that sums are taken in the same order in every run.
+#: On CUDA a block may have this share of the device's memory, and at most 512 MiB: fewer launches.
+#: The share is of the whole memory, not of what is free, so that sums are taken in the same order
+#: in every run.
 CUDA_SHARE, CUDA_BLOCK = 256, 2**29
-#: On the CPU a block and its temporaries stay in the cache: a foreach step takes two thirds of the time.
+#: On the CPU a block and its temporaries stay in the cache: a foreach step takes two thirds of the
+#: time.
 CPU_BLOCK = 2**21
-#: Elements summed at a stretch in a norm. One stretch of 20 million float32 squares is wrong by 1e-3 (measured).
+#: Elements summed at a stretch in a norm. One stretch of 20 million float32 squares is wrong by
+#: 1e-3 (measured).
 STRETCH = 2**17
 
 
@@ -36,7 +40,10 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Views of a flat vector in the shapes of ``like``.
 
     Example:
-        >>> [tuple(t.shape) for t in unflatten(torch.arange(3.0), [torch.ones(2), torch.zeros(1, 1)])]
+        >>> [
+        ...     tuple(t.shape)
+        ...     for t in unflatten(torch.arange(3.0), [torch.ones(2), torch.zeros(1, 1)])
+        ... ]
         [(2,), (1, 1)]
     """
     parts = vector.split([math.prod(t.shape) for t in like])
@@ -45,7 +52,8 @@ def unflatten(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether a tensor is a DTensor: spread over a device mesh."""
-    # Asked by attribute: importing torch.distributed.tensor takes a second that most programs need not pay.
+    # Asked by attribute: importing torch.distributed.tensor takes a second that most programs need
+    # not pay.
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
@@ -60,7 +68,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor laid out over the device mesh as another one is; itself where that one is no DTensor.
+    """A tensor laid out over the device mesh as another one is; itself where that one is no
+    DTensor.
 
     Example:
         >>> placed(torch.ones(2), torch.zeros(2))
@@ -96,26 +105,33 @@ def cut(tensor: Tensor, limit: int) -> list[Tensor]:
     return list(tensor.split(rows, dim=widest))
 
 
-def blocks(*lists: Sequence[Tensor], limit: int | None = None,
-           single: bool = False) -> Iterator[tuple[list[Tensor], ...]]:
+def blocks(
+    *lists: Sequence[Tensor], limit: int | None = None, single: bool = False
+) -> Iterator[tuple[list[Tensor], ...]]:
     """Walk through aligned lists of tensors in blocks of at most ``limit`` elements, as views.
 
     All tensors of a block (of the first list) share device and dtype. Empty tensors are left out.
 
     Args:
         lists: lists of equal length; tensors at one place have equal shapes.
-        limit: elements of a block; None fits the device (``CPU_BLOCK``, ``CUDA_BLOCK``), counted in at least float32.
+        limit: elements of a block; None fits the device (``CPU_BLOCK``, ``CUDA_BLOCK``), counted in
+            at least float32.
         single: one tensor (or piece of one) per block, for the plain loop.
 
     Example:
-        >>> [[len(t) for t in block[0]] for block in blocks([torch.zeros(3), torch.zeros(5)], limit=4)]
+        >>> [
+        ...     [len(t) for t in block[0]]
+        ...     for block in blocks([torch.zeros(3), torch.zeros(5)], limit=4)
+        ... ]
         [[3], [4], [1]]
     """
     held: tuple[list[Tensor], ...] = tuple([] for _ in lists)
     count, kind = 0, None
     if limit is None:
         firsts = [row[0] for row in lists if row]
-        limit = (_room(firsts[0].device) if firsts else BLOCK) // max([4, *(t.element_size() for t in firsts)])
+        limit = (_room(firsts[0].device) if firsts else BLOCK) // max(
+            [4, *(t.element_size() for t in firsts)]
+        )
     for row in zip(*lists, strict=True):
         size = row[0].numel()
         if size == 0:
@@ -143,15 +159,18 @@ def _room(device: torch.device) -> int:
 
 
 def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
-    """Euclidean norm (0-dim) over all entries that neither overflows nor underflows, over all processes for DTensors.
+    """Euclidean norm (0-dim) over all entries that neither overflows nor underflows, over all
+    processes for DTensors.
 
-    A float32 entry of 1e20 squares to infinity in float32, not in float64, where such sums are kept; float64 entries
-    beyond 1e150 are scaled by the largest. Sums are taken in short stretches, so a norm over many millions of
-    float32 entries keeps seven digits. Non-finite entries propagate (inf gives inf, NaN gives NaN). No copy larger
-    than a block is made, and there is never a synchronisation with a device.
+    A float32 entry of 1e20 squares to infinity in float32, not in float64, where such sums are
+    kept; float64 entries beyond 1e150 are scaled by the largest. Sums are taken in short stretches,
+    so a norm over many millions of float32 entries keeps seven digits. Non-finite entries propagate
+    (inf gives inf, NaN gives NaN). No copy larger than a block is made, and there is never a
+    synchronisation with a device.
 
     Args:
-        tensors: any shapes; floating dtypes may differ, devices too (the result lies on the first tensor's).
+        tensors: any shapes; floating dtypes may differ, devices too (the result lies on the first
+            tensor's).
         wide: return float64 instead of the dtype the tensors promote to.
 
     Example:
@@ -170,8 +189,15 @@ def robust_norm(tensors: Sequence[Tensor], *, wide: bool = False) -> Tensor:
         else:
             plain.append(t.detach())
     norms = [_local_norm(plain)] if plain else []
-    norms += [_mesh_norm(_local_norm([local(t) for t in ts]), mesh, places) for (mesh, places), ts in spread.items()]
-    norm = norms[0] if len(norms) == 1 else _combine(torch.stack([n.to(norms[0].device) for n in norms]))
+    norms += [
+        _mesh_norm(_local_norm([local(t) for t in ts]), mesh, places)
+        for (mesh, places), ts in spread.items()
+    ]
+    norm = (
+        norms[0]
+        if len(norms) == 1
+        else _combine(torch.stack([n.to(norms[0].device) for n in norms]))
+    )
     if wide:
         return norm
     dtype = tensors[0].dtype
@@ -195,9 +221,12 @@ def _local_norm(tensors: Sequence[Tensor]) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=device)
     on_cpu = all(t.device.type == "cpu" for t in real) and not torch.compiler.is_compiling()
     if on_cpu:
-        # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it left its range.
+        # Reading a CPU scalar is free, so the fast sum is tried first and repeated only where it
+        # left its range.
         norm = _stretch_norm(real, None)
-        low, high = (1e-15, 1e18) if any(t.dtype != torch.float64 for t in real) else (1e-140, 1e150)
+        low, high = (
+            (1e-15, 1e18) if any(t.dtype != torch.float64 for t in real) else (1e-140, 1e150)
+        )
         if low < float(norm) < high:
             return norm
     if all(t.dtype != torch.float64 for t in real):
@@ -229,7 +258,9 @@ def _scaled_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _mesh_norm(norm: Tensor, mesh: Any, placements: Any) -> Tensor:
-    """Norm over all processes of a mesh from each one's own; replicated dimensions are counted once."""
+    """Norm over all processes of a mesh from each one's own; replicated dimensions are counted
+    once.
+    """
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     def reduced(value: Tensor, how: str) -> Tensor:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from mindgap.bilevel.solver import Solution, solve
     from mindgap.bilevel.steps import AdamStep, MomentumStep, TorchStep
 
-_WHERE = {"METHODS": "registry"} | {method.class_name: f"methods.{method.module}" for method in METHODS.values()}
+_WHERE = {"METHODS": "registry"} | {
+    method.class_name: f"methods.{method.module}" for method in METHODS.values()
+}
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()

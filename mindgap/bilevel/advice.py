@@ -1,4 +1,6 @@
-"""Step sizes for a problem at hand: the lower level's curvature gives lr_y and lr_z, that of Phi a range for lr_x."""
+"""Step sizes for a problem at hand: the lower level's curvature gives lr_y and lr_z, that of
+Phi a range for lr_x.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ class StepAdvice:
     lr_x: float  # proposed plain step on x; the range below is what to search
     lr_x_range: tuple[float, float]  # least and largest step worth trying on x
     curvature: float  # largest eigenvalue of the lower Hessian over some minibatches
-    hypergradient: float  # norm of the hypergradient at the start; lr_x times it is the length of a first step
+    hypergradient: (
+        float  # norm of the hypergradient at the start; lr_x times it is the length of a first step
+    )
     upper_curvature: float  # change of the hypergradient per unit of x, along itself
     dim_x: int  # number of upper unknowns
 
     def settings(self, key: str) -> dict[str, Any]:
-        """Settings of a method by its key in ``METHODS``, in that method's own scale (a length, a ratio, Adam's step).
+        """Settings of a method by its key in ``METHODS``, in that method's own scale (a length, a
+        ratio, Adam's step).
 
-        ``x_step`` gives the scale of lr_x; a method with another scale says so in ``Method.adapt_settings``.
+        ``x_step`` gives the scale of lr_x; a method with another scale says so in
+        ``Method.adapt_settings``.
 
         Example:
             >>> StepAdvice(0.4, 0.4, 0.1, (0.01, 0.3), 1.0, 2.0, 1.0, 4).settings("slip")
@@ -57,12 +63,15 @@ class StepAdvice:
         return dict(kind.adapt_settings(found, self))
 
 
-def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, products: int = 20) -> StepAdvice:
+def suggest_steps(
+    problem: BilevelProblem, *, seed: int = 0, batches: int = 8, products: int = 20
+) -> StepAdvice:
     """Estimate the curvature of both levels at the start and propose steps.
 
-    Power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H; lr_y = lr_z = 0.4 / L. Then y
-    goes some steps towards y*(x), and two hypergradients a small distance apart give the curvature of Phi along its
-    gradient. About ``batches * products + 300`` oracle calls.
+    Power iteration on ``batches`` lower minibatches gives the largest eigenvalue L of H; lr_y =
+    lr_z = 0.4 / L. Then y goes some steps towards y*(x), and two hypergradients a small distance
+    apart give the curvature of Phi along its gradient. About ``batches * products + 300`` oracle
+    calls.
 
     Args:
         problem: the losses must be differentiable twice.
@@ -74,7 +83,11 @@ def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, p
         >>> from mindgap.bilevel.problem import example_problem
         >>> problem = example_problem()
         >>> advice = suggest_steps(problem)
-        >>> round(advice.curvature, 4), round(advice.lr_y, 4), advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1]
+        >>> (
+        ...     round(advice.curvature, 4),
+        ...     round(advice.lr_y, 4),
+        ...     advice.lr_x_range[0] < advice.lr_x < advice.lr_x_range[1],
+        ... )
         (2.0, 0.2, True)
     """
     if not isinstance(problem, BilevelProblem):
@@ -119,10 +132,14 @@ def suggest_steps(problem: BilevelProblem, *, seed: int = 0, batches: int = 8, p
     change = directions(there, _descend(oracle, there, near, lower, lr_y)).mean(0) - d
     upper_curvature = float(change.norm()) / (1e-2 * length)
     best = min(0.1 / max(upper_curvature, 1e-12), 0.01 * length / max(longest, size))
-    return StepAdvice(lr_y, lr_y, best, (best / 30, best * 10), curvature, size, upper_curvature, problem.dim_x)
+    return StepAdvice(
+        lr_y, lr_y, best, (best / 30, best * 10), curvature, size, upper_curvature, problem.dim_x
+    )
 
 
-def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr: float, rounds: int = 8) -> Tensor:
+def _descend(
+    oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr: float, rounds: int = 8
+) -> Tensor:
     """Some lower steps over the tokens."""
     for _ in range(rounds):
         for token in tokens:
@@ -132,7 +149,9 @@ def _descend(oracle: TorchOracle, x: Tensor, y: Tensor, tokens: list[Sample], lr
 
 def _largest(hessian: Product, like: Tensor, products: int, seed: int) -> float:
     """Largest eigenvalue in size, by power iteration."""
-    v = torch.randn(like.shape, generator=torch.Generator().manual_seed(seed % 2**63), dtype=like.dtype).to(like.device)
+    v = torch.randn(
+        like.shape, generator=torch.Generator().manual_seed(seed % 2**63), dtype=like.dtype
+    ).to(like.device)
     size = 0.0
     for _ in range(products):
         v = v / v.norm()

@@ -28,7 +28,11 @@ _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
 def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
     """What must agree for a checkpoint to belong to a problem."""
     problem = oracle.problem
-    found: dict[str, Any] = {"x": problem.pack_x.shapes, "y": problem.pack_y.shapes, "dtype": str(problem.dtype)}
+    found: dict[str, Any] = {
+        "x": problem.pack_x.shapes,
+        "y": problem.pack_y.shapes,
+        "dtype": str(problem.dtype),
+    }
     for level in ("upper", "lower"):
         data = problem.data(level)
         found[level] = [data.order, data.n, data.batch_size, getattr(data, "seed", 0)]
@@ -36,7 +40,8 @@ def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
 
 
 def method_text(method: Method) -> str:
-    """A method with its settings as text that is the same in every process: functions by their code, not by address.
+    """A method with its settings as text that is the same in every process: functions by their
+    code, not by address.
 
     Example:
         >>> from mindgap.bilevel import SOBA
@@ -46,7 +51,9 @@ def method_text(method: Method) -> str:
         >>> repr(one) == repr(two), method_text(one) == method_text(two)
         (False, True)
     """
-    parts = [f"{f.name}={_value_text(getattr(method, f.name))}" for f in fields(cast("Any", method))]
+    parts = [
+        f"{f.name}={_value_text(getattr(method, f.name))}" for f in fields(cast("Any", method))
+    ]
     return f"{type(method).__qualname__}({', '.join(parts)})"
 
 
@@ -77,7 +84,8 @@ def check_path(name: str, path: str | Path) -> Path:
 
 
 def pack_state(state: State) -> dict[str, Any]:
-    """A state as tensors, numbers and texts, to be kept wherever one likes; :func:`unpack_state` is the inverse.
+    """A state as tensors, numbers and texts, to be kept wherever one likes; :func:`unpack_state` is
+    the inverse.
 
     Example:
         >>> from mindgap.bilevel import SOBA
@@ -154,7 +162,9 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     if content["method"] != method_text(method):
         fail("checkpoint", f"must belong to {method_text(method)}", content["method"])
     if content["problem"] != repr(_fingerprint(oracle)):
-        fail("checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"])
+        fail(
+            "checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"]
+        )
     values: dict[str, Any] = {}
     for name, value in content["values"].items():
         if isinstance(method.x_step, TorchStep) and name == "optimizer":
@@ -163,7 +173,9 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
         elif isinstance(method.x_step, TorchStep) and name == "scheduler":
             values[name] = method.x_step.start_scheduler(values["optimizer"])
             values[name].load_state_dict(value)
-            values["optimizer"].load_state_dict(content["values"]["optimizer"])  # making a scheduler changes rates
+            values["optimizer"].load_state_dict(
+                content["values"]["optimizer"]
+            )  # making a scheduler changes rates
         else:
             values[name] = _restored(value, oracle)
     return State(method, oracle, values, **{name: content[name] for name in _COUNTERS})

@@ -1,7 +1,8 @@
-"""Methods at compiled speed: the same method objects, run by JAX, many iterations per dispatch (``mindgap[jax]``).
+"""Methods at compiled speed: the same method objects, run by JAX, many iterations per dispatch
+(``mindgap[jax]``).
 
-Losses are written in ``jax.numpy``; data, tokens and numbers are the problem's own, drawn ahead on the host, so the
-trajectory is that of eager torch. Nothing of any method is written a second time.
+Losses are written in ``jax.numpy``; data, tokens and numbers are the problem's own, drawn ahead on
+the host, so the trajectory is that of eager torch. Nothing of any method is written a second time.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ class JaxBackend(Backend):
     """Runs methods in JAX, many iterations per dispatch.
 
     Args:
-        upper: the upper loss in ``jax.numpy``, ``(x, y, batch) -> scalar``; x, y and batch in the forms the problem
-            has.
+        upper: the upper loss in ``jax.numpy``, ``(x, y, batch) -> scalar``; x, y and batch in the
+            forms the problem has.
         lower: the lower loss likewise.
         chunk: most iterations of one dispatch.
-        unroll: rounds of an inner loop written out at a time (loops of up to 4 always are): more may be faster to run
-            and is slower to compile.
+        unroll: rounds of an inner loop written out at a time (loops of up to 4 always are): more
+            may be faster to run and is slower to compile.
 
-    The problem must hold tensors, tuples or dicts (no modules, streams or datasets), draw no random numbers in its
-    losses and, with a fixed partition, have equal batches (``Batches(..., last="drop")``).
+    The problem must hold tensors, tuples or dicts (no modules, streams or datasets), draw no random
+    numbers in its losses and, with a fixed partition, have equal batches (``Batches(...,
+    last="drop")``).
 
     Example:
         >>> import torch
@@ -56,17 +58,32 @@ class JaxBackend(Backend):
         ...     return ((y - b) ** 2).mean()
         >>> def lower(x, y, b):
         ...     return ((y - x * b) ** 2).mean()
-        >>> problem = BilevelProblem(upper, lower, x=torch.tensor([2.0]), y=torch.zeros(1),
-        ...     upper_data=torch.ones(4), lower_data=torch.ones(4), batch_size=2)
-        >>> solution = solve(problem, SABA(lr_x=0.1, lr_y=0.2), steps=500, backend=JaxBackend(upper, lower))
+        >>> problem = BilevelProblem(
+        ...     upper,
+        ...     lower,
+        ...     x=torch.tensor([2.0]),
+        ...     y=torch.zeros(1),
+        ...     upper_data=torch.ones(4),
+        ...     lower_data=torch.ones(4),
+        ...     batch_size=2,
+        ... )
+        >>> solution = solve(
+        ...     problem, SABA(lr_x=0.1, lr_y=0.2), steps=500, backend=JaxBackend(upper, lower)
+        ... )
         >>> solution.message, round(float(solution.x), 4), solution.state.total_calls
         ('done: 500 iterations', 1.0, 2500)
     """
 
     check_every = 8192
 
-    def __init__(self, upper: Callable[..., Any], lower: Callable[..., Any], *, chunk: int = 8192,
-                 unroll: int = 1) -> None:
+    def __init__(
+        self,
+        upper: Callable[..., Any],
+        lower: Callable[..., Any],
+        *,
+        chunk: int = 8192,
+        unroll: int = 1,
+    ) -> None:
         for name, loss in (("upper", upper), ("lower", lower)):
             if not callable(loss):
                 fail(name, "must be a function of (x, y, batch) in jax.numpy", loss)
@@ -75,7 +92,9 @@ class JaxBackend(Backend):
         self.unroll = whole("unroll", unroll, least=1)
         self._compiled: dict[Any, Any] = {}
 
-    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> JaxOracle:
+    def oracle(
+        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+    ) -> JaxOracle:
         """Derivatives of the problem, after a look at whether this backend can run it."""
         if distributed:
             fail("distributed", "must be False for the compiled backend", True)
@@ -84,8 +103,16 @@ class JaxBackend(Backend):
             fail("x_step", f"must be one of {steps} for the compiled backend", method.x_step)
         method.check_problem(problem)
         packs = problem.pack_x, problem.pack_y
-        if len({p.dtype for p in packs}) > 1 or any(p.dtypes is not None for p in packs) or problem.micro_batch:
-            fail("problem", "must have one dtype and no micro_batch for the compiled backend", problem.dtype)
+        if (
+            len({p.dtype for p in packs}) > 1
+            or any(p.dtypes is not None for p in packs)
+            or problem.micro_batch
+        ):
+            fail(
+                "problem",
+                "must have one dtype and no micro_batch for the compiled backend",
+                problem.dtype,
+            )
         with precision(problem):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)
 
@@ -96,8 +123,18 @@ class JaxBackend(Backend):
     def norm(self, vector: Array) -> float:
         return float(np.linalg.norm(np.asarray(vector)))
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
-        """At most that many iterations; a budget of calls is kept exactly, one of seconds by the dispatch."""
+    def run(
+        self,
+        state: State,
+        steps: int,
+        calls: int | None,
+        seconds: float | None,
+        *,
+        keep: bool = True,
+    ) -> State:
+        """At most that many iterations; a budget of calls is kept exactly, one of seconds by
+        the dispatch.
+        """
         method, problem = state.method, state.problem
         plan = method.plan()
         prelude, period = len(plan.first), len(plan.period)
@@ -113,7 +150,11 @@ class JaxBackend(Backend):
                     count = left - left % period
                 chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
                 spent = calls_of_chunk(method, problem, chunk)
-                if calls is not None and state.total_calls + sum(spent.values()) > calls and count > 1:
+                if (
+                    calls is not None
+                    and state.total_calls + sum(spent.values()) > calls
+                    and count > 1
+                ):
                     return self._to_budget(state, steps - done, calls)
                 values = self._dispatch(state, chunk)
                 state = advance(state, values, count, chunk.drawn, spent)
@@ -136,31 +177,57 @@ class JaxBackend(Backend):
     def _dispatch(self, state: State, chunk: Chunk) -> Values:
         """Compile (once for each form) and run the iterations of a chunk."""
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        packed = [_packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks]
+        packed = [
+            _packed(block, cycles, self._room(block, chunk), state.problem)
+            for block in chunk.blocks
+        ]
         tables, layouts = [p[0] for p in packed], [p[1] for p in packed]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
-        key = (state.method, id(state.problem), tuple(b.kind for b in chunk.blocks), single,
-               None if single else tuple(lengths.tolist()), tuple(tuple(map(str, layout)) for layout in layouts),
-               tuple(tuple(t.shape for t in pair) for pair in tables))  # fmt: skip
+        key = (
+            state.method,
+            id(state.problem),
+            tuple(b.kind for b in chunk.blocks),
+            single,
+            None if single else tuple(lengths.tolist()),
+            tuple(tuple(map(str, layout)) for layout in layouts),
+            tuple(tuple(t.shape for t in pair) for pair in tables),
+        )
         oracle = state.oracle
         if not isinstance(oracle, JaxOracle):
             fail("state", "must be of the compiled backend", type(oracle).__name__)
         if key not in self._compiled:
-            self._compiled[key] = jax.jit(partial(self._iterate, state.method, oracle, chunk, layouts, single))
-        return self._compiled[key](state.values, oracle.arrays, tables, np.int32(chunk.cycles), lengths)
+            self._compiled[key] = jax.jit(
+                partial(self._iterate, state.method, oracle, chunk, layouts, single)
+            )
+        return self._compiled[key](
+            state.values, oracle.arrays, tables, np.int32(chunk.cycles), lengths
+        )
 
     def _padded_cycles(self, method: Method, chunk: Chunk) -> int:
-        """Token arrays have room for a full dispatch, so that a shorter one needs no new compilation."""
+        """Token arrays have room for a full dispatch, so that a shorter one needs no new
+        compilation.
+        """
         return max(chunk.cycles, self.chunk // max(sum(b.length for b in chunk.blocks), 1))
 
     def _room(self, block: Block, chunk: Chunk) -> int:
-        return block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
+        return (
+            block.length if chunk.cycles > 1 or block.length == 1 else max(block.length, self.chunk)
+        )
 
     @staticmethod
-    def _iterate(method: Method, oracle: JaxOracle, chunk: Chunk, layouts: list[list[Any]], single: bool,
-                 values: Values, arrays: dict[str, Any], tables: list[tuple[Array, Array]], cycles: Scalar,
-                 lengths: Array) -> Values:
+    def _iterate(
+        method: Method,
+        oracle: JaxOracle,
+        chunk: Chunk,
+        layouts: list[list[Any]],
+        single: bool,
+        values: Values,
+        arrays: dict[str, Any],
+        tables: list[tuple[Array, Array]],
+        cycles: Scalar,
+        lengths: Array,
+    ) -> Values:
         inside = oracle.with_arrays(arrays)
 
         def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
@@ -169,8 +236,16 @@ class JaxBackend(Backend):
                 if not table.shape[2]:
                     rows.append(None)
                     continue
-                at = i if table.shape[0] == 1 else c if table.shape[1] == 1 else c * table.shape[1] + i
-                rows.append(lax.dynamic_index_in_dim(table.reshape(-1, table.shape[2]), at, keepdims=False))
+                at = (
+                    i
+                    if table.shape[0] == 1
+                    else c
+                    if table.shape[1] == 1
+                    else c * table.shape[1] + i
+                )
+                rows.append(
+                    lax.dynamic_index_in_dim(table.reshape(-1, table.shape[2]), at, keepdims=False)
+                )
             draws: dict[str, Any] = {}
             for name, is_sample, which, begin, shape in layouts[r]:
                 if which is None:
@@ -185,22 +260,27 @@ class JaxBackend(Backend):
             for r, block in enumerate(chunk.blocks):
                 if block.length == 1:
                     if r:
-                        # Without the barrier all samples of a cycle could be read at its start; with so much to do at
-                        # once XLA hands half of it to another thread, microsecond by microsecond: twice the processor
-                        # time, and slower.
+                        # Without the barrier all samples of a cycle could be read at its start;
+                        # with so much to do at once XLA hands half of it to another thread,
+                        # microsecond by microsecond: twice the processor time, and slower.
                         c, v = lax.optimization_barrier((c, v))
                     v = one(r, c, 0, v)
                 else:
-                    v = lax.fori_loop(0, lengths[r] if single else block.length, partial(one, r, c), v)
+                    v = lax.fori_loop(
+                        0, lengths[r] if single else block.length, partial(one, r, c), v
+                    )
             return v
 
         values = open_tables(values)
         return close_tables(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
 
 
-def _packed(block: Block, cycles: int, room: int, problem: BilevelProblem) -> tuple[tuple[Table, Table], list[Any]]:
-    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's precision), one row per
-    iteration, and where each draw stands: (name, is a token, table, first column, shape)."""
+def _packed(
+    block: Block, cycles: int, room: int, problem: BilevelProblem
+) -> tuple[tuple[Table, Table], list[Any]]:
+    """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's
+    precision), one row per iteration, and where each draw stands: (name, is a token, table, first
+    column, shape)."""
     real = np.float64 if problem.dtype == torch.float64 else np.float32
     columns: tuple[list[Table], list[Table]] = ([], [])
     widths = [0, 0]

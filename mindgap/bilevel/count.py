@@ -70,7 +70,9 @@ class CountingOracle(Oracle):
     def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
         return self._count(level, token, ("g_" if level == "lower" else "f_") + of)[0]
 
-    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+    def second(
+        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+    ) -> tuple[Array, ...]:
         return self._count("lower", token, *names)
 
     def upper(self, x: Array, y: Array, token: Sample) -> tuple[Array, Array]:
@@ -102,7 +104,11 @@ def calls_of_chunk(method: Method, problem: BilevelProblem, chunk: Chunk) -> dic
     total: dict[str, int] = {}
     form = CountingOracle.of(problem).form
     for block in chunk.blocks:
-        ints = [n for n, v in block.draws.items() if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.integer)]
+        ints = [
+            n
+            for n, v in block.draws.items()
+            if isinstance(v, np.ndarray) and np.issubdtype(v.dtype, np.integer)
+        ]
         if len(ints) == 1:  # the common case: a sort of whole rows would cost more than the draws
             different, times = np.unique(block.draws[ints[0]], return_counts=True)
             different = different[:, None]
@@ -111,8 +117,12 @@ def calls_of_chunk(method: Method, problem: BilevelProblem, chunk: Chunk) -> dic
             different, times = np.unique(rows, axis=0, return_counts=True)
         else:
             different, times = np.zeros((1, 0), int), np.array([chunk.cycles * block.length])
-        shapes = tuple((n, v.which.shape[2:]) for n, v in block.draws.items() if isinstance(v, Sample))
-        floats = tuple(n for n, v in block.draws.items() if not isinstance(v, Sample) and n not in ints)
+        shapes = tuple(
+            (n, v.which.shape[2:]) for n, v in block.draws.items() if isinstance(v, Sample)
+        )
+        floats = tuple(
+            n for n, v in block.draws.items() if not isinstance(v, Sample) and n not in ints
+        )
         for values, count in zip(different, times, strict=True):
             lengths = tuple(zip(ints, (int(v) for v in values), strict=True))
             for name, calls in _calls(method, block.kind, shapes, lengths, floats, form).items():
@@ -121,7 +131,8 @@ def calls_of_chunk(method: Method, problem: BilevelProblem, chunk: Chunk) -> dic
 
 
 def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024) -> int:
-    """How many iterations (at most ``most``, at least one) until the counters of a state are where they should be.
+    """How many iterations (at most ``most``, at least one) until the counters of a state are where
+    they should be.
 
     Nothing is run: the state that is asked about has counters alone, no values.
 
@@ -146,19 +157,30 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
         shapes = tuple((n, np.shape(v.which)) for n, v in draws.items() if isinstance(v, Sample))
         lengths = tuple((n, v) for n, v in draws.items() if isinstance(v, int))
         floats = tuple(n for n, v in draws.items() if isinstance(v, float))
-        ahead = advance(ahead, {}, 1, ahead.drawn, _calls(method, kind, shapes, lengths, floats, form))
+        ahead = advance(
+            ahead, {}, 1, ahead.drawn, _calls(method, kind, shapes, lengths, floats, form)
+        )
         if reached(ahead):
             return number
     return most
 
 
 @lru_cache(maxsize=4096)
-def _calls(method: Method, kind: str, shapes: tuple[tuple[str, tuple[int, ...]], ...],
-           lengths: tuple[tuple[str, int], ...], floats: tuple[str, ...],
-           form: tuple[int, int, int, int]) -> dict[str, int]:
-    """Oracle calls of one iteration with tokens of these shapes and whole numbers of these values."""
+def _calls(
+    method: Method,
+    kind: str,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    lengths: tuple[tuple[str, int], ...],
+    floats: tuple[str, ...],
+    form: tuple[int, int, int, int],
+) -> dict[str, int]:
+    """Oracle calls of one iteration with tokens of these shapes and whole numbers of these
+    values.
+    """
     oracle = CountingOracle(*form)
-    draws: dict[str, Any] = {name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes}
+    draws: dict[str, Any] = {
+        name: row(Sample(np.zeros((1, *shape), int)), 0) for name, shape in shapes
+    }
     draws.update(lengths)
     draws.update(dict.fromkeys(floats, 1.0))
     method.update(method.start_values(oracle), draws, oracle, kind)

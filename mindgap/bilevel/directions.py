@@ -1,6 +1,7 @@
 """Directions: what estimates grad Phi(x) = f_x - J z*, z* = H^-1 f_y, from derivatives on samples.
 
-Pure functions of points and tokens; all derivatives come from the oracle, all loops from its array operations.
+Pure functions of points and tokens; all derivatives come from the oracle, all loops from its array
+operations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Inverses = Callable[[Places, list[Array]], list[Array]]
 
 
 def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float) -> Array:
-    """``eta * sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) v``, an estimate of H^-1 v; Q = number of tokens.
+    """``eta * sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) v``, an estimate of H^-1 v; Q = number of
+    tokens.
 
     With one Hessian the error is exactly ``(I - eta H)^(Q+1) H^-1 v``.
 
@@ -28,11 +30,15 @@ def neumann_sum(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, et
     return neumann_sums(oracle, [(x, y)], [v], tokens, eta)[0]
 
 
-def neumann_sums(oracle: Oracle, points: Places, vs: list[Array], tokens: Sample, eta: float) -> list[Array]:
-    """:func:`neumann_sum` at several points on the same tokens, in one loop: each sample is read once for all points.
+def neumann_sums(
+    oracle: Oracle, points: Places, vs: list[Array], tokens: Sample, eta: float
+) -> list[Array]:
+    """:func:`neumann_sum` at several points on the same tokens, in one loop: each sample is read
+    once for all points.
 
-    Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does not: with two points
-    in its body XLA no longer runs it on its cheaper path, so there one point comes after the other.
+    Compiled, MRBO and VRBO gain an eighth by it. The shorter loop of :func:`neumann_random` does
+    not: with two points in its body XLA no longer runs it on its cheaper path, so there one point
+    comes after the other.
 
     Args:
         points: pairs (x, y).
@@ -50,9 +56,11 @@ def neumann_sums(oracle: Oracle, points: Places, vs: list[Array], tokens: Sample
     return [eta * total for _, total in sums]
 
 
-def neumann_random(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int,
-                   k: Scalar) -> Array:
-    """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of N terms.
+def neumann_random(
+    oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample, eta: float, terms: int, k: Scalar
+) -> Array:
+    """``N eta prod_{q=1..k} (I - eta H(S_q)) v`` with k uniform on 0..N-1: unbiased for the sum of
+    N terms.
 
     Args:
         tokens: at least N - 1 tokens; the first k are used.
@@ -71,39 +79,57 @@ def neumann_random(oracle: Oracle, x: Array, y: Array, v: Array, tokens: Sample,
 
 
 def random_slots(terms: int) -> Slots:
-    """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the factors, J."""
+    """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the
+    factors, J.
+    """
     return {"f": UPPER, "k": ("uniform", terms), "h": ("lower", max(terms - 1, 1)), "j": LOWER}
 
 
 class NegativeCurvature(UserWarning):
-    """Conjugate gradients met a direction p with p'Hp <= 0 and stopped there: H is not positive definite."""
+    """Conjugate gradients met a direction p with p'Hp <= 0 and stopped there: H is not positive
+    definite.
+    """
 
 
-def conjugate_gradients(ops: Ops, hessian: Product, v: Array, *, products: int, tol: float | None = None,
-                        rows: int | None = None) -> tuple[Array, Array]:
+def conjugate_gradients(
+    ops: Ops,
+    hessian: Product,
+    v: Array,
+    *,
+    products: int,
+    tol: float | None = None,
+    rows: int | None = None,
+) -> tuple[Array, Array]:
     """H^-1 v by at most ``products`` steps of conjugate gradients from zero.
 
     Args:
         hessian: v -> Hv.
         v: right side.
         products: most products.
-        tol: stop when the residual is below ``tol * ||v||`` (this waits for the device at every product); without it
-            no step waits for a number.
-        rows: equal blocks on the diagonal of H, one per task; each has step lengths of its own (not with ``tol``).
+        tol: stop when the residual is below ``tol * ||v||`` (this waits for the device at every
+            product); without it no step waits for a number.
+        rows: equal blocks on the diagonal of H, one per task; each has step lengths of its own (not
+            with ``tol``).
 
     Returns:
-        The solution, and whether it stopped at negative curvature (then it is that of the last good step); per block
-        where there are ``rows``.
+        The solution, and whether it stopped at negative curvature (then it is that of the last good
+        step); per block where there are ``rows``.
 
     Example:
         >>> import torch
         >>> from mindgap.bilevel.ops import TorchOps
-        >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2)
+        >>> conjugate_gradients(
+        ...     TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2
+        ... )
         (tensor([0.5000, 0.2500]), tensor(False))
-        >>> conjugate_gradients(TorchOps(), lambda v: torch.tensor([1.0, -0.5]) * v, torch.ones(2), products=9)
+        >>> conjugate_gradients(
+        ...     TorchOps(), lambda v: torch.tensor([1.0, -0.5]) * v, torch.ones(2), products=9
+        ... )
         (tensor([4., 4.]), tensor(True))
         >>> scales = torch.tensor([1.0, 1.0, 4.0, 4.0])
-        >>> conjugate_gradients(TorchOps(), lambda v: scales * v, torch.ones(4), products=1, rows=2)[0]
+        >>> conjugate_gradients(
+        ...     TorchOps(), lambda v: scales * v, torch.ones(4), products=1, rows=2
+        ... )[0]
         tensor([1.0000, 1.0000, 0.2500, 0.2500])
     """
 
@@ -132,8 +158,11 @@ def conjugate_gradients(ops: Ops, hessian: Product, v: Array, *, products: int, 
     return z if rows is None else z.reshape(-1), negative
 
 
-def conjugate_gradients_by_numbers(hessian: Product, v: Tensor, products: int) -> tuple[Tensor, bool]:
-    """:func:`conjugate_gradients` of a CPU tensor, with its scalars as Python numbers (less overhead).
+def conjugate_gradients_by_numbers(
+    hessian: Product, v: Tensor, products: int
+) -> tuple[Tensor, bool]:
+    """:func:`conjugate_gradients` of a CPU tensor, with its scalars as Python numbers (less
+    overhead).
 
     Example:
         >>> import torch
@@ -155,8 +184,14 @@ def conjugate_gradients_by_numbers(hessian: Product, v: Tensor, products: int) -
     return z, False
 
 
-def hypergradient_at(oracle: Oracle, x: Array, y: Array, lower: Sample, upper: Sample,
-                     solve: Callable[[Product, Array], Array]) -> Array:
+def hypergradient_at(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    lower: Sample,
+    upper: Sample,
+    solve: Callable[[Product, Array], Array],
+) -> Array:
     """``f_x - J z`` with ``z = solve(v -> Hv, f_y)``, every Hessian product on one lower sample."""
     f_x, f_y = oracle.upper(x, y, upper)
     hessian, mixed = oracle.operator(x, y, lower)
@@ -172,7 +207,9 @@ def neumann_of(ops: Ops, hessian: Product, v: Array, products: int, eta: float) 
     return eta * total
 
 
-def implicit(oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample) -> Array:
+def implicit(
+    oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample, lower: Sample
+) -> Array:
     """``f_x - J z`` with ``z = inverse(f_y)``: the hypergradient estimate of the Neumann methods.
 
     Args:
@@ -183,8 +220,12 @@ def implicit(oracle: Oracle, x: Array, y: Array, inverse: Product, upper: Sample
     return implicits(oracle, [(x, y)], lambda _, vs: [inverse(vs[0])], upper, lower)[0]
 
 
-def implicit_neumann(oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None) -> Array:
-    """:func:`implicit` by a Neumann series on the draws f, h and j: summed, or (with ``terms``) the random product."""
+def implicit_neumann(
+    oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, terms: int | None = None
+) -> Array:
+    """:func:`implicit` by a Neumann series on the draws f, h and j: summed, or (with ``terms``)
+    the random product.
+    """
 
     def inverse(f_y: Array) -> Array:
         if terms is None:
@@ -194,7 +235,9 @@ def implicit_neumann(oracle: Oracle, x: Array, y: Array, s: Draws, eta: float, t
     return implicit(oracle, x, y, inverse, s["f"], s["j"])
 
 
-def implicits(oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample) -> list[Array]:
+def implicits(
+    oracle: Oracle, points: Places, inverses: Inverses, upper: Sample, lower: Sample
+) -> list[Array]:
     """:func:`implicit` at several points on the same samples.
 
     Args:
@@ -202,12 +245,22 @@ def implicits(oracle: Oracle, points: Places, inverses: Inverses, upper: Sample,
     """
     firsts = [oracle.upper(*at, upper) for at in points]
     zs = inverses(points, [f_y for _, f_y in firsts])
-    return [f_x - oracle.mixed(*at, z, lower) for at, (f_x, _), z in zip(points, firsts, zs, strict=True)]
+    return [
+        f_x - oracle.mixed(*at, z, lower)
+        for at, (f_x, _), z in zip(points, firsts, zs, strict=True)
+    ]
 
 
-def implicit_xy(oracle: Oracle, points: list[dict[str, Array]], inverses: Inverses, upper: Sample, mixed: Sample,
-                lower: Sample) -> list[dict[str, Array]]:
-    """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced Neumann methods.
+def implicit_xy(
+    oracle: Oracle,
+    points: list[dict[str, Array]],
+    inverses: Inverses,
+    upper: Sample,
+    mixed: Sample,
+    lower: Sample,
+) -> list[dict[str, Array]]:
+    """D_x = f_x - J z and D_y = g_y at several points: the direction of the variance-reduced
+    Neumann methods.
 
     Args:
         points: each with "x" and "y".
@@ -221,8 +274,16 @@ def implicit_xy(oracle: Oracle, points: list[dict[str, Array]], inverses: Invers
     return [{"x": d, "y": oracle.lower(x, y, lower)} for d, (x, y) in zip(d_x, at, strict=True)]
 
 
-def penalty(oracle: Oracle, x: Array, y: Array, w: Array, lam: Array, upper: Sample, at_y: Sample,
-            at_w: Sample) -> Array:
+def penalty(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    w: Array,
+    lam: Array,
+    upper: Sample,
+    at_y: Sample,
+    at_w: Sample,
+) -> Array:
     """``f_x(x, y) + lam (g_x(x, y) - g_x(x, w))``: first derivatives only; its bias falls as 1/lam.
 
     Args:

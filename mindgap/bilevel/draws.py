@@ -1,7 +1,7 @@
 """Which samples the iterations of a method need, and the draws of many iterations at once.
 
-The order of consumption is iteration by iteration, slot by slot, so that drawing one iteration at a time or thousands
-at once gives the same tokens, for every backend.
+The order of consumption is iteration by iteration, slot by slot, so that drawing one iteration at a
+time or thousands at once gives the same tokens, for every backend.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 #: Tokens of a slot: one (None), an array of that length, or an array of that shape.
 Count = int | tuple[int, ...] | None
-#: Name -> (stream, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of five upper tokens,
-#: ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction", 3)`` the seeds of three random directions.
+#: Name -> (stream, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of
+#: five upper tokens, ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction", 3)`` the
+#: seeds of three random directions.
 Slots = Mapping[str, tuple[str, Count]]
 STREAMS = ("lower", "upper", "uniform", "direction")
 LOWER, UPPER = ("lower", None), ("upper", None)
@@ -46,14 +47,19 @@ class SamplePlan:
     """All iterations of a method.
 
     Example:
-        >>> plan = SamplePlan((Iteration({"g": LOWER}, "move"), Iteration({}, "refresh")), first=(Iteration({}, "a"),))
+        >>> plan = SamplePlan(
+        ...     (Iteration({"g": LOWER}, "move"), Iteration({}, "refresh")),
+        ...     first=(Iteration({}, "a"),),
+        ... )
         >>> [i.kind for i in plan.at(0, 4)]
         ['a', 'move', 'refresh', 'move']
     """
 
     period: tuple[Iteration, ...]  # iterations that repeat for ever; most methods have one
     first: tuple[Iteration, ...] = ()  # iterations before the period begins
-    warm: Iteration = Iteration({}, "warm", 0)  # what is drawn before the first iteration, for ``prepare``
+    warm: Iteration = Iteration(
+        {}, "warm", 0
+    )  # what is drawn before the first iteration, for ``prepare``
     #: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
     growing: Callable[[int], Iteration] | None = None
     all_samples: bool = False  # whether the method evaluates all samples of a level at times
@@ -63,14 +69,22 @@ class SamplePlan:
         if self.growing is not None:
             return [self.growing(i) for i in range(t, t + steps)]
         before, each = len(self.first), len(self.period)
-        return [self.first[i] if i < before else self.period[(i - before) % each] for i in range(t, t + steps)]
+        return [
+            self.first[i] if i < before else self.period[(i - before) % each]
+            for i in range(t, t + steps)
+        ]
 
     def lower_steps(self, begin: int, end: int) -> int:
-        """Steps on y in the iterations begin .. end - 1; whole periods are counted once and multiplied."""
+        """Steps on y in the iterations begin .. end - 1; whole periods are counted once and
+        multiplied.
+        """
         each = len(self.period)
         first = min(max(begin, len(self.first)), end)
         cycles = 0 if self.growing is not None else (end - first) // each
-        rest = [*self.at(begin, first - begin), *self.at(first + cycles * each, end - first - cycles * each)]
+        rest = [
+            *self.at(begin, first - begin),
+            *self.at(first + cycles * each, end - first - cycles * each),
+        ]
         return cycles * sum(i.lower_steps for i in self.period) + sum(i.lower_steps for i in rest)
 
 
@@ -85,7 +99,9 @@ class Block:
 
 @dataclass
 class Chunk:
-    """The draws of ``cycles`` times the same sequence of blocks, and the stream positions after them."""
+    """The draws of ``cycles`` times the same sequence of blocks, and the stream positions after
+    them.
+    """
 
     cycles: int
     blocks: list[Block]
@@ -93,11 +109,16 @@ class Chunk:
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Kind and draws of each iteration, for a backend that goes one by one."""
-        listed = [{name: _rows(value) for name, value in block.draws.items()} for block in self.blocks]
+        listed = [
+            {name: _rows(value) for name, value in block.draws.items()} for block in self.blocks
+        ]
         for c in range(self.cycles):
             for block, rows in zip(self.blocks, listed, strict=True):
                 for i in range(block.length):
-                    yield block.kind, {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()}
+                    yield (
+                        block.kind,
+                        {name: v if isinstance(v, float) else v[c][i] for name, v in rows.items()},
+                    )
 
 
 def _rows(value: Any) -> Any:
@@ -112,12 +133,16 @@ def _rows(value: Any) -> Any:
 
     def token(c: int, i: int) -> Sample:
         which, seed = value.which[c, i], value.seed if plain else value.seed[c, i]
-        return Sample(which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed)
+        return Sample(
+            which.item() if which.ndim == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
+        )
 
     return [[token(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])]
 
 
-def draw_start(method: Method, oracle: ProblemOracle, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
+def draw_start(
+    method: Method, oracle: ProblemOracle, seed: int
+) -> tuple[dict[str, Any], dict[str, int]]:
     """Draws of the phase before the first iteration, and the stream positions after it."""
     drawn = dict.fromkeys(STREAMS, 0)
     draws: dict[str, Any] = {}
@@ -127,7 +152,9 @@ def draw_start(method: Method, oracle: ProblemOracle, seed: int) -> tuple[dict[s
     return draws, drawn
 
 
-def draw_chunk(method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]) -> Chunk:
+def draw_chunk(
+    method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]
+) -> Chunk:
     """Draws of the iterations ``t .. t + steps - 1``.
 
     Whole periods that start at a multiple of the period come as cycles; anything else as one cycle.
@@ -138,7 +165,10 @@ def draw_chunk(method: Method, oracle: ProblemOracle, seed: int, t: int, steps: 
     before, period = len(plan.first), len(plan.period)
     whole = t >= before and (t - before) % period == 0 and steps % period == 0
     cycles, order = (steps // period, plan.period) if whole else (1, plan.at(t, steps))
-    groups = [(next(g := iter(same)), 1 + sum(1 for _ in g)) for _, same in groupby(order, lambda i: i.kind)]
+    groups = [
+        (next(g := iter(same)), 1 + sum(1 for _ in g))
+        for _, same in groupby(order, lambda i: i.kind)
+    ]
     need = dict.fromkeys(STREAMS, 0)
     for iteration, length in groups:
         for stream, count in iteration.slots.values():
@@ -154,15 +184,28 @@ def draw_chunk(method: Method, oracle: ProblemOracle, seed: int, t: int, steps: 
         inside = dict.fromkeys(STREAMS, 0)
         for name, (stream, count) in slots.items():
             width = _width(stream, count)
-            cut = _cut(taken[stream], cycles, need[stream], place[stream], length, each[stream], inside[stream], width)
+            cut = _cut(
+                taken[stream],
+                cycles,
+                need[stream],
+                place[stream],
+                length,
+                each[stream],
+                inside[stream],
+                width,
+            )
             inside[stream] += width
             draws[name] = cut[..., 0] * count >> 31 if stream == "uniform" else _shaped(cut, count)
         for stream in STREAMS:
             place[stream] += length * each[stream]
-        times = t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
+        times = (
+            t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
+        )
         blocks.append(Block(iteration.kind, length, {**draws, **_rates(method, times)}))
         offset += length
-    return Chunk(cycles, blocks, {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()})
+    return Chunk(
+        cycles, blocks, {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()}
+    )
 
 
 def part_of(token: Sample, begin: int, end: int) -> Sample:
@@ -172,7 +215,9 @@ def part_of(token: Sample, begin: int, end: int) -> Sample:
         >>> part_of(Sample(np.arange(5)), 1, 3)
         Sample(which=array([1, 2]), seed=0)
     """
-    return Sample(token.which[begin:end], token.seed if isinstance(token.seed, int) else token.seed[begin:end])
+    return Sample(
+        token.which[begin:end], token.seed if isinstance(token.seed, int) else token.seed[begin:end]
+    )
 
 
 def _rates(method: Method, times: Ints) -> dict[str, Any]:
@@ -190,7 +235,9 @@ def _tokens(oracle: ProblemOracle, seed: int, stream: str, start: int, count: in
     return token
 
 
-def _cut(taken: Any, cycles: int, need: int, place: int, length: int, each: int, inside: int, width: int) -> Any:
+def _cut(
+    taken: Any, cycles: int, need: int, place: int, length: int, each: int, inside: int, width: int
+) -> Any:
     """Of the draws of each cycle, those of one slot: shape (cycles, length, width, ...)."""
 
     def cut(a: Ints) -> Ints:
@@ -198,13 +245,21 @@ def _cut(taken: Any, cycles: int, need: int, place: int, length: int, each: int,
         return part.reshape(cycles, length, each, *a.shape[1:])[:, :, inside : inside + width]
 
     if isinstance(taken, Sample):
-        return Sample(cut(taken.which), taken.seed if isinstance(taken.seed, int) else cut(taken.seed))
+        return Sample(
+            cut(taken.which), taken.seed if isinstance(taken.seed, int) else cut(taken.seed)
+        )
     return cut(taken)
 
 
 def _width(stream: str, count: Count) -> int:
     """How many draws a slot takes."""
-    return 1 if count is None or stream == "uniform" else math.prod(count) if isinstance(count, tuple) else count
+    return (
+        1
+        if count is None or stream == "uniform"
+        else math.prod(count)
+        if isinstance(count, tuple)
+        else count
+    )
 
 
 def _shaped(token: Sample, count: Count) -> Sample:
@@ -217,15 +272,26 @@ def _shaped(token: Sample, count: Count) -> Sample:
     def shape(a: Ints) -> Ints:
         return a.reshape(*a.shape[:2], *count, *a.shape[3:])
 
-    return Sample(shape(token.which), token.seed if isinstance(token.seed, int) else shape(token.seed))
+    return Sample(
+        shape(token.which), token.seed if isinstance(token.seed, int) else shape(token.seed)
+    )
 
 
 def _squeeze(token: Sample) -> Sample:
-    return Sample(token.which[:, :, 0], token.seed if isinstance(token.seed, int) else token.seed[:, :, 0])
+    return Sample(
+        token.which[:, :, 0], token.seed if isinstance(token.seed, int) else token.seed[:, :, 0]
+    )
 
 
-def _growing(method: Method, growing: Callable[[int], Iteration], oracle: ProblemOracle, seed: int, t: int,
-             steps: int, before: Mapping[str, int]) -> Chunk:
+def _growing(
+    method: Method,
+    growing: Callable[[int], Iteration],
+    oracle: ProblemOracle,
+    seed: int,
+    t: int,
+    steps: int,
+    before: Mapping[str, int],
+) -> Chunk:
     """One iteration after another, every slot padded to its longest."""
     drawn = dict(before)
     plans = [growing(i) for i in range(t, t + steps)]
@@ -242,7 +308,11 @@ def _growing(method: Method, growing: Callable[[int], Iteration], oracle: Proble
             continue
         longest = max(len(c.which) for c in columns[name])
         which = np.stack([_padded(c.which, longest) for c in columns[name]])[None]
-        seeds = np.stack([_padded(c.seed, longest) for c in columns[name]])[None] if oracle.seeded else 0
+        seeds = (
+            np.stack([_padded(c.seed, longest) for c in columns[name]])[None]
+            if oracle.seeded
+            else 0
+        )
         draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
     draws.update(_rates(method, t + np.arange(steps)[None]))
     return Chunk(1, [Block(plans[-1].kind, steps, draws)], drawn)

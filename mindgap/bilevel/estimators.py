@@ -1,9 +1,10 @@
 """Estimators: wrap a direction, reduce its noise, and keep the previous point themselves.
 
-A *direction* is a function from points to a dict of vectors each, all on the same tokens; a *memory* is a dict that
-belongs to the state. The recursive estimators hand the direction the new and the remembered point in one call, so the
-two mistakes that make them diverge (a fresh sample at the old point, an estimator that lags its point) cannot happen,
-and a direction can read each sample once for both.
+A *direction* is a function from points to a dict of vectors each, all on the same tokens; a
+*memory* is a dict that belongs to the state. The recursive estimators hand the direction the new
+and the remembered point in one call, so the two mistakes that make them diverge (a fresh sample at
+the old point, an estimator that lags its point) cannot happen, and a direction can read each sample
+once for both.
 """
 
 from __future__ import annotations
@@ -16,17 +17,24 @@ from mindgap.bilevel.protocols import Array, Ops, Scalar
 Point = dict[str, Array]
 #: Of a recursive estimator: ``{"estimate": ..., "point": ...}``.
 Memory = dict[str, dict[str, Any]]
-#: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it runs.
+#: Where a table of :func:`saga` keeps its rows: a backend may hold them in its own form while it
+#: runs.
 ROWS = "rows"
 
 Direction = Callable[[list[Point]], list[dict[str, Any]]]
 
 
-def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str, Scalar],
-          first: bool = False) -> Memory:
+def storm(
+    direction: Direction,
+    point: Point,
+    memory: Memory,
+    weights: dict[str, Scalar],
+    first: bool = False,
+) -> Memory:
     """``e = d(point) + (1 - a) (e_before - d(point before))``, both on the same tokens.
 
-    a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same thing.
+    a = 1 is the plain direction; SUSTAIN's form ``a d + (1 - a)(e + d - d_before)`` is the same
+    thing.
 
     Args:
         direction: the tokens are already bound to it.
@@ -41,7 +49,12 @@ def storm(direction: Direction, point: Point, memory: Memory, weights: dict[str,
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> new = storm(lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old, {"x": 0.5})
+        >>> new = storm(
+        ...     lambda points: [{"x": 2 * p["x"]} for p in points],
+        ...     {"x": torch.tensor(3.0)},
+        ...     old,
+        ...     {"x": 0.5},
+        ... )
         >>> new["estimate"]["x"]
         tensor(7.5000)
     """
@@ -61,7 +74,9 @@ def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
     Example:
         >>> import torch
         >>> old = {"estimate": {"x": torch.tensor(5.0)}, "point": {"x": torch.tensor(1.0)}}
-        >>> spider(lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old)["estimate"]["x"]
+        >>> spider(
+        ...     lambda points: [{"x": 2 * p["x"]} for p in points], {"x": torch.tensor(3.0)}, old
+        ... )["estimate"]["x"]
         tensor(9.)
     """
     new, old = direction([point, memory["point"]])
@@ -70,12 +85,16 @@ def spider(direction: Direction, point: Point, memory: Memory) -> Memory:
 
 
 def restart(direction: Direction, point: Point) -> Memory:
-    """Forget the past: the memory of a recursive estimator that has just evaluated ``direction`` at ``point``."""
+    """Forget the past: the memory of a recursive estimator that has just evaluated
+    ``direction`` at ``point``.
+    """
     (estimate,) = direction([point])
     return {"estimate": estimate, "point": point}
 
 
-def saga(ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float) -> tuple[Array, dict[str, Array]]:
+def saga(
+    ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: float
+) -> tuple[Array, dict[str, Array]]:
     """``d = q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``.
 
     Args:
@@ -94,7 +113,9 @@ def saga(ops: Ops, new: Array, table: dict[str, Array], index: Scalar, weight: f
 
 
 def empty_memory(ops: Ops, point: Point, keys: str) -> Memory:
-    """The memory of a recursive estimator of vectors like some of the point's, before its first call."""
+    """The memory of a recursive estimator of vectors like some of the point's, before its first
+    call.
+    """
     return {"estimate": {key: ops.zeros_like(point[key]) for key in keys}, "point": point}
 
 

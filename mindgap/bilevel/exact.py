@@ -1,4 +1,6 @@
-"""Hypergradients, and yardsticks for small problems: y*(x), Phi(x) and grad Phi(x) over all samples."""
+"""Hypergradients, and yardsticks for small problems: y*(x), Phi(x) and grad Phi(x) over all
+samples.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SOLVERS = ("cg", "neumann", "nystrom")
 
 
 def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
-    """x or y as a flat tensor of the problem: a tensor in any of its forms, or an array of another backend."""
+    """x or y as a flat tensor of the problem: a tensor in any of its forms, or an array of
+    another backend.
+    """
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     pack = problem.pack_x if name == "x" else problem.pack_y
@@ -51,8 +55,9 @@ def check_token(name: str, token: Sample) -> Sample:
     return token
 
 
-def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None, rank: int,
-                  damping: float) -> LinearSolver:
+def linear_solver(
+    kind: str | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
+) -> LinearSolver:
     """A solver of H z = v by its name."""
     if callable(kind) and not isinstance(kind, type):
 
@@ -70,7 +75,9 @@ def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None,
     if kind == "nystrom":
 
         def nystrom(hessian: Product, v: Tensor) -> Tensor:
-            """(C W^-1 C' + damping I)^-1 v by Woodbury, from ``rank`` columns of H that are drawn once."""
+            """(C W^-1 C' + damping I)^-1 v by Woodbury, from ``rank`` columns of H that are
+            drawn once.
+            """
             k = min(rank, v.numel())
             draw = torch.Generator().manual_seed(0)
             columns = torch.randperm(v.numel(), generator=draw)[:k].to(v.device)
@@ -78,7 +85,9 @@ def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None,
             units[torch.arange(k), columns] = 1.0
             c = torch.stack([hessian(u) for u in units], 1)
             inside = damping * c[columns] + c.T @ c
-            found: Tensor = (v - c @ torch.linalg.lstsq(inside, (c.T @ v)[:, None]).solution[:, 0]) / damping
+            found: Tensor = (
+                v - c @ torch.linalg.lstsq(inside, (c.T @ v)[:, None]).solution[:, 0]
+            ) / damping
             return found
 
         return nystrom
@@ -91,7 +100,8 @@ def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None,
             z, negative = conjugate_gradients(TorchOracle.ops, hessian, v, products=products)
         if bool(negative):
             warnings.warn(
-                f"conjugate gradients met negative curvature within {products} products and stopped there: the lower "
+                f"conjugate gradients met negative curvature within {products} products and "
+                "stopped there: the lower "
                 "level is not strongly convex at this point",
                 NegativeCurvature,
                 stacklevel=4,
@@ -101,18 +111,29 @@ def linear_solver(kind: str | LinearSolver, *, products: int, eta: float | None,
     return cg
 
 
-def hypergradient(problem: BilevelProblem, x: Any, y: Any, *, lower: Sample = FULL, upper: Sample = FULL,
-                  solver: str | LinearSolver = "cg", products: int = 20, eta: float | None = None, rank: int = 10,
-                  damping: float = 1e-2) -> Tensor:
-    """``f_x - J z`` with ``z`` an estimate of H^-1 f_y, at any point (x, y): the gradient of Phi where y = y*(x).
+def hypergradient(
+    problem: BilevelProblem,
+    x: Any,
+    y: Any,
+    *,
+    lower: Sample = FULL,
+    upper: Sample = FULL,
+    solver: str | LinearSolver = "cg",
+    products: int = 20,
+    eta: float | None = None,
+    rank: int = 10,
+    damping: float = 1e-2,
+) -> Tensor:
+    """``f_x - J z`` with ``z`` an estimate of H^-1 f_y, at any point (x, y): the gradient of Phi
+    where y = y*(x).
 
     Args:
         problem: the two levels.
         x, y: flat vectors (of torch, NumPy or JAX).
         lower: sample of H and J; all samples if not given.
         upper: sample of f_x and f_y; all samples if not given.
-        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); "nystrom" (``rank`` columns of H and ``damping``); or a function
-            ``(v -> Hv, v) -> z``.
+        solver: "cg"; "neumann" (needs ``eta`` <= 1/L); "nystrom" (``rank`` columns of H and
+            ``damping``); or a function ``(v -> Hv, v) -> z``.
         products: Hessian products of "cg" and "neumann".
         eta: step of "neumann".
         rank, damping: of "nystrom".
@@ -126,24 +147,40 @@ def hypergradient(problem: BilevelProblem, x: Any, y: Any, *, lower: Sample = FU
         >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
         tensor([4.])
 
-    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2; Nystrom: Hataya,
-    Yamada, AISTATS 2023.
+    Source: approximate implicit differentiation as compared in Ji, Yang, Liang 2021, section 2;
+    Nystrom: Hataya, Yamada, AISTATS 2023.
     """
     x, y = flat_vector(problem, "x", x), flat_vector(problem, "y", y)
     check_count("products", products)
-    solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
-                          damping=positive("damping", damping))  # fmt: skip
+    solve = linear_solver(
+        solver,
+        products=products,
+        eta=eta,
+        rank=check_count("rank", rank),
+        damping=positive("damping", damping),
+    )
     tokens = check_token("lower", lower), check_token("upper", upper)
     return hypergradient_at(TorchOracle(problem), x, y, *tokens, solve)
 
 
-def implicit_solution(problem: BilevelProblem, x: Tensor, y: Tensor, *, lower: Sample = FULL,
-                      solver: str | LinearSolver = "cg", products: int = 20, eta: float | None = None, rank: int = 10,
-                      damping: float = 1e-2) -> Tensor:
-    """y as a function of x that autograd can differentiate: ``loss(x, implicit_solution(problem, x, y)).backward()``.
+def implicit_solution(
+    problem: BilevelProblem,
+    x: Tensor,
+    y: Tensor,
+    *,
+    lower: Sample = FULL,
+    solver: str | LinearSolver = "cg",
+    products: int = 20,
+    eta: float | None = None,
+    rank: int = 10,
+    damping: float = 1e-2,
+) -> Tensor:
+    """y as a function of x that autograd can differentiate: ``loss(x, implicit_solution(problem, x,
+    y)).backward()``.
 
-    The value is ``y`` itself (found by any means: an optimizer of yours, :func:`lower_solution`); the derivative is
-    that of y*(x) by the implicit function theorem, dy*/dx = -H^-1 J', with the inverse by ``solver``.
+    The value is ``y`` itself (found by any means: an optimizer of yours, :func:`lower_solution`);
+    the derivative is that of y*(x) by the implicit function theorem, dy*/dx = -H^-1 J', with the
+    inverse by ``solver``.
 
     Args:
         problem: the lower level is used; any loss may follow.
@@ -160,12 +197,18 @@ def implicit_solution(problem: BilevelProblem, x: Tensor, y: Tensor, *, lower: S
         >>> x.grad
         tensor([4.])
 
-    Source: implicit differentiation of an argmin, as in jaxopt's ``custom_root`` (Blondel et al. 2022).
+    Source: implicit differentiation of an argmin, as in jaxopt's ``custom_root`` (Blondel et al.
+    2022).
     """
     flat_vector(problem, "x", x)
     check_count("products", products)
-    solve = linear_solver(solver, products=products, eta=eta, rank=check_count("rank", rank),
-                          damping=positive("damping", damping))  # fmt: skip
+    solve = linear_solver(
+        solver,
+        products=products,
+        eta=eta,
+        rank=check_count("rank", rank),
+        damping=positive("damping", damping),
+    )
     found: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
         x, flat_vector(problem, "y", y).detach(), problem, check_token("lower", lower), solve
     )
@@ -176,7 +219,9 @@ class _Implicit(torch.autograd.Function):
     """The identity in y with the derivative of the argmin in x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, problem: BilevelProblem, lower: Sample, solve: LinearSolver
+    ) -> Tensor:
         ctx.save_for_backward(x, y)
         ctx.rest = problem, lower, solve
         return y.clone()
@@ -191,16 +236,17 @@ class _Implicit(torch.autograd.Function):
         return -mixed(z), None, None, None, None
 
 
-def lower_solution(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None,
-                   most: int = 100) -> Tensor:
+def lower_solution(
+    problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None, most: int = 100
+) -> Tensor:
     """y*(x) by Newton's method with conjugate gradients and backtracking, over all lower samples.
 
     Args:
         problem: g must be strongly convex in y.
         x: flat vector.
         y: where to start; the problem's start if not given.
-        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search (at least ``tol``); 1e-10 in
-            float64 and 1e-5 in float32 if not given.
+        tol: stop when ||g_y|| is below ``tol`` times its value at the start of the search (at least
+            ``tol``); 1e-10 in float64 and 1e-5 in float32 if not given.
         most: most Newton steps.
 
     Raises:
@@ -213,7 +259,9 @@ def lower_solution(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float
         tensor([3.])
     """
     x = flat_vector(problem, "x", x)
-    at = problem.pack_y.start.clone() if y is None else flat_vector(problem, "y", y).detach().clone()
+    at = (
+        problem.pack_y.start.clone() if y is None else flat_vector(problem, "y", y).detach().clone()
+    )
     tol = (1e-10 if x.dtype == torch.float64 else 1e-5) if tol is None else positive("tol", tol)
     whole("most", most, least=1)
     oracle = TorchOracle(problem)
@@ -224,26 +272,35 @@ def lower_solution(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float
         if size <= target:
             return at
         hessian, _ = oracle.operator(x, at, FULL)
-        step, _ = conjugate_gradients(oracle.ops, hessian, gradient, products=2 * len(at), tol=1e-13)
+        step, _ = conjugate_gradients(
+            oracle.ops, hessian, gradient, products=2 * len(at), tol=1e-13
+        )
         if not bool(step.any()):  # negative curvature at once: go down the gradient
             step = gradient
         value, slope, length = float(problem.loss("lower", x, at)), float(gradient @ step), 1.0
         while length > 1e-10:
             trial = at - length * step
             new = oracle.lower(x, trial, FULL)
-            # Near the solution the loss no longer resolves the progress that the gradient still shows.
-            if float(problem.loss("lower", x, trial)) <= value - 1e-4 * length * slope or float(new.norm()) < size:
+            # Near the solution the loss no longer resolves the progress that the gradient still
+            # shows.
+            if (
+                float(problem.loss("lower", x, trial)) <= value - 1e-4 * length * slope
+                or float(new.norm()) < size
+            ):
                 break
             length /= 2
         at, gradient = trial, new
     if float(gradient.norm()) <= target:
         return at
     raise RuntimeError(
-        f"the lower problem was not solved in {most} Newton steps (||g_y|| = {float(gradient.norm()):.3g})"
+        f"the lower problem was not solved in {most} Newton steps (||g_y|| = "
+        f"{float(gradient.norm()):.3g})"
     )
 
 
-def hyper_objective(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None) -> float:
+def hyper_objective(
+    problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None
+) -> float:
     """Phi(x) = f(x, y*(x)) over all samples.
 
     Args:
@@ -261,8 +318,11 @@ def hyper_objective(problem: BilevelProblem, x: Any, y: Any = None, *, tol: floa
     return float(problem.loss("upper", flat_vector(problem, "x", x), y))
 
 
-def exact_hypergradient(problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None) -> Tensor:
-    """grad Phi(x) = f_x - J H^-1 f_y at y*(x), over all samples, the inverse by conjugate gradients.
+def exact_hypergradient(
+    problem: BilevelProblem, x: Any, y: Any = None, *, tol: float | None = None
+) -> Tensor:
+    """grad Phi(x) = f_x - J H^-1 f_y at y*(x), over all samples, the inverse by conjugate
+    gradients.
 
     Args:
         x: flat vector (of torch, NumPy or JAX, such as ``solution.state.x``).
@@ -270,7 +330,8 @@ def exact_hypergradient(problem: BilevelProblem, x: Any, y: Any = None, *, tol: 
         tol: as in :func:`lower_solution`.
 
     Raises:
-        RuntimeError: when the lower problem is not solved, or its Hessian is not positive definite there.
+        RuntimeError: when the lower problem is not solved, or its Hessian is not positive definite
+            there.
 
     Example:
         >>> from mindgap.bilevel.problem import example_problem
@@ -285,5 +346,7 @@ def exact_hypergradient(problem: BilevelProblem, x: Any, y: Any = None, *, tol: 
     hessian, mixed = oracle.operator(x, y, FULL)
     z, negative = conjugate_gradients(oracle.ops, hessian, f_y, products=2 * len(y), tol=1e-13)
     if bool(negative):
-        raise RuntimeError("the Hessian of the lower level is not positive definite at its solution")
+        raise RuntimeError(
+            "the Hessian of the lower level is not positive definite at its solution"
+        )
     return f_x - mixed(z)

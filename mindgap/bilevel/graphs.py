@@ -1,8 +1,9 @@
-"""Eager methods as CUDA graphs: one launch per iteration, for problems that are limited by kernel launches.
+"""Eager methods as CUDA graphs: one launch per iteration, for problems that are limited by kernel
+launches.
 
-The same method objects and torch losses as in eager runs. Sample numbers and rates of many iterations go to the device
-at once; a graph of one iteration reads its row, gathers its minibatches there, updates all values in place and moves
-the row on.
+The same method objects and torch losses as in eager runs. Sample numbers and rates of many
+iterations go to the device at once; a graph of one iteration reads its row, gathers its minibatches
+there, updates all values in place and moves the row on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from mindgap.bilevel.steps import TorchStep
 
 
 class _Place:
-    """The token of a slot: the numbers of its samples, in a tensor on the device; ``batch`` is that of its batch."""
+    """The token of a slot: the numbers of its samples, in a tensor on the device; ``batch`` is
+    that of its batch.
+    """
 
     def __init__(self, indices: Tensor) -> None:
         self.indices = indices
@@ -54,7 +57,9 @@ class _Rows(TorchOps):
     replaced: list[tuple[Tensor, Tensor, Tensor]] | None = None
 
     def replace_row(self, table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """``value - table[index]``, and the table with the value there. It writes in place, as eager runs do."""
+        """``value - table[index]``, and the table with the value there. It writes in place, as
+        eager runs do.
+        """
         place = index.batch
         row = table.index_select(0, place)
         if self.replaced is not None:
@@ -73,7 +78,9 @@ class _Gathered:
 
     def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Batch:
         if isinstance(token.which, _Place):
-            return pytree.tree_map(lambda t: t.index_select(0, token.which.indices), self._data.data)
+            return pytree.tree_map(
+                lambda t: t.index_select(0, token.which.indices), self._data.data
+            )
         return self._data.fetch(token, share)
 
 
@@ -103,8 +110,12 @@ def _is_table(path: tuple[Any, ...]) -> bool:
 
 
 def _copied(values: Values) -> Values:
-    """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as in eager runs."""
-    found: Values = pytree.tree_map_with_path(lambda path, t: t if _is_table(path) else t.clone(), values)
+    """Copies of all values but SAGA's tables: a table belongs to the state that is stepped, as
+    in eager runs.
+    """
+    found: Values = pytree.tree_map_with_path(
+        lambda path, t: t if _is_table(path) else t.clone(), values
+    )
     return found
 
 
@@ -119,7 +130,9 @@ def _write(into: Values, values: Values) -> None:
 
 
 def _undone(iteration: Callable[[], None], rows: _Rows, held: Values) -> None:
-    """Run an iteration and put all values back: of a table only the rows that were replaced, for a table is large."""
+    """Run an iteration and put all values back: of a table only the rows that were replaced,
+    for a table is large.
+    """
     before, rows.replaced = _copied(held), []
     iteration()
     for table, place, row in reversed(rows.replaced):
@@ -129,12 +142,21 @@ def _undone(iteration: Callable[[], None], rows: _Rows, held: Values) -> None:
 
 
 class _Graph:
-    """One kind of iteration: its constants, its tables of sample numbers and rates, its row, and what runs it."""
+    """One kind of iteration: its constants, its tables of sample numbers and rates, its row,
+    and what runs it.
+    """
 
-    def __init__(self, iteration: Iteration, constants: dict[str, Any], rates: set[str], problem: BilevelProblem,
-                 rows: int) -> None:
+    def __init__(
+        self,
+        iteration: Iteration,
+        constants: dict[str, Any],
+        rates: set[str],
+        problem: BilevelProblem,
+        rows: int,
+    ) -> None:
         device = problem.device
-        self.problem = problem  # a captured graph reads its data: they must live as long, and no other may have its id
+        # a captured graph reads its data: they must live as long, and no other may have its id
+        self.problem = problem
         self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
@@ -150,7 +172,9 @@ class _Graph:
     def draws(self) -> dict[str, Any]:
         """The draws of the present row, on the device."""
         found: dict[str, Any] = dict(self.constants)
-        found.update({name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()})
+        found.update(
+            {name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()}
+        )
         for name, table in self.tokens.items():
             indices = table.index_select(0, self.row[None])[0]
             if self.iteration.slots[name][0] == "direction":
@@ -169,9 +193,10 @@ class CudaGraphs(Backend):
     Args:
         chunk: iterations whose samples go to the device at once.
 
-    The problem must hold tensors (modules are fine as variables) and draw no random numbers in its losses; a fixed
-    partition needs batches of equal size (``Batches(..., last="drop")``). A randomised Neumann series gets one graph
-    per length. BSA with ``inner="sqrt"``, whose iterations grow, and ``TorchStep`` are refused.
+    The problem must hold tensors (modules are fine as variables) and draw no random numbers in its
+    losses; a fixed partition needs batches of equal size (``Batches(..., last="drop")``). A
+    randomised Neumann series gets one graph per length. BSA with ``inner="sqrt"``, whose iterations
+    grow, and ``TorchStep`` are refused.
 
     Attributes:
         capturing: seconds spent on capturing graphs so far.
@@ -180,8 +205,10 @@ class CudaGraphs(Backend):
         >>> from mindgap.bilevel import SOBA, solve
         >>> from mindgap.bilevel.problem import example_problem
         >>> problem = example_problem()
-        >>> a, b = (solve(problem, SOBA(lr_x=0.1, lr_y=0.2), steps=50, backend=who).state
-        ...         for who in (None, CudaGraphs()))
+        >>> a, b = (
+        ...     solve(problem, SOBA(lr_x=0.1, lr_y=0.2), steps=50, backend=who).state
+        ...     for who in (None, CudaGraphs())
+        ... )
         >>> bool(torch.allclose(a.x, b.x)), a.calls == b.calls
         (True, True)
     """
@@ -194,13 +221,23 @@ class CudaGraphs(Backend):
         self._pool: tuple[int, int] | None = None
         self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
-    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
+    def oracle(
+        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+    ) -> TorchOracle:
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
         if method.plan().growing is not None:
-            fail("method", "must have iterations that do not grow for CUDA graphs", type(method).__name__)
+            fail(
+                "method",
+                "must have iterations that do not grow for CUDA graphs",
+                type(method).__name__,
+            )
         if isinstance(method.x_step, TorchStep):
-            fail("x_step", "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)", method.x_step)
+            fail(
+                "x_step",
+                "must not be a TorchStep for CUDA graphs (AdamStep and MomentumStep work)",
+                method.x_step,
+            )
         oracle = method.oracle(problem, seed)
         for level in ("upper", "lower"):
             data = problem.data(level)
@@ -208,9 +245,17 @@ class CudaGraphs(Backend):
                 fail(f"{level}_data", "must be tensors for CUDA graphs", type(data).__name__)
             if data.order == "partition" and data.n % data.batch_size:
                 sizes = (data.n, data.batch_size)
-                fail(f"{level}_data", "must have batches of equal size for CUDA graphs (last='drop')", sizes)
+                fail(
+                    f"{level}_data",
+                    "must have batches of equal size for CUDA graphs (last='drop')",
+                    sizes,
+                )
         if oracle.seeded:
-            fail("problem", "must draw no random numbers in its losses for CUDA graphs", "losses that do")
+            fail(
+                "problem",
+                "must draw no random numbers in its losses for CUDA graphs",
+                "losses that do",
+            )
         return oracle
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
@@ -219,7 +264,15 @@ class CudaGraphs(Backend):
     def norm(self, vector: Array) -> float:
         return float(vector.norm())
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
+    def run(
+        self,
+        state: State,
+        steps: int,
+        calls: int | None,
+        seconds: float | None,
+        *,
+        keep: bool = True,
+    ) -> State:
         """At most that many iterations; a budget of calls or seconds is kept to the chunk."""
         method, oracle = state.method, state.oracle
         if not isinstance(oracle, TorchOracle):
@@ -237,7 +290,9 @@ class CudaGraphs(Backend):
             values = self._replay(state, chunk)
             state = advance(state, values, count, chunk.drawn, spent)
             done += count
-            if (calls is not None and state.total_calls >= calls) or (end is not None and time.perf_counter() >= end):
+            if (calls is not None and state.total_calls >= calls) or (
+                end is not None and time.perf_counter() >= end
+            ):
                 break
         return state
 
@@ -252,20 +307,30 @@ class CudaGraphs(Backend):
         columns: dict[Any, dict[str, list[Any]]] = {}
         order: list[Any] = []
         for kind, draws in chunk.steps():
-            lengths = tuple(value for value in draws.values() if isinstance(value, int))  # of a random series
+            lengths = tuple(
+                value for value in draws.values() if isinstance(value, int)
+            )  # of a random series
             order.append((kind, *lengths))
             into = columns.setdefault(order[-1], {name: [] for name in draws})
             for name, value in draws.items():
                 into[name].append(value)
-        varying = {name for block in chunk.blocks for name, value in block.draws.items()
-                   if isinstance(value, np.ndarray) and value.dtype.kind == "f"}  # fmt: skip
+        varying = {
+            name
+            for block in chunk.blocks
+            for name, value in block.draws.items()
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        }
         for place, of in columns.items():
             rates = varying & of.keys()
-            constants = {n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)}
+            constants = {
+                n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)
+            }
             graph = graphs.get(place)
             if graph is None or graph.constants != constants:
                 begin = time.perf_counter()
-                graph = graphs[place] = _Graph(iterations[place[0]], constants, rates, problem, self.chunk)
+                graph = graphs[place] = _Graph(
+                    iterations[place[0]], constants, rates, problem, self.chunk
+                )
                 self._fill(graph, of, problem)
                 self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
                 self.capturing += time.perf_counter() - begin
@@ -275,7 +340,9 @@ class CudaGraphs(Backend):
         return _copied(held)
 
     def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
-        """Write the sample numbers and rates of a chunk to the device and go back to the first row."""
+        """Write the sample numbers and rates of a chunk to the device and go back to the first
+        row.
+        """
         graph.row.zero_()
         for name, table in graph.rates.items():
             table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
@@ -291,8 +358,11 @@ class CudaGraphs(Backend):
 
         def iteration() -> None:
             new = method.update(dict(held), graph.draws(), oracle, graph.iteration.kind)
-            # A new value may be an old one (the point before): take a copy before that is overwritten.
-            new = pytree.tree_map(lambda a, b: b.clone() if b.data_ptr() in own - {a.data_ptr()} else b, held, new)
+            # A new value may be an old one (the point before): take a copy before that is
+            # overwritten.
+            new = pytree.tree_map(
+                lambda a, b: b.clone() if b.data_ptr() in own - {a.data_ptr()} else b, held, new
+            )
             _write(held, new)
             graph.row.add_(1)
 

@@ -1,4 +1,6 @@
-"""Order of the axes in which compiled methods store samples, so that products need no transposed copy of a batch."""
+"""Order of the axes in which compiled methods store samples, so that products need no
+transposed copy of a batch.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ Sums = tuple[Axes, Axes]
 
 
 def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> list[Axes]:
-    """Per array of a batch the order of its axes in which most products of the loss and its gradient read it in place.
+    """Per array of a batch the order of its axes in which most products of the loss and its
+    gradient read it in place.
 
-    XLA reads a matrix in place where the axes it sums over are the first or the last. With C of shape (samples, i, j)
-    the product ``x @ C`` sums over the middle: each call copies C transposed, which costs more than the product.
-    Arrays of at most two axes, and arrays that go into no product directly, stay as they are.
+    XLA reads a matrix in place where the axes it sums over are the first or the last. With C of
+    shape (samples, i, j) the product ``x @ C`` sums over the middle: each call copies C transposed,
+    which costs more than the product. Arrays of at most two axes, and arrays that go into no
+    product directly, stay as they are.
 
     Args:
         loss: ``(x, y, batch) -> scalar`` in ``jax.numpy``.
@@ -37,15 +41,21 @@ def axis_orders(loss: Callable[..., Any], x: Array, y: Array, batch: Batch) -> l
     leaves, form = jax.tree.flatten(batch)
     found: list[list[Sums]] = [[] for _ in leaves]
     if any(a.ndim > 2 for a in leaves):
-        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, form.unflatten(b)))(*leaves).jaxpr
+        traced = jax.make_jaxpr(lambda *b: jax.grad(loss, (0, 1))(x, y, form.unflatten(b)))(
+            *leaves
+        ).jaxpr
         _find_products(traced, dict(zip(traced.invars, found, strict=True)))
     return [_best_order(a.ndim, sums) for a, sums in zip(leaves, found, strict=True)]
 
 
 def _find_products(jaxpr: Any, known: dict[Any, list[Sums]]) -> None:
-    """Add to each known variable's list how the products of a traced function, and of those it calls, use it."""
+    """Add to each known variable's list how the products of a traced function, and of those it
+    calls, use it.
+    """
     for equation in jaxpr.eqns:
-        of = [None if hasattr(v, "val") else known.get(v) for v in equation.invars]  # a literal has a value
+        of = [
+            None if hasattr(v, "val") else known.get(v) for v in equation.invars
+        ]  # a literal has a value
         if equation.primitive.name == "dot_general":
             sums, batched = equation.params["dimension_numbers"]
             for sums_list, summed, leading in zip(of, sums, batched, strict=True):
@@ -55,8 +65,14 @@ def _find_products(jaxpr: Any, known: dict[Any, list[Sums]]) -> None:
         inside = getattr(inside, "jaxpr", inside)
         if inside is not None and len(inside.invars) == len(of):
             # A loop over an axis (scan) hands on slices, whose axes are others.
-            whole = [v.aval.ndim == o.aval.ndim for v, o in zip(inside.invars, equation.invars, strict=True)]
-            _find_products(inside, {v: k for v, k, same in zip(inside.invars, of, whole) if k is not None and same})
+            whole = [
+                v.aval.ndim == o.aval.ndim
+                for v, o in zip(inside.invars, equation.invars, strict=True)
+            ]
+            _find_products(
+                inside,
+                {v: k for v, k, same in zip(inside.invars, of, whole) if k is not None and same},
+            )
 
 
 def _best_order(axes: int, products: list[Sums]) -> Axes:
@@ -65,10 +81,15 @@ def _best_order(axes: int, products: list[Sums]) -> Axes:
     for leading, summed in products:
         others = tuple(i for i in range(axes) if i not in leading + summed)
         candidates += [leading + summed + others, leading + others + summed]
-    return max(candidates, key=lambda order: sum(_in_place(order, *product) for product in products))
+    return max(
+        candidates, key=lambda order: sum(_in_place(order, *product) for product in products)
+    )
 
 
 def _in_place(order: Axes, leading: Axes, summed: Axes) -> bool:
     """Whether a product reads an array with this order of axes without a copy."""
     rest = order[len(leading) :]
-    return order[: len(leading)] == leading and summed in (rest[: len(summed)], rest[len(rest) - len(summed) :])
+    return order[: len(leading)] == leading and summed in (
+        rest[: len(summed)],
+        rest[len(rest) - len(summed) :],
+    )

@@ -1,4 +1,6 @@
-"""Array operations and derivatives of a problem in JAX: what the compiled backend hands to the methods."""
+"""Array operations and derivatives of a problem in JAX: what the compiled backend hands to the
+methods.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,12 @@ class JaxOps(Ops):
 
     @staticmethod
     def replace_row(table: Any, index: Scalar, value: Array) -> tuple[Array, Any]:
-        """``value - table[index]``, and the table with the value there, for a table opened by :func:`open_tables`.
+        """``value - table[index]``, and the table with the value there, for a table opened by
+        :func:`open_tables`.
 
-        The row of the call before is written first and the old row read from the result. A read of the table *before*
-        the write to it would make XLA copy the whole table, so that an iteration would cost as much as there are rows.
+        The row of the call before is written first and the old row read from the result. A read of
+        the table *before* the write to it would make XLA copy the whole table, so that an iteration
+        would cost as much as there are rows.
         """
         rows, last, waiting = table
         rows = lax.dynamic_update_index_in_dim(rows, waiting, last, 0)
@@ -83,14 +87,18 @@ class JaxOps(Ops):
     def after(token: Sample, vector: Array) -> Sample:
         """The token; where the vector has become NaN, that of batch or sample 0.
 
-        XLA copies a batch out of the data before it uses it, and makes all the copies it can first: large batches leave
-        the cache before they are used. It drops its own barriers before it orders the work, so the token has to depend
-        on the vector.
+        XLA copies a batch out of the data before it uses it, and makes all the copies it can first:
+        large batches leave the cache before they are used. It drops its own barriers before it
+        orders the work, so the token has to depend on the vector.
         """
         return Sample(jnp.where(jnp.isnan(vector[0]), 0, token.which), token.seed)
 
-    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only when it runs."""
+    def loop(
+        self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
+    ) -> T:
+        """``for each row of the inputs: carry = body(carry, *row)``; a length may be known only
+        when it runs.
+        """
         arrays = [a.which if isinstance(a, Sample) else jnp.asarray(a) for a in inputs]
         wrap = [isinstance(a, Sample) for a in inputs]
 
@@ -103,7 +111,9 @@ class JaxOps(Ops):
 
         if len(arrays[0]) <= max(self.unroll, 4):  # an unrolled loop is fastest
             for i in range(len(arrays[0])):
-                carry = body(carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)])
+                carry = body(
+                    carry, *[Sample(a[i]) if w else a[i] for a, w in zip(arrays, wrap, strict=True)]
+                )
             return carry
 
         def step(c: T, xs: list[Any]) -> tuple[T, None]:
@@ -115,14 +125,19 @@ class JaxOps(Ops):
 class JaxOracle(ProblemOracle):
     """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
 
-    Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y) along z in y is
-    (Jz, Hz).
+    Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y)
+    along z in y is (Jz, Hz).
     """
 
     seeded = False
 
-    def __init__(self, problem: BilevelProblem, upper: Callable[..., Any], lower: Callable[..., Any],
-                 unroll: int = 1) -> None:
+    def __init__(
+        self,
+        problem: BilevelProblem,
+        upper: Callable[..., Any],
+        lower: Callable[..., Any],
+        unroll: int = 1,
+    ) -> None:
         self.problem = problem
         self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}
@@ -139,7 +154,9 @@ class JaxOracle(ProblemOracle):
 
     @property
     def start(self) -> tuple[Array, Array]:
-        return self.from_torch(self.problem.pack_x.start), self.from_torch(self.problem.pack_y.start)
+        return self.from_torch(self.problem.pack_x.start), self.from_torch(
+            self.problem.pack_y.start
+        )
 
     def to_torch(self, vector: Array) -> torch.Tensor:
         return torch.from_numpy(np.array(vector))
@@ -170,11 +187,15 @@ class JaxOracle(ProblemOracle):
         which = jnp.asarray(token.which)
         if which.ndim:  # a large batch out of several
             return _merge(self._restored(level, jax.tree.map(lambda a: a[which], arrays)))
-        one = jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays)  # a contiguous slice
+        one = jax.tree.map(
+            lambda a: lax.dynamic_index_in_dim(a, which, keepdims=False), arrays
+        )  # a contiguous slice
         return self._restored(level, one)
 
     def _stored(self, level: str) -> Any:
-        """The samples of a level; those of a fixed partition by batches, their axes in the order products like."""
+        """The samples of a level; those of a fixed partition by batches, their axes in the
+        order products like.
+        """
         arrays = _arrays(self.problem, level)
         if self.problem.data(level).order != "partition":
             return arrays
@@ -184,20 +205,26 @@ class JaxOracle(ProblemOracle):
 
     def _restored(self, level: str, arrays: Batch) -> Any:
         """Stored batches, or one, with their axes in the problem's order again."""
-        return self._transposed(arrays, [tuple(np.argsort(order).tolist()) for order in self.orders[level]])
+        return self._transposed(
+            arrays, [tuple(np.argsort(order).tolist()) for order in self.orders[level]]
+        )
 
     @staticmethod
     def _transposed(arrays: Batch, orders: list[Axes]) -> Any:
         leaves, form = jax.tree.flatten(arrays)
         leads = [tuple(range(a.ndim - len(order))) for a, order in zip(leaves, orders, strict=True)]
-        turned = [jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
-                  for a, lead, order in zip(leaves, leads, orders, strict=True)]  # fmt: skip
+        turned = [
+            jnp.transpose(a, (*lead, *(len(lead) + i for i in order)))
+            for a, lead, order in zip(leaves, leads, orders, strict=True)
+        ]
         return form.unflatten(turned)
 
     def _in_form(self, level: str) -> Callable[[Any, Any, Any], Any]:
         """A level's loss as a function of flat x and y."""
         loss, packs = self.losses[level], (self.problem.pack_x, self.problem.pack_y)
-        return lambda x, y, batch: jnp.reshape(loss(_view(packs[0], x), _view(packs[1], y), batch), ())
+        return lambda x, y, batch: jnp.reshape(
+            loss(_view(packs[0], x), _view(packs[1], y), batch), ()
+        )
 
     def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
         loss, batch = self._in_form(level), self._batch(level, token)
@@ -206,7 +233,9 @@ class JaxOracle(ProblemOracle):
     def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
         return jax.grad(self._loss(level, token), "xy".index(of))(x, y)
 
-    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+    def second(
+        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+    ) -> tuple[Array, ...]:
         gradients = jax.grad(self._loss("lower", token), (0, 1))
         (_, g_y), (jz, hz) = jax.jvp(lambda v: gradients(x, v), (y,), (z,))
         found = {"g_y": g_y, "Hz": hz, "Jz": jz}
@@ -229,7 +258,9 @@ class JaxOracle(ProblemOracle):
 
 
 def open_tables(values: Values) -> Values:
-    """Tables with one write that waits: (rows, index, row); at first a row that is there already."""
+    """Tables with one write that waits: (rows, index, row); at first a row that is there
+    already.
+    """
     if not isinstance(values, dict):
         return values
     result: Values = {name: open_tables(value) for name, value in values.items()}
@@ -262,9 +293,16 @@ def _arrays(problem: BilevelProblem, level: str) -> Any:
     if data.order != "partition":
         return jax.tree.map(lambda t: jnp.asarray(t.cpu().numpy()), data.data)
     if data.n % data.batch_size:
-        fail(name, "must have batches of equal size for the compiled backend (last='drop')", (data.n, data.batch_size))
+        fail(
+            name,
+            "must have batches of equal size for the compiled backend (last='drop')",
+            (data.n, data.batch_size),
+        )
     shape = (data.batches, data.batch_size)
-    return jax.tree.map(lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))), data.data)
+    return jax.tree.map(
+        lambda t: jnp.asarray(t[: data.n].cpu().numpy().reshape(shape + tuple(t.shape[1:]))),
+        data.data,
+    )
 
 
 def _merge(arrays: Batch) -> Any:

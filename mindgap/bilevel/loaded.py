@@ -15,10 +15,11 @@ from mindgap.bilevel.sample import Sample, Stream, position_seeds
 
 
 class Loaded(Stream):
-    """The batches of a ``DataLoader`` as it makes them: its workers, its sampler, its (iterable) data set.
+    """The batches of a ``DataLoader`` as it makes them: its workers, its sampler, its (iterable)
+    data set.
 
-    Every epoch starts from a seed of its own (a function of the run's seed), so that a run can be repeated; the last
-    batches are kept, because a method evaluates them at several points.
+    Every epoch starts from a seed of its own (a function of the run's seed), so that a run can be
+    repeated; the last batches are kept, because a method evaluates them at several points.
 
     Args:
         loader: any DataLoader.
@@ -47,10 +48,14 @@ class Loaded(Stream):
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Tokens of the batches ``start .. start + count - 1``."""
-        return Sample(stream_seed(seed, level, "loader") % 2**30 * 2**32 + np.arange(start, start + count))
+        return Sample(
+            stream_seed(seed, level, "loader") % 2**30 * 2**32 + np.arange(start, start + count)
+        )
 
     def _begin(self) -> None:
-        """Start the loader for the present epoch; its first batch is read under the seed, where samplers draw."""
+        """Start the loader for the present epoch; its first batch is read under the seed, where
+        samplers draw.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(position_seeds(self._seed, self._epoch, 1, "epoch")[0]))
             batches = iter(self.loader)

@@ -1,7 +1,8 @@
-"""Meta-learning: many tasks per iteration, the same ones for both levels, each with a lower variable of its own.
+"""Meta-learning: many tasks per iteration, the same ones for both levels, each with a lower
+variable of its own.
 
-A problem of tasks is a bilevel problem whose y holds one row per task of a minibatch. The rows start anew in every
-iteration, so that nothing is carried from one task to the next.
+A problem of tasks is a bilevel problem whose y holds one row per task of a minibatch. The rows
+start anew in every iteration, so that nothing is carried from one task to the next.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from mindgap.bilevel.steps import XStep, check_step
 
 
 def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) -> Loss:
-    """A loss of one task as a loss of many, by ``torch.func.vmap``: y and the batch get a leading axis of tasks.
+    """A loss of one task as a loss of many, by ``torch.func.vmap``: y and the batch get a leading
+    axis of tasks.
 
     Args:
         loss: ``(x, y, batch) -> scalar`` for one task.
@@ -46,13 +48,17 @@ def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) ->
     return lambda x, y, batch: reduce(torch.func.vmap(loss, in_dims=(None, 0, 0))(x, y, batch))
 
 
-def task_problem(upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *,
-                 tasks: int) -> BilevelProblem:
-    """A bilevel problem of tasks that run side by side: one token names the same tasks at both levels.
+def task_problem(
+    upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, support: Batch, *, tasks: int
+) -> BilevelProblem:
+    """A bilevel problem of tasks that run side by side: one token names the same tasks at both
+    levels.
 
     Args:
-        upper: loss of one task on its query samples, ``(x, y, batch) -> scalar``; f is the mean over the tasks.
-        lower: loss of one task on its support samples; g is the sum, so that each row of y takes its own steps.
+        upper: loss of one task on its query samples, ``(x, y, batch) -> scalar``; f is the mean
+            over the tasks.
+        lower: loss of one task on its support samples; g is the sum, so that each row of y takes
+            its own steps.
         x: what the tasks share.
         y: the lower variable of one task, flat.
         query: tensors with one leading axis of tasks.
@@ -61,19 +67,32 @@ def task_problem(upper: Loss, lower: Loss, x: Tensor, y: Tensor, query: Batch, s
 
     Example:
         >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
-        >>> problem = task_problem(lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - x).square().sum(),
-        ...                        torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
+        >>> problem = task_problem(
+        ...     lambda x, y, b: (y - b).square().sum(),
+        ...     lambda x, y, b: (y - x).square().sum(),
+        ...     torch.zeros(1),
+        ...     torch.zeros(1),
+        ...     levels,
+        ...     levels,
+        ...     tasks=2,
+        ... )
         >>> problem.pack_y.shapes, problem.lower_data.batches
         ([(2, 1)], 2)
     """
     whole("tasks", tasks, least=1)
     if not isinstance(y, Tensor) or y.dim() != 1:
-        fail("y", "must be the flat lower variable of one task", tuple(y.shape) if isinstance(y, Tensor) else y)
+        fail(
+            "y",
+            "must be the flat lower variable of one task",
+            tuple(y.shape) if isinstance(y, Tensor) else y,
+        )
     data = [Batches(level, tasks, last="drop") for level in (query, support)]
     if data[0].total != data[1].total:
         fail("support", f"must hold as many tasks as query, {data[0].total}", data[1].total)
     rows = y.detach().repeat(tasks, 1)
-    return BilevelProblem(side_by_side(upper), side_by_side(lower, torch.sum), x, rows, data[0], data[1])
+    return BilevelProblem(
+        side_by_side(upper), side_by_side(lower, torch.sum), x, rows, data[0], data[1]
+    )
 
 
 def _check_reset(name: str, value: object) -> None:
@@ -95,24 +114,27 @@ def _tasks(oracle: Oracle) -> int:
 class MetaLearner(Method):
     """iMAML, MAML and ANIL on a :func:`task_problem`.
 
-    Symbols: T = ``inner``; y_i is the row of task i. In every iteration, for a fresh minibatch of tasks::
+    Symbols: T = ``inner``; y_i is the row of task i. In every iteration, for a fresh minibatch of
+    tasks::
 
         y_i <- start;   T times: y_i <- y_i - lr_y g_y(x, y_i; task i)
         x <- x - lr_x mean_i d_i
 
     with d_i the derivative of f(x, y_i; task i) in x,
 
-    * ``gradient="implicit"`` (iMAML): f_x - J z with H z = f_y by conjugate gradients per task. The lower loss must
-      tie y to x, usually by ``0.5 * strength * (y - x).square().sum()``.
+    * ``gradient="implicit"`` (iMAML): f_x - J z with H z = f_y by conjugate gradients per task. The
+      lower loss must tie y to x, usually by ``0.5 * strength * (y - x).square().sum()``.
     * ``gradient="unrolled"`` (MAML; ANIL where y is the last layer): through all T steps.
-    * ``gradient="first order"`` (first-order MAML): as before, with the gradients of the steps taken as constants.
+    * ``gradient="first order"`` (first-order MAML): as before, with the gradients of the steps
+      taken as constants.
 
     Args:
         lr_x, lr_y: steps on x and on each task's y.
         inner: T.
         gradient: see above.
         products: Hessian products of the implicit gradient.
-        reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of the flat x.
+        reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of
+            the flat x.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
     Only "implicit" runs on compiled backends.
@@ -120,16 +142,24 @@ class MetaLearner(Method):
     Example:
         >>> levels = torch.tensor([1.0, 2.0, 3.0, 4.0])
         >>> problem = task_problem(
-        ...     lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - b).square().sum() + (y - x).square().sum(),
-        ...     torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
+        ...     lambda x, y, b: (y - b).square().sum(),
+        ...     lambda x, y, b: (y - b).square().sum() + (y - x).square().sum(),
+        ...     torch.zeros(1),
+        ...     torch.zeros(1),
+        ...     levels,
+        ...     levels,
+        ...     tasks=2,
+        ... )
         >>> from mindgap.bilevel import solve
-        >>> found = [solve(problem, MetaLearner(lr_x=0.2, lr_y=0.25, inner=3, gradient=g), 200).x
-        ...          for g in ("implicit", "unrolled")]
+        >>> found = [
+        ...     solve(problem, MetaLearner(lr_x=0.2, lr_y=0.25, inner=3, gradient=g), 200).x
+        ...     for g in ("implicit", "unrolled")
+        ... ]
         >>> [bool(abs(x - 2.5) < 0.5) for x in found]
         [True, True]
 
-    Source: Finn, Abbeel, Levine, ICML 2017 (MAML); Rajeswaran, Finn, Kakade, Levine, NeurIPS 2019, Alg. 1 and 2
-    (iMAML); Raghu, Raghu, Bengio, Vinyals, ICLR 2020 (ANIL).
+    Source: Finn, Abbeel, Levine, ICML 2017 (MAML); Rajeswaran, Finn, Kakade, Levine, NeurIPS 2019,
+    Alg. 1 and 2 (iMAML); Raghu, Raghu, Bengio, Vinyals, ICLR 2020 (ANIL).
     """
 
     lr_x: Rate = rate()
@@ -147,16 +177,25 @@ class MetaLearner(Method):
         return SamplePlan((Iteration({"tasks": UPPER}, lower_steps=self.inner),))
 
     def check_problem(self, problem: BilevelProblem) -> None:
-        """Refuse a problem without paired tasks, or whose tasks cannot start where ``reset`` says."""
+        """Refuse a problem without paired tasks, or whose tasks cannot start where ``reset``
+        says.
+        """
         super().check_problem(problem)
         above, below = problem.upper_data, problem.lower_data
-        pair = [d.batches if isinstance(d, Batches) and d.order == "partition" else None for d in (above, below)]
+        pair = [
+            d.batches if isinstance(d, Batches) and d.order == "partition" else None
+            for d in (above, below)
+        ]
         if None in pair or pair[0] != pair[1]:
             fail("problem", "must hold the same tasks at both levels (see task_problem)", pair)
         if self.reset != "start":
             begin, end = (0, problem.dim_x) if isinstance(self.reset, str) else self.reset
             if end > problem.dim_x or problem.dim_y != (end - begin) * above.batch_size:
-                fail("reset", f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}", self.reset)
+                fail(
+                    "reset",
+                    f"must be a part of x that fits the rows of y, {problem.pack_y.shapes}",
+                    self.reset,
+                )
 
     def starts(self, oracle: Oracle, x: Array) -> Array:
         """The rows of y before the first step, flat; differentiable in x."""
@@ -175,11 +214,21 @@ class MetaLearner(Method):
             return oracle.move_y(y, oracle.lower(x, y, token), s["lr_y"])
 
         y = oracle.ops.loop(step, self.starts(oracle, x), (np.arange(self.inner),))
-        d_x = hypergradient_at(oracle, x, y, token, token, lambda hessian, f_y: conjugate_gradients(
-            oracle.ops, hessian, f_y, products=self.products, rows=_tasks(oracle))[0])  # fmt: skip
+        d_x = hypergradient_at(
+            oracle,
+            x,
+            y,
+            token,
+            token,
+            lambda hessian, f_y: conjugate_gradients(
+                oracle.ops, hessian, f_y, products=self.products, rows=_tasks(oracle)
+            )[0],
+        )
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}
 
-    def _unrolled(self, oracle: Oracle, x: Tensor, token: Sample, lr: float) -> tuple[Tensor, Tensor]:
+    def _unrolled(
+        self, oracle: Oracle, x: Tensor, token: Sample, lr: float
+    ) -> tuple[Tensor, Tensor]:
         """The derivative through all steps, and y after them."""
         if not isinstance(oracle, TorchOracle):
             fail("gradient", "must be 'implicit' for this backend", self.gradient)
@@ -194,13 +243,18 @@ class MetaLearner(Method):
                 y = oracle.move_y(y, g_y, lr)
             loss = oracle.loss("upper", problem.view_x(leaf), problem.view_y(y), above, token)
             (d_x,) = torch.autograd.grad(loss, leaf)
-        oracle.calls.add_together(("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner)
+        oracle.calls.add_together(
+            ("g_y", "Hz", "Jz") * self.inner if whole_graph else ("g_y",) * self.inner
+        )
         oracle.calls.add_together(("f_x", "f_y"))
         return d_x, y.detach()
 
 
-def adapt(problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int | None = None) -> Tensor:
-    """y of each task of the first minibatch after its steps from x: what a test on new tasks needs, one row per task.
+def adapt(
+    problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int | None = None
+) -> Tensor:
+    """y of each task of the first minibatch after its steps from x: what a test on new tasks needs,
+    one row per task.
 
     Args:
         problem: the new tasks, as :func:`task_problem` (its ``tasks`` are adapted at once).
@@ -210,9 +264,18 @@ def adapt(problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int
 
     Example:
         >>> levels = torch.tensor([1.0, 3.0])
-        >>> problem = task_problem(lambda x, y, b: (y - b).square().sum(), lambda x, y, b: (y - b).square().sum(),
-        ...                        torch.zeros(1), torch.zeros(1), levels, levels, tasks=2)
-        >>> adapt(problem, MetaLearner(lr_x=0.1, lr_y=0.5, inner=1), torch.zeros(1)).flatten().sort().values
+        >>> problem = task_problem(
+        ...     lambda x, y, b: (y - b).square().sum(),
+        ...     lambda x, y, b: (y - b).square().sum(),
+        ...     torch.zeros(1),
+        ...     torch.zeros(1),
+        ...     levels,
+        ...     levels,
+        ...     tasks=2,
+        ... )
+        >>> adapt(
+        ...     problem, MetaLearner(lr_x=0.1, lr_y=0.5, inner=1), torch.zeros(1)
+        ... ).flatten().sort().values
         tensor([1., 3.])
     """
     if not isinstance(method, MetaLearner):
@@ -222,5 +285,7 @@ def adapt(problem: BilevelProblem, method: MetaLearner, x: Tensor, *, inner: int
         fail("x", f"must be a tensor of {problem.dim_x} numbers in {problem.dtype}", x)
     y = method.starts(oracle, x.detach().reshape(-1))
     for _ in range(method.inner if inner is None else check_count("inner", inner)):
-        y = oracle.move_y(y, oracle.lower(x.detach().reshape(-1), y, token), method.rates(0)["lr_y"])
+        y = oracle.move_y(
+            y, oracle.lower(x.detach().reshape(-1), y, token), method.rates(0)["lr_y"]
+        )
     return y.view(problem.pack_y.shapes[0])

@@ -10,8 +10,9 @@ hook        returns                                               if left out
 ``prepare`` the values after a phase before the first iteration   nothing changes
 =========== ===================================================== =================
 
-``update(values, draws, oracle, kind)`` is pure: ``values`` holds flat vectors, ``draws`` the tokens and rates of the
-iteration, ``oracle`` the derivatives and array operations of a backend. No method keeps anything between steps.
+``update(values, draws, oracle, kind)`` is pure: ``values`` holds flat vectors, ``draws`` the tokens
+and rates of the iteration, ``oracle`` the derivatives and array operations of a backend. No method
+keeps anything between steps.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is used up."""
+    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is
+    used up.
+    """
 
     method: Method  # the method that made it
     oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run
@@ -86,7 +89,8 @@ class Method(ABC):
     """One bilevel method. Subclasses are frozen dataclasses of settings, one file each.
 
     Class attributes:
-        order: "jacobi" (all updates use the old point) or "seidel" (later updates use what earlier ones found).
+        order: "jacobi" (all updates use the old point) or "seidel" (later updates use what earlier
+            ones found).
         second_order: whether Hessian products of the lower level are needed.
         resets: whether y starts anew from x in every iteration (then no loss has to depend on x).
         fixed_batches: whether a batch must always mean the same samples.
@@ -117,7 +121,9 @@ class Method(ABC):
         """The samples of each iteration."""
 
     def rates(self, t: Scalar) -> dict[str, Any]:
-        """Step sizes and weights of iteration t (a number, or an array of them): here those declared by ``rate``."""
+        """Step sizes and weights of iteration t (a number, or an array of them): here those
+        declared by ``rate``.
+        """
         return rates_of(self, t)
 
     @abstractmethod
@@ -131,7 +137,9 @@ class Method(ABC):
     # For use in ``update``.
 
     def move_x(self, oracle: Oracle, v: Values, d: Array, lr: Scalar) -> Values:
-        """x after the upper step this method was given, along d and projected, and what the step keeps."""
+        """x after the upper step this method was given, along d and projected, and what the
+        step keeps.
+        """
         kept: Values = {}
         if isinstance(self.x_step, TorchStep):
             x = self.x_step(v["x"], d, v["optimizer"])
@@ -144,8 +152,12 @@ class Method(ABC):
             x = oracle.ops.move(v["x"], d, lr)
         return {"x": x if oracle.project_x is None else oracle.project_x(x), **kept}
 
-    def move_y(self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None) -> tuple[Array, Any]:
-        """y after the lower step this method was given, along d and projected, and the step's memory."""
+    def move_y(
+        self, oracle: Oracle, y: Array, d: Array, lr: Scalar, memory: Any = None
+    ) -> tuple[Array, Any]:
+        """y after the lower step this method was given, along d and projected, and the step's
+        memory.
+        """
         if not isinstance(self.y_step, str):
             d, memory = self.y_step.direction(oracle.ops, memory, d, y)
         return oracle.move_y(y, d, lr), memory
@@ -153,7 +165,10 @@ class Method(ABC):
     def move_yz(self, oracle: Oracle, v: Values, s: Draws, d_y: Array, d_z: Array) -> Values:
         """y and z after one lower step each along their directions, and what the steps keep."""
         if isinstance(self.y_step, str):
-            return {"y": oracle.move_y(v["y"], d_y, s["lr_y"]), "z": oracle.ops.move(v["z"], d_z, s["lr_z"])}
+            return {
+                "y": oracle.move_y(v["y"], d_y, s["lr_y"]),
+                "z": oracle.ops.move(v["z"], d_z, s["lr_z"]),
+            }
         y, y_memory = self.move_y(oracle, v["y"], d_y, s["lr_y"], v["y_memory"])
         d_z, z_memory = self.y_step.direction(oracle.ops, v["z_memory"], d_z, v["z"])
         z = oracle.ops.move(v["z"], d_z, s["lr_z"])
@@ -175,28 +190,38 @@ class Method(ABC):
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
-        """The settings that ``suggest_steps`` proposes; a method whose steps have a scale of their own changes them."""
+        """The settings that ``suggest_steps`` proposes; a method whose steps have a scale of
+        their own changes them.
+        """
         return settings
 
     def check_problem(self, problem: BilevelProblem) -> None:
         """Refuse a problem this method cannot run on.
 
         Raises:
-            RuleError: batches that are not fixed where they must be, no finite data where all samples are needed,
-                tables that do not fit.
+            RuleError: batches that are not fixed where they must be, no finite data where all
+                samples are needed, tables that do not fit.
         """
         if not isinstance(problem, BilevelProblem):
             fail("problem", "must be a BilevelProblem", type(problem).__name__)
         name = type(self).__name__
         if self.second_order and problem.project_y is not None:
-            rule = f"must be None for {name}: where the constraint is active, H^-1 f_y is not the derivative of y*(x)"
-            fail("project_y", f"{rule} (use a method of first derivatives, such as F2SA)", problem.project_y)
+            rule = (
+                f"must be None for {name}: where the constraint is active, H^-1 f_y is not the "
+                "derivative of y*(x)"
+            )
+            fail(
+                "project_y",
+                f"{rule} (use a method of first derivatives, such as F2SA)",
+                problem.project_y,
+            )
         for level in ("upper", "lower"):
             data = problem.data(level)
             if self.fixed_batches and data.order != "partition":
                 fail(
                     f"{level}_data",
-                    f"must be a fixed partition for {name} (a batch id must always mean the same samples; a shuffled "
+                    f"must be a fixed partition for {name} (a batch id must always mean the same "
+                    "samples; a shuffled "
                     "loader does not do that)",
                     f"order {data.order!r}",
                 )
@@ -210,7 +235,9 @@ class Method(ABC):
                 size = f"{need / 2**30:.3g} GiB ({need} bytes)"
                 fail("memory_limit", f"must hold the {self.tables} of {name}: {size}", limit)
 
-    def oracle(self, problem: BilevelProblem, seed: int = 0, distributed: bool = False) -> TorchOracle:
+    def oracle(
+        self, problem: BilevelProblem, seed: int = 0, distributed: bool = False
+    ) -> TorchOracle:
         """Derivatives of a problem in torch, after a look at whether this method can run on it."""
         self.check_problem(problem)
         whole("seed", seed)
@@ -242,7 +269,9 @@ class Method(ABC):
         return values
 
     def _with_optimizer(self, values: Values) -> Values:
-        """The values, with the optimizer of torch (and its scheduler) where one takes the steps on x."""
+        """The values, with the optimizer of torch (and its scheduler) where one takes the steps
+        on x.
+        """
         if isinstance(self.x_step, TorchStep):
             values["optimizer"] = self.x_step.start(values["x"])
             scheduler = self.x_step.start_scheduler(values["optimizer"])
@@ -259,26 +288,45 @@ class Method(ABC):
         return State(self, oracle, values, 0, seed, drawn, updates, oracle.start_calls(self, draws))
 
     def take_over(self, state: State, oracle: ProblemOracle | None = None) -> State:
-        """A state of this method that goes on where another run stopped: other steps, another method, or backend.
+        """A state of this method that goes on where another run stopped: other steps, another
+        method, or backend.
 
-        x and y stay, and so does every value that both methods have (z, m, tables). Draws and counters go on. With
-        another class of method the count of iterations starts again at 0, so that its first iterations are its own.
+        x and y stay, and so does every value that both methods have (z, m, tables). Draws and
+        counters go on. With another class of method the count of iterations starts again at 0, so
+        that its first iterations are its own.
 
         Args:
             state: where to go on; it stays usable.
-            oracle: derivatives for this method; those of the state, after a look at the problem, if not given.
+            oracle: derivatives for this method; those of the state, after a look at the problem, if
+                not given.
         """
         if not isinstance(state, State):
             fail("state", "must be a State", type(state).__name__)
         if oracle is None:
             oracle = self.oracle(state.problem, state.seed)
-        if oracle.problem.dim_x != state.problem.dim_x or oracle.problem.dim_y != state.problem.dim_y:
+        if (
+            oracle.problem.dim_x != state.problem.dim_x
+            or oracle.problem.dim_y != state.problem.dim_y
+        ):
             sizes = (oracle.problem.dim_x, oracle.problem.dim_y)
-            fail("state", f"must be of a problem with {sizes} unknowns", (state.problem.dim_x, state.problem.dim_y))
+            fail(
+                "state",
+                f"must be of a problem with {sizes} unknowns",
+                (state.problem.dim_x, state.problem.dim_y),
+            )
         fresh = self.start_values(oracle)
         moved = self._with_optimizer(_moved(state.values, fresh, state.oracle, oracle))
         t = state.t if type(self) is type(state.method) else 0
-        return State(self, oracle, moved, t, state.seed, dict(state.drawn), dict(state.updates), dict(state.calls))
+        return State(
+            self,
+            oracle,
+            moved,
+            t,
+            state.seed,
+            dict(state.drawn),
+            dict(state.updates),
+            dict(state.calls),
+        )
 
     def step(self, state: State, draws: Draws | None = None) -> State:
         """One iteration. ``draws`` replaces the draws of the state's own seed (tests, replays).
@@ -295,7 +343,11 @@ class Method(ABC):
         """
         oracle, drawn = state.oracle, state.drawn
         if not isinstance(oracle, TorchOracle):
-            fail("state", "must be of the eager backend to be stepped one by one", type(oracle).__name__)
+            fail(
+                "state",
+                "must be of the eager backend to be stepped one by one",
+                type(oracle).__name__,
+            )
         if draws is None:
             chunk = draw_chunk(self, oracle, state.seed, state.t, 1, drawn)
             ((kind, draws),) = chunk.steps()
@@ -320,14 +372,18 @@ def _moved(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> 
     return found
 
 
-def advance(state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]) -> State:
+def advance(
+    state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
+) -> State:
     """The state after ``steps`` iterations, with its counters moved on."""
     lower = state.method.plan().lower_steps(state.t, state.t + steps)
     total = dict(state.calls)
     for name, count in calls.items():
         total[name] = total.get(name, 0) + count
     updates = {"x": state.updates["x"] + steps, "y": state.updates["y"] + lower}
-    return replace(state, values=values, t=state.t + steps, drawn=drawn, updates=updates, calls=total)
+    return replace(
+        state, values=values, t=state.t + steps, drawn=drawn, updates=updates, calls=total
+    )
 
 
 def free_bytes(device: torch.device) -> int:

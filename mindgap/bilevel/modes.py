@@ -1,4 +1,6 @@
-"""Contexts in which a loss is evaluated: kernels with a double backward, random numbers from a seed."""
+"""Contexts in which a loss is evaluated: kernels with a double backward, random numbers from a
+seed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import torch
 
 @contextlib.contextmanager
 def double_backward_kernels() -> Iterator[None]:
-    """Kernels that can be differentiated twice: cuDNN's recurrent nets and fused attention off inside, restored after.
+    """Kernels that can be differentiated twice: cuDNN's recurrent nets and fused attention off
+    inside, restored after.
 
     Example:
         >>> before = torch.backends.cudnn.enabled

@@ -56,13 +56,15 @@ class TorchOps(Ops):
     def normals(seeds: Any, count: int, like: Tensor) -> Tensor:
         each = torch.as_tensor(seeds, device=like.device)[:, None]
         place = torch.arange(2 * count, device=like.device)
-        unit: Tensor = (scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5) / 2.0**32
+        unit: Tensor = (
+            scramble(scramble(each, 2**32 - 1) + place, 2**32 - 1).to(like.dtype) + 0.5
+        ) / 2.0**32
         return (-2.0 * unit[:, :count].log()).sqrt() * (2.0 * torch.pi * unit[:, count:]).cos()
 
     @staticmethod
     def replace_row(table: Tensor, index: Scalar, value: Tensor) -> tuple[Tensor, Tensor]:
-        """``value - table[index]``, and the table with the value there. It writes in place: a table belongs to the
-        state that is stepped."""
+        """``value - table[index]``, and the table with the value there. It writes in place: a table
+        belongs to the state that is stepped."""
         row = table[int(index)]
         change = value - row
         row.copy_(value)
@@ -72,8 +74,12 @@ class TorchOps(Ops):
     def after(token: Sample, vector: Tensor) -> Sample:
         return token
 
-    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
+    def loop(
+        self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
+    ) -> T:
+        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows
+        where it is given.
+        """
         if length is None:
             first = inputs[0]
             length = len(first.which) if isinstance(first, Sample) else len(first)

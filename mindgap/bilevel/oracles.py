@@ -1,4 +1,5 @@
-"""First and second derivatives of both levels on the samples of a token: the only place where autograd is used.
+"""First and second derivatives of both levels on the samples of a token: the only place where
+autograd is used.
 
 One sign convention everywhere: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y,
 grad Phi = f_x - J z*. One double backward gives g_y, Hz and Jz together.
@@ -38,19 +39,25 @@ RESIDUALS = ("g_y", "Hz", "Jz", "f_x", "f_y")
 class TorchOracle(ProblemOracle):
     """Counted derivatives of a problem at flat vectors.
 
-    A call on a minibatch counts one for each quantity it returns (g_y, Hz, Jz, f_x, f_y, g_x); a call on all samples
-    counts as many as there are minibatches in an epoch.
+    A call on a minibatch counts one for each quantity it returns (g_y, Hz, Jz, f_x, f_y, g_x); a
+    call on all samples counts as many as there are minibatches in an epoch.
 
     Args:
         problem: the two losses with their data.
-        distributed: average over the ranks of torch.distributed's default group; each rank evaluates its part of
-            every minibatch. All quantities are linear in the samples, so the result is that of one process.
+        distributed: average over the ranks of torch.distributed's default group; each rank
+            evaluates its part of every minibatch. All quantities are linear in the samples, so the
+            result is that of one process.
 
     Example:
         >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y * b).sum(), lower=lambda x, y, b: (y.square() * x.exp()).sum() / 2,
-        ...     x=torch.zeros(2), y=torch.ones(2), upper_data=torch.ones(4, 1), lower_data=torch.ones(4, 1),
-        ...     batch_size=2)
+        ...     upper=lambda x, y, b: (y * b).sum(),
+        ...     lower=lambda x, y, b: (y.square() * x.exp()).sum() / 2,
+        ...     x=torch.zeros(2),
+        ...     y=torch.ones(2),
+        ...     upper_data=torch.ones(4, 1),
+        ...     lower_data=torch.ones(4, 1),
+        ...     batch_size=2,
+        ... )
         >>> oracle = TorchOracle(problem)
         >>> g_y, Hz, Jz = oracle.system(torch.zeros(2), torch.ones(2), torch.ones(2), Sample(0))
         >>> g_y.tolist(), Hz.tolist(), Jz.tolist(), oracle.calls.total
@@ -82,7 +89,9 @@ class TorchOracle(ProblemOracle):
         return calls
 
     def check(self, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
-        """Evaluate both levels once at the start and refuse what cannot work; see :mod:`mindgap.bilevel.trial`."""
+        """Evaluate both levels once at the start and refuse what cannot work; see
+        :mod:`mindgap.bilevel.trial`.
+        """
         try_problem(self, seed, second_order=second_order, needs_x=needs_x)
 
     def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
@@ -144,9 +153,11 @@ class TorchOracle(ProblemOracle):
         return got[: len(xs)], got[len(xs) :]
 
     def operator(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Product, Product]:
-        """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half the cost of each).
+        """v -> Hv and v -> Jv; on a minibatch from one graph that is kept over all products (half
+        the cost of each).
 
-        On the CPU y's tall matrices are stored by columns inside: BLAS multiplies by them 2 to 4 times as fast.
+        On the CPU y's tall matrices are stored by columns inside: BLAS multiplies by them 2 to 4
+        times as fast.
         """
         if self.plain_kernels or not self._is_common(token):
             return super().operator(x, y, token)
@@ -161,7 +172,10 @@ class TorchOracle(ProblemOracle):
         except RuntimeError:
             if not tall:
                 raise
-            tall, ys = [], pack_y.leaves(y)  # the loss takes a view that such a matrix does not have
+            tall, ys = (
+                [],
+                pack_y.leaves(y),
+            )  # the loss takes a view that such a matrix does not have
             loss = self.loss("lower", pack_x.assemble(xs), pack_y.assemble(ys), batch, token)
         g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
         bent = [i for i, g in enumerate(g_y) if g is not None and g.requires_grad]
@@ -173,20 +187,28 @@ class TorchOracle(ProblemOracle):
             for i in tall:
                 parts[i] = by_columns(parts[i])
             return pack.join(
-                sweep(ends, inputs, [parts[i] for i in bent], retain_graph=True) if ends else [None] * len(inputs)
+                sweep(ends, inputs, [parts[i] for i in bent], retain_graph=True)
+                if ends
+                else [None] * len(inputs)
             )
 
         return partial(product, pack_y, ys, "Hz"), partial(product, pack_x, xs, "Jz")
 
-    def residuals(self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample,
-                  gradient: bool = True) -> tuple[Any, Tensor, Tensor]:
-        """g_y, Hz - f_y and f_x - Jz; on two minibatches of a small problem from two sweeps instead of three.
+    def residuals(
+        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool = True
+    ) -> tuple[Any, Tensor, Tensor]:
+        """g_y, Hz - f_y and f_x - Jz; on two minibatches of a small problem from two sweeps instead
+        of three.
 
-        Hz - f_y and Jz - f_x are the derivatives of <g_y, z> - f in y and x: one sweep through both graphs. Both are
-        alive at once then, so a large problem takes the sparing way.
+        Hz - f_y and Jz - f_x are the derivatives of <g_y, z> - f in y and x: one sweep through both
+        graphs. Both are alive at once then, so a large problem takes the sparing way.
         """
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
-        if pack_x.dim + pack_y.dim > SMALL or self.plain_kernels or not self._is_common(lower, upper):
+        if (
+            pack_x.dim + pack_y.dim > SMALL
+            or self.plain_kernels
+            or not self._is_common(lower, upper)
+        ):
             return self._apart(x, y, z, lower, upper, gradient)
         self.calls.add_together(RESIDUALS if gradient else RESIDUALS[1:])
         xs, ys = pack_x.leaves(x), pack_y.leaves(y)
@@ -206,8 +228,9 @@ class TorchOracle(ProblemOracle):
         d_y = pack_y.join([None if g is None else g.detach() for g in g_y]) if gradient else None
         return d_y, pack_y.join(got[: len(ys)]), -pack_x.join(got[len(ys) :])
 
-    def _apart(self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample,
-               gradient: bool) -> tuple[Any, Tensor, Tensor]:
+    def _apart(
+        self, x: Tensor, y: Tensor, z: Tensor, lower: Sample, upper: Sample, gradient: bool
+    ) -> tuple[Any, Tensor, Tensor]:
         """The residuals one level after the other, with few copies of the vectors at a time."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
         if pack_x.kind == "tensor" or pack_y.kind == "tensor":
@@ -217,7 +240,8 @@ class TorchOracle(ProblemOracle):
             g_y, hz, jz = self.system(x, y, z, lower)
         else:
             hz, jz = self.products(x, y, z, lower)
-        # hz and jz were joined from parts just now: f is added to them in place, without a flat copy of its own.
+        # hz and jz were joined from parts just now: f is added to them in place, without a flat
+        # copy of its own.
         d_z, d_x = hz, jz.neg_()
         if self._is_common(upper):
             self.calls.add_together(("f_x", "f_y"))
@@ -231,24 +255,36 @@ class TorchOracle(ProblemOracle):
         return g_y, d_z.sub_(f_y), d_x.add_(f_x)
 
     def dense(self, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
-        """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower unknown."""
+        """g_y, H (d_y, d_y) and J (d_x, d_y) as matrices, from one product for each lower
+        unknown.
+        """
         names = ("g_y",) + ("Hz", "Jz") * y.numel()
 
         def evaluate(batch: Batch) -> tuple[Tensor, ...]:
             x_, y_ = x.detach().requires_grad_(), y.detach().requires_grad_()
-            loss = self.loss("lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token)
+            loss = self.loss(
+                "lower", self.problem.view_x(x_), self.problem.view_y(y_), batch, token
+            )
             (g_y,) = torch.autograd.grad(loss, y_, create_graph=True)
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
             units = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
-            pairs = torch.autograd.grad(g_y, (y_, x_), grad_outputs=units, is_grads_batched=True, allow_unused=True,
-                                        materialize_grads=True)
+            pairs = torch.autograd.grad(
+                g_y,
+                (y_, x_),
+                grad_outputs=units,
+                is_grads_batched=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
             return g_y.detach(), pairs[0], pairs[1].T.contiguous()
 
         g_y, h, j = self._run("lower", evaluate, token, names, second=True)
         return g_y, h, j
 
-    def second(self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+    def second(
+        self, x: Tensor, y: Tensor, z: Tensor, token: Sample, names: tuple[str, ...]
+    ) -> tuple[Tensor, ...]:
         """Those of g_y, Hz and Jz that are named, from one double backward."""
         pack_x, pack_y = self.problem.pack_x, self.problem.pack_y
 
@@ -258,7 +294,11 @@ class TorchOracle(ProblemOracle):
             variable = pack_x.assemble(xs) if xs else pack_x.view(x)
             loss = self.loss("lower", variable, pack_y.assemble(ys), batch, token)
             g_y = sweep((loss,), ys, (times(1.0, loss),), create_graph=True)
-            bent = [(g, v) for g, v in zip(g_y, pack_y.split(z), strict=True) if g is not None and g.requires_grad]
+            bent = [
+                (g, v)
+                for g, v in zip(g_y, pack_y.split(z), strict=True)
+                if g is not None and g.requires_grad
+            ]
             wanted = (*(ys if "Hz" in names else ()), *xs)
             got: tuple[Tensor | None, ...] = (None,) * len(wanted)
             if bent:
@@ -275,7 +315,9 @@ class TorchOracle(ProblemOracle):
         return self._run("lower", evaluate, token, names, second=True)
 
     def loss(self, level: str, x: Any, y: Any, batch: Batch, token: Sample) -> Tensor:
-        """A loss at variables in the user's form, under the token's random state where the losses draw numbers."""
+        """A loss at variables in the user's form, under the token's random state where the
+        losses draw numbers.
+        """
         function = self.problem.lower if level == "lower" else self.problem.upper
         if not self.seeded:
             return function(x, y, batch)
@@ -283,7 +325,9 @@ class TorchOracle(ProblemOracle):
             return function(x, y, batch)
 
     def _is_common(self, *tokens: Sample) -> bool:
-        """The case that needs no context: minibatches of a fixed partition, one process, autograd on."""
+        """The case that needs no context: minibatches of a fixed partition, one process,
+        autograd on.
+        """
         for token in tokens:
             if type(token.which) is not int:
                 return False
@@ -294,16 +338,26 @@ class TorchOracle(ProblemOracle):
 
     @contextlib.contextmanager
     def same_modes(self) -> Iterator[None]:
-        """For a loop of many calls: modes of autograd and autocast do not change inside, so they are looked at once."""
+        """For a loop of many calls: modes of autograd and autocast do not change inside, so
+        they are looked at once.
+        """
         self._plain_modes = self._can_be_plain()
         try:
             yield
         finally:
             self._plain_modes = None
 
-    def _run(self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...],
-             second: bool = False) -> tuple[Tensor, ...]:
-        """Evaluate on the token's samples (all in chunks for FULL), count, and average over ranks."""
+    def _run(
+        self,
+        level: str,
+        evaluate: Evaluate,
+        token: Sample,
+        names: tuple[str, ...],
+        second: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Evaluate on the token's samples (all in chunks for FULL), count, and average over
+        ranks.
+        """
         data = self.problem.lower_data if level == "lower" else self.problem.upper_data
         if self._is_common(token) and not (second and self.plain_kernels):
             self.calls.add_together(names)
@@ -327,8 +381,9 @@ class TorchOracle(ProblemOracle):
             result = self._reduce(result, data, token)
         return result
 
-    def _large(self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...],
-               second: bool) -> tuple[Tensor, ...]:
+    def _large(
+        self, level: str, evaluate: Evaluate, token: Sample, names: tuple[str, ...], second: bool
+    ) -> tuple[Tensor, ...]:
         """A token with one more axis is a large batch: the mean over its minibatches."""
         count = len(token.which)
         parts = [self._run(level, evaluate, row(token, i), names, second) for i in range(count)]
@@ -369,7 +424,8 @@ class TorchOracle(ProblemOracle):
 
 
 def is_tall(part: Tensor) -> bool:
-    """Whether a tensor is a matrix on the CPU that is cheaper to multiply by when it is stored by columns.
+    """Whether a tensor is a matrix on the CPU that is cheaper to multiply by when it is stored by
+    columns.
 
     Example:
         >>> is_tall(torch.zeros(784, 10)), is_tall(torch.zeros(10, 784)), is_tall(torch.zeros(8, 1))
@@ -387,4 +443,8 @@ def by_columns(matrix: Tensor) -> Tensor:
 
 
 def _is_plain() -> bool:
-    return torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
+    return (
+        torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.is_autocast_enabled("cuda")
+    )

@@ -9,7 +9,9 @@ from mindgap.bilevel.protocols import Oracle, Values
 
 
 class PenaltyMethod(Method):
-    """w follows y*(x) and starts where y does; the lower level's values or gradients at w enter as a penalty."""
+    """w follows y*(x) and starts where y does; the lower level's values or gradients at w enter
+    as a penalty.
+    """
 
     order = "seidel"
     second_order: ClassVar[bool] = False

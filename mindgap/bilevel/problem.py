@@ -24,11 +24,12 @@ Variable = Tensor | Mapping[str, Tensor] | Sequence[Tensor] | nn.Module
 
 
 class Bound:
-    """A module with other parameters put in its place: what a loss gets for a variable that is a module.
+    """A module with other parameters put in its place: what a loss gets for a variable that is a
+    module.
 
-    Call it as the module, or any of its methods (``x.encode(...)``); ``parameters()`` and ``[name]`` give the tensors
-    (for a regulariser). The module's buffers are handed over as copies, so that evaluating a loss changes nothing
-    (``own_buffers=True`` hands over themselves).
+    Call it as the module, or any of its methods (``x.encode(...)``); ``parameters()`` and
+    ``[name]`` give the tensors (for a regulariser). The module's buffers are handed over as copies,
+    so that evaluating a loss changes nothing (``own_buffers=True`` hands over themselves).
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -36,7 +37,9 @@ class Bound:
         [2.0, 2.0, 2.0]
     """
 
-    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor], *, own_buffers: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, tensors: Mapping[str, Tensor], *, own_buffers: bool = False
+    ) -> None:
         if not isinstance(tensors, Mapping):
             fail("tensors", "must be a mapping of names to tensors", tensors)
         self._module = module
@@ -44,7 +47,11 @@ class Bound:
         self._own_buffers = own_buffers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        values = {} if self._own_buffers else {name: b.clone() for name, b in self._module.named_buffers()}
+        values = (
+            {}
+            if self._own_buffers
+            else {name: b.clone() for name, b in self._module.named_buffers()}
+        )
         values.update(self._tensors)
         return torch.func.functional_call(self._module, values, args, kwargs)
 
@@ -56,7 +63,11 @@ class Bound:
         return partial(Bound(_Named(self._module), self._inside(), own_buffers=True), name)
 
     def _inside(self) -> dict[str, Tensor]:
-        values = {} if self._own_buffers else {name: b.clone() for name, b in self._module.named_buffers()}
+        values = (
+            {}
+            if self._own_buffers
+            else {name: b.clone() for name, b in self._module.named_buffers()}
+        )
         return {f"module.{name}": value for name, value in {**values, **self._tensors}.items()}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -83,7 +94,8 @@ class _Named(nn.Module):
 
 
 class Pack:
-    """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors, or a module's parameters.
+    """A variable as one flat vector, and back: a tensor, a dict or tuple of tensors, or a module's
+    parameters.
 
     Args:
         name: "x" or "y", for messages.
@@ -113,7 +125,11 @@ class Pack:
         elif isinstance(value, (tuple, list)):
             tensors, self.kind = list(value), "tuple"
         else:
-            fail(name, "must be a tensor, a dict or tuple of tensors, or a module", type(value).__name__)
+            fail(
+                name,
+                "must be a tensor, a dict or tuple of tensors, or a module",
+                type(value).__name__,
+            )
         wrong = [type(t).__name__ for t in tensors if not isinstance(t, Tensor)]
         if wrong or not tensors:
             fail(name, "must hold at least one tensor and nothing but tensors", wrong or "none")
@@ -143,11 +159,19 @@ class Pack:
         return self._shaped(vector)
 
     def _shaped(self, vector: Tensor) -> list[Tensor]:
-        parts = [v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)]
-        return parts if self.dtypes is None else [p.to(d) for p, d in zip(parts, self.dtypes, strict=True)]
+        parts = [
+            v.view(s) for v, s in zip(torch.split(vector, self.sizes), self.shapes, strict=True)
+        ]
+        return (
+            parts
+            if self.dtypes is None
+            else [p.to(d) for p, d in zip(parts, self.dtypes, strict=True)]
+        )
 
     def leaves(self, vector: Tensor) -> list[Tensor]:
-        """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back to the flat vector."""
+        """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back
+        to the flat vector.
+        """
         if self.kind == "tensor":
             return [vector.detach().view(self.shapes[0]).requires_grad_()]
         return [v.requires_grad_() for v in self.split(vector.detach())]
@@ -159,21 +183,32 @@ class Pack:
         if self.kind == "tuple":
             return tuple(parts)
         named = dict(zip(self.keys or [], parts, strict=True))
-        return Bound(self.module, named, own_buffers=self.own_buffers) if self.module is not None else named
+        return (
+            Bound(self.module, named, own_buffers=self.own_buffers)
+            if self.module is not None
+            else named
+        )
 
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
-        """One flat vector out of tensors of the variable's shapes; a missing one counts as zeros."""
+        """One flat vector out of tensors of the variable's shapes; a missing one counts as
+        zeros.
+        """
         if self.kind == "tensor":
             (part,) = parts
             if part is None:
                 return torch.zeros_like(self.start)
             return part if part.dim() == 1 else part.reshape(-1)
         start = self.start
-        flat = [start.new_zeros(n) if p is None else p.reshape(-1) for p, n in zip(parts, self.sizes, strict=True)]
+        flat = [
+            start.new_zeros(n) if p is None else p.reshape(-1)
+            for p, n in zip(parts, self.sizes, strict=True)
+        ]
         return torch.cat(flat).to(start.dtype)
 
     def write_back(self, vector: Tensor) -> Any:
-        """The variable at a flat vector, detached; a module gets its parameters overwritten and is returned."""
+        """The variable at a flat vector, detached; a module gets its parameters overwritten and
+        is returned.
+        """
         parts = self._shaped(vector.detach())
         if self.module is not None:
             named = dict(self.module.named_parameters())
@@ -191,23 +226,26 @@ class Pack:
 class BilevelProblem:
     """Two losses with their variables and data.
 
-    Symbols: ``upper`` = f, ``lower`` = g, each ``(x, y, batch) -> scalar``, a mean over the samples of the batch (plus
-    terms that no batch enters), so that a batch's gradient estimates that of the whole level.
+    Symbols: ``upper`` = f, ``lower`` = g, each ``(x, y, batch) -> scalar``, a mean over the samples
+    of the batch (plus terms that no batch enters), so that a batch's gradient estimates that of the
+    whole level.
 
     Args:
         upper: the upper loss f.
         lower: the lower loss g, to be minimised over y.
-        x: upper variable at its start: a tensor, a dict or tuple of tensors, or a module. A loss gets it back in the
-            same form; a module as something to call (:class:`Bound`).
+        x: upper variable at its start: a tensor, a dict or tuple of tensors, or a module. A loss
+            gets it back in the same form; a module as something to call (:class:`Bound`).
         y: lower variable at its start, likewise.
-        upper_data: tensors, a map-style dataset, a DataLoader, :class:`Batches`, or a :class:`Stream`.
+        upper_data: tensors, a map-style dataset, a DataLoader, :class:`Batches`, or a
+            :class:`Stream`.
         lower_data: likewise.
         batch_size: for data that do not bring their own: one number, or (upper, lower).
-        project_x: function of x's flat vector that maps it into the set of allowed x (array methods only, so that
-            every backend can run it); None for the whole space.
+        project_x: function of x's flat vector that maps it into the set of allowed x (array methods
+            only, so that every backend can run it); None for the whole space.
         project_y: likewise for y.
-        micro_batch: evaluate a minibatch in pieces of at most this many samples and add up their derivatives (gradient
-            accumulation, for batches that do not fit into memory); None for all at once.
+        micro_batch: evaluate a minibatch in pieces of at most this many samples and add up their
+            derivatives (gradient accumulation, for batches that do not fit into memory); None for
+            all at once.
 
     Raises:
         RuleError: for anything that is not one of the above; x and y on different devices.
@@ -216,15 +254,33 @@ class BilevelProblem:
         >>> X, t = torch.randn(20, 3), torch.randn(20)
         >>> problem = BilevelProblem(
         ...     upper=lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
-        ...     lower=lambda x, y, b: (b[0] @ y - b[1]).square().mean() + (x.exp() * y.square()).sum(),
-        ...     x=torch.zeros(3), y=torch.zeros(3), upper_data=(X[:8], t[:8]), lower_data=(X[8:], t[8:]), batch_size=4)
+        ...     lower=lambda x, y, b: (
+        ...         (b[0] @ y - b[1]).square().mean() + (x.exp() * y.square()).sum()
+        ...     ),
+        ...     x=torch.zeros(3),
+        ...     y=torch.zeros(3),
+        ...     upper_data=(X[:8], t[:8]),
+        ...     lower_data=(X[8:], t[8:]),
+        ...     batch_size=4,
+        ... )
         >>> problem.dim_x, problem.dim_y, problem.lower_data.batches
         (3, 3, 3)
     """
 
-    def __init__(self, upper: Loss, lower: Loss, x: Variable, y: Variable, upper_data: Batch, lower_data: Batch, *,
-                 batch_size: int | tuple[int, int] = 64, project_x: Callable[[Any], Any] | None = None,
-                 project_y: Callable[[Any], Any] | None = None, micro_batch: int | None = None) -> None:
+    def __init__(
+        self,
+        upper: Loss,
+        lower: Loss,
+        x: Variable,
+        y: Variable,
+        upper_data: Batch,
+        lower_data: Batch,
+        *,
+        batch_size: int | tuple[int, int] = 64,
+        project_x: Callable[[Any], Any] | None = None,
+        project_y: Callable[[Any], Any] | None = None,
+        micro_batch: int | None = None,
+    ) -> None:
         for name, function in (("upper", upper), ("lower", lower)):
             if not callable(function):
                 fail(name, "must be a function of (x, y, batch)", function)
@@ -234,12 +290,18 @@ class BilevelProblem:
         self.upper, self.lower = upper, lower
         self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
         if self.pack_x.device != self.pack_y.device:
-            fail("x and y", "must be on one device", (str(self.pack_x.device), str(self.pack_y.device)))
+            fail(
+                "x and y",
+                "must be on one device",
+                (str(self.pack_x.device), str(self.pack_y.device)),
+            )
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         self.upper_data: Data = Batches.of(upper_data, sizes[0])
         self.lower_data: Data = Batches.of(lower_data, sizes[1])
         self.project_x, self.project_y = project_x, project_y
-        self.micro_batch = None if micro_batch is None else whole("micro_batch", micro_batch, least=1)
+        self.micro_batch = (
+            None if micro_batch is None else whole("micro_batch", micro_batch, least=1)
+        )
         self.dim_x, self.dim_y = self.pack_x.dim, self.pack_y.dim
         self.dtype = torch.promote_types(self.pack_x.dtype, self.pack_y.dtype)
         self.device = self.pack_x.device
@@ -257,24 +319,35 @@ class BilevelProblem:
         return self.pack_y.view(y)
 
     def loss(self, level: str, x: Tensor, y: Tensor, token: Sample = FULL) -> Tensor:
-        """The loss of a level at flat vectors, on the samples of a token (all of them by default), without a graph."""
+        """The loss of a level at flat vectors, on the samples of a token (all of them by
+        default), without a graph.
+        """
         function = self.upper if level == "upper" else self.lower
         data = self.data(level)
         with torch.no_grad():
             if is_full(token):
-                parts = [function(self.view_x(x), self.view_y(y), batch) * w for batch, w in data.chunks()]
+                parts = [
+                    function(self.view_x(x), self.view_y(y), batch) * w
+                    for batch, w in data.chunks()
+                ]
                 return torch.stack([p.reshape(()) for p in parts]).sum()
             return function(self.view_x(x), self.view_y(y), data.fetch(token)).reshape(())
 
     def refresh_statistics(self, x: Tensor, y: Tensor, most: int = 200) -> None:
-        """Set the running statistics of batch normalisation in the variables' modules, which the losses leave alone.
+        """Set the running statistics of batch normalisation in the variables' modules, which the
+        losses leave alone.
 
-        The statistics become the mean over at most ``most`` minibatches of the lower level at (x, y), and of the upper
-        level for layers that the lower loss does not call. Modules without such layers are not touched.
+        The statistics become the mean over at most ``most`` minibatches of the lower level at (x,
+        y), and of the upper level for layers that the lower loss does not call. Modules without
+        such layers are not touched.
         """
         packs = (self.pack_x, self.pack_y)
         modules = [m for pack in packs if pack.module is not None for m in pack.module.modules()]
-        norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+        norms = [
+            m
+            for m in modules
+            if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+        ]
         norms = [m for m in norms if m.training]
         momenta = [m.momentum for m in norms]
         for m in norms:
@@ -298,7 +371,8 @@ class BilevelProblem:
 
 
 def example_problem() -> BilevelProblem:
-    """A problem of two unknowns for examples: y*(x) = x, the upper loss is (y - 1)², and x = y = 1 solves it.
+    """A problem of two unknowns for examples: y*(x) = x, the upper loss is (y - 1)², and x = y = 1
+    solves it.
 
     Example:
         >>> example_problem().dim_x
@@ -306,5 +380,11 @@ def example_problem() -> BilevelProblem:
     """
     ones = torch.ones(4)
     return BilevelProblem(
-        upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=ones, lower_data=ones, batch_size=2)  # fmt: skip
+        upper=lambda x, y, b: (y - b).square().mean(),
+        lower=lambda x, y, b: (y - x * b).square().mean(),
+        x=torch.tensor([2.0]),
+        y=torch.zeros(1),
+        upper_data=ones,
+        lower_data=ones,
+        batch_size=2,
+    )

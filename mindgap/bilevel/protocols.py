@@ -1,6 +1,8 @@
-"""The three seams of the bilevel room: ``Oracle`` (derivatives), ``Ops`` (array operations), ``Backend`` (iterations).
+"""The three seams of the bilevel room: ``Oracle`` (derivatives), ``Ops`` (array operations),
+``Backend`` (iterations).
 
-A method is written against ``Oracle`` and ``Ops`` alone, so that one source runs eagerly in torch and compiled in JAX.
+A method is written against ``Oracle`` and ``Ops`` alone, so that one source runs eagerly in torch
+and compiled in JAX.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.problem import BilevelProblem
 
-#: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a tensor.
+#: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
+#: tensor.
 Array = Tensor
 #: Flat vectors by name: x, y and what the method adds (z, m, tables ...).
 Values = dict[str, Any]
@@ -74,7 +77,9 @@ class Ops(Protocol):
 
     @staticmethod
     def normals(seeds: Any, count: int, like: Array) -> Array:
-        """One row of ``count`` independent normal numbers per seed: a hash of (seed, place), equal on every backend."""
+        """One row of ``count`` independent normal numbers per seed: a hash of (seed, place),
+        equal on every backend.
+        """
 
     @staticmethod
     def replace_row(table: Array, index: Scalar, value: Array) -> tuple[Array, Array]:
@@ -84,14 +89,19 @@ class Ops(Protocol):
     def after(token: Sample, vector: Array) -> Sample:
         """The token; what reads its samples starts once the vector is known."""
 
-    def loop(self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None) -> T:
-        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows where it is given."""
+    def loop(
+        self, body: Callable[..., Any], carry: T, inputs: tuple[Any, ...], length: Scalar = None
+    ) -> T:
+        """``for each row of the inputs: carry = body(carry, *row)``, the first ``length`` rows
+        where it is given.
+        """
 
 
 class Oracle(Protocol):
     """Derivatives of both levels at flat vectors, on the samples of a token.
 
-    One sign convention: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y, grad Phi = f_x - J z*.
+    One sign convention: H = d2g/dy2, J = d2g/dxdy (maps y-space to x-space), z* = +H^-1 f_y, grad
+    Phi = f_x - J z*.
     """
 
     ops: Ops
@@ -116,7 +126,9 @@ class Oracle(Protocol):
         """One first derivative: of "lower" or "upper", in "x" or "y"."""
 
     @abstractmethod
-    def second(self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]) -> tuple[Array, ...]:
+    def second(
+        self, x: Array, y: Array, z: Array, token: Sample, names: tuple[str, ...]
+    ) -> tuple[Array, ...]:
         """Those of g_y, Hz and Jz that are named, in this order."""
 
     @abstractmethod
@@ -160,14 +172,18 @@ class Oracle(Protocol):
         """g_y, H and J as matrices."""
 
     def operator(self, x: Array, y: Array, token: Sample) -> tuple[Product, Product]:
-        """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the products share."""
+        """The maps v -> Hv and v -> Jv at one point on one sample; a backend may keep what the
+        products share.
+        """
         return (lambda v: self.hessian(x, y, v, token)), (lambda v: self.mixed(x, y, v, token))
 
-    def residuals(self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample,
-                  gradient: bool = True) -> tuple[Any, Array, Array]:
+    def residuals(
+        self, x: Array, y: Array, z: Array, lower: Sample, upper: Sample, gradient: bool = True
+    ) -> tuple[Any, Array, Array]:
         """g_y (None if ``gradient`` is False), Hz - f_y and f_x - Jz.
 
-        All three vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0 (SOBA, Dagreou et al. 2022).
+        All three vanish together exactly at (x, y*(x), z*(x)) with grad Phi(x) = 0 (SOBA, Dagreou
+        et al. 2022).
         """
         if gradient:
             g_y, hz, jz = self.system(x, y, z, lower)
@@ -208,7 +224,9 @@ class Backend(Protocol):
     #: iterations between looks at the numbers
     check_every: int
 
-    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> ProblemOracle:
+    def oracle(
+        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+    ) -> ProblemOracle:
         """Derivatives of the problem, after a look at whether this backend can run it."""
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
@@ -217,5 +235,15 @@ class Backend(Protocol):
     def norm(self, vector: Array) -> float:
         """Euclidean norm as a number (waits for the device)."""
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
-        """At most that many iterations, fewer when a budget is reached; the state is emptied unless ``keep``."""
+    def run(
+        self,
+        state: State,
+        steps: int,
+        calls: int | None,
+        seconds: float | None,
+        *,
+        keep: bool = True,
+    ) -> State:
+        """At most that many iterations, fewer when a budget is reached; the state is emptied
+        unless ``keep``.
+        """

@@ -1,9 +1,10 @@
 """Drawing a sample apart from evaluating on it: data of one level, and tokens that name samples.
 
-A token says which samples and with which random seed; it can be evaluated at any number of points and gives the same
-loss every time, dropout included. Tokens are drawn ahead on the host, as arrays, from named streams of one seed, so
-that every method and every backend that asks for the same names walks over the same samples. The token at a position
-is a function of (seed, level, position) alone: nothing is kept between calls but a cache.
+A token says which samples and with which random seed; it can be evaluated at any number of points
+and gives the same loss every time, dropout included. Tokens are drawn ahead on the host, as arrays,
+from named streams of one seed, so that every method and every backend that asks for the same names
+walks over the same samples. The token at a position is a function of (seed, level, position) alone:
+nothing is kept between calls but a cache.
 """
 
 from __future__ import annotations
@@ -22,18 +23,23 @@ from mindgap.base.rng import numpy_stream, stream_seed
 from mindgap.bilevel.settings import check_flag, one_of_texts
 
 Ints = NDArray[np.int64]
-#: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's collate makes.
+#: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's
+#: collate makes.
 Batch = Any
 ORDERS = ("partition", "reshuffle", "replacement")
 
 
 class Sample(NamedTuple):
-    """A token: names one minibatch of one level (or, with a leading axis in its arrays, several)."""
+    """A token: names one minibatch of one level (or, with a leading axis in its arrays,
+    several).
+    """
 
-    #: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed of a draw
+    #: a batch id (order "partition"), an array of indices ("reshuffle", "replacement"), or the seed
+    #: of a draw
     #: (:class:`Stream`).
     which: Any
-    #: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no random numbers.
+    #: seed of torch's random state while a loss is evaluated on it; 0 where the losses draw no
+    #: random numbers.
     seed: Any = 0
 
 
@@ -52,7 +58,8 @@ def is_full(token: Sample) -> bool:
 
 
 def position_seeds(seed: int, start: int, count: int, *names: str | int) -> Ints:
-    """Seeds of 31 bits for the draws ``start .. start + count - 1``: a hash of the position (splitmix64), no state.
+    """Seeds of 31 bits for the draws ``start .. start + count - 1``: a hash of the position
+    (splitmix64), no state.
 
     Example:
         >>> bool((position_seeds(0, 0, 5, "a")[2:] == position_seeds(0, 2, 3, "a")).all())
@@ -89,23 +96,26 @@ class Batches:
 
     ``order`` is one of
 
-    * ``"partition"``: the samples are cut into fixed batches once; each epoch visits every batch once, in a fresh
-      random order. What SAGA needs: a batch id means the same samples for ever. Batches are contiguous slices.
-    * ``"reshuffle"``: one endless sequence of random permutations of the indices, cut into batches; each index
-      appears exactly once in each epoch.
+    * ``"partition"``: the samples are cut into fixed batches once; each epoch visits every batch
+      once, in a fresh random order. What SAGA needs: a batch id means the same samples for ever.
+      Batches are contiguous slices.
+    * ``"reshuffle"``: one endless sequence of random permutations of the indices, cut into batches;
+      each index appears exactly once in each epoch.
     * ``"replacement"``: indices drawn independently.
 
     Args:
         data: a tensor, a tuple or dict of tensors with one leading axis, or a map-style dataset.
         batch_size: samples in a minibatch.
         order: see above.
-        shuffle: permute the samples once before they are partitioned (data sorted by class would give
-            one-class batches otherwise). Ignored by the other orders.
+        shuffle: permute the samples once before they are partitioned (data sorted by class would
+            give one-class batches otherwise). Ignored by the other orders.
         seed: seed of that one permutation.
-        last: what to do with the n mod batch_size samples left over by a partition: "keep" a shorter last batch, or
-            "drop" them, also from full-batch evaluations (then all batches are equal, which compiled backends need).
+        last: what to do with the n mod batch_size samples left over by a partition: "keep" a
+            shorter last batch, or "drop" them, also from full-batch evaluations (then all batches
+            are equal, which compiled backends need).
         chunk: samples evaluated at once when all are asked for.
-        collate: joins items of a dataset to a batch; ``torch.utils.data.default_collate`` if not given.
+        collate: joins items of a dataset to a batch; ``torch.utils.data.default_collate`` if not
+            given.
 
     Raises:
         RuleError: for an empty set, unequal leading axes, or a batch larger than the set.
@@ -118,9 +128,18 @@ class Batches:
         [0, 1, 2]
     """
 
-    def __init__(self, data: Batch, batch_size: int = 64, *, order: str = "partition", shuffle: bool = True,
-                 seed: int = 0, last: str = "keep", chunk: int = 8192,
-                 collate: Callable[[list[Any]], Any] | None = None) -> None:
+    def __init__(
+        self,
+        data: Batch,
+        batch_size: int = 64,
+        *,
+        order: str = "partition",
+        shuffle: bool = True,
+        seed: int = 0,
+        last: str = "keep",
+        chunk: int = 8192,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
         whole("batch_size", batch_size, least=1)
         one_of_texts("order", order, ORDERS)
         one_of_texts("last", last, ("keep", "drop"))
@@ -135,14 +154,24 @@ class Batches:
         if leaves:
             lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
             if len(lengths) > 1:
-                fail("data", "must have one leading axis of equal length in all its tensors", lengths)
+                fail(
+                    "data", "must have one leading axis of equal length in all its tensors", lengths
+                )
             self.total = lengths[0]
         elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             self.total = len(data)
         else:
-            fail("data", "must be tensors, a map-style dataset, a DataLoader or a Stream", type(data).__name__)
+            fail(
+                "data",
+                "must be tensors, a map-style dataset, a DataLoader or a Stream",
+                type(data).__name__,
+            )
         if not 1 <= batch_size <= self.total:
-            fail("batch_size", f"must lie between 1 and the number of samples, {self.total}", batch_size)
+            fail(
+                "batch_size",
+                f"must lie between 1 and the number of samples, {self.total}",
+                batch_size,
+            )
         full_batches, left = divmod(self.total, batch_size)
         self.n = self.total - left if last == "drop" and order == "partition" else self.total
         self.batches = full_batches + (1 if left and self.n == self.total else 0)
@@ -164,11 +193,12 @@ class Batches:
 
     @classmethod
     def of(cls, data: Batch, batch_size: int) -> Batches | Stream:
-        """What a problem makes of the data it is given: a DataLoader's own settings, or a partition of anything else.
+        """What a problem makes of the data it is given: a DataLoader's own settings, or a partition
+        of anything else.
 
-        A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that does not becomes
-        the fixed partition it describes. One with workers, another sampler or an iterable data set is read as it is
-        (:class:`~mindgap.bilevel.loaded.Loaded`).
+        A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that
+        does not becomes the fixed partition it describes. One with workers, another sampler or an
+        iterable data set is read as it is (:class:`~mindgap.bilevel.loaded.Loaded`).
         """
         if isinstance(data, (Batches, Stream)):
             return data
@@ -178,14 +208,23 @@ class Batches:
                 order = "replacement" if sampler.replacement else "reshuffle"
             else:
                 order = "partition"
-            plain = isinstance(sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler))
+            plain = isinstance(
+                sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
+            )
             iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
             if data.num_workers or not plain or iterable or data.batch_size is None:
                 from mindgap.bilevel.loaded import Loaded  # it is built on this module
 
                 return Loaded(data)
             last = "drop" if data.drop_last else "keep"
-            return cls(data.dataset, data.batch_size, order=order, shuffle=False, last=last, collate=data.collate_fn)
+            return cls(
+                data.dataset,
+                data.batch_size,
+                order=order,
+                shuffle=False,
+                last=last,
+                collate=data.collate_fn,
+            )
         return cls(data, batch_size)
 
     def devices(self) -> set[torch.device]:
@@ -208,11 +247,14 @@ class Batches:
             if self.order == "replacement":
                 self._cache[key] = rng.integers(0, self.n, 4096)
             else:
-                self._cache[key] = rng.permutation(self.batches if self.order == "partition" else self.n)
+                self._cache[key] = rng.permutation(
+                    self.batches if self.order == "partition" else self.n
+                )
         return self._cache[key]
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
-        """Tokens ``start .. start + count - 1`` of this level's endless sequence; arrays with leading axis ``count``.
+        """Tokens ``start .. start + count - 1`` of this level's endless sequence; arrays with
+        leading axis ``count``.
 
         Args:
             seed: seed of the run.
@@ -231,7 +273,9 @@ class Batches:
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
 
     def indices(self, token: Sample) -> Ints:
-        """Indices, into the data as they were handed over, of the samples a token names (all of them for FULL)."""
+        """Indices, into the data as they were handed over, of the samples a token names (all of
+        them for FULL).
+        """
         if is_full(token):
             places = np.arange(self.n)
         elif self.order == "partition":
@@ -301,7 +345,10 @@ class Stream:
         epoch: minibatches that count as one epoch.
 
     Example:
-        >>> data = Stream(lambda seed: torch.randn(2, generator=torch.Generator().manual_seed(seed)), batch_size=2)
+        >>> data = Stream(
+        ...     lambda seed: torch.randn(2, generator=torch.Generator().manual_seed(seed)),
+        ...     batch_size=2,
+        ... )
         >>> token = Sample(int(data.draw(0, "lower", 0, 1).which[0]))
         >>> bool((data.fetch(token) == data.fetch(token)).all())
         True
@@ -312,7 +359,9 @@ class Stream:
     is_tensors = False
     permutation = None
 
-    def __init__(self, sample: Callable[[int], Any], batch_size: int = 1, *, epoch: int = 100) -> None:
+    def __init__(
+        self, sample: Callable[[int], Any], batch_size: int = 1, *, epoch: int = 100
+    ) -> None:
         if not callable(sample):
             fail("sample", "must be a function from a seed to a batch", sample)
         self.sample = sample
@@ -375,4 +424,6 @@ def row(token: Sample, index: int | Sequence[int]) -> Sample:
     """
     which = token.which[index]
     seed = token.seed if isinstance(token.seed, int) else token.seed[index]
-    return Sample(which.item() if np.ndim(which) == 0 else which, int(seed) if np.ndim(seed) == 0 else seed)
+    return Sample(
+        which.item() if np.ndim(which) == 0 else which, int(seed) if np.ndim(seed) == 0 else seed
+    )

@@ -1,4 +1,5 @@
-"""Step sizes and weights as functions of the iteration, computed on the host and handed to a step as numbers.
+"""Step sizes and weights as functions of the iteration, computed on the host and handed to a step
+as numbers.
 
 All accept a whole number or an array of them, so that many iterations are prepared at once.
 """
@@ -128,7 +129,8 @@ Rate = float | Power | Constant | StormWeight | Product | Callable[[Any], Any]
 
 
 def as_schedule(name: str, rate: Rate, exponent: float = 0.0) -> Callable[[Any], Any]:
-    """A number becomes ``number / (1 + t) ** exponent``; a function of the iteration is taken as it is.
+    """A number becomes ``number / (1 + t) ** exponent``; a function of the iteration is taken as it
+    is.
 
     Raises:
         RuleError: for a number that is not positive and finite, or something that is neither.

@@ -1,4 +1,5 @@
-"""Settings of a method: each field says its rule once, and :class:`~mindgap.bilevel.method.Method` checks them all.
+"""Settings of a method: each field says its rule once, and :class:`~mindgap.bilevel.method.Method`
+checks them all.
 
 lr_x: Rate = rate(exponent=0.5)      # a number c means c / (1 + t)^0.5
 inner: int = count(10)               # a whole number of at least 1, by default 10
@@ -20,8 +21,14 @@ Rule = Callable[[str, Any], Any]
 
 
 def setting(rule: Rule, default: Any = MISSING, **more: Any) -> Any:
-    """A field with a rule ``(name, value)`` that raises for a bad value; None passes where it is the default."""
-    checked = (lambda name, value: None if value is None else rule(name, value)) if default is None else rule
+    """A field with a rule ``(name, value)`` that raises for a bad value; None passes where it
+    is the default.
+    """
+    checked = (
+        (lambda name, value: None if value is None else rule(name, value))
+        if default is None
+        else rule
+    )
     if default is MISSING:
         return field(metadata={"rule": checked, **more})
     return field(default=default, metadata={"rule": checked, **more})
@@ -34,11 +41,15 @@ def _ordinary(name: str, value: object) -> object:
     return value
 
 
-def rate(default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero: bool = False) -> Any:
-    """A step size or weight: a number, or a function of the iteration; one of the numbers of ``Method.rates``.
+def rate(
+    default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero: bool = False
+) -> Any:
+    """A step size or weight: a number, or a function of the iteration; one of the numbers of
+    ``Method.rates``.
 
     Args:
-        default: its value if not given; None takes that of another rate (with ``like``), or there is no such number.
+        default: its value if not given; None takes that of another rate (with ``like``), or there
+            is no such number.
         exponent: a number c means c / (1 + t)^exponent.
         like: the other rate's name.
         zero: whether 0 is allowed.
@@ -54,7 +65,9 @@ def rate(default: Any = MISSING, *, exponent: float = 0.0, like: str = "", zero:
 
 def positive(default: Any = MISSING, *, finite: bool = True) -> Any:
     """A number above zero."""
-    return setting(lambda name, value: check.positive(name, _ordinary(name, value), finite=finite), default)
+    return setting(
+        lambda name, value: check.positive(name, _ordinary(name, value), finite=finite), default
+    )
 
 
 def non_negative(default: Any = MISSING) -> Any:
@@ -84,7 +97,9 @@ def choice(*choices: str) -> Any:
 
 
 def one_of_texts(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """One of some words; anything that is no text is refused too (an array has no truth value to compare by)."""
+    """One of some words; anything that is no text is refused too (an array has no truth value
+    to compare by).
+    """
     return check.one_of(name, value if isinstance(value, str) else repr(value), choices)
 
 

@@ -45,8 +45,8 @@ class Solution:
     def x(self) -> Any:
         """The upper variable in the form it was handed over.
 
-        A module gets its parameters overwritten, and the running statistics of its batch normalisation are those of
-        the last point, over at most 200 minibatches.
+        A module gets its parameters overwritten, and the running statistics of its batch
+        normalisation are those of the last point, over at most 200 minibatches.
         """
         return self._variable("x")
 
@@ -101,37 +101,46 @@ def solve(
         problem: what to solve.
         method: how.
         steps: iterations in all (those before a resume included).
-        seed: of all draws; 0 if not given, or that of the checkpoint on a resume. Another seed is refused there.
+        seed: of all draws; 0 if not given, or that of the checkpoint on a resume. Another seed is
+            refused there.
         calls: budget of oracle calls; the run stops after the iteration that reaches it.
         seconds: budget of time in the method.
-        callbacks: functions of the state, called at the start and after every ``every`` iterations; one that returns
-            True stops the run.
+        callbacks: functions of the state, called at the start and after every ``every`` iterations;
+            one that returns True stops the run.
         every: iterations between calls of the callbacks.
         limit: "diverged" when the norm of x or y exceeds this times (1 + its norm at the start).
-        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not given. The end and
-            every checkpoint are looked at in any case.
-        checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end; a state that is
-            not finite or has diverged is not written.
-        resume: start from that file if it exists; the trajectory is bitwise that of an uninterrupted run.
-        start: a state to go on from, of this or another method, step size or backend (``method.take_over``); its
-            seed, draws and counters go on.
+        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not
+            given. The end and every checkpoint are looked at in any case.
+        checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end;
+            a state that is not finite or has diverged is not written.
+        resume: start from that file if it exists; the trajectory is bitwise that of an
+            uninterrupted run.
+        start: a state to go on from, of this or another method, step size or backend
+            (``method.take_over``); its seed, draws and counters go on.
         progress: write a line on standard error now and then.
         backend: who runs the iterations; eager torch if not given.
         distributed: average derivatives over the ranks of torch.distributed.
 
     Returns:
-        The solution with an outcome in words; nothing is raised for a run that diverges (see ``Solution.check``).
+        The solution with an outcome in words; nothing is raised for a run that diverges (see
+        ``Solution.check``).
 
     Raises:
-        RuleError: for a bad argument, a run without any budget, or a checkpoint of another problem or method.
+        RuleError: for a bad argument, a run without any budget, or a checkpoint of another problem
+            or method.
 
     Example:
         >>> import torch
         >>> from mindgap.bilevel import SABA
         >>> problem = BilevelProblem(
-        ...     upper=lambda x, y, b: (y - b).square().mean(), lower=lambda x, y, b: (y - x * b).square().mean(),
-        ...     x=torch.tensor([2.0]), y=torch.zeros(1), upper_data=torch.ones(4), lower_data=torch.ones(4),
-        ...     batch_size=2)
+        ...     upper=lambda x, y, b: (y - b).square().mean(),
+        ...     lower=lambda x, y, b: (y - x * b).square().mean(),
+        ...     x=torch.tensor([2.0]),
+        ...     y=torch.zeros(1),
+        ...     upper_data=torch.ones(4),
+        ...     lower_data=torch.ones(4),
+        ...     batch_size=2,
+        ... )
         >>> solution = solve(problem, SABA(lr_x=0.1, lr_y=0.2), steps=500)
         >>> solution.message, round(float(solution.x), 4), solution.state.total_calls
         ('done: 500 iterations', 1.0, 2500)
@@ -148,7 +157,9 @@ def solve(
     runner: Backend = Eager() if backend is None else backend
     if not hasattr(runner, "check_every"):
         fail("backend", "must be a backend, such as JaxBackend(upper, lower)", backend)
-    check_every = runner.check_every if check_every is None else whole("check_every", check_every, least=1)
+    check_every = (
+        runner.check_every if check_every is None else whole("check_every", check_every, least=1)
+    )
     for name, value in (("every", every), ("checkpoint_every", checkpoint_every)):
         whole(name, value, least=1)
     if seed is not None:
@@ -173,7 +184,11 @@ def solve(
     if resume and checkpoint is not None and Path(checkpoint).exists():
         state = load_state(checkpoint, method, oracle)
         if seed not in (None, state.seed):
-            fail("seed", f"must be that of the checkpoint, {state.seed}, or be left out, to resume", seed)
+            fail(
+                "seed",
+                f"must be that of the checkpoint, {state.seed}, or be left out, to resume",
+                seed,
+            )
     elif start is not None:
         if seed not in (None, start.seed):
             fail("seed", f"must be that of the start, {start.seed}, or be left out", seed)
@@ -209,7 +224,9 @@ def solve(
     told, looked = 0.0, -1
     while True:
         end = ended()
-        save = checkpoint is not None and (end is not None or (state.t > 0 and state.t % checkpoint_every == 0))
+        save = checkpoint is not None and (
+            end is not None or (state.t > 0 and state.t % checkpoint_every == 0)
+        )
         if (save or end is not None or state.t % check_every == 0) and looked != state.t:
             begin = time.perf_counter()
             wrong, looked = trouble(), state.t
@@ -220,29 +237,45 @@ def solve(
             save_state(checkpoint, state)
         if end is not None:
             return Solution(end[0], f"{end[0]}: {end[1]}", state, spent)
-        stops = [check_every] + [every] * bool(listeners) + [checkpoint_every] * (checkpoint is not None)
+        stops = (
+            [check_every]
+            + [every] * bool(listeners)
+            + [checkpoint_every] * (checkpoint is not None)
+        )
         count = min(p - state.t % p for p in stops)
         if steps is not None:
             count = min(count, steps - state.t)
         begin = time.perf_counter()
-        # Without listeners nothing else refers to the state: its vectors are freed as soon as there are new ones.
-        state = runner.run(state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners))
+        # Without listeners nothing else refers to the state: its vectors are freed as soon as there
+        # are new ones.
+        state = runner.run(
+            state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners)
+        )
         spent += time.perf_counter() - begin
         if progress and time.perf_counter() - told > 1.0:
             told = time.perf_counter()
-            print(f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr)
+            print(
+                f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr
+            )
 
 
 def _is_true(answer: object) -> bool:
-    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; any other value goes on."""
+    """Whether a callback asks to stop: True of Python, NumPy, torch or JAX; any other value
+    goes on.
+    """
     if isinstance(answer, bool):
         return answer
-    return str(getattr(answer, "dtype", "")) in ("bool", "torch.bool") and getattr(answer, "size", 0) != 0 and bool(
-        np.all(np.asarray(answer)))  # fmt: skip
+    return (
+        str(getattr(answer, "dtype", "")) in ("bool", "torch.bool")
+        and getattr(answer, "size", 0) != 0
+        and bool(np.all(np.asarray(answer)))
+    )
 
 
 def _vectors(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """x, y and the method's own vectors by name; tables are left out, since a bad row shows in the vectors soon."""
+    """x, y and the method's own vectors by name; tables are left out, since a bad row shows in
+    the vectors soon.
+    """
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _vectors(value)
@@ -255,7 +288,9 @@ class Eager(Backend):
 
     check_every = 100
 
-    def oracle(self, problem: BilevelProblem, method: Method, seed: int, distributed: bool) -> TorchOracle:
+    def oracle(
+        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+    ) -> TorchOracle:
         return method.oracle(problem, seed, distributed)
 
     def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
@@ -264,8 +299,18 @@ class Eager(Backend):
     def norm(self, vector: Array) -> float:
         return float(vector.norm())
 
-    def run(self, state: State, steps: int, calls: int | None, seconds: float | None, *, keep: bool = True) -> State:
-        """At most that many iterations, fewer when a budget is reached; the state is emptied unless ``keep``."""
+    def run(
+        self,
+        state: State,
+        steps: int,
+        calls: int | None,
+        seconds: float | None,
+        *,
+        keep: bool = True,
+    ) -> State:
+        """At most that many iterations, fewer when a budget is reached; the state is emptied
+        unless ``keep``.
+        """
         method, oracle, values = state.method, state.oracle, dict(state.values)
         if not keep:
             state.values.clear()

@@ -20,10 +20,11 @@ X_STEPS = ("plain", "normalised", "clipped")
 
 
 def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
-    """What multiplies the direction of x: ``lr``, ``lr / (||d|| + eps)`` or ``lr min(1, 1 / (||d|| + eps))``.
+    """What multiplies the direction of x: ``lr``, ``lr / (||d|| + eps)`` or ``lr min(1, 1 / (||d||
+    + eps))``.
 
-    "normalised" (SLIP, BO-REP) takes the global norm over all of x; "clipped" is the same far away and plain near a
-    stationary point.
+    "normalised" (SLIP, BO-REP) takes the global norm over all of x; "clipped" is the same far away
+    and plain near a stationary point.
     """
     if step == "plain":
         return lr
@@ -34,7 +35,8 @@ def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> 
 
 @dataclass(frozen=True)
 class AdamStep:
-    """Adam's direction as a step on x, y or z, on every backend; the method's own rate multiplies it.
+    """Adam's direction as a step on x, y or z, on every backend; the method's own rate multiplies
+    it.
 
     Args:
         beta1, beta2: decay of the first and second moment, in [0, 1).
@@ -44,8 +46,12 @@ class AdamStep:
     Example:
         >>> from mindgap.bilevel.ops import TorchOps
         >>> step = AdamStep()
-        >>> d, _ = step.direction(TorchOps(), step.init(TorchOps(), torch.zeros(2)), torch.tensor([4.0, -0.1]),
-        ...                       torch.zeros(2))
+        >>> d, _ = step.direction(
+        ...     TorchOps(),
+        ...     step.init(TorchOps(), torch.zeros(2)),
+        ...     torch.tensor([4.0, -0.1]),
+        ...     torch.zeros(2),
+        ... )
         >>> [round(float(v), 3) for v in d]
         [1.0, -1.0]
 
@@ -64,12 +70,21 @@ class AdamStep:
         """The memory before the first step."""
         return {"m": ops.zeros_like(value), "s": ops.zeros_like(value), "k": ops.scalar(0.0, value)}
 
-    def direction(self, ops: Ops, memory: dict[str, Array], d: Array, value: Array) -> tuple[Array, dict[str, Array]]:
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """The direction to move along, and the memory after."""
-        m, s = ops.mix(memory["m"], d, 1.0 - self.beta1), ops.mix(memory["s"], d * d, 1.0 - self.beta2)
+        m, s = (
+            ops.mix(memory["m"], d, 1.0 - self.beta1),
+            ops.mix(memory["s"], d * d, 1.0 - self.beta2),
+        )
         k = memory["k"] + 1.0
         found = (m / (1.0 - self.beta1**k)) / ((s / (1.0 - self.beta2**k)) ** 0.5 + self.eps)
-        return (found + self.weight_decay * value if self.weight_decay else found), {"m": m, "s": s, "k": k}
+        return (found + self.weight_decay * value if self.weight_decay else found), {
+            "m": m,
+            "s": s,
+            "k": k,
+        }
 
 
 @dataclass(frozen=True)
@@ -97,14 +112,17 @@ class MomentumStep:
         """The memory before the first step."""
         return {"m": ops.zeros_like(value)}
 
-    def direction(self, ops: Ops, memory: dict[str, Array], d: Array, value: Array) -> tuple[Array, dict[str, Array]]:
+    def direction(
+        self, ops: Ops, memory: dict[str, Array], d: Array, value: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """The direction to move along, and the memory after."""
         m = self.beta * memory["m"] + (d + self.weight_decay * value if self.weight_decay else d)
         return m, {"m": m}
 
 
 class TorchStep:
-    """Any ``torch.optim`` optimizer as the upper step (torch only; its state travels with the method's state).
+    """Any ``torch.optim`` optimizer as the upper step (torch only; its state travels with the
+    method's state).
 
     Args:
         optimizer: the class.
@@ -116,9 +134,14 @@ class TorchStep:
         TorchStep(Adam, lr=0.1)
     """
 
-    def __init__(self, optimizer: type[torch.optim.Optimizer], *,
-                 scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
-                 **settings: Any) -> None:
+    def __init__(
+        self,
+        optimizer: type[torch.optim.Optimizer],
+        *,
+        scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+        | None = None,
+        **settings: Any,
+    ) -> None:
         if scheduler is not None and not callable(scheduler):
             fail("scheduler", "must be a function from an optimizer to a scheduler", scheduler)
         self.scheduler = scheduler
@@ -128,7 +151,8 @@ class TorchStep:
         self.settings = settings
 
     def __repr__(self) -> str:
-        return f"TorchStep({', '.join([self.optimizer.__name__, *(f'{k}={v!r}' for k, v in self.settings.items())])})"
+        settings = (f"{k}={v!r}" for k, v in self.settings.items())
+        return f"TorchStep({', '.join([self.optimizer.__name__, *settings])})"
 
     def start(self, x: Tensor) -> torch.optim.Optimizer:
         """The optimizer on a copy of x."""
@@ -137,7 +161,9 @@ class TorchStep:
         except (TypeError, ValueError) as error:
             fail("x_step", f"must be an optimizer that takes its settings ({error})", self)
 
-    def start_scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+    def start_scheduler(
+        self, optimizer: torch.optim.Optimizer
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
         """The scheduler of the optimizer, if there is one."""
         return None if self.scheduler is None else self.scheduler(optimizer)
 
@@ -168,14 +194,15 @@ def check_step(name: str, x_step: XStep) -> None:
     Example:
         >>> check_step("x_step", "normalized")
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: x_step must be one of 'plain', 'normalised', 'clipped' (did you mean ...
+        mindgap.base.check.RuleError: x_step must be one of 'plain', 'normalised', 'clipped' ...
     """
     if not isinstance(x_step, (TorchStep, AdamStep, MomentumStep)):
         one_of_texts(name, x_step, X_STEPS)
 
 
 def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
-    """The nearest point to ``v`` in the ball around ``centre``; an infinite radius leaves it where it is.
+    """The nearest point to ``v`` in the ball around ``centre``; an infinite radius leaves it where
+    it is.
 
     Example:
         >>> from mindgap.bilevel.ops import TorchOps
@@ -189,8 +216,16 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
     return centre + ops.minimum(radius / ops.maximum(ops.norm(away), 1e-30), 1.0) * away
 
 
-def descend(oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, *, length: Scalar = None,
-            exponent: float = 0.0) -> Array:
+def descend(
+    oracle: Oracle,
+    x: Array,
+    y: Array,
+    tokens: Sample,
+    lr: Scalar,
+    *,
+    length: Scalar = None,
+    exponent: float = 0.0,
+) -> Array:
     """Steps ``y -= lr / (i + 1)^exponent g_y(x, y; S_i)``, projected if the problem says so.
 
     Args:
@@ -209,8 +244,11 @@ def descend(oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, *, l
     return oracle.ops.loop(step, y, inputs, length=length)
 
 
-def descend_average(oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, radius: float, count: int) -> Array:
-    """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count`` iterates after the start.
+def descend_average(
+    oracle: Oracle, x: Array, y: Array, tokens: Sample, lr: Scalar, radius: float, count: int
+) -> Array:
+    """Projected steps in the ball B(y, R) around the start; returns the mean of the ``count``
+    iterates after the start.
 
     Source: UpdateLower of BO-REP (Hao, Gong, Liu 2024).
     """
@@ -236,8 +274,11 @@ def epoch_sgd_lengths(first: int, epochs: int) -> list[int]:
     return [first * 2**s for s in range(epochs)]
 
 
-def epoch_sgd(oracle: Oracle, x: Array, y: Array, tokens: list[Sample], lr: float, radius: float) -> Array:
-    """Epochs of averaged projected descent, each with half the step and a ball smaller by the root of two.
+def epoch_sgd(
+    oracle: Oracle, x: Array, y: Array, tokens: list[Sample], lr: float, radius: float
+) -> Array:
+    """Epochs of averaged projected descent, each with half the step and a ball smaller by the root
+    of two.
 
     T_{s+1} = 2 T_s, alpha_{s+1} = alpha_s / 2, D_{s+1} = D_s / sqrt 2.
 
@@ -247,5 +288,7 @@ def epoch_sgd(oracle: Oracle, x: Array, y: Array, tokens: list[Sample], lr: floa
     Source: initialisation refinement of BO-REP, after Hazan & Kale 2014 and Ghadimi & Lan 2013.
     """
     for s, part in enumerate(tokens):
-        y = descend_average(oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which))
+        y = descend_average(
+            oracle, x, y, part, lr / 2**s, radius / math.sqrt(2) ** s, len(part.which)
+        )
     return y

@@ -19,8 +19,9 @@ from mindgap.bilevel.settings import count, positive
 class StormMethod(Method):
     """Both variables move along STORM estimates with steps lr·eta_k and weights min(1, c·eta_k²).
 
-    A final class says what eta_k is (:meth:`step_size`) and how H^-1 f_y is estimated (:meth:`inverses`), with
-    ``terms`` terms of step ``eta``. The first iteration takes plain directions.
+    A final class says what eta_k is (:meth:`step_size`) and how H^-1 f_y is estimated
+    (:meth:`inverses`), with ``terms`` terms of step ``eta``. The first iteration takes plain
+    directions.
     """
 
     lr_x: float = positive()
@@ -44,15 +45,23 @@ class StormMethod(Method):
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = self.step_size()
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a_x": StormWeight(self.c_x, step)(t), "a_y": StormWeight(self.c_y, step)(t)}  # fmt: skip
+        return {
+            "lr_x": Product(self.lr_x, step)(t),
+            "lr_y": Product(self.lr_y, step)(t),
+            "a_x": StormWeight(self.c_x, step)(t),
+            "a_y": StormWeight(self.c_y, step)(t),
+        }
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
-            return implicit_xy(oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"])
+            return implicit_xy(
+                oracle, points, partial(self.inverses, oracle, s), s["f"], s["j"], s["y"]
+            )
 
         point = {"x": v["x"], "y": v["y"]}
-        memory = storm(direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]}, first=kind == "first")
+        memory = storm(
+            direction, point, v["storm"], {"x": s["a_x"], "y": s["a_y"]}, first=kind == "first"
+        )
         d = memory["estimate"]
         y = oracle.move_y(v["y"], d["y"], s["lr_y"])
         return {**v, **self.move_x(oracle, v, d["x"], s["lr_x"]), "y": y, "storm": memory}

@@ -1,7 +1,8 @@
 """One backward sweep of torch's engine, for callers whose arguments are known to be right.
 
-``torch.autograd.grad`` looks at its arguments before it calls the engine (tensors? sizes equal? nested? overridden?).
-On a problem whose derivatives take a few hundred microseconds those looks are a sixth of an iteration.
+``torch.autograd.grad`` looks at its arguments before it calls the engine (tensors? sizes equal?
+nested? overridden?). On a problem whose derivatives take a few hundred microseconds those looks are
+a sixth of an iteration.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ import torch
 from torch import Tensor
 
 #: The engine's entry that ``torch.autograd.grad`` calls; None where torch has none of that name.
-_ENGINE: Any = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None)
+_ENGINE: Any = getattr(
+    getattr(torch.autograd.Variable, "_execution_engine", None), "run_backward", None
+)
 
 
-def sweep(ends: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor], *, create_graph: bool = False,
-          retain_graph: bool = False) -> tuple[Tensor | None, ...]:
+def sweep(
+    ends: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    along: Sequence[Tensor],
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+) -> tuple[Tensor | None, ...]:
     """Derivatives of ``sum <end, along>`` in the inputs, None for an input that does not enter.
 
     Args:
@@ -34,10 +43,19 @@ def sweep(ends: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tens
         (tensor([2., 2.]), None)
     """
     keep = create_graph or retain_graph
-    if _ENGINE is None or any(type(end) is not Tensor for end in ends):  # a subclass may have its own way
+    if _ENGINE is None or any(
+        type(end) is not Tensor for end in ends
+    ):  # a subclass may have its own way
         return torch.autograd.grad(ends, inputs, along, keep, create_graph, allow_unused=True)
-    found: tuple[Tensor | None, ...] = _ENGINE(tuple(ends), tuple(along), keep, create_graph, tuple(inputs),
-                                               allow_unreachable=True, accumulate_grad=False)
+    found: tuple[Tensor | None, ...] = _ENGINE(
+        tuple(ends),
+        tuple(along),
+        keep,
+        create_graph,
+        tuple(inputs),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
     return found
 
 

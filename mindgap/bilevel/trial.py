@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from mindgap.bilevel.oracles import TorchOracle
 
 
-def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
+def try_problem(
+    oracle: TorchOracle, seed: int = 0, *, second_order: bool = True, needs_x: bool = True
+) -> None:
     """Evaluate both levels once at the start; find out what they need and refuse what cannot work.
 
-    Sets the oracle's ``seeded`` when a loss draws random numbers (so tokens seed it) and ``plain_kernels`` when a
-    kernel in the lower loss has no double backward.
+    Sets the oracle's ``seeded`` when a loss draws random numbers (so tokens seed it) and
+    ``plain_kernels`` when a kernel in the lower loss has no double backward.
 
     Args:
         oracle: torch derivatives of the problem.
@@ -30,27 +32,41 @@ def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True
         needs_x: whether a loss must depend on x.
 
     Raises:
-        RuleError: a loss that is not one finite number, a lower loss that does not depend on y, an upper level that
-            does not depend on x even through y, a loss that fails (devices, shapes, missing double backward).
+        RuleError: a loss that is not one finite number, a lower loss that does not depend on y, an
+            upper level that does not depend on x even through y, a loss that fails (devices,
+            shapes, missing double backward).
 
     Example:
         >>> from mindgap.bilevel import BilevelProblem
         >>> from mindgap.bilevel.oracles import TorchOracle
-        >>> problem = BilevelProblem(lambda x, y, b: (x * b).sum(), lambda x, y, b: (x * b).sum(), torch.zeros(1),
-        ...                          torch.zeros(1), torch.ones(2), torch.ones(2), batch_size=1)
+        >>> problem = BilevelProblem(
+        ...     lambda x, y, b: (x * b).sum(),
+        ...     lambda x, y, b: (x * b).sum(),
+        ...     torch.zeros(1),
+        ...     torch.zeros(1),
+        ...     torch.ones(2),
+        ...     torch.ones(2),
+        ...     batch_size=1,
+        ... )
         >>> try_problem(TorchOracle(problem))
         Traceback (most recent call last):
         mindgap.base.check.RuleError: lower must depend on y, got 'a loss without gradient in y'
     """
     problem = oracle.problem
     x, y = oracle.start
-    lower_token, upper_token = (row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper"))
+    lower_token, upper_token = (
+        row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper")
+    )
     for name in ("upper_data", "lower_data"):
         data = getattr(problem, name)
         if isinstance(data, Batches) and data.is_tensors:
             where = data.devices()
             if where != {problem.device}:
-                fail(name, f"must be on the device of x and y, {problem.device}", sorted(map(str, where)))
+                fail(
+                    name,
+                    f"must be on the device of x and y, {problem.device}",
+                    sorted(map(str, where)),
+                )
     loss, x_, y_ = _trial(oracle, "lower", x, y, lower_token)
     g_x, g_y = _gradients(loss, x_, y_)
     if g_y is None:
@@ -58,12 +74,18 @@ def try_problem(oracle: TorchOracle, seed: int = 0, *, second_order: bool = True
     loss, x_, y_ = _trial(oracle, "upper", x, y, upper_token)
     f_x, f_y = _gradients(loss, x_, y_)
     if needs_x and f_x is None and (f_y is None or g_x is None):
-        fail("upper", "must depend on x, directly or through y*(x)", "a problem whose value does not change with x")
+        fail(
+            "upper",
+            "must depend on x, directly or through y*(x)",
+            "a problem whose value does not change with x",
+        )
     if second_order:
         _trial_second(oracle, x, y, lower_token)
 
 
-def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample) -> tuple[Tensor, Tensor, Tensor]:
+def _trial(
+    oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample
+) -> tuple[Tensor, Tensor, Tensor]:
     problem = oracle.problem
     x_, y_ = x.requires_grad_(), y.requires_grad_()
     batch = problem.data(level).fetch(token)
@@ -79,7 +101,9 @@ def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample)
         raise
     except Exception as error:
         sizes = f"x {problem.pack_x.shapes}, y {problem.pack_y.shapes}"
-        raise RuleError(f"{level} must be computable at the start ({sizes}), got {error}") from error
+        raise RuleError(
+            f"{level} must be computable at the start ({sizes}), got {error}"
+        ) from error
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         fail(level, "must return a tensor with one element", shape)
@@ -92,7 +116,10 @@ def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample)
         again = evaluate()
     loss_value, again_value = float(loss.detach()), float(again.detach())
     if abs(loss_value - again_value) > 1e-6 + 1e-3 * abs(again_value):
-        rule = "must give the same value twice on one sample (draw random numbers from torch, np.random or random only)"
+        rule = (
+            "must give the same value twice on one sample (draw random numbers from torch, "
+            "np.random or random only)"
+        )
         fail(level, rule, (loss_value, again_value))
     return loss, x_, y_
 
@@ -100,7 +127,12 @@ def _trial(oracle: TorchOracle, level: str, x: Tensor, y: Tensor, token: Sample)
 def _random_numbers(device: torch.device) -> list[object]:
     """Where the global random number generators stand."""
     of_numpy: Any = np.random.get_state()
-    found: list[object] = [torch.get_rng_state().tolist(), random.getstate(), of_numpy[1].tolist(), of_numpy[2]]
+    found: list[object] = [
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        of_numpy[1].tolist(),
+        of_numpy[2],
+    ]
     if device.type == "cuda":
         found.append(torch.cuda.get_rng_state(device).tolist())
     return found

@@ -1,7 +1,8 @@
-"""The command ``mindgap``. One file per group of commands; commands that need no torch do not import it.
+"""The command ``mindgap``. One file per group of commands; commands that need no torch do not
+import it.
 
-Every way in which it ends has an exit status of its own (:data:`STATUS`), and bad input is one line that names the
-argument, the rule and the value.
+Every way in which it ends has an exit status of its own (:data:`STATUS`), and bad input is one line
+that names the argument, the rule and the value.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started the command
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # an ASCII terminal shows ≤ as \u2264
+        getattr(sys, name).reconfigure(
+            errors="backslashreplace"
+        )  # an ASCII terminal shows ≤ as \u2264
     try:
         status = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `mindgap list | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of Python
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # for the flush at the end of Python
         status = 141
     raise SystemExit(status)
 
@@ -75,7 +80,11 @@ def _run() -> int:
             return _say("this is a defect of mindgap; please report the lines above", 5)
         # What typer says of the command line: one line, or the help where no command was named.
         text = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _say(text, 2) if "\n" not in text else _say("a command must be named ('mindgap --help' lists them)", 2)
+        return (
+            _say(text, 2)
+            if "\n" not in text
+            else _say("a command must be named ('mindgap --help' lists them)", 2)
+        )
 
 
 def _missing(error: ModuleNotFoundError) -> int:

@@ -16,8 +16,11 @@ from mindgap.cli.studies import demo, list_studies, run
 app = typer.Typer(
     name="mindgap",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Find out why a PyTorch training run spikes, diverges or stalls; run the studies behind it.",
-    epilog="Exit status: " + "; ".join(f"{number} {words}" for number, words in STATUS.items()) + ".",
+    help="Find out why a PyTorch training run spikes, diverges or stalls; run the studies behind "
+    "it.",
+    epilog="Exit status: "
+    + "; ".join(f"{number} {words}" for number, words in STATUS.items())
+    + ".",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -33,13 +36,32 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: Annotated[bool, typer.Option(
-        "--version", callback=_version, is_eager=True, help="Print the version and stop.")] = False) -> None:
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = False,
+) -> None:
     pass
 
 
 app.command("list")(list_studies)
 for command in (
-    run, demo, show, tune, report, watch, compare, check, measure, advise, recommend, optimizers, methods, theory,
-):  # fmt: skip
+    run,
+    demo,
+    show,
+    tune,
+    report,
+    watch,
+    compare,
+    check,
+    measure,
+    advise,
+    recommend,
+    optimizers,
+    methods,
+    theory,
+):
     app.command(command.__name__)(command)

@@ -1,7 +1,9 @@
-"""Ctrl-C, termination and hang-up: end within two seconds, leave no worker, say how to go on, tell the truth.
+"""Ctrl-C, termination and hang-up: end within two seconds, leave no worker, say how to go on, tell
+the truth.
 
-Rows are on their way to the disk as soon as they are recorded, so nothing is lost by ending at once. The handler ends
-the program itself: an exception could be swallowed or shown as a traceback by whatever library is at work.
+Rows are on their way to the disk as soon as they are recorded, so nothing is lost by ending at
+once. The handler ends the program itself: an exception could be swallowed or shown as a traceback
+by whatever library is at work.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: Seconds until the program ends even if a long call (a matrix product, say) keeps Python from running the handler.
+#: Seconds until the program ends even if a long call (a matrix product, say) keeps Python from
+#: running the handler.
 PATIENCE = 1.2
 
 _LAST_WORDS: list[Callable[[], str]] = []
@@ -23,11 +26,17 @@ _BEGUN = threading.Lock()
 
 
 def end_on_signals() -> None:
-    """From now on these signals end the program with status 128 + their number; an ignored signal stays ignored."""
+    """From now on these signals end the program with status 128 + their number; an ignored
+    signal stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [n for n in (getattr(signal, name) for name in names) if signal.getsignal(n) != signal.SIG_IGN]
+    numbers = [
+        n
+        for n in (getattr(signal, name) for name in names)
+        if signal.getsignal(n) != signal.SIG_IGN
+    ]
     hears, tells = socket.socketpair()
     tells.setblocking(False)
     for number in numbers:
@@ -38,7 +47,9 @@ def end_on_signals() -> None:
 
 @contextmanager
 def last_words(words: Callable[[], str]) -> Iterator[None]:
-    """While the body runs, an interrupted program calls ``words`` (to save, to tidy up) and prints what it returns."""
+    """While the body runs, an interrupted program calls ``words`` (to save, to tidy up) and
+    prints what it returns.
+    """
     _LAST_WORDS.append(words)
     try:
         yield
@@ -52,7 +63,8 @@ def how_to_go_on(finished: int, planned: int) -> str:
 
     words = [word for word in sys.argv[1:] if word != "--force"]
     return (
-        f"interrupted: {finished} of {planned} runs are finished, and every row recorded so far is kept.\n"
+        f"interrupted: {finished} of {planned} runs are finished, and every row recorded so far is "
+        "kept.\n"
         f"To go on: {shlex.join(['mindgap', *words])}"
     )
 

@@ -1,4 +1,6 @@
-"""``mindgap show``, ``tune``, ``watch`` and ``compare``: what a study is, its settings, its page, its changes."""
+"""``mindgap show``, ``tune``, ``watch`` and ``compare``: what a study is, its settings, its
+page, its changes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import typer
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
 from mindgap.cli.show import progress, say, shown, span, table
-from mindgap.cli.studies import MethodNames, Names, Records, ScaleName, complete, matching, wanted_studies
+from mindgap.cli.studies import (
+    MethodNames,
+    Names,
+    Records,
+    ScaleName,
+    complete,
+    matching,
+    wanted_studies,
+)
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.lab.studies.times import reference_times
@@ -24,15 +34,26 @@ from mindgap.record.store import TUNING_FILE, read_run
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
 
-StudyName = Annotated[str, typer.Argument(help="A study or its claim ('mindgap list' shows them).", metavar="STUDY",
-                                          autocompletion=complete)]
+StudyName = Annotated[
+    str,
+    typer.Argument(
+        help="A study or its claim ('mindgap list' shows them).",
+        metavar="STUDY",
+        autocompletion=complete,
+    ),
+]
 
 
-def show(name: StudyName,
-         runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path("runs")) -> None:
+def show(
+    name: StudyName,
+    runs: Annotated[Path, typer.Option(help="Folder of earlier runs, for the costs.")] = Path(
+        "runs"
+    ),
+) -> None:
     """Print everything a study is.
 
-    Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has cost.
+    Claim, source, pass rule and its history, scales, methods, settings, figures, and what it has
+    cost.
     """
     from mindgap.lab.studies.tune import chosen
 
@@ -44,25 +65,44 @@ def show(name: StudyName,
         ("title", study.title),
         ("the paper states", study.statement),
         ("source", str(study.source)),
-        ("scales", ", ".join(f"{s} ({study.scales[s].seeds} seeds per method)" for s in SCALES if s in study.scales)),
+        (
+            "scales",
+            ", ".join(
+                f"{s} ({study.scales[s].seeds} seeds per method)"
+                for s in SCALES
+                if s in study.scales
+            ),
+        ),
         ("figures", "; ".join(f.title for f in study.figures)),
         ("pass rule", study.rule),
     ]
     facts += [("history of the rule", line) for line in study.history]
     facts += [("differs from the paper", study.differs)] if study.differs else []
-    facts += [(f"model at scale {scale}", study.model(scale)) for scale in study.scales if study.model(scale)]
+    facts += [
+        (f"model at scale {scale}", study.model(scale))
+        for scale in study.scales
+        if study.model(scale)
+    ]
     if study.tunable:
         space = ", ".join(f"{n} in [{low:g}, {high:g}]" for n, (low, high) in study.tunable.items())
         facts.append(("tuned on", f"{study.tune_on}: {space}, log scale, for every method alike"))
     facts += [
-        (f"chosen at scale {scale}", "; ".join(f"{method}: {_settings(found)}" for method, found in tuned.items()))
+        (
+            f"chosen at scale {scale}",
+            "; ".join(f"{method}: {_settings(found)}" for method, found in tuned.items()),
+        )
         for scale in study.scales
         if (tuned := chosen(runs, study, scale))
     ]
     table(("study", study.name), facts)
     taken = {scale: times(runs / study.name / scale) for scale in study.scales}
-    table(("scale", "settings", "cost of all its runs"),
-          [(scale, _settings(_common(study, scale)), cost(study, scale, taken[scale])) for scale in study.scales])
+    table(
+        ("scale", "settings", "cost of all its runs"),
+        [
+            (scale, _settings(_common(study, scale)), cost(study, scale, taken[scale]))
+            for scale in study.scales
+        ],
+    )
     rows = []
     for method, everywhere in study.methods.items():
         spans = [
@@ -71,7 +111,9 @@ def show(name: StudyName,
             if (found := taken[scale].get(method))
         ]
         parts = [_settings(everywhere)] + [
-            f"{scale}: {_settings(own)}" for scale, s in study.scales.items() if (own := s.methods.get(method))
+            f"{scale}: {_settings(own)}"
+            for scale, s in study.scales.items()
+            if (own := s.methods.get(method))
         ]
         told = "; ".join(part for part in parts if part)
         rows.append((method, told or "none", "; ".join(spans)))
@@ -80,7 +122,9 @@ def show(name: StudyName,
 
 def _settings(settings: Mapping[str, Any]) -> str:
     """Settings in one line, numbers as short as they are exact enough to recognise."""
-    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in sorted(settings.items()))
+    return ", ".join(
+        f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in sorted(settings.items())
+    )
 
 
 def _common(study: Study, scale: str) -> dict[str, Any]:
@@ -91,7 +135,9 @@ def _common(study: Study, scale: str) -> dict[str, Any]:
 
 
 def times(folder: Path) -> dict[str, list[float]]:
-    """Method -> seconds that its finished runs of any settings took; a record that cannot be read says nothing."""
+    """Method -> seconds that its finished runs of any settings took; a record that cannot be
+    read says nothing.
+    """
     taken: dict[str, list[float]] = {}
     for path in folder.glob("*.jsonl"):
         try:
@@ -105,7 +151,9 @@ def times(folder: Path) -> dict[str, list[float]]:
 
 
 def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
-    """What all runs of a scale take one after the other; a method that never ran is guessed from those that did."""
+    """What all runs of a scale take one after the other; a method that never ran is guessed
+    from those that did.
+    """
     study = study.at(scale)
     seeds = study.seeds(scale)
     known = {method: statistics.median(found) for method, found in taken.items() if method in seeds}
@@ -113,7 +161,11 @@ def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     number = f"{sum(seeds.values())} runs ({len(seeds)} methods, {per_method} seeds)"
     if not known:
         reference = reference_times().get(study.name) if scale == "quick" else None
-        return f"about {span(reference)} for {number}, as measured elsewhere" if reference else f"unknown for {number}"
+        return (
+            f"about {span(reference)} for {number}, as measured elsewhere"
+            if reference
+            else f"unknown for {number}"
+        )
     guess = statistics.median(known.values())
     total = sum(count * known.get(method, guess) for method, count in seeds.items())
     never = len(seeds) - len(known)
@@ -128,11 +180,21 @@ LAST_WORDS = "interrupted: the trials made so far are kept; the same command goe
 def tune(
     names: Names,
     scale: ScaleName = "quick",
-    trials: Annotated[int, typer.Option(help="Trials of every method; no method can get more.")] = 20,
+    trials: Annotated[
+        int, typer.Option(help="Trials of every method; no method can get more.")
+    ] = 20,
     seeds: Annotated[int, typer.Option(help="Tuning seeds each trial is averaged over.")] = 1,
-    grid: Annotated[bool, typer.Option("--grid", help="Try every point of the study's grid on its tuning seeds "
-                                       "instead, and further points where the best one is an end.")] = False,
-    jobs: Annotated[int, typer.Option(help="Methods searched at the same time; with --grid, points.")] = 1,
+    grid: Annotated[
+        bool,
+        typer.Option(
+            "--grid",
+            help="Try every point of the study's grid on its tuning seeds "
+            "instead, and further points where the best one is an end.",
+        ),
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Methods searched at the same time; with --grid, points.")
+    ] = 1,
     out: Records = Path("runs"),
     method: MethodNames = [],  # noqa: B006  (typer copies it)
 ) -> None:
@@ -149,28 +211,50 @@ def tune(
         number = len(grid_points(study.grid)) if grid else trials
         bar = progress(f"tuning {study.name}", number * len(study.methods))
         with last_words(lambda: LAST_WORDS), bar as advance:
-            found = search(study, scale, out, trials=trials, seeds=seeds, grid=grid, overrides=overrides, jobs=jobs,
-                           on_trial=lambda method, number, value: advance(f"{method}, trial {number}: {value:.4g}"))
+            found = search(
+                study,
+                scale,
+                out,
+                trials=trials,
+                seeds=seeds,
+                grid=grid,
+                overrides=overrides,
+                jobs=jobs,
+                on_trial=lambda method, number, value: advance(
+                    f"{method}, trial {number}: {value:.4g}"
+                ),
+            )
         rows = [
             (
                 study.name,
                 method,
                 len(made.trials),
-                ", ".join(f"{k}={v:.4g}" + " (an end)" * (k in made.ends) for k, v in made.chosen.items()),
+                ", ".join(
+                    f"{k}={v:.4g}" + " (an end)" * (k in made.ends) for k, v in made.chosen.items()
+                ),
                 f"{made.value:.4g}",
                 f"{made.seconds:.3g} s",
             )
             for method, made in found.methods.items()
         ]
         first = 1 if sys.stdout.isatty() else 0  # a terminal shows the study's name above the bar
-        table(("study", "method", "trials", "chosen", found.metric, "cost")[first:], [row[first:] for row in rows])
+        table(
+            ("study", "method", "trials", "chosen", found.metric, "cost")[first:],
+            [row[first:] for row in rows],
+        )
         say(f"written to {out / study.name / scale / TUNING_FILE}; 'mindgap run' reads it")
 
 
-def watch(runs: RunsFolder,
-          out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("page.html"),
-          every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
-          rounds: Annotated[int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")] = 0) -> None:
+def watch(
+    runs: RunsFolder,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "page.html"
+    ),
+    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
+    rounds: Annotated[
+        int, typer.Option(help="Stop after so many looks; 0: go on until Ctrl-C.")
+    ] = 0,
+) -> None:
     """Draw the page again whenever records change.
 
     An open page reloads itself.
@@ -194,7 +278,8 @@ def watch(runs: RunsFolder,
             if not state and not number:
                 print(f"no records in {runs} yet; waiting for them", flush=True)
             if state != seen and state:
-                seen = state  # first: Ctrl-C may come while the page is drawn, and the last page must follow
+                # first: Ctrl-C may come while the page is drawn, and the last page must follow
+                seen = state
                 write_page(runs, out, refresh=every)
                 print(f"{time.strftime('%H:%M:%S')} {out}: {len(state)} files", flush=True)
             number += 1
@@ -205,14 +290,18 @@ def watch(runs: RunsFolder,
 
 
 def _state(runs: Path) -> list[tuple[str, int, int]]:
-    """Every file of records with its size and date: what has to change before a page is drawn again."""
+    """Every file of records with its size and date: what has to change before a page is drawn
+    again.
+    """
     files = [*runs.glob("*/*/*.jsonl"), *runs.glob("*/*/*.json")]
     return sorted((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files)
 
 
-def compare(a: Annotated[Path, typer.Argument(help="Folder of records.", metavar="A")],
-            b: Annotated[Path, typer.Argument(help="Another folder of records.", metavar="B")],
-            level: Annotated[float, typer.Option(help="False-alarm rate per curve.")] = 0.001) -> None:
+def compare(
+    a: Annotated[Path, typer.Argument(help="Folder of records.", metavar="A")],
+    b: Annotated[Path, typer.Argument(help="Another folder of records.", metavar="B")],
+    level: Annotated[float, typer.Option(help="False-alarm rate per curve.")] = 0.001,
+) -> None:
     """Compare two sets of records.
 
     Shows verdicts that changed and curves that differ beyond seed noise (exit status 1).
@@ -223,18 +312,46 @@ def compare(a: Annotated[Path, typer.Argument(help="Folder of records.", metavar
     if not found.verdicts:
         only = f"A has {', '.join(found.only_a)}; B has {', '.join(found.only_b)}"
         fail("B", f"must share a study with A, or there is nothing to compare ({only})", str(b))
-    table(("study", "scale", "verdict in A", "verdict in B", ""),
-          [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts])
+    table(
+        ("study", "scale", "verdict in A", "verdict in B", ""),
+        [(*v, "changed" if v[2] != v[3] else "same") for v in found.verdicts],
+    )
     rows = [
-        (d.study, d.scale, d.method, d.quantity, d.outcome, f"{d.where:.6g}", f"{d.a:.6g}", f"{d.b:.6g}",
-         f"{d.error:.1f}")
+        (
+            d.study,
+            d.scale,
+            d.method,
+            d.quantity,
+            d.outcome,
+            f"{d.where:.6g}",
+            f"{d.a:.6g}",
+            f"{d.b:.6g}",
+            f"{d.error:.1f}",
+        )
         for d in found.curves
         if d.outcome != "same"
     ]
     if rows:
-        table(("study", "scale", "method", "quantity", "", "at", "mean in A", "mean in B", "standard errors"), rows)
+        table(
+            (
+                "study",
+                "scale",
+                "method",
+                "quantity",
+                "",
+                "at",
+                "mean in A",
+                "mean in B",
+                "standard errors",
+            ),
+            rows,
+        )
     same = sum(1 for d in found.curves if d.outcome == "same")
-    say(f"{same} of {len(found.curves)} curves are the same to rounding" if found.curves else "no curve is in both")
+    say(
+        f"{same} of {len(found.curves)} curves are the same to rounding"
+        if found.curves
+        else "no curve is in both"
+    )
     for side, names in (("A", found.only_a), ("B", found.only_b)):
         for name in names:
             print(f"only in {side}\t{shown(name)}")

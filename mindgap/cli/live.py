@@ -1,4 +1,5 @@
-"""Look on while runs go on: a bar and the running jobs on a terminal, TensorBoard files, both read from the records.
+"""Look on while runs go on: a bar and the running jobs on a terminal, TensorBoard files, both read
+from the records.
 
 Workers know nothing of this: whatever the backend, the records are what is looked at.
 """
@@ -53,7 +54,9 @@ class RunProgress:
 
 
 class Watcher:
-    """Follows the records of some plans in a thread and hands every new line to whoever wants it."""
+    """Follows the records of some plans in a thread and hands every new line to whoever wants
+    it.
+    """
 
     def __init__(self, plans: Sequence[StudyPlan], out: Path, sees: Sequence[See] = ()) -> None:
         self.jobs: dict[Path, RunProgress] = {}
@@ -72,7 +75,11 @@ class Watcher:
                 if header.key in unfinished:
                     self._files[run_file(item.folder(out), header)] = (header, column)
             if item.scale == "quick" and item.headers:
-                self._reference += reference_times().get(item.study.name, 0.0) * len(unfinished) / len(item.headers)
+                self._reference += (
+                    reference_times().get(item.study.name, 0.0)
+                    * len(unfinished)
+                    / len(item.headers)
+                )
         self._begun = self._looked = time.monotonic()
         self._first = True
 
@@ -102,12 +109,16 @@ class Watcher:
         self._looked = now
 
     def left(self, now: float) -> float | None:
-        """Seconds until all runs are recorded: from those that ended, before that from the shipped reference times."""
+        """Seconds until all runs are recorded: from those that ended, before that from the
+        shipped reference times.
+        """
         ended = sum(job.ended for job in self.jobs.values())
         if ended:
             return (now - self._begun) / ended * (self.missing - ended)
         left = self._reference - (now - self._begun)
-        return left if left > 0 else None  # a machine slower than that of the reference: nothing is known
+        return (
+            left if left > 0 else None
+        )  # a machine slower than that of the reference: nothing is known
 
     def lines(self, width: int = 80) -> list[str]:
         """A bar with the time left, and one line per running job; none is wider than ``width``."""
@@ -121,7 +132,10 @@ class Watcher:
         for job in running[:SHOWN]:
             value = job.last.get(job.column)
             soon = job.left(now, self.expected.get(job.header.study))
-            parts = [f"{job.rows} rows", f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else ""]
+            parts = [
+                f"{job.rows} rows",
+                f"{job.column} {value:.3g}" if isinstance(value, (int, float)) else "",
+            ]
             parts.append(f"{span(soon)} left" if soon is not None else "")
             head = f"  {job.header.study}, {job.header.method}, seed {job.header.seed}"
             line = f"{head}: {', '.join(part for part in parts if part)}"
@@ -136,8 +150,12 @@ class Watcher:
 
 
 @contextmanager
-def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | None = None) -> Iterator[Watcher]:
-    """Look on while the body runs: live lines where the error stream is a terminal, TensorBoard files where asked."""
+def looking_on(
+    plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | None = None
+) -> Iterator[Watcher]:
+    """Look on while the body runs: live lines where the error stream is a terminal, TensorBoard
+    files where asked.
+    """
     boards = Boards(tensorboard) if tensorboard is not None else None
     watcher = Watcher(plans, out, [boards.see] if boards else [])
     terminal = sys.stderr.isatty() and watcher.missing > 0
@@ -150,7 +168,9 @@ def looking_on(plans: Sequence[StudyPlan], out: Path, *, tensorboard: Path | Non
         from rich.console import Console
         from rich.live import Live
 
-        live = Live(watcher.table(), console=Console(stderr=True), auto_refresh=False, transient=True)
+        live = Live(
+            watcher.table(), console=Console(stderr=True), auto_refresh=False, transient=True
+        )
         live.start()
 
     failures: list[Exception] = []
@@ -189,7 +209,9 @@ class Boards:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             missing("tensorboard", "tensorboard")
-        folder.mkdir(parents=True, exist_ok=True)  # a place that cannot be written is an error before the first run
+        folder.mkdir(
+            parents=True, exist_ok=True
+        )  # a place that cannot be written is an error before the first run
         self._writer, self._folder = SummaryWriter, folder
         self._open: dict[str, Any] = {}
         self._rows: dict[str, int] = {}
@@ -198,12 +220,18 @@ class Boards:
         if kind != "row":
             return
         if header.key not in self._open:
-            place = self._folder / slug(header.study) / f"{slug(header.method)}-{header.seed}-{header.key}"
+            place = (
+                self._folder
+                / slug(header.study)
+                / f"{slug(header.method)}-{header.seed}-{header.key}"
+            )
             self._open[header.key] = self._writer(str(place))
         number = self._rows[header.key] = self._rows.get(header.key, -1) + 1
         for name, value in content.items():
             if isinstance(value, (int, float)) and name != "step":
-                self._open[header.key].add_scalar(name, float(value), int(content.get("step", number)))
+                self._open[header.key].add_scalar(
+                    name, float(value), int(content.get("step", number))
+                )
 
     def close(self) -> None:
         for writer in self._open.values():

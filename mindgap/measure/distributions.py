@@ -1,4 +1,6 @@
-"""Quantiles and draws that the instruments need, written with numpy so that the library needs no scipy."""
+"""Quantiles and draws that the instruments need, written with numpy so that the library needs
+no scipy.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def as_numbers(name: str, values: Any, *, dims: tuple[int, ...] = (1,)) -> NDArr
     except (TypeError, ValueError, RuntimeError):
         fail(name, "must be an array of real numbers", values)
     if given.ndim not in dims:
-        fail(name, f"must have {' or '.join(map(str, dims))} dimension{'s' if dims != (1,) else ''}", given.shape)
+        fail(
+            name,
+            f"must have {' or '.join(map(str, dims))} dimension{'s' if dims != (1,) else ''}",
+            given.shape,
+        )
     return given.astype(np.float64)
 
 
@@ -44,7 +50,8 @@ def normal_quantile(share: float) -> float:
 
 
 def student_quantile(share: float, freedom: float) -> float:
-    """Value below which a Student number with ``freedom`` degrees of freedom lies with probability ``share``.
+    """Value below which a Student number with ``freedom`` degrees of freedom lies with probability
+    ``share``.
 
     Bisection on the distribution function, which is an incomplete beta function.
 
@@ -72,7 +79,9 @@ def _student_tail(t: float, freedom: float) -> float:
     a, b, x = freedom / 2, 0.5, freedom / (freedom + t * t)
     if x >= 1:
         return 0.5
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
     if x < (a + 1) / (a + b + 2):
         return 0.5 * front * _beta_fraction(a, b, x) / a
     return 0.5 - 0.5 * front * _beta_fraction(b, a, 1 - x) / b
@@ -94,7 +103,8 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def stable_draws(alpha: float, shape: Any, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Numbers of the symmetric stable law of index ``alpha``, by the method of Chambers, Mallows and Stuck.
+    """Numbers of the symmetric stable law of index ``alpha``, by the method of Chambers, Mallows
+    and Stuck.
 
     Example:
         >>> draws = stable_draws(1.5, 20_000, np.random.default_rng(0))

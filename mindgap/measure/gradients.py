@@ -1,9 +1,11 @@
-"""Gradient passes: the same batches, the same random numbers and the same model state in every pass.
+"""Gradient passes: the same batches, the same random numbers and the same model state in every
+pass.
 
-Several published estimators compare gradients taken on *different* random chunks, in different dropout masks or with
-running averages that moved in between, and so measure their own sampling error. Here a pass is repeatable: batch
-``i`` is drawn and evaluated under the seed of ``(seed, i)``, buffers are rewound before every batch, and the
-batches of a later pass are compared with those of the first.
+Several published estimators compare gradients taken on *different* random chunks, in different
+dropout masks or with running averages that moved in between, and so measure their own sampling
+error. Here a pass is repeatable: batch ``i`` is drawn and evaluated under the seed of ``(seed,
+i)``, buffers are rewound before every batch, and the batches of a later pass are compared with
+those of the first.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ class BatchValue:
     batch: Any  # the batch itself
     samples: int  # length of the first axis of the batch's first tensor; 1 where there is none
     loss: Tensor  # 0-dim tensor; in ``values`` with its graph, in ``gradients`` without
-    gradient: list[Tensor]  # one tensor per parameter (empty in ``values``), valid until the next batch is asked for
+    gradient: list[
+        Tensor
+    ]  # one tensor per parameter (empty in ``values``), valid until the next batch is asked for
 
 
 class GradientPasses:
     """Repeatable passes over an objective's batches, made by ``gradient_passes``."""
 
-    def __init__(self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int) -> None:
+    def __init__(
+        self, objective: Objective, batches: Iterable[Any], guard: Guard, seed: int
+    ) -> None:
         self.objective = objective
         self.batches = batches
         self.parameters = objective.parameters
@@ -59,30 +65,44 @@ class GradientPasses:
 
         Raises:
             NonFiniteError: when a loss or a gradient is NaN or infinite.
-            RuleError: when the batches differ from those of an earlier pass, or the loader is empty.
+            RuleError: when the batches differ from those of an earlier pass, or the loader is
+                empty.
         """
         for item in self.values():
             if not item.loss.requires_grad:
-                fail("loss", "must depend on a parameter that takes a gradient", f"a constant on batch {item.index}")
+                fail(
+                    "loss",
+                    "must depend on a parameter that takes a gradient",
+                    f"a constant on batch {item.index}",
+                )
             with torch.inference_mode(False):
                 raw = torch.autograd.grad(item.loss, self.parameters, allow_unused=True)
-            gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(raw, self.parameters, strict=True)]
+            gradient = [
+                torch.zeros_like(p) if g is None else g
+                for g, p in zip(raw, self.parameters, strict=True)
+            ]
             if not _all_finite(gradient):
-                raise NonFiniteError(f"gradient must be finite, got NaN or infinity on batch {item.index}")
+                raise NonFiniteError(
+                    f"gradient must be finite, got NaN or infinity on batch {item.index}"
+                )
             yield BatchValue(item.index, item.batch, item.samples, item.loss.detach(), gradient)
             del raw, gradient  # or two gradients would be alive while the next one is computed
 
     def values(self) -> Iterator[BatchValue]:
-        """The loss of every batch with its graph, for whoever differentiates it himself (Hessian products)."""
+        """The loss of every batch with its graph, for whoever differentiates it himself
+        (Hessian products).
+        """
         self._guard.rewind_loader()
         seed_everything(stream_seed(self._seed, "pass"))
         source, index = iter(self.batches), 0
         while True:
-            # One seed per batch, for drawing it (augmentations) and for evaluating it (dropout): a batch's gradient
-            # then does not depend on how much randomness the batches before it used.
+            # One seed per batch, for drawing it (augmentations) and for evaluating it (dropout): a
+            # batch's gradient then does not depend on how much randomness the batches before it
+            # used.
             seed = stream_seed(self._seed, "batch", index)
             seed_everything(seed)
-            # The modes are set around each evaluation, not around the loop: a generator would leak them to its user.
+            # The modes are set around each evaluation, not around the loop: a generator would leak
+            # them to its user.
             with torch.inference_mode(False), torch.enable_grad():
                 try:
                     batch = next(source)
@@ -97,7 +117,11 @@ class GradientPasses:
         if index == 0:
             fail("batches", "must give at least one batch", self.batches)
         if self._length is not None and index != self._length:
-            fail("batches", f"must give the same {self._length} batches in every pass", f"{index} batches")
+            fail(
+                "batches",
+                f"must give the same {self._length} batches in every pass",
+                f"{index} batches",
+            )
         self._length = index
 
     @contextmanager
@@ -123,13 +147,17 @@ class GradientPasses:
             if isinstance(error, RuleError):
                 raise
             if not any(t.ndim for t in tensors_in(batch)):
-                said = f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: {error}"
+                said = (
+                    f"batches must be what the loss takes, got {batch!r:.100} as batch {index}: "
+                    f"{error}"
+                )
                 raise RuleError(said) from error
             devices = {str(p.device) for p in self.parameters}
             odd = {str(t.device) for t in tensors_in(batch)} - devices
             if odd and "device" in str(error):
                 raise RuleError(
-                    f"batches must lie on the model's device {', '.join(sorted(devices))}, got a batch on "
+                    f"batches must lie on the model's device {', '.join(sorted(devices))}, got a "
+                    "batch on "
                     f"{', '.join(sorted(odd))}"
                 ) from error
             raise
@@ -137,7 +165,9 @@ class GradientPasses:
             fail("model", "must hold numbers", "parameters on the meta device")
         number = float(loss.detach())
         if not math.isfinite(number):
-            raise NonFiniteError(f"loss must be finite on every batch, got {number} on batch {index}")
+            raise NonFiniteError(
+                f"loss must be finite on every batch, got {number} on batch {index}"
+            )
         return loss
 
     def _same_as_before(self, index: int, batch: Any) -> None:
@@ -145,34 +175,51 @@ class GradientPasses:
         if index == len(self._prints) and self._length is None:
             self._prints.append(mark)
         elif index >= len(self._prints) or self._prints[index] != mark:
-            fail("batches",
-                 "must be the same in every pass (give a list, or a loader that does not shuffle on its own)",
-                 f"another batch {index} than before from {type(self.batches).__name__}")
+            fail(
+                "batches",
+                "must be the same in every pass (give a list, or a loader that does not shuffle "
+                "on its own)",
+                f"another batch {index} than before from {type(self.batches).__name__}",
+            )
 
 
 @contextmanager
-def gradient_passes(objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None,
-                    move: bool = False) -> Iterator[GradientPasses]:
-    """Open repeatable gradient passes; the model is left exactly as it was found, also after an error or Ctrl-C.
+def gradient_passes(
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    seed: int = 0,
+    train: bool | None = None,
+    move: bool = False,
+) -> Iterator[GradientPasses]:
+    """Open repeatable gradient passes; the model is left exactly as it was found, also after an
+    error or Ctrl-C.
 
-    A ``DataLoader`` that shuffles repeats its order, because its generators and the global random states are rewound
-    before every pass. Dropout repeats its masks. Batch norm in training mode uses each batch's own statistics, as in
-    training, and its running averages are put back.
+    A ``DataLoader`` that shuffles repeats its order, because its generators and the global random
+    states are rewound before every pass. Dropout repeats its masks. Batch norm in training mode
+    uses each batch's own statistics, as in training, and its running averages are put back.
 
     Args:
         batches: anything that can be iterated over more than once: a list, a ``DataLoader``.
         seed: names the random numbers used while measuring.
-        train: put the model into training (True) or evaluation (False) mode meanwhile; None leaves it as it is.
+        train: put the model into training (True) or evaluation (False) mode meanwhile; None leaves
+            it as it is.
         move: keep a copy of the parameters so that ``moved`` may be used.
 
     Raises:
-        RuleError: no batches, an iterator that can be used only once, no parameter that takes gradients, another
-            device, or batches that change between passes. NonFiniteError for a NaN loss.
+        RuleError: no batches, an iterator that can be used only once, no parameter that takes
+            gradients, another device, or batches that change between passes. NonFiniteError for a
+            NaN loss.
 
     Example:
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
+        ... )
         >>> with gradient_passes(problem, [torch.tensor([1.0]), torch.tensor([3.0])]) as passes:
-        ...     print([float(item.gradient[0]) for item in passes.gradients()], float(passes_mean(passes)[0]))
+        ...     print(
+        ...         [float(item.gradient[0]) for item in passes.gradients()],
+        ...         float(passes_mean(passes)[0]),
+        ...     )
         [1.0, 3.0] 2.0
     """
     if not isinstance(objective, Objective):
@@ -181,9 +228,13 @@ def gradient_passes(objective: Objective, batches: Iterable[Any], *, seed: int =
         fail("model", "must have a parameter that takes gradients", "none with requires_grad")
     if not hasattr(batches, "__iter__"):
         fail("batches", "must be an iterable of batches", batches)
-    if hasattr(batches, "__next__"):  # asking iter(batches) would already draw from a loader's generator
+    if hasattr(
+        batches, "__next__"
+    ):  # asking iter(batches) would already draw from a loader's generator
         fail("batches", "must allow more than one pass (give a list or a loader)", batches)
-    if isinstance(batches, (str, bytes, dict)) or (isinstance(batches, Tensor) and batches.ndim == 0):
+    if isinstance(batches, (str, bytes, dict)) or (
+        isinstance(batches, Tensor) and batches.ndim == 0
+    ):
         fail("batches", "must be a list of batches or a loader", batches)
     if train is not None:
         flag("train", train)
@@ -197,7 +248,8 @@ def gradient_passes(objective: Objective, batches: Iterable[Any], *, seed: int =
 def passes_mean(passes: GradientPasses) -> list[Tensor]:
     """The mean of the batches' gradients in one pass, every batch with equal weight.
 
-    Kept as a running mean in the parameters' precision (float32 for narrower types): one gradient of memory.
+    Kept as a running mean in the parameters' precision (float32 for narrower types): one gradient
+    of memory.
     """
     mean: list[Tensor] = []
     for item in passes.gradients():
@@ -206,13 +258,18 @@ def passes_mean(passes: GradientPasses) -> list[Tensor]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether no entry is NaN or infinite: the largest moduli show either, at one call for all tensors."""
+    """Whether no entry is NaN or infinite: the largest moduli show either, at one call for all
+    tensors.
+    """
     peaks = torch._foreach_norm([t.detach() for t in tensors if t.numel()], ord=math.inf)
-    return all(math.isfinite(v) for v in torch.stack([p.cpu() if p.is_cuda else p for p in peaks]).tolist())
+    return all(
+        math.isfinite(v) for v in torch.stack([p.cpu() if p.is_cuda else p for p in peaks]).tolist()
+    )
 
 
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:
-    """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after the first.
+    """Running mean after ``count`` gradients: ``mean += (gradient - mean) / count``, in place after
+    the first.
 
     Example:
         >>> mean = add_to_mean([], [torch.tensor([2.0])], 1)
@@ -249,7 +306,8 @@ def samples_in(batch: Any) -> int:
 
 
 def fingerprint(batch: Any) -> int:
-    """A checksum of the numbers in a batch, to notice a loader that gives other batches in the next pass.
+    """A checksum of the numbers in a batch, to notice a loader that gives other batches in the next
+    pass.
 
     Example:
         >>> fingerprint([torch.ones(2)]) == fingerprint([torch.ones(2)])

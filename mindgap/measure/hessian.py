@@ -1,9 +1,9 @@
 """Hessian-vector products that keep the graph of the first backward, within a stated memory bound.
 
-Double backward costs a forward, a backward and a backward of both. Everything but the last does not depend on the
-vector: kept over all products of one reading, a product costs about 1.3 gradients for an MLP and 2 for a ResNet
-(``double_backward`` has its convolutions), against 2.5 and 3.6 when the graph is built anew. The price is the memory of
-the graph, which ``memory`` bounds.
+Double backward costs a forward, a backward and a backward of both. Everything but the last does not
+depend on the vector: kept over all products of one reading, a product costs about 1.3 gradients for
+an MLP and 2 for a ResNet (``double_backward`` has its convolutions), against 2.5 and 3.6 when the
+graph is built anew. The price is the memory of the graph, which ``memory`` bounds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ DEFAULT_MEMORY = 2**31
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Switch off kernels without a double backward, choose quick ones, and restore the switches on leaving.
+    """Switch off kernels without a double backward, choose quick ones, and restore the switches on
+    leaving.
 
-    Flash and memory-efficient attention give way to the mathematical form; cuDNN gives way to native recurrent
-    layers where the model has any (only there: cuDNN convolutions are twice differentiable); compiled functions
-    run eagerly; convolutions and evaluating batch norms get ``QuickSecondDerivatives``.
+    Flash and memory-efficient attention give way to the mathematical form; cuDNN gives way to
+    native recurrent layers where the model has any (only there: cuDNN convolutions are twice
+    differentiable); compiled functions run eagerly; convolutions and evaluating batch norms get
+    ``QuickSecondDerivatives``.
 
     Example:
         >>> q = torch.ones(1, 1, 2, 4, requires_grad=True)
         >>> with twice_differentiable(nn.Linear(1, 1)):
         ...     out = nn.functional.scaled_dot_product_attention(q, q, q)
-        >>> g, = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        >>> (g,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
         >>> torch.autograd.grad(g.sum(), q)[0].shape
         torch.Size([1, 1, 2, 4])
     """
@@ -46,7 +48,9 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if torch.backends.cudnn.is_available() and any(isinstance(m, nn.RNNBase) for m in model.modules()):
+        if torch.backends.cudnn.is_available() and any(
+            isinstance(m, nn.RNNBase) for m in model.modules()
+        ):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -57,14 +61,15 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 class HessianProduct:
     """v -> H v for H = the mean of the batches' Hessians, on flat vectors in the parameters' order.
 
-    H v = (1/n) sum_b d/dx <grad L_b(x), v>. The graph of grad L_b is kept for as many batches as fit into
-    ``memory``; the others are built again for every product. Loss and gradient come out of building the graphs.
+    H v = (1/n) sum_b d/dx <grad L_b(x), v>. The graph of grad L_b is kept for as many batches as
+    fit into ``memory``; the others are built again for every product. Loss and gradient come out of
+    building the graphs.
 
     Args:
         passes: opened by ``gradient_passes``; the object is valid until that block ends.
-        memory: bound in bytes on what the retained graphs hold. Tensors that several graph nodes share are counted
-            once; the parameters are not counted. The graph of one batch is in memory at any time, whatever the
-            bound: use smaller batches where that is too much.
+        memory: bound in bytes on what the retained graphs hold. Tensors that several graph nodes
+            share are counted once; the parameters are not counted. The graph of one batch is in
+            memory at any time, whatever the bound: use smaller batches where that is too much.
 
     Attributes:
         loss: mean of the batches' losses.
@@ -143,9 +148,18 @@ class HessianProduct:
         if not pairs:  # a loss that is linear in the parameters
             return torch.zeros_like(flatten(vectors))
         outputs, cotangents = [g for g, _ in pairs], [v for _, v in pairs]
-        with twice_differentiable(self._passes.objective.model):  # a checkpointed part runs its forward again here
-            found = torch.autograd.grad(outputs, self._parameters, cotangents, retain_graph=True, allow_unused=True)
-        return flatten([torch.zeros_like(p) if h is None else h for h, p in zip(found, self._parameters, strict=True)])
+        with twice_differentiable(
+            self._passes.objective.model
+        ):  # a checkpointed part runs its forward again here
+            found = torch.autograd.grad(
+                outputs, self._parameters, cotangents, retain_graph=True, allow_unused=True
+            )
+        return flatten(
+            [
+                torch.zeros_like(p) if h is None else h
+                for h, p in zip(found, self._parameters, strict=True)
+            ]
+        )
 
     def _first_backward(self, held: set[int]) -> Iterator[tuple[Any, list[Tensor], int]]:
         """(batch, its gradient with graph, bytes its graph holds beyond ``held``)."""
@@ -157,12 +171,14 @@ class HessianProduct:
             if storage.data_ptr() not in held:
                 held.add(storage.data_ptr())
                 added += storage.nbytes()
-            # The hook also spares the version check on running averages, which are rewound between batches.
+            # The hook also spares the version check on running averages, which are rewound between
+            # batches.
             return tensor.detach()
 
         source = self._passes.values()
         while True:
-            # Switched around each batch, not around the loop: whoever leaves the loop early must find nothing switched.
+            # Switched around each batch, not around the loop: whoever leaves the loop early must
+            # find nothing switched.
             hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
             with hooks, twice_differentiable(self._passes.objective.model):
                 item = next(source, None)
@@ -170,7 +186,12 @@ class HessianProduct:
                     return
                 if not item.loss.requires_grad:
                     fail("loss", "must depend on a parameter that takes a gradient", "a constant")
-                raw = torch.autograd.grad(item.loss, self._parameters, create_graph=True, allow_unused=True)
-            gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(raw, self._parameters, strict=True)]
+                raw = torch.autograd.grad(
+                    item.loss, self._parameters, create_graph=True, allow_unused=True
+                )
+            gradient = [
+                torch.zeros_like(p) if g is None else g
+                for g, p in zip(raw, self._parameters, strict=True)
+            ]
             yield item, gradient, added
             added = 0

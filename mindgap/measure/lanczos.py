@@ -1,4 +1,5 @@
-"""Lanczos with full reorthogonalisation, thick restarts and a residual: the ends of a symmetric operator's spectrum.
+"""Lanczos with full reorthogonalisation, thick restarts and a residual: the ends of a symmetric
+operator's spectrum.
 
 Pure linear algebra on flat vectors; it knows neither models nor losses.
 """
@@ -22,9 +23,12 @@ class Edge:
     """One end of the spectrum."""
 
     value: float  # Ritz value theta
-    residual: float  # ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``
-    #: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times that, at most r,
-    #: where a warm start ended after three products, because the gap is then seen too large.
+    residual: (
+        float  # ||A v - theta v|| for the unit vector v; an eigenvalue lies within it of ``value``
+    )
+    #: what is left of |lambda - theta| by the residual and the gap: min(r, r^2 / gap); three times
+    #: that, at most r, where a warm start ended after three products, because the gap is then seen
+    #: too large.
     error: float
     vector: Tensor  # v, on the operator's device
 
@@ -34,7 +38,9 @@ class Spectrum:
     """Both ends of a spectrum, as far as they were found."""
 
     top: Edge  # the algebraically largest end
-    bottom: Edge  # the algebraically smallest end (often only a bound from above; see its ``error``)
+    bottom: (
+        Edge  # the algebraically smallest end (often only a bound from above; see its ``error``)
+    )
     second: float  # the Ritz value next to ``top``; its distance is the gap of the next warm start
     products: int  # operator products spent
     converged: bool  # whether the asked tolerance was reached
@@ -46,25 +52,35 @@ class Spectrum:
         return self.top if abs(self.top.value) >= abs(self.bottom.value) else self.bottom
 
 
-def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 1e-3, max_products: int = 100,
-            basis: int = 24, known_gap: float | None = None, both: bool = False) -> Spectrum:
+def lanczos(
+    product: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    tol: float = 1e-3,
+    max_products: int = 100,
+    basis: int = 24,
+    known_gap: float | None = None,
+    both: bool = False,
+) -> Spectrum:
     """Largest eigenvalue of a symmetric operator, and the other end as far as it matters.
 
-    A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost copies of an
-    eigenvalue appear), T = V'AV, theta and s its eigenpairs, r the residual of the Ritz pair. Iteration ends when the
-    error bound min(r, r^2/gap) of the top end is below tol |theta| and the bottom end is either as accurate or
-    certainly smaller in magnitude. One random start in a hundred has so little of the top eigenvector that the next
-    one converges first; several starts, iterated together, exclude that.
+    A (the product), V (orthonormal basis, kept whole: twice-applied Gram-Schmidt, so that no ghost
+    copies of an eigenvalue appear), T = V'AV, theta and s its eigenpairs, r the residual of the
+    Ritz pair. Iteration ends when the error bound min(r, r^2/gap) of the top end is below tol
+    |theta| and the bottom end is either as accurate or certainly smaller in magnitude. One random
+    start in a hundred has so little of the top eigenvector that the next one converges first;
+    several starts, iterated together, exclude that.
 
     Args:
         product: v -> A v for flat vectors.
         start: a non-zero vector, or several as rows; the previous eigenvector makes a warm start.
         tol: relative error of the largest eigenvalue that is good enough.
         max_products: upper bound on the products spent.
-        basis: vectors kept at most; when full, the basis is compressed to a few Ritz vectors at both ends
-            (thick restart), so memory stays at ``basis`` vectors of the parameters' size.
-        known_gap: distance between the two largest eigenvalues over the largest, if known from an earlier reading:
-            a warm basis of one or two vectors sees too little of the rest of the spectrum to judge the gap itself.
+        basis: vectors kept at most; when full, the basis is compressed to a few Ritz vectors at
+            both ends (thick restart), so memory stays at ``basis`` vectors of the parameters' size.
+        known_gap: distance between the two largest eigenvalues over the largest, if known from an
+            earlier reading: a warm basis of one or two vectors sees too little of the rest of the
+            spectrum to judge the gap itself.
         both: converge both ends to ``tol``, whichever is larger.
 
     Raises:
@@ -72,7 +88,9 @@ def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 
 
     Example:
         >>> d = torch.tensor([1.0, -3.0, 7.0, 2.0], dtype=torch.float64)
-        >>> ends = lanczos(lambda v: d * v, torch.ones(4, dtype=torch.float64), tol=1e-12, both=True)
+        >>> ends = lanczos(
+        ...     lambda v: d * v, torch.ones(4, dtype=torch.float64), tol=1e-12, both=True
+        ... )
         >>> round(ends.top.value, 10), round(ends.bottom.value, 10), ends.products
         (7.0, -3.0, 4)
     """
@@ -106,15 +124,20 @@ def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 
         spent += 1
         if not np.isfinite(column).all():
             # Loss and gradient may be finite where the second derivative is not (a norm at zero).
-            raise NonFiniteError(f"Hessian product must be finite, got {column[~np.isfinite(column)][0]}")
+            raise NonFiniteError(
+                f"Hessian product must be finite, got {column[~np.isfinite(column)][0]}"
+            )
         projected[: count + 1, count] = projected[count, : count + 1] = column
         outside = np.vstack([outside, np.eye(1, cap, count)])
         waiting = [_orthogonal(w, used)[0] for w in waiting] + [image]
         count += 1
         theta, s = np.linalg.eigh(projected[:count, :count])
         reach = max(abs(theta[0]), abs(theta[-1]))
-        # A vector of which nothing is left outside the basis adds nothing; the bound below it is rounding.
-        alive = [float(torch.linalg.vector_norm(w)) > 8 * rounding * max(reach, 1e-300) for w in waiting]
+        # A vector of which nothing is left outside the basis adds nothing; the bound below it is
+        # rounding.
+        alive = [
+            float(torch.linalg.vector_norm(w)) > 8 * rounding * max(reach, 1e-300) for w in waiting
+        ]
         fresh -= sum(not a for a in alive[:fresh])
         waiting, outside = [w for w, a in zip(waiting, alive) if a], outside[np.array(alive)]
         closed = count == size or not waiting
@@ -135,15 +158,28 @@ def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 
                 error_top = min(3 * error_top, float(residual[-1]))
             ends = torch.from_numpy(s[:, [-1, 0]].T.copy()).to(used) @ used
             return Spectrum(
-                Edge(float(theta[-1]), 0.0 if closed else float(residual[-1]), 0.0 if closed else error_top, ends[0]),
-                Edge(float(theta[0]), 0.0 if closed else float(residual[0]), 0.0 if closed else error_bottom, ends[1]),
-                float(theta[-2]) if count > 1 else float(theta[-1] - (known_gap or 0.0) * abs(theta[-1])),
+                Edge(
+                    float(theta[-1]),
+                    0.0 if closed else float(residual[-1]),
+                    0.0 if closed else error_top,
+                    ends[0],
+                ),
+                Edge(
+                    float(theta[0]),
+                    0.0 if closed else float(residual[0]),
+                    0.0 if closed else error_bottom,
+                    ends[1],
+                ),
+                float(theta[-2])
+                if count > 1
+                else float(theta[-1] - (known_gap or 0.0) * abs(theta[-1])),
                 spent,
                 bool(done),
                 tuple(float(t) for t in theta),
             )
         if count == cap:
-            # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns fill its border.
+            # Thick restart: keep Ritz vectors at both ends; T becomes diagonal, the next columns
+            # fill its border.
             kept = [*range(max(1, cap // 6)), *range(count - max(2, cap // 3), count)]
             weights = torch.from_numpy(s[:, kept].T.copy()).to(vectors)
             vectors[: len(kept)] = weights @ vectors[:count]
@@ -154,7 +190,9 @@ def lanczos(product: Callable[[Tensor], Tensor], start: Tensor, *, tol: float = 
             outside[:, : len(kept)] = turned
             count = len(kept)
         if count == len(vectors):
-            vectors = torch.cat([vectors, vectors.new_empty((min(len(vectors), cap - count), size))])
+            vectors = torch.cat(
+                [vectors, vectors.new_empty((min(len(vectors), cap - count), size))]
+            )
 
 
 def _orthogonal(vector: Tensor, basis: Tensor) -> tuple[Tensor, np.ndarray]:
@@ -176,11 +214,12 @@ def _residuals(waiting: list[Tensor], weights: np.ndarray) -> np.ndarray:
 def _error(theta: np.ndarray, residual: np.ndarray, end: int, known_gap: float | None) -> float:
     """min(r, r^2/gap) with the gap to the neighbouring Ritz value.
 
-    Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to 1.4 times the
-    estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times (a ResNet in its first steps, whose
-    sharpness halves or doubles between readings). Two see it badly where the leading eigenvectors have turned into each
-    other since the last reading (twice, ten times at worst), and one sees none: there the smaller of the seen and the
-    known gap counts, and only a tenth of it.
+    Three vectors from a warm start see the neighbour: over training runs the true error was 0.8 to
+    1.4 times the estimate in the median, and at worst 4 times (an MLP, a transformer) or 16 times
+    (a ResNet in its first steps, whose sharpness halves or doubles between readings). Two see it
+    badly where the leading eigenvectors have turned into each other since the last reading (twice,
+    ten times at worst), and one sees none: there the smaller of the seen and the known gap counts,
+    and only a tenth of it.
     """
     r, value = float(residual[end]), abs(float(theta[end]))
     if len(theta) > 1:

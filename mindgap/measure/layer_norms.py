@@ -1,6 +1,8 @@
-"""Squared norms of per-sample parameter gradients by the structure of a layer: one rule per kind of layer.
+"""Squared norms of per-sample parameter gradients by the structure of a layer: one rule per kind of
+layer.
 
-Letters: a = the layer's input, b = the gradient of ``n * loss`` at its output, both with the n samples first.
+Letters: a = the layer's input, b = the gradient of ``n * loss`` at its output, both with the n
+samples first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as weight_gradients
 
-#: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the batch.
+#: Words that one temporary array may take (32 MB of float32), so that memory does not grow with the
+#: batch.
 ROOM = 2**23
 
 
@@ -31,10 +34,13 @@ class LayerRule:
 def squared_norms_of_products(a: Tensor, b: Tensor) -> Tensor:
     """``‖Σ_t b_t a_tᵀ‖²`` for each sample; a of shape (n, T, p), b of shape (n, T, q).
 
-    By the Gram matrices, Σ_ts (a_t·a_s)(b_t·b_s), where that is less work than the products themselves.
+    By the Gram matrices, Σ_ts (a_t·a_s)(b_t·b_s), where that is less work than the products
+    themselves.
 
     Example:
-        >>> squared_norms_of_products(torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]), torch.tensor([[[1.0], [1.0]]]))
+        >>> squared_norms_of_products(
+        ...     torch.tensor([[[1.0, 2.0], [0.0, 1.0]]]), torch.tensor([[[1.0], [1.0]]])
+        ... )
         tensor([10.])
     """
     n, length, p = a.shape
@@ -76,7 +82,9 @@ def _embedding(module: nn.Embedding, a: Tensor, b: Tensor) -> Tensor:
     step = max(1, ROOM // (2 * tokens.shape[1] ** 2))
     # Rows of the table add up over the positions that hold the same token.
     parts = zip(tokens.split(step), b.split(step), strict=True)
-    return torch.cat([((y @ y.mT) * (t.unsqueeze(1) == t.unsqueeze(2))).sum((1, 2)) for t, y in parts])
+    return torch.cat(
+        [((y @ y.mT) * (t.unsqueeze(1) == t.unsqueeze(2))).sum((1, 2)) for t, y in parts]
+    )
 
 
 def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -88,12 +96,18 @@ def _convolution(module: Any, a: Tensor, b: Tensor) -> Tensor:
     weight_gradient = _WEIGHT_GRADIENTS[type(module)]
     step, found = max(1, ROOM // module.weight.numel()), []
     for x, y in zip(a.split(step), b.split(step), strict=True):
-        # Samples as groups of channels: one grouped convolution gives each sample's own weight gradient.
+        # Samples as groups of channels: one grouped convolution gives each sample's own weight
+        # gradient.
         n = len(x)
-        gradient = weight_gradient(x.reshape(1, -1, *x.shape[2:]),
-                                   (n * module.weight.shape[0], *module.weight.shape[1:]),
-                                   y.reshape(1, -1, *y.shape[2:]), stride=module.stride, padding=module.padding,
-                                   dilation=module.dilation, groups=n * module.groups)
+        gradient = weight_gradient(
+            x.reshape(1, -1, *x.shape[2:]),
+            (n * module.weight.shape[0], *module.weight.shape[1:]),
+            y.reshape(1, -1, *y.shape[2:]),
+            stride=module.stride,
+            padding=module.padding,
+            dilation=module.dilation,
+            groups=n * module.groups,
+        )
         found.append(gradient.reshape(n, -1).square().sum(1))
     return total + torch.cat(found)
 
@@ -106,7 +120,9 @@ _WEIGHT_GRADIENTS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def _affine(module: Any, standard: Tensor, b: Tensor, shared: tuple[int, ...]) -> Tensor:
-    """Layers ``weight * standard + bias``; ``shared`` are the axes over which one weight is used again."""
+    """Layers ``weight * standard + bias``; ``shared`` are the axes over which one weight is
+    used again.
+    """
     total = b.new_zeros(b.shape[0])
     if module.weight.requires_grad:
         product = standard * b
@@ -122,20 +138,26 @@ def _layer_norm(module: nn.LayerNorm, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _batch_norm(module: Any, a: Tensor, b: Tensor) -> Tensor:
-    standard = F.batch_norm(a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps)
+    standard = F.batch_norm(
+        a, module.running_mean, module.running_var, None, None, False, 0.0, module.eps
+    )
     return _affine(module, standard, b, tuple(range(2, a.ndim)))
 
 
 def _plain_convolution(module: Any, a: Tensor) -> bool:
     return (
-        module.padding_mode == "zeros" and not isinstance(module.padding, str) and a.ndim == len(module.kernel_size) + 2
+        module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+        and a.ndim == len(module.kernel_size) + 2
     )
 
 
 #: Exact type of module -> its rule. Subclasses may compute something else and so fall back.
 RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: LayerRule(lambda m, a: a.ndim >= 2, _linear),
-    nn.Embedding: LayerRule(lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse, _embedding),
+    nn.Embedding: LayerRule(
+        lambda m, a: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse, _embedding
+    ),
     nn.Conv1d: LayerRule(_plain_convolution, _convolution),
     nn.Conv2d: LayerRule(_plain_convolution, _convolution),
     nn.Conv3d: LayerRule(_plain_convolution, _convolution),

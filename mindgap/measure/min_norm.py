@@ -1,4 +1,6 @@
-"""The point of smallest norm in the convex hull of some vectors, from their inner products: Wolfe's method."""
+"""The point of smallest norm in the convex hull of some vectors, from their inner products:
+Wolfe's method.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ Array = NDArray[np.float64]
 def min_norm_weights(gram: Array, *, tol: float = 1e-12) -> tuple[Array, float]:
     """Weights w ≥ 0 with sum 1 that minimise ‖Σ w_i g_i‖, and the duality gap at them.
 
-    Wolfe's method (1976): keep a set S of vectors whose affine hull has its smallest point inside their convex hull;
-    add the vector most opposed to the current point; when the affine hull's smallest point falls outside, move towards
-    it until a weight reaches zero and drop that vector. No S occurs twice, so the method ends.
+    Wolfe's method (1976): keep a set S of vectors whose affine hull has its smallest point inside
+    their convex hull; add the vector most opposed to the current point; when the affine hull's
+    smallest point falls outside, move towards it until a weight reaches zero and drop that vector.
+    No S occurs twice, so the method ends.
 
     Args:
         gram: inner products ⟨g_i, g_j⟩.

@@ -1,4 +1,6 @@
-"""Probes on a schedule in somebody's training loop. The monitored run stays identical, bit for bit."""
+"""Probes on a schedule in somebody's training loop. The monitored run stays identical, bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
 
 LOG = logging.getLogger("mindgap.monitor")
-#: The share of a budget that readings fill by their own clock. The rest is for what they cost the loop besides: its
-#: data must come back to the caches, its memory to the allocator (a quarter to a third of a reading's time was seen).
+#: The share of a budget that readings fill by their own clock. The rest is for what they cost the
+#: loop besides: its data must come back to the caches, its memory to the allocator (a quarter to a
+#: third of a reading's time was seen).
 PLANNED = 0.8
 #: Under a budget there is a row every ten steps, and a group of probes reads at most there.
 LEAST_SPACING = 10
@@ -50,15 +53,16 @@ class _Group:
 class Monitor:
     """Watches a training loop through its optimizer's hooks.
 
-    The loop's own gradient norm (and its loss, where the loop calls ``objective.value``, ``objective.loss`` or
-    ``observe``) is read at every step. A spike or a number that is not finite becomes a sentence with the step, the
-    batch, the parameter, the running range and a likely cause, in ``events``, in the log ``mindgap.monitor``, and on
-    the page.
+    The loop's own gradient norm (and its loss, where the loop calls ``objective.value``,
+    ``objective.loss`` or ``observe``) is read at every step. A spike or a number that is not finite
+    becomes a sentence with the step, the batch, the parameter, the running range and a likely
+    cause, in ``events``, in the log ``mindgap.monitor``, and on the page.
 
-    Probes run on a schedule: before a step, with the model at x_k, those of noise and curvature; those that need the
-    update run after it, with the model put back to x_k meanwhile. They use the measuring batches given here, so that
-    what they read is raw, whatever the loop clips, scales or accumulates. Probes that need the same gradients share
-    them. Parameters, buffers, gradients, module modes, optimizer state and every random state are left as found.
+    Probes run on a schedule: before a step, with the model at x_k, those of noise and curvature;
+    those that need the update run after it, with the model put back to x_k meanwhile. They use the
+    measuring batches given here, so that what they read is raw, whatever the loop clips, scales or
+    accumulates. Probes that need the same gradients share them. Parameters, buffers, gradients,
+    module modes, optimizer state and every random state are left as found.
 
     Args:
         optimizer: the loop's optimizer; its step hooks are used.
@@ -66,21 +70,25 @@ class Monitor:
         batches: at least two batches to measure on; the first ``limit`` are drawn once and held.
         probes: names out of ``PROBES``, or probes.
         every: read every N steps. If only ``every`` is given, no time budget applies.
-        budget: share of the training time that probes may cost together, split evenly between those with different
-            needs; 0.05 where neither is given. A row with the cheap readings comes every ten steps in any case. What
-            did not fit into the budget is said at the end, in ``skipped``.
-        to: where readings go: a folder (a record that ``mindgap report`` draws), a ``SummaryWriter``, a function of
-            a row, or a list of these. They are kept in ``readings`` in any case.
+        budget: share of the training time that probes may cost together, split evenly between those
+            with different needs; 0.05 where neither is given. A row with the cheap readings comes
+            every ten steps in any case. What did not fit into the budget is said at the end, in
+            ``skipped``.
+        to: where readings go: a folder (a record that ``mindgap report`` draws), a
+            ``SummaryWriter``, a function of a row, or a list of these. They are kept in
+            ``readings`` in any case.
         limit: batches held.
         name: names the run in a record.
         seed: names the random numbers of measuring.
-        nonfinite: ``"note"`` writes a sentence about a gradient that is not finite, ``"raise"`` stops before the step
-            with an error that names the parameter (on a GPU it waits for the device at every step).
+        nonfinite: ``"note"`` writes a sentence about a gradient that is not finite, ``"raise"``
+            stops before the step with an error that names the parameter (on a GPU it waits for the
+            device at every step).
 
     Attributes:
-        readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, ``loop_loss``, ``loop_gradient_norm``,
-            and ``probe_quantity`` -> number. A reading that met a NaN has ``problem`` with the sentence instead of
-            the quantities; a step with something unusual has ``event``.
+        readings: the rows so far: ``step``, ``seconds`` of training, ``lr``, ``loop_loss``,
+            ``loop_gradient_norm``, and ``probe_quantity`` -> number. A reading that met a NaN has
+            ``problem`` with the sentence instead of the quantities; a step with something unusual
+            has ``event``.
         events: the sentences so far.
         skipped: probes that did not fit into the budget -> why.
         spent, training: seconds of measuring and of training.
@@ -90,7 +98,9 @@ class Monitor:
         >>> data = torch.randn(8, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> problem = Objective(model, lambda m, b: m(b).square().mean())
-        >>> with Monitor(optimizer, problem, [data[:4], data[4:]], probes=["noise", "update"], every=2) as monitor:
+        >>> with Monitor(
+        ...     optimizer, problem, [data[:4], data[4:]], probes=["noise", "update"], every=2
+        ... ) as monitor:
         ...     for _ in range(4):
         ...         optimizer.zero_grad()
         ...         problem.value(data).backward()
@@ -99,16 +109,31 @@ class Monitor:
         ([0, 2], True)
     """
 
-    def __init__(self, optimizer: Any, objective: Objective, batches: Iterable[Any],
-                 probes: Sequence[str | Probe] = DEFAULT_PROBES, *, every: int | None = None,
-                 budget: float | None = None, to: Any = None, limit: int = 16, name: str = "run", seed: int = 0,
-                 nonfinite: str = "note") -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        objective: Objective,
+        batches: Iterable[Any],
+        probes: Sequence[str | Probe] = DEFAULT_PROBES,
+        *,
+        every: int | None = None,
+        budget: float | None = None,
+        to: Any = None,
+        limit: int = 16,
+        name: str = "run",
+        seed: int = 0,
+        nonfinite: str = "note",
+    ) -> None:
         if not isinstance(objective, Objective):
             fail("objective", "must be a mindgap Objective", objective)
         self._optimizer = unwrapped(optimizer)
         held = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
         if not held & {id(p) for p in objective.parameters}:
-            fail("optimizer", "must train a parameter of the objective's model", type(optimizer).__name__)
+            fail(
+                "optimizer",
+                "must train a parameter of the objective's model",
+                type(optimizer).__name__,
+            )
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:
@@ -117,10 +142,18 @@ class Monitor:
         self._every = every
         self._objective, self._seed = objective, seed
         self._groups = _grouped(probes)
-        self._batches = first_batches(objective.model, batches, whole("limit", limit, least=1, most=2**31))
-        if len(self._batches) < 2 and any("gradients" in g.needs and "update" not in g.needs for g in self._groups):
+        self._batches = first_batches(
+            objective.model, batches, whole("limit", limit, least=1, most=2**31)
+        )
+        if len(self._batches) < 2 and any(
+            "gradients" in g.needs and "update" not in g.needs for g in self._groups
+        ):
             fail("batches", "must give at least two batches to measure noise", len(self._batches))
-        settings = {"every": every or 0, "budget": self._budget or 0.0, "batches": len(self._batches)}
+        settings = {
+            "every": every or 0,
+            "budget": self._budget or 0.0,
+            "batches": len(self._batches),
+        }
         self._sinks = as_sinks(to, name, settings, seed)
         self.readings: list[Row] = []
         self.step = 0
@@ -147,7 +180,9 @@ class Monitor:
         return value
 
     def observe(self, loss: Any, batch: Any = None) -> None:
-        """Tell the loss of the present batch, and its index, where the loop does not call ``objective.value``."""
+        """Tell the loss of the present batch, and its index, where the loop does not call
+        ``objective.value``.
+        """
         self._watch.observe(loss, batch)
 
     @property
@@ -155,7 +190,10 @@ class Monitor:
         """Probes without a reading so far -> why."""
         if self._budget is None or not self.step:
             return {}
-        said = "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise budget or give every"
+        said = (
+            "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise "
+            "budget or give every"
+        )
         allowed = PLANNED * self._budget * self.training / len(self._groups)
         return {
             group.names: said.format(self._expected(group), allowed, self.step)
@@ -243,9 +281,15 @@ class Monitor:
             return
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
-                # Other batch shapes would make a compiled model compile again, and the run another run.
+                # Other batch shapes would make a compiled model compile again, and the run another
+                # run.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-            where = {"step": self.step, "optimizer": self._optimizer, "update": update, "seed": self._seed}
+            where = {
+                "step": self.step,
+                "optimizer": self._optimizer,
+                "update": update,
+                "seed": self._seed,
+            }
             at = stack.enter_context(Reading(self._objective, self._batches, **where))
             self._measuring = True
             stack.callback(setattr, self, "_measuring", False)
@@ -254,7 +298,9 @@ class Monitor:
                 try:
                     for probe in group.due():
                         found = probe.read(at)
-                        self._row |= {f"{probe.name}_{key}": float(value) for key, value in found.items()}
+                        self._row |= {
+                            f"{probe.name}_{key}": float(value) for key, value in found.items()
+                        }
                 except NonFiniteError as problem:
                     self._row["problem"] = str(problem)
                 if self._cuda:
@@ -280,7 +326,8 @@ class Monitor:
             return self._groups
         if self.step == 0 or not self._row_is_due():
             return []
-        # Each group saves for its own readings, so that an expensive one does not keep the cheap ones waiting.
+        # Each group saves for its own readings, so that an expensive one does not keep the cheap
+        # ones waiting.
         allowed = PLANNED * self._budget * self.training / len(self._groups)
         left = PLANNED * self._budget * self.training - self.spent
         chosen = []
@@ -299,7 +346,9 @@ class Monitor:
 
     @contextmanager
     def _clocked(self) -> Iterator[None]:
-        """Add the block's time to ``spent``; what the device still has to do for training is not charged to it."""
+        """Add the block's time to ``spent``; what the device still has to do for training is
+        not charged to it.
+        """
         if self._cuda:
             torch.cuda.synchronize()
         begin = time.perf_counter()
@@ -320,7 +369,9 @@ def unwrapped(optimizer: Any) -> Any:
         True
     """
     seen = optimizer
-    while not isinstance(seen, torch.optim.Optimizer) or type(seen).__name__ in ("AcceleratedOptimizer",):
+    while not isinstance(seen, torch.optim.Optimizer) or type(seen).__name__ in (
+        "AcceleratedOptimizer",
+    ):
         inner = getattr(seen, "optimizer", None)
         if inner is None or inner is seen:
             fail("optimizer", "must be a torch.optim.Optimizer", optimizer)

@@ -1,4 +1,6 @@
-"""Everything measured once: what ``mindgap measure`` writes, as plain sentences and as data for its figures."""
+"""Everything measured once: what ``mindgap measure`` writes, as plain sentences and as data for
+its figures.
+"""
 
 from __future__ import annotations
 
@@ -34,27 +36,42 @@ SKETCH = 256
 LEAST_SLOPE = 0.2
 
 
-def survey(objective: Objective, batches: Iterable[Any], *, optimizer: Any = None, limit: int = 512,
-           curvature_batches: int = 8, ray_points: int = 20, delta: float = 0.01, seconds: float | None = None,
-           seed: int = 0, finished: Callable[[str], Any] | None = None) -> Survey:
-    """Measure everything once at the model's point: noise, tails, smoothness, curvature, stationarity, (6.2).
+def survey(
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    optimizer: Any = None,
+    limit: int = 512,
+    curvature_batches: int = 8,
+    ray_points: int = 20,
+    delta: float = 0.01,
+    seconds: float | None = None,
+    seed: int = 0,
+    finished: Callable[[str], Any] | None = None,
+) -> Survey:
+    """Measure everything once at the model's point: noise, tails, smoothness, curvature,
+    stationarity, (6.2).
 
-    What cannot be measured (too few batches for a tail, batch norm for single samples) gets a sentence that says so;
-    a NaN loss is an error. The model is left as it was found.
+    What cannot be measured (too few batches for a tail, batch norm for single samples) gets a
+    sentence that says so; a NaN loss is an error. The model is left as it was found.
 
     Args:
-        objective, batches: the problem; the first ``limit`` batches are held. 128 or more tell a tail from none.
+        objective, batches: the problem; the first ``limit`` batches are held. 128 or more tell a
+            tail from none.
         optimizer: whose edge of stability to report.
         limit: batches used for the noise.
         curvature_batches: of them, how many for sharpness, smoothness and the Goldstein distance.
-        ray_points: readings of the smoothness, along one ray up the gradient (the parameters are put back).
+        ray_points: readings of the smoothness, along one ray up the gradient (the parameters are
+            put back).
         delta: radius of the Goldstein distance.
-        seconds: aim to be done within this time, by taking fewer batches; ``about`` says how many were used.
+        seconds: aim to be done within this time, by taking fewer batches; ``about`` says how many
+            were used.
         seed: names all random numbers.
         finished: called with the name of each of ``PARTS`` when it is done, for a progress bar.
 
     Raises:
-        RuleError: no batches, and what ``gradient_passes`` refuses. NonFiniteError: a NaN loss or gradient.
+        RuleError: no batches, and what ``gradient_passes`` refuses. NonFiniteError: a NaN loss or
+            gradient.
 
     Example:
         >>> import torch
@@ -78,12 +95,16 @@ def survey(objective: Objective, batches: Iterable[Any], *, optimizer: Any = Non
     gradient_seconds = _time_of_gradient(objective, held[0], seed)
 
     def affordable(count: int, share: float, gradients: float) -> int:
-        """How many of ``count`` batches fit into a share of the time, at so many gradients per batch."""
+        """How many of ``count`` batches fit into a share of the time, at so many gradients per
+        batch.
+        """
         if seconds is None:
             return count
         return max(2, min(count, int(share * seconds / (gradients * gradient_seconds))))
 
-    few = held[: affordable(curvature_batches, 0.55, 110.0)]  # two searches of 25 products, the ray, the ball
+    few = held[
+        : affordable(curvature_batches, 0.55, 110.0)
+    ]  # two searches of 25 products, the ray, the ball
     noisy = held[: affordable(len(held), 0.25, 2.5)]
     sampled = held[: affordable(16, 0.2, 60.0)]
     findings: list[SurveyLine] = []
@@ -115,9 +136,14 @@ def survey(objective: Objective, batches: Iterable[Any], *, optimizer: Any = Non
             sure = reading.converged and edge.ratio + reach < 1
             fails = True if edge.ratio - reach > 1 else False if sure else None
             what = "sharpness" if edge.kind != "preconditioned" else "preconditioned sharpness"
-            said = f"{what} {edge.value:.3g} against a threshold of {edge.threshold:.3g} for {edge.kind}"
+            said = (
+                f"{what} {edge.value:.3g} against a threshold of {edge.threshold:.3g} for "
+                f"{edge.kind}"
+            )
             ends = edge.ratio - reach, edge.ratio + reach
-            lines.append(SurveyLine("edge of stability", said, edge.ratio, *ends, "stable step", fails))
+            lines.append(
+                SurveyLine("edge of stability", said, edge.ratio, *ends, "stable step", fails)
+            )
         return lines
 
     part("sharpness", curvature)
@@ -144,7 +170,9 @@ def survey(objective: Objective, batches: Iterable[Any], *, optimizer: Any = Non
 
 
 def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
-    """Seconds per gradient of a batch, by the second of two; what no part could measure is an error here."""
+    """Seconds per gradient of a batch, by the second of two; what no part could measure is an
+    error here.
+    """
     with gradient_passes(objective, [batch], seed=seed) as passes:
         passes_mean(passes)
         begin = time.perf_counter()
@@ -152,32 +180,58 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
         return time.perf_counter() - begin
 
 
-def _statistics(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
+def _statistics(
+    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int
+) -> list[SurveyLine]:
     found = training_statistics(objective, held, tol=1e-2, seed=seed)
     figures["settling"] = [asdict(row) for row in found.growth]
     true = found.gradient_norm_unbiased
-    size = f"{found.noise / true:.3g} times the gradient norm" if true else "the gradient norm is lost in it"
-    enough, few = (", ".join(name.replace("_", " ") for name, ok in found.settled.items() if ok is kind)
-                   for kind in (True, False))  # fmt: skip
-    settled = "; ".join([f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few))
+    size = (
+        f"{found.noise / true:.3g} times the gradient norm"
+        if true
+        else "the gradient norm is lost in it"
+    )
+    enough, few = (
+        ", ".join(name.replace("_", " ") for name, ok in found.settled.items() if ok is kind)
+        for kind in (True, False)
+    )
+    settled = "; ".join(
+        [f"enough samples for {enough}"] * bool(enough) + [f"too few for {few}"] * bool(few)
+    )
     low, high = found.gradient_norm_interval
     way = "" if found.per == "sample" else ", from minibatches"
     return [
-        SurveyLine("loss", f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples",
-                   found.loss, *found.loss_interval),
+        SurveyLine(
+            "loss",
+            f"loss {found.loss:.4g} {_range(found.loss_interval)} on {found.samples} samples",
+            found.loss,
+            *found.loss_interval,
+        ),
         SurveyLine(
             "gradient norm",
             f"gradient norm {found.gradient_norm_unbiased:.3g} {_range((low, high))} "
-            f"(before the correction for noise {found.gradient_norm:.3g})", found.gradient_norm_unbiased, low, high,
+            f"(before the correction for noise {found.gradient_norm:.3g})",
+            found.gradient_norm_unbiased,
+            low,
+            high,
         ),
-        SurveyLine("noise", f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
-                   found.noise, *found.noise_interval),
-        SurveyLine("settling",
-                   f"{settled or 'not known from one batch'} (enough: the last doubling changes less than 10 %)"),
-    ]  # fmt: skip
+        SurveyLine(
+            "noise",
+            f"noise of one sample {found.noise:.3g} {_range(found.noise_interval)}{way}: {size}",
+            found.noise,
+            *found.noise_interval,
+        ),
+        SurveyLine(
+            "settling",
+            f"{settled or 'not known from one batch'} (enough: the last doubling changes less "
+            "than 10 %)",
+        ),
+    ]
 
 
-def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed: int) -> list[SurveyLine]:
+def _noise(
+    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int
+) -> list[SurveyLine]:
     sample = noise_sample(objective, held, seed=seed, projections=SKETCH)
     rows = []
     alpha = math.nan
@@ -189,10 +243,22 @@ def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed:
         rows.append(SurveyLine("tail", f"not measured: {refused}"))
     try:
         judged = infinite_variance(sample)
-        rows.append(SurveyLine("infinite variance", judged.answer, judged.index, *judged.interval, "finite variance",
-                               judged.infinite))  # fmt: skip
+        rows.append(
+            SurveyLine(
+                "infinite variance",
+                judged.answer,
+                judged.index,
+                *judged.interval,
+                "finite variance",
+                judged.infinite,
+            )
+        )
     except RuleError as refused:
-        rows.append(SurveyLine("infinite variance", f"not measured: {refused}", assumption="finite variance"))
+        rows.append(
+            SurveyLine(
+                "infinite variance", f"not measured: {refused}", assumption="finite variance"
+            )
+        )
     try:
         growth = variance_growth(sample, seed=seed)
         names = ("sizes", "running", "low", "median", "high")
@@ -205,8 +271,8 @@ def _noise(objective: Objective, held: list[Any], figures: dict[str, Any], seed:
 
 
 def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
-    """Densities of the noise norms and of two references: Gaussian noise of the same effective dimension and mean
-    square, and stable noise of the estimated index scaled to the same median."""
+    """Densities of the noise norms and of two references: Gaussian noise of the same effective
+    dimension and mean square, and stable noise of the estimated index scaled to the same median."""
     norms = sample.norms
     dimension = _dimension(sample)
     rng = numpy_stream(seed, "histogram references")
@@ -223,15 +289,24 @@ def _histogram(sample: NoiseSample, alpha: float, seed: int) -> dict[str, Any]:
     def density(values: np.ndarray) -> list[float]:
         return (np.histogram(values, edges)[0] / len(values) / width_of).tolist()
 
-    return {"edges": edges.tolist(), "measured": density(norms), "gaussian": density(gaussian),
-            "stable": density(stable), "norms": norms.tolist(), "dimension": dimension, "alpha": index,
-            "alpha_estimated": bool(math.isfinite(alpha))}
+    return {
+        "edges": edges.tolist(),
+        "measured": density(norms),
+        "gaussian": density(gaussian),
+        "stable": density(stable),
+        "norms": norms.tolist(),
+        "dimension": dimension,
+        "alpha": index,
+        "alpha_estimated": bool(math.isfinite(alpha)),
+    }
 
 
 def _dimension(sample: NoiseSample) -> float:
-    """(tr C)^2 / tr C^2 of the noise covariance, from inner products of sketches of different minibatches.
+    """(tr C)^2 / tr C^2 of the noise covariance, from inner products of sketches of different
+    minibatches.
 
-    A sketch of k random signs adds (tr C)^2 / k to the mean squared inner product; it is taken off again.
+    A sketch of k random signs adds (tr C)^2 / k to the mean squared inner product; it is taken off
+    again.
     """
     sketch = sample.projections.astype(np.float64)
     gram = sketch @ sketch.T
@@ -248,24 +323,41 @@ def _spectrum(reading: Sharpness) -> dict[str, Any]:
     edge = reading.stability
     # The threshold belongs on the axis of H only where the step is one number.
     drawn = edge is not None and edge.kind != "preconditioned"
-    return {"values": list(reading.values), "largest": reading.value, "error": reading.error,
-            "smallest": reading.smallest, "threshold": edge.threshold if edge is not None and drawn else math.nan,
-            "kind": edge.kind if edge is not None else ""}
+    return {
+        "values": list(reading.values),
+        "largest": reading.value,
+        "error": reading.error,
+        "smallest": reading.smallest,
+        "threshold": edge.threshold if edge is not None and drawn else math.nan,
+        "kind": edge.kind if edge is not None else "",
+    }
 
 
-def _ray(objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int) -> list[SurveyLine]:
-    """Local smoothness against gradient norm along one ray up the gradient; the parameters are put back."""
+def _ray(
+    objective: Objective, few: list[Any], points: int, figures: dict[str, Any], seed: int
+) -> list[SurveyLine]:
+    """Local smoothness against gradient norm along one ray up the gradient; the parameters are
+    put back.
+    """
     read = smoothness_along_ray(objective, few, points=points, seed=seed)
     first, floor = read.smoothness[0], read.noise_floor
-    here = SurveyLine("local smoothness", f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}", first,
-                      max(0.0, first - floor), first + floor)
+    here = SurveyLine(
+        "local smoothness",
+        f"smoothness along the gradient {first:.3g}, noise floor {floor:.1g}",
+        first,
+        max(0.0, first - floor),
+        first + floor,
+    )
     figure = figures["smoothness"] = {
-        "gradient_norm": list(read.gradient_norms), "smoothness": list(read.smoothness),
-        "noise_floor": [floor] * len(read.smoothness), "loss": list(read.losses),
-    }  # fmt: skip
+        "gradient_norm": list(read.gradient_norms),
+        "smoothness": list(read.smoothness),
+        "noise_floor": [floor] * len(read.smoothness),
+        "loss": list(read.losses),
+    }
     if sum(value > 0 for value in read.smoothness) < 3:
         said = (
-            "cannot tell whether smoothness grows: the gradient does not change along the ray, as for a linear piece "
+            "cannot tell whether smoothness grows: the gradient does not change along the ray, as "
+            "for a linear piece "
             "of a loss with kinks"
         )
         return [here, SurveyLine("smoothness and gradient norm", said, assumption="smoothness")]
@@ -275,8 +367,15 @@ def _ray(objective: Objective, few: list[Any], points: int, figures: dict[str, A
     fails, said = fit.grows, fit.sentence
     if fails and not low > LEAST_SLOPE:
         fails = False if high < LEAST_SLOPE else None
-        word = "no growth of smoothness with the gradient norm that matters" if fails is False else "cannot tell"
-        said = f"{word}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], {LEAST_SLOPE:g} is the border"
+        word = (
+            "no growth of smoothness with the gradient norm that matters"
+            if fails is False
+            else "cannot tell"
+        )
+        said = (
+            f"{word}: log-log slope {fit.slope:.2f} [{low:.2f}, {high:.2f}], {LEAST_SLOPE:g} is "
+            "the border"
+        )
     value = (fit.slope, low, high) if fails is not None else (math.nan,) * 3
     return [here, SurveyLine("smoothness and gradient norm", said, *value, "smoothness", fails)]
 

@@ -29,12 +29,21 @@ class Reading:
         step: number of optimizer steps made before this one.
         objective, batches: the problem and the batches held for measuring.
         optimizer: the optimizer in use, or None.
-        update: x_(k+1) - x_k, one tensor per parameter, for probes that need it; the model then stands at x_k.
+        update: x_(k+1) - x_k, one tensor per parameter, for probes that need it; the model then
+            stands at x_k.
         seed: names the random numbers of all passes.
     """
 
-    def __init__(self, objective: Objective, batches: Sequence[Any], *, step: int = 0, optimizer: Any = None,
-                 update: list[Tensor] | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        batches: Sequence[Any],
+        *,
+        step: int = 0,
+        optimizer: Any = None,
+        update: list[Tensor] | None = None,
+        seed: int = 0,
+    ) -> None:
         self.objective, self.batches, self.step = objective, batches, step
         self.optimizer, self.seed = optimizer, seed
         self._update = update
@@ -57,7 +66,9 @@ class Reading:
     def passes(self) -> GradientPasses:
         """Open gradient passes; closed with the moment."""
         return self._stack.enter_context(
-            gradient_passes(self.objective, self.batches, seed=self.seed, move=self._update is not None)
+            gradient_passes(
+                self.objective, self.batches, seed=self.seed, move=self._update is not None
+            )
         )
 
     @cached_property
@@ -81,13 +92,15 @@ class Reading:
 class Probe(ABC):
     """One quantity, read at a moment of training.
 
-    A probe says what it ``needs`` (the monitor runs those with ``"update"`` after the step, the others before it),
-    how many ``gradients`` a reading is expected to cost, and how often it runs. It may keep a state between readings
-    (a warm start), which must depend on its own earlier readings only.
+    A probe says what it ``needs`` (the monitor runs those with ``"update"`` after the step, the
+    others before it), how many ``gradients`` a reading is expected to cost, and how often it runs.
+    It may keep a state between readings (a warm start), which must depend on its own earlier
+    readings only.
 
     Example:
         >>> class LossProbe(Probe):
         ...     name, needs = "loss", frozenset({"gradients"})
+        ...
         ...     def read(self, at):
         ...         return {"mean": at.noise.loss}
         >>> LossProbe().every

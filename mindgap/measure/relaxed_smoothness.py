@@ -1,4 +1,6 @@
-"""Does smoothness grow with the gradient norm? The (L0, L1) fit, with intervals and the right to refuse."""
+"""Does smoothness grow with the gradient norm? The (L0, L1) fit, with intervals and the right
+to refuse.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from mindgap.base.check import between, fail, whole
 from mindgap.base.rng import numpy_stream
 from mindgap.measure.distributions import as_numbers, average_ranks
 
-#: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is concluded.
+#: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is
+#: concluded.
 LEAST_SPAN = 3.0
 #: An interval of the log-log slope wider than this on either side says nothing.
 WIDEST = 0.5
@@ -42,15 +45,21 @@ class RelaxedSmoothness:
     sentence: str  # the answer in words
 
 
-def fit_relaxed_smoothness(norms: Sequence[float] | NDArray[np.float64],
-                           smoothness: Sequence[float] | NDArray[np.float64], *, cover: float = 0.95,
-                           level: float = 0.9, repeats: int = 200, block: int | None = None,
-                           seed: int = 0) -> RelaxedSmoothness:
+def fit_relaxed_smoothness(
+    norms: Sequence[float] | NDArray[np.float64],
+    smoothness: Sequence[float] | NDArray[np.float64],
+    *,
+    cover: float = 0.95,
+    level: float = 0.9,
+    repeats: int = 200,
+    block: int | None = None,
+    seed: int = 0,
+) -> RelaxedSmoothness:
     """Fit L <= L0 + L1 ||g|| to readings along a run, and say whether L grows with ||g||.
 
-    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0. Slope and rank correlation come with it.
-    Readings along a run depend on each other, so the bootstrap draws blocks of neighbours. Source: thesis, (3.2) and
-    Assumption 3.3.3; Fig. 3-2 and 3-3.
+    The envelope is the quantile regression line at ``cover`` with L0, L1 >= 0. Slope and rank
+    correlation come with it. Readings along a run depend on each other, so the bootstrap draws
+    blocks of neighbours. Source: thesis, (3.2) and Assumption 3.3.3; Fig. 3-2 and 3-3.
 
     Args:
         norms: gradient norms ||g||, in the order of the run.
@@ -66,7 +75,7 @@ def fit_relaxed_smoothness(norms: Sequence[float] | NDArray[np.float64],
         >>> fit = fit_relaxed_smoothness(g, 1 + 2 * g)
         >>> round(fit.L0, 6), round(fit.L1, 6), fit.grows
         (1.0, 2.0, True)
-        >>> print(fit_relaxed_smoothness(g ** 0.1, 1 + 2 * g).sentence.replace(": ", ":\\n"))
+        >>> print(fit_relaxed_smoothness(g**0.1, 1 + 2 * g).sentence.replace(": ", ":\\n"))
         cannot tell from 60 readings whether smoothness grows with the gradient:
         the gradient norm spans a factor 1.5, and 3 is the least to conclude from
     """
@@ -87,18 +96,42 @@ def fit_relaxed_smoothness(norms: Sequence[float] | NDArray[np.float64],
     slopes = [_slope(g[pick], y[pick]) for pick in picks]
     ranks = [_rank(g[pick], y[pick]) for pick in picks]
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.nanquantile(np.array([*_envelopes(g[picks], y[picks], cover), slopes, ranks]), tails, axis=1)
+    low, high = np.nanquantile(
+        np.array([*_envelopes(g[picks], y[picks], cover), slopes, ranks]), tails, axis=1
+    )
     L0, L1 = _envelope(g, y, cover)
     slope, rank = _slope(g, y), _rank(g, y)
     span = float(np.quantile(g, 0.95) / np.quantile(g, 0.05))
     around = [(float(a), float(b)) for a, b in zip(low, high)]
     grows, sentence = _conclude(n, span, slope, around[2], rank, around[3], L0, L1, cover)
-    return RelaxedSmoothness(L0, L1, around[0], around[1], slope, around[2], rank, around[3], span, n, level, grows,
-                             sentence)
+    return RelaxedSmoothness(
+        L0,
+        L1,
+        around[0],
+        around[1],
+        slope,
+        around[2],
+        rank,
+        around[3],
+        span,
+        n,
+        level,
+        grows,
+        sentence,
+    )
 
 
-def _conclude(n: int, span: float, slope: float, slopes: tuple[float, float], rank: float, ranks: tuple[float, float],
-              L0: float, L1: float, cover: float) -> tuple[bool | None, str]:
+def _conclude(
+    n: int,
+    span: float,
+    slope: float,
+    slopes: tuple[float, float],
+    rank: float,
+    ranks: tuple[float, float],
+    L0: float,
+    L1: float,
+    cover: float,
+) -> tuple[bool | None, str]:
     unsure = f"cannot tell from {n} readings whether smoothness grows with the gradient"
     if n < 10:
         return None, f"{unsure}: 10 are the least to conclude from"
@@ -112,8 +145,14 @@ def _conclude(n: int, span: float, slope: float, slopes: tuple[float, float], ra
         f"rank correlation {rank:.2f} [{ranks[0]:.2f}, {ranks[1]:.2f}]"
     )
     if slopes[0] > 0 and ranks[0] > 0:
-        line = f"{L0:.3g} + {L1:.3g} ||g||" if L1 > 0 else f"{L0:.3g}, but not in proportion to ||g||"
-        return True, f"smoothness grows with the gradient norm: {numbers}; {cover:.0%} of the readings are below {line}"
+        line = (
+            f"{L0:.3g} + {L1:.3g} ||g||" if L1 > 0 else f"{L0:.3g}, but not in proportion to ||g||"
+        )
+        return (
+            True,
+            f"smoothness grows with the gradient norm: {numbers}; {cover:.0%} of the readings are "
+            f"below {line}",
+        )
     if slopes[1] < 0 and ranks[1] < 0:
         return False, f"smoothness falls with the gradient norm: {numbers}"
     if max(slopes[1] - slope, slope - slopes[0]) > WIDEST:
@@ -122,7 +161,9 @@ def _conclude(n: int, span: float, slope: float, slopes: tuple[float, float], ra
 
 
 def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> tuple[float, float]:
-    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g): the search below, then the line through its two points."""
+    """min over L0, L1 >= 0 of sum rho_cover(y - L0 - L1 g): the search below, then the line
+    through its two points.
+    """
     L0, L1 = (float(v[0]) for v in _envelopes(g[None], y[None], cover))
     on = np.argsort(np.abs(y - L0 - L1 * g))[:2]
     if L0 > 0 and L1 > 0 and g[on[0]] != g[on[1]]:
@@ -132,9 +173,12 @@ def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> t
     return L0, L1
 
 
-def _envelopes(g: NDArray[np.float64], y: NDArray[np.float64],
-               cover: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same for many samples at once (rows), by a search over L1: for fixed L1 the best L0 is a quantile."""
+def _envelopes(
+    g: NDArray[np.float64], y: NDArray[np.float64], cover: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same for many samples at once (rows), by a search over L1: for fixed L1 the best L0
+    is a quantile.
+    """
     place = min(g.shape[1] - 1, math.ceil(cover * g.shape[1]) - 1)
 
     def best(L1: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -160,7 +204,8 @@ def _slope(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
 
 
 def _rank(g: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last bits.
+    # Equal up to rounding counts as equal: a constant smoothness must not be ranked by its last
+    # bits.
     a, b = average_ranks(_rounded(g)), average_ranks(_rounded(y))
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float(a @ a) * float(b @ b))

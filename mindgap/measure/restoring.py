@@ -1,8 +1,9 @@
 """A guard that leaves a model, its loader and every random state exactly as they were found.
 
-Whatever happens inside (an error, Ctrl-C), parameters, buffers, ``p.grad``, the modules' training flags, the global
-random states of Python, numpy, torch and CUDA, and the generators that belong to a loader stand on leaving as they
-stood on entering. A measurement must not disturb what it measures.
+Whatever happens inside (an error, Ctrl-C), parameters, buffers, ``p.grad``, the modules' training
+flags, the global random states of Python, numpy, torch and CUDA, and the generators that belong to
+a loader stand on leaving as they stood on entering. A measurement must not disturb what it
+measures.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from mindgap.base.check import fail
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, numpy, torch and CUDA; use it inside ``undisturbed`` only.
+    """Seed the global generators of Python, numpy, torch and CUDA; use it inside ``undisturbed``
+    only.
 
     Example:
         >>> with undisturbed(nn.Linear(1, 1)):
@@ -36,14 +38,16 @@ def seed_everything(seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    # torch.manual_seed would queue a call, with a stack trace, for every seeding before CUDA starts: slow, and a leak.
+    # torch.manual_seed would queue a call, with a stack trace, for every seeding before CUDA
+    # starts: slow, and a leak.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
 
 
 def loader_generators(batches: Any) -> list[torch.Generator]:
-    """The torch generators that a ``DataLoader`` and its samplers draw from (none for a list of batches).
+    """The torch generators that a ``DataLoader`` and its samplers draw from (none for a list of
+    batches).
 
     Example:
         >>> loader = torch.utils.data.DataLoader([1, 2], shuffle=True, generator=torch.Generator())
@@ -71,7 +75,8 @@ class _Randomness:
         self._python = random.getstate()
         self._numpy = np.random.get_state()
         self._torch = torch.get_rng_state()
-        # Asking for the CUDA states would start CUDA; a process that has not started it has no state to lose.
+        # Asking for the CUDA states would start CUDA; a process that has not started it has no
+        # state to lose.
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         self._own = [(g, g.get_state()) for g in generators]
 
@@ -89,18 +94,25 @@ class _Randomness:
 
 
 class Guard:
-    """What ``undisturbed`` hands to its block: ways to return to the first state before the block ends."""
+    """What ``undisturbed`` hands to its block: ways to return to the first state before the
+    block ends.
+    """
 
     def __init__(self, model: nn.Module, batches: Any, parameters: bool) -> None:
         self._randomness = _Randomness(loader_generators(batches))
         self._modes = [(m, m.training) for m in model.modules()]
         self._parameters = list(model.parameters())
         self._versions = [p._version for p in self._parameters]
-        self._buffers = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        self._buffers = [
+            (m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None
+        ]
         with torch.no_grad():
             self._buffer_copies = [b.clone() for _, _, b in self._buffers]
-            self._parameter_copies = [p.detach().clone() for p in self._parameters] if parameters else None
-        # The gradients are taken away meanwhile: a loss that calls backward cannot spoil what is not there.
+            self._parameter_copies = (
+                [p.detach().clone() for p in self._parameters] if parameters else None
+            )
+        # The gradients are taken away meanwhile: a loss that calls backward cannot spoil what is
+        # not there.
         self._grads = [p.grad for p in self._parameters]
         for p in self._parameters:
             p.grad = None
@@ -111,14 +123,17 @@ class Guard:
         return self._parameter_copies is not None
 
     def rewind_loader(self) -> None:
-        """Let the loader's own generators start where they stood, so that a shuffled pass repeats its order."""
+        """Let the loader's own generators start where they stood, so that a shuffled pass
+        repeats its order.
+        """
         self._randomness.restore_generators()
 
     def rewind_buffers(self, *, every: bool = False) -> None:
         """Undo what a forward pass did to the buffers (running averages, power-iteration vectors).
 
-        Version counters are no guide (batch norm writes past them), so values are compared: those of modules in
-        training mode, or all of them. Only what changed is written, since a buffer may be saved in a live graph.
+        Version counters are no guide (batch norm writes past them), so values are compared: those
+        of modules in training mode, or all of them. Only what changed is written, since a buffer
+        may be saved in a live graph.
         """
         chosen = []
         for i, (module, name, buffer) in enumerate(self._buffers):
@@ -157,18 +172,26 @@ class Guard:
         if self._parameter_copies is None:
             for i, (p, version) in enumerate(zip(self._parameters, self._versions, strict=True)):
                 if p._version != version:
-                    fail("loss", "must not write into the model's parameters", f"a changed parameter {i}")
+                    fail(
+                        "loss",
+                        "must not write into the model's parameters",
+                        f"a changed parameter {i}",
+                    )
 
 
 @contextmanager
-def undisturbed(model: nn.Module, batches: Any = None, *, parameters: bool = False) -> Iterator[Guard]:
-    """Leave ``model``, the loader and all random states as they were found, also after an error or Ctrl-C.
+def undisturbed(
+    model: nn.Module, batches: Any = None, *, parameters: bool = False
+) -> Iterator[Guard]:
+    """Leave ``model``, the loader and all random states as they were found, also after an error or
+    Ctrl-C.
 
     Args:
         model: the module to protect: buffers, gradients and training flags always.
         batches: a loader whose own generators are protected too.
-        parameters: also keep a copy of the parameters (one more gradient's worth of memory) and write it back;
-            needed by whoever moves them. Without it a block that writes into them is an error.
+        parameters: also keep a copy of the parameters (one more gradient's worth of memory) and
+            write it back; needed by whoever moves them. Without it a block that writes into them is
+            an error.
 
     Example:
         >>> model = nn.BatchNorm1d(2)
@@ -225,7 +248,9 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 def plain_tree(batch: Any) -> Any:
-    """The batch with mappings that torch's trees do not know (Hugging Face's ``BatchEncoding``) as dictionaries."""
+    """The batch with mappings that torch's trees do not know (Hugging Face's ``BatchEncoding``)
+    as dictionaries.
+    """
     if hasattr(batch, "items") and callable(batch.items) and not isinstance(batch, dict):
         return dict(batch.items())
     return batch

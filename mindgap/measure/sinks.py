@@ -54,15 +54,21 @@ class TensorBoardSink(Sink):
 
 
 class RecordSink(Sink):
-    """Writes ``FOLDER/monitor/<name>/...jsonl`` with a description beside it, from which ``mindgap report`` draws.
+    """Writes ``FOLDER/monitor/<name>/...jsonl`` with a description beside it, from which ``mindgap
+    report`` draws.
 
     Every monitor writes a record of its own: the moment of its start belongs to the settings.
     """
 
     def __init__(self, folder: Path, name: str, settings: dict[str, Any], seed: int) -> None:
         self._folder, self._name = folder / "monitor" / name, name
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + f".{time.perf_counter_ns() % 10**9:09d}"
-        header = Header("monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp)
+        stamp = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            + f".{time.perf_counter_ns() % 10**9:09d}"
+        )
+        header = Header(
+            "monitor", "", name, name, seed, {**settings, "begun": stamp}, started=stamp
+        )
         self._writer = RunWriter(self._folder, header)
         self._columns: list[str] = []
         self._events: list[str] = []
@@ -74,7 +80,11 @@ class RecordSink(Sink):
         return self._writer.path
 
     def write(self, row: Row) -> None:
-        new = [c for c, v in row.items() if isinstance(v, float) and c not in (*self._columns, "seconds", "lr")]
+        new = [
+            c
+            for c, v in row.items()
+            if isinstance(v, float) and c not in (*self._columns, "seconds", "lr")
+        ]
         if new:
             self._columns += new
             write_form(self._folder / STUDY_FILE, self._description())
@@ -91,14 +101,17 @@ class RecordSink(Sink):
 
     def _description(self) -> StudyDescription:
         figures = (
-            Figure(c.replace("_", ": ", 1).replace("_", " "), c, c.replace("_", " "), x_label="step")
+            Figure(
+                c.replace("_", ": ", 1).replace("_", " "), c, c.replace("_", " "), x_label="step"
+            )
             for c in self._columns
         )
         return StudyDescription(
             name="monitor",
             scale=self._name,
             title=f"Readings of {self._name}",
-            statement=". ".join(["What the monitor read along a training run", *self._events[:20]]) + ".",
+            statement=". ".join(["What the monitor read along a training run", *self._events[:20]])
+            + ".",
             methods=(self._name,),
             figures=tuple(figures),
             axes={"step": "step", "seconds": "seconds of training"},
@@ -106,17 +119,18 @@ class RecordSink(Sink):
 
 
 def as_sinks(to: Any, name: str, settings: dict[str, Any], seed: int) -> list[Sink]:
-    """A sink for whatever the user gave: None, a folder, a ``SummaryWriter``, a function, or a list of them.
+    """A sink for whatever the user gave: None, a folder, a ``SummaryWriter``, a function, or a list
+    of them.
 
     Example:
         >>> rows = []
-        >>> sink, = as_sinks(rows.append, "run", {}, 0)
+        >>> (sink,) = as_sinks(rows.append, "run", {}, 0)
         >>> sink.write({"step": 3, "noise_level": 0.5})
         >>> rows
         [{'step': 3, 'noise_level': 0.5}]
         >>> as_sinks(3, "run", {}, 0)
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: to must be a folder, a SummaryWriter or a function of a row, got 3
+        mindgap.base.check.RuleError: to must be a folder, a SummaryWriter or a function of a row...
     """
     if to is None:
         return []

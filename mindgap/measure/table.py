@@ -34,30 +34,83 @@ class ProbeEntry:
         return getattr(import_module(self.module), self.class_name)
 
 
-def _entry(name: str, file: str, cls: str, place: str, statement: str, *, needs: str = "gradients",
-           paper: str = "thesis") -> ProbeEntry:
+def _entry(
+    name: str,
+    file: str,
+    cls: str,
+    place: str,
+    statement: str,
+    *,
+    needs: str = "gradients",
+    paper: str = "thesis",
+) -> ProbeEntry:
     module = f"mindgap.measure.probes.{file}"
     return ProbeEntry(name, cls, module, tuple(needs.split()), Source(paper, place), statement)
 
 
 _ROWS = (
-    _entry("noise", "noise", "NoiseProbe", "4.2, Fig. 4-1",
-           "loss, gradient norm less its bias, and the spread of minibatch gradients"),
-    _entry("sharpness", "curvature", "SharpnessProbe", "(6.2)",
-           "largest Hessian eigenvalue and the optimizer's distance to its edge of stability", needs="hessian"),
-    _entry("smoothness", "smoothness", "SmoothnessProbe", "3.2, Fig. 3-1",
-           "how fast the gradient changes along the update, on equal batches", needs="gradients update"),
-    _entry("statistics", "statistics", "StatisticsProbe", "(6.2), (6.10)",
-           "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)", needs="gradients hessian"),
-    _entry("tails", "monitored", "TailsProbe", "App. H",
-           "tail index of the gradient noise per coordinate, with an interval", paper="acclip"),
-    _entry("stationarity", "monitored", "StationarityProbe", "Definition 5.3.1",
-           "upper bound on the smallest mean of gradients within a ball"),
-    _entry("ergodic", "monitored", "AverageProbe", "6.4, Fig. 6-6",
-           "running average of the loss, and its change from reading to reading"),
-    _entry("update", "update", "UpdateProbe", "3.3.1", "length of the update, absolute and relative to the parameters",
-           needs="update"),
-)  # fmt: skip
+    _entry(
+        "noise",
+        "noise",
+        "NoiseProbe",
+        "4.2, Fig. 4-1",
+        "loss, gradient norm less its bias, and the spread of minibatch gradients",
+    ),
+    _entry(
+        "sharpness",
+        "curvature",
+        "SharpnessProbe",
+        "(6.2)",
+        "largest Hessian eigenvalue and the optimizer's distance to its edge of stability",
+        needs="hessian",
+    ),
+    _entry(
+        "smoothness",
+        "smoothness",
+        "SmoothnessProbe",
+        "3.2, Fig. 3-1",
+        "how fast the gradient changes along the update, on equal batches",
+        needs="gradients update",
+    ),
+    _entry(
+        "statistics",
+        "statistics",
+        "StatisticsProbe",
+        "(6.2), (6.10)",
+        "loss, gradient norm, per-sample noise, sharpness, and the balance of (6.10)",
+        needs="gradients hessian",
+    ),
+    _entry(
+        "tails",
+        "monitored",
+        "TailsProbe",
+        "App. H",
+        "tail index of the gradient noise per coordinate, with an interval",
+        paper="acclip",
+    ),
+    _entry(
+        "stationarity",
+        "monitored",
+        "StationarityProbe",
+        "Definition 5.3.1",
+        "upper bound on the smallest mean of gradients within a ball",
+    ),
+    _entry(
+        "ergodic",
+        "monitored",
+        "AverageProbe",
+        "6.4, Fig. 6-6",
+        "running average of the loss, and its change from reading to reading",
+    ),
+    _entry(
+        "update",
+        "update",
+        "UpdateProbe",
+        "3.3.1",
+        "length of the update, absolute and relative to the parameters",
+        needs="update",
+    ),
+)
 
 PROBES: dict[str, ProbeEntry] = {entry.name: entry for entry in _ROWS}
 

@@ -1,10 +1,13 @@
-"""Estimators of a tail index α, as pure functions of numpy arrays; intervals and answers stand in ``probes/tails.py``.
+"""Estimators of a tail index α, as pure functions of numpy arrays; intervals and answers stand in
+``probes/tails.py``.
 
 Two kinds, which answer different questions:
 
-* ``hill`` and ``moment`` look at the largest values only and estimate α in ``P(|X| > x) ≈ c x^(-α)``;
-* ``block_sum`` and ``stable`` assume that the whole law is α-stable. For other laws they describe the body of the
-  distribution: a Student t3, whose variance is finite, looks like 1.7 to the original block-sum estimator.
+* ``hill`` and ``moment`` look at the largest values only and estimate α in ``P(|X| > x) ≈ c
+  x^(-α)``;
+* ``block_sum`` and ``stable`` assume that the whole law is α-stable. For other laws they describe
+  the body of the distribution: a Student t3, whose variance is finite, looks like 1.7 to the
+  original block-sum estimator.
 """
 
 from __future__ import annotations
@@ -16,23 +19,50 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: α -> q(0.95)/q(0.75) of the symmetric α-stable law, from Zolotarev's integral for its distribution function.
+#: α -> q(0.95)/q(0.75) of the symmetric α-stable law, from Zolotarev's integral for its
+#: distribution function.
 STABLE_RATIOS = (
-    (0.50, 44.635118), (0.55, 31.565569), (0.60, 23.612189), (0.65, 18.439617), (0.70, 14.893767), (0.75, 12.357522),
-    (0.80, 10.479083), (0.85, 9.047016), (0.90, 7.928492), (0.95, 7.036866), (1.00, 6.313752), (1.05, 5.718676),
-    (1.10, 5.222869), (1.15, 4.805423), (1.20, 4.450851), (1.25, 4.147494), (1.30, 3.886470), (1.35, 3.660946),
-    (1.40, 3.465625), (1.45, 3.296352), (1.50, 3.149795), (1.55, 3.023170), (1.60, 2.914029), (1.65, 2.820128),
-    (1.70, 2.739382), (1.75, 2.669882), (1.80, 2.609914), (1.85, 2.557985), (1.90, 2.512818), (1.95, 2.473342),
+    (0.50, 44.635118),
+    (0.55, 31.565569),
+    (0.60, 23.612189),
+    (0.65, 18.439617),
+    (0.70, 14.893767),
+    (0.75, 12.357522),
+    (0.80, 10.479083),
+    (0.85, 9.047016),
+    (0.90, 7.928492),
+    (0.95, 7.036866),
+    (1.00, 6.313752),
+    (1.05, 5.718676),
+    (1.10, 5.222869),
+    (1.15, 4.805423),
+    (1.20, 4.450851),
+    (1.25, 4.147494),
+    (1.30, 3.886470),
+    (1.35, 3.660946),
+    (1.40, 3.465625),
+    (1.45, 3.296352),
+    (1.50, 3.149795),
+    (1.55, 3.023170),
+    (1.60, 2.914029),
+    (1.65, 2.820128),
+    (1.70, 2.739382),
+    (1.75, 2.669882),
+    (1.80, 2.609914),
+    (1.85, 2.557985),
+    (1.90, 2.512818),
+    (1.95, 2.473342),
     (2.00, 2.438664),
-)  # fmt: skip
+)
 
 
 def tail_length(n: int) -> int:
     """How many of the n largest values the tail estimators use: k = ⌈n^0.65⌉.
 
-    k/n must fall (or the body biases the estimate) and k must grow (or it never gets sharper). With this k the 90 %
-    intervals of ``hill`` cover a known index in 87 to 94 % of samples of n = 300 to 20,000 from stable (1.2, 1.5, 1.8),
-    Student (1.5, 2, 3) and Pareto laws; with n^0.7 the stable law of index 1.8 is lost at n = 2000.
+    k/n must fall (or the body biases the estimate) and k must grow (or it never gets sharper). With
+    this k the 90 % intervals of ``hill`` cover a known index in 87 to 94 % of samples of n = 300 to
+    20,000 from stable (1.2, 1.5, 1.8), Student (1.5, 2, 3) and Pareto laws; with n^0.7 the stable
+    law of index 1.8 is lost at n = 2000.
 
     Example:
         >>> tail_length(2000)
@@ -42,16 +72,20 @@ def tail_length(n: int) -> int:
 
 
 def hill_gamma(logs: Array) -> Array:
-    """γ = 1/α from the logarithms of the k+1 largest values, decreasing along the last axis, bias removed.
+    """γ = 1/α from the logarithms of the k+1 largest values, decreasing along the last axis, bias
+    removed.
 
-    Hill's estimator is the mean of Z_j = j (L_j - L_{j+1}), j = 1..k. Each Z_j is nearly exponential, with mean γ only
-    in the limit: away from it the mean is γ + b u + c u² + ..., u = j/(k+1), for a tail whose next terms are powers of
-    the first (stable laws; Student ν has powers 2/ν of u). Here Z_j is regressed on u and u², the intercept is kept:
-    three times Hill's standard deviation, without the first two terms of its bias. One term (twice the deviation) is
-    not enough for a stable law of index 1.8, where the first power is weak and the next strong.
+    Hill's estimator is the mean of Z_j = j (L_j - L_{j+1}), j = 1..k. Each Z_j is nearly
+    exponential, with mean γ only in the limit: away from it the mean is γ + b u + c u² + ..., u =
+    j/(k+1), for a tail whose next terms are powers of the first (stable laws; Student ν has powers
+    2/ν of u). Here Z_j is regressed on u and u², the intercept is kept: three times Hill's standard
+    deviation, without the first two terms of its bias. One term (twice the deviation) is not enough
+    for a stable law of index 1.8, where the first power is weak and the next strong.
 
     Example:
-        >>> logs = np.array([4.0, 3.0, 2.5, 2.0, 1.75])  # Z = (1, 1, 1.5, 1), fitted by 0.375 + 0.675 j - j²/8
+        >>> logs = np.array(
+        ...     [4.0, 3.0, 2.5, 2.0, 1.75]
+        ... )  # Z = (1, 1, 1.5, 1), fitted by 0.375 + 0.675 j - j²/8
         >>> round(float(hill_gamma(logs)), 6)
         0.375
     """
@@ -72,7 +106,8 @@ def plain_hill_gamma(logs: Array) -> Array:
 
 
 def moment_gamma(logs: Array) -> Array:
-    """The moment estimator of Dekkers, Einmahl and de Haan: γ = M1 + 1 - 1/2 (1 - M1²/M2)^(-1), of either sign.
+    """The moment estimator of Dekkers, Einmahl and de Haan: γ = M1 + 1 - 1/2 (1 - M1²/M2)^(-1), of
+    either sign.
 
     Example:
         >>> round(float(moment_gamma(np.array([3.0, 2.0, 1.0]))), 6)  # M1 = 1.5, M2 = 2.5
@@ -87,8 +122,8 @@ def moment_gamma(logs: Array) -> Array:
 def stable_alpha(upper: Array, middle: Array) -> Array:
     """McCulloch's estimate for a symmetric stable law from the 90 % and 50 % quantiles of ``|X|``.
 
-    Beyond 2 (quantiles closer together than the Gaussian's) the last line of the table is carried on, so that the
-    spread of the estimate is not cut off at the Gaussian law; at most 4.
+    Beyond 2 (quantiles closer together than the Gaussian's) the last line of the table is carried
+    on, so that the spread of the estimate is not cut off at the Gaussian law; at most 4.
 
     Example:
         >>> float(stable_alpha(np.array(6.313752), np.array(1.0)))  # the Cauchy law
@@ -96,7 +131,10 @@ def stable_alpha(upper: Array, middle: Array) -> Array:
     """
     alphas, ratios = np.array(STABLE_RATIOS).T
     steepness = (alphas[-1] - alphas[-2]) / np.log(ratios[-2] / ratios[-1])
-    alphas, logs = np.append(alphas, 4.0), np.append(np.log(ratios), np.log(ratios[-1]) - 2.0 / steepness)
+    alphas, logs = (
+        np.append(alphas, 4.0),
+        np.append(np.log(ratios), np.log(ratios[-1]) - 2.0 / steepness),
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         # log-log interpolation between points 0.05 apart errs by less than 0.001
         return np.interp(-np.log(np.asarray(upper) / middle), -logs, alphas)
@@ -116,11 +154,13 @@ def block_lengths(n: int) -> list[int]:
 
 
 def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
-    """1/α as the growth of ``mean log|sum of K symmetric values|`` with log K, over shuffles; samples on the last axis.
+    """1/α as the growth of ``mean log|sum of K symmetric values|`` with log K, over shuffles;
+    samples on the last axis.
 
-    Mohammadi et al. compare sums of K values with single values, so that whatever makes a single value unlike a sum
-    (a Laplace or Student body, layers of different scale) counts as a tail. Comparing sums with longer sums removes
-    most of that; a stable law gives 1/α either way. Weights are the numbers of blocks.
+    Mohammadi et al. compare sums of K values with single values, so that whatever makes a single
+    value unlike a sum (a Laplace or Student body, layers of different scale) counts as a tail.
+    Comparing sums with longer sums removes most of that; a stable law gives 1/α either way. Weights
+    are the numbers of blocks.
 
     Example:
         >>> x = np.random.default_rng(0).standard_normal(4000)
@@ -137,7 +177,8 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
             whole = sums.shape[-1] // step * step
             sums = sums[..., :whole].reshape(*sums.shape[:-1], -1, step).sum(-1)
             size = np.abs(sums)
-            # A sum of equal values with opposite signs is exactly zero; it says nothing about growth.
+            # A sum of equal values with opposite signs is exactly zero; it says nothing about
+            # growth.
             positive = size > 0
             logs = np.log(size, out=np.zeros_like(size), where=positive)
             means[i] += logs.sum(-1) / np.maximum(positive.sum(-1), 1)
@@ -151,9 +192,9 @@ def block_sum_gamma(x: Array, rng: np.random.Generator, rounds: int) -> Array:
 def published_block_sum_index(x: Array, block: int = 100) -> float:
     """α by the block-sum estimator as published: sums of ``block`` values against single ones.
 
-    Kept to show what it answers; ``block_sum_gamma`` is the one to use. Values of different scale, pooled, make it
-    answer near 1 whatever they are. Source: acclip, App. H; Mohammadi et al. 2015, Corollary 2.4, as Simsekli et al.
-    2019 use it.
+    Kept to show what it answers; ``block_sum_gamma`` is the one to use. Values of different scale,
+    pooled, make it answer near 1 whatever they are. Source: acclip, App. H; Mohammadi et al. 2015,
+    Corollary 2.4, as Simsekli et al. 2019 use it.
 
     Example:
         >>> round(published_block_sum_index(np.random.default_rng(0).standard_cauchy(100_000)), 1)
@@ -178,9 +219,11 @@ def largest(x: Array, count: int) -> Array:
     return np.sort(x, axis=-1)[..., ::-1]
 
 
-def resampled_quantile_ranks(n: int, places: tuple[int, int], draws: int,
-                             rng: np.random.Generator) -> NDArray[np.int64]:
-    """Ranks (0 = largest) of the values at two places of the order of each of ``draws`` bootstrap samples of size n.
+def resampled_quantile_ranks(
+    n: int, places: tuple[int, int], draws: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Ranks (0 = largest) of the values at two places of the order of each of ``draws`` bootstrap
+    samples of size n.
 
     Example:
         >>> resampled_quantile_ranks(1000, (100, 500), 4, np.random.default_rng(0)).shape
@@ -196,8 +239,8 @@ def resampled_quantile_ranks(n: int, places: tuple[int, int], draws: int,
 def resampled_ranks(n: int, k: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Ranks (0 = largest) of the k largest values in each of ``draws`` bootstrap samples of size n.
 
-    The order statistics of n uniforms are partial sums of exponentials over their total, so that the k largest of a
-    resample cost O(k) and no sort.
+    The order statistics of n uniforms are partial sums of exponentials over their total, so that
+    the k largest of a resample cost O(k) and no sort.
 
     Example:
         >>> ranks = resampled_ranks(1000, 5, 3, np.random.default_rng(0))

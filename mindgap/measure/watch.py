@@ -1,4 +1,6 @@
-"""What the monitor reads at every step of somebody's loop: loss, gradient norm, and what was unusual about them."""
+"""What the monitor reads at every step of somebody's loop: loss, gradient norm, and what was
+unusual about them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ FLUSH = 10
 
 
 class LoopWatch:
-    """Loss and gradient norm of every step, and sentences about spikes and numbers that are not finite.
+    """Loss and gradient norm of every step, and sentences about spikes and numbers that are not
+    finite.
 
     Args:
         model: whose gradients are read; its parameters' names appear in the sentences.
@@ -35,8 +38,8 @@ class LoopWatch:
         ...     model.weight.grad = torch.full((1, 1), size)
         ...     events = watch.before_step()
         >>> events[0]
-        'step 30: the gradient norm 100 is 100 times the running median 1 (largest 1); 100 % of it in weight; likely a
-        rare batch: its gradient alone is large'
+        'step 30: the gradient norm 100 is 100 times the running median 1 (largest 1); 100 % of it
+        in weight; likely a rare batch: its gradient alone is large'
     """
 
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
@@ -70,7 +73,9 @@ class LoopWatch:
         held = [(i, p.grad) for i, p in enumerate(self._parameters) if p.grad is not None]
         if held:
             plain = [g.coalesce().values() if g.is_sparse else g for _, g in held]
-            each = torch.stack([n.float().to(held[0][1].device) for n in torch._foreach_norm(plain)])
+            each = torch.stack(
+                [n.float().to(held[0][1].device) for n in torch._foreach_norm(plain)]
+            )
             norms = torch.zeros(len(self._parameters), device=each.device)
             norms[torch.tensor([i for i, _ in held], device=each.device)] = each
             batch = self._batch if self._losses else self._step
@@ -99,9 +104,12 @@ class LoopWatch:
         where = f"step {step}" + (f", batch {batch}" if batch != step else "")
         odd = [i for i, v in enumerate(values) if not math.isfinite(v)]
         if odd:
-            named = ", ".join(self._names[i] for i in odd[:3]) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
+            named = ", ".join(self._names[i] for i in odd[:3]) + (
+                f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+            )
             sentence = (
-                f"{where}: the gradient of {named} is not finite ({len(odd)} of {len(values)} parameters); "
+                f"{where}: the gradient of {named} is not finite ({len(odd)} of {len(values)} "
+                "parameters); "
                 f"{self._range()}; {self._cause_of_nan(odd, values)}"
             )
             if self._nonfinite == "raise":
@@ -112,9 +120,14 @@ class LoopWatch:
             return ""
         middle, top = ordered[len(ordered) // 2], max(range(len(values)), key=values.__getitem__)
         share = (values[top] / self.gradient_norm) ** 2
-        times = f"{self.gradient_norm / middle:.3g} times the running median" if middle else "above the running median"
+        times = (
+            f"{self.gradient_norm / middle:.3g} times the running median"
+            if middle
+            else "above the running median"
+        )
         return (
-            f"{where}: the gradient norm {self.gradient_norm:.3g} is {times} {middle:.3g} (largest {ordered[-1]:.3g}); "
+            f"{where}: the gradient norm {self.gradient_norm:.3g} is {times} {middle:.3g} (largest "
+            f"{ordered[-1]:.3g}); "
             f"{share:.0%} of it in {self._names[top]}; {self._cause_of_spike()}".replace("%", " %")
         )
 
@@ -122,7 +135,10 @@ class LoopWatch:
         if not self._norms:
             return "no earlier gradient to compare with"
         ordered = sorted(self._norms)
-        return f"gradient norms so far: median {ordered[len(ordered) // 2]:.3g}, largest {ordered[-1]:.3g}"
+        return (
+            f"gradient norms so far: median {ordered[len(ordered) // 2]:.3g}, largest "
+            f"{ordered[-1]:.3g}"
+        )
 
     def _cause_of_nan(self, odd: list[int], values: list[float]) -> str:
         if any(not bool(self._parameters[i].detach().isfinite().all()) for i in range(len(values))):
@@ -141,5 +157,8 @@ class LoopWatch:
         if len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0 and recent[-1] > 2 * middle:
             return "likely divergence: the gradients grew in the steps before; lower the step"
         if self._last_update > 0.1:
-            return f"likely the update before: it moved the parameters by {self._last_update:.0%} of their length"
+            return (
+                f"likely the update before: it moved the parameters by {self._last_update:.0%} of "
+                "their length"
+            )
         return "likely a rare batch: its gradient alone is large"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD
     from mindgap.optim.report import Report, Spike
 
-_WHERE = {"OPTIMIZERS": "table"} | {entry.class_name: f"optimizers.{entry.name}" for entry in OPTIMIZERS.values()}
+_WHERE = {"OPTIMIZERS": "table"} | {
+    entry.class_name: f"optimizers.{entry.name}" for entry in OPTIMIZERS.values()
+}
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)
 __all__ = __dir__()

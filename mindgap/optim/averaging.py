@@ -16,7 +16,7 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
 
     Example:
         >>> import torch
-        >>> float(k_weighted_avg_fn(torch.tensor(0.0), torch.tensor(3.0), 1))   # (1·0 + 2·3)/3
+        >>> float(k_weighted_avg_fn(torch.tensor(0.0), torch.tensor(3.0), 1))  # (1·0 + 2·3)/3
         2.0
 
     Source: acclip, Thm 1; thesis, Thm 4.4.2.
@@ -29,7 +29,8 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
 def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
     """An ``AveragedModel`` (which takes the ``options``) that holds x̄_k = Σ_j j·x_{j−1} / Σ_j j.
 
-    x_{j−1} is the iterate *before* step j: call ``update_parameters(model)`` before each ``optimizer.step()``.
+    x_{j−1} is the iterate *before* step j: call ``update_parameters(model)`` before each
+    ``optimizer.step()``.
 
     Example:
         >>> import torch
@@ -38,7 +39,7 @@ def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
         >>> for value in (1.0, 4.0):
         ...     _ = nn.init.constant_(model.weight, value)
         ...     mean.update_parameters(model)
-        >>> float(mean.module.weight.detach())   # (1·1 + 2·4)/3
+        >>> float(mean.module.weight.detach())  # (1·1 + 2·4)/3
         3.0
 
     Source: acclip, Thm 1; thesis, Thm 4.4.2.

@@ -1,4 +1,6 @@
-"""What optimizers share: one factor per norm (GClip, NormalizedSGD), one threshold per coordinate (CClip, ACClip)."""
+"""What optimizers share: one factor per norm (GClip, NormalizedSGD), one threshold per
+coordinate (CClip, ACClip).
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,26 @@ from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import average_, descend_
 
 ORDERS = ("gradient", "momentum")
-#: Norm (0-dim, or one entry per tensor) and a batch's number (τ, b) -> factor of the direction, of the norm's shape.
+#: Norm (0-dim, or one entry per tensor) and a batch's number (τ, b) -> factor of the direction, of
+#: the norm's shape.
 Coefficient = Callable[[Tensor, Any], Tensor]
 
 
 class ScaledOptimizer(RuleOptimizer):
-    """A rule that multiplies the gradient, or the momentum, by a function of its norm. Not for direct use."""
+    """A rule that multiplies the gradient, or the momentum, by a function of its norm. Not for
+    direct use.
+    """
 
-    def __init__(self, params: Any, settings: dict[str, Any], *, beta: float, order: str, scope: str,
-                 **options: Any) -> None:
+    def __init__(
+        self,
+        params: Any,
+        settings: dict[str, Any],
+        *,
+        beta: float,
+        order: str,
+        scope: str,
+        **options: Any,
+    ) -> None:
         self._scope = one_of("scope", scope, SCOPES)
         self._clip = order
         super().__init__(params, {**settings, "momentum": beta}, **options)
@@ -35,15 +48,26 @@ class ScaledOptimizer(RuleOptimizer):
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
 
-    def _scaled_record(self, group: dict[str, Any], kind: str, level: Any, **more: Any) -> FusedRecord:
+    def _scaled_record(
+        self, group: dict[str, Any], kind: str, level: Any, **more: Any
+    ) -> FusedRecord:
         beta = group["momentum"]
-        numbers = {"beta": beta, "kind": kind, "level": level, "order": self._clip, "quantile": QUANTILE}
+        numbers = {
+            "beta": beta,
+            "kind": kind,
+            "level": level,
+            "order": self._clip,
+            "quantile": QUANTILE,
+        }
         states = ("momentum",) if beta else ()
         return FusedRecord.of("scaled", group, numbers, states=states, scope=self._scope, **more)
 
-    def _scaled_update(self, batches: Sequence[Batch], coefficient: Coefficient,
-                       numbers: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
-        """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum; returns each batch's norm and factor."""
+    def _scaled_update(
+        self, batches: Sequence[Batch], coefficient: Coefficient, numbers: Sequence[Any]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """x ← x − η·c(‖m‖)·m, or c(‖g‖)·g before it enters the momentum; returns each batch's
+        norm and factor.
+        """
         on_gradient = self._clip == "gradient"
         directions, raws = [], []
         for batch in batches:
@@ -58,10 +82,15 @@ class ScaledOptimizer(RuleOptimizer):
                 directions.append(batch.grads)
                 raws.append(self._raw_grads(batch))
         norms, own, total = self._all_norms(batches, raws)
-        # What the front asks of the gradient: an average has it already, a bare gradient gets it here.
-        fronts = [None if batch.group["momentum"] and not on_gradient else batch.scale for batch in batches]
+        # What the front asks of the gradient: an average has it already, a bare gradient gets it
+        # here.
+        fronts = [
+            None if batch.group["momentum"] and not on_gradient else batch.scale
+            for batch in batches
+        ]
         norms, own = (
-            [n if front is None else n * front for n, front in zip(values, fronts)] for values in (norms, own)
+            [n if front is None else n * front for n, front in zip(values, fronts)]
+            for values in (norms, own)
         )
         factors = [coefficient(norm, number) for norm, number in zip(norms, numbers)]
         scales = []
@@ -76,7 +105,8 @@ class ScaledOptimizer(RuleOptimizer):
                 for p, m in blocks(batch.params, memory, single=batch.single):
                     descend_(p, torch._foreach_mul(m, 1.0), lr, batch.shrink)
                 continue
-            # Momentum has the sign already; a bare gradient gets it here, so that nothing is copied to be negated.
+            # Momentum has the sign already; a bare gradient gets it here, so that nothing is copied
+            # to be negated.
             sign = 1.0 if beta else batch.sign
             scale = factor * (lr.to(factor.device) if isinstance(lr, Tensor) else lr)
             scales.append(scale)
@@ -88,9 +118,12 @@ class ScaledOptimizer(RuleOptimizer):
             self._note(update=list(zip(scales, own)))
         return list(zip(norms, factors))
 
-    def _all_norms(self, batches: Sequence[Batch],
-                   raws: list[list[Tensor]]) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Norms by batch; with ZeRO all processes take part with every group, also those that hold none of it."""
+    def _all_norms(
+        self, batches: Sequence[Batch], raws: list[list[Tensor]]
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Norms by batch; with ZeRO all processes take part with every group, also those that
+        hold none of it.
+        """
         if self._everyone is None:
             return scoped_norms(raws, self._scope)
         by_group = {id(batch.group): raw for batch, raw in zip(batches, raws)}
@@ -102,15 +135,28 @@ class ScaledOptimizer(RuleOptimizer):
         return [norms[i] for i in places], [own[i] for i in places], total
 
 
-def _with_factor(factor: Tensor, *lists: Sequence[Tensor],
-                 single: bool) -> Iterator[tuple[Tensor, tuple[list[Tensor], ...]]]:
-    """Blocks together with their factor in the block's dtype: one factor for all, or one per tensor."""
+def _with_factor(
+    factor: Tensor, *lists: Sequence[Tensor], single: bool
+) -> Iterator[tuple[Tensor, tuple[list[Tensor], ...]]]:
+    """Blocks together with their factor in the block's dtype: one factor for all, or one per
+    tensor.
+    """
     if factor.dim() == 0:
         parts = ((factor, block) for block in blocks(*lists, single=single))
     else:
-        parts = ((c, block) for c, *row in zip(factor, *lists) for block in blocks(*([t] for t in row), single=single))
+        parts = (
+            (c, block)
+            for c, *row in zip(factor, *lists)
+            for block in blocks(*([t] for t in row), single=single)
+        )
     for c, block in parts:
-        yield c.to(block[0][0].device, widen(block[0][0][:0] if block[0][0].dim() else block[0][0]).dtype), block
+        yield (
+            c.to(
+                block[0][0].device,
+                widen(block[0][0][:0] if block[0][0].dim() else block[0][0]).dtype,
+            ),
+            block,
+        )
 
 
 class CoordinateOptimizer(RuleOptimizer):

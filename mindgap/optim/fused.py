@@ -1,7 +1,7 @@
 """When an optimizer takes the fused form, and the plans it keeps for it.
 
-The engine reads the parameter groups, the states and one ``FusedRecord`` per group; it returns what happened and leaves
-counting and reporting to the optimizer.
+The engine reads the parameter groups, the states and one ``FusedRecord`` per group; it returns what
+happened and leaves counting and reporting to the optimizer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _LASTING = (float, int, str, type(None))
 
 
 def state_of(state: Any, p: Tensor, name: str) -> Tensor:
-    """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit parameters)."""
+    """A parameter's state, made of zeros where it does not exist (in float32 for 16-bit
+    parameters).
+    """
     home = state[p]
     if home.get(name) is None:
         home[name] = torch.zeros_like(p, dtype=torch.float32 if p.dtype in NARROW else None)
@@ -42,9 +44,10 @@ def state_of(state: Any, p: Tensor, name: str) -> Tensor:
 class FusedSteps:
     """Decides at each step whether the fused form can be used, and uses it.
 
-    ``fused=None`` uses it wherever it can and says nothing where it cannot; ``fused=True`` raises there, with the
-    reason. Plans are kept between steps. Every step compares them with the groups, the states and the memory of every
-    tensor, and makes them anew where something differs; it also looks again at what spoke against the fused form.
+    ``fused=None`` uses it wherever it can and says nothing where it cannot; ``fused=True`` raises
+    there, with the reason. Plans are kept between steps. Every step compares them with the groups,
+    the states and the memory of every tensor, and makes them anew where something differs; it also
+    looks again at what spoke against the fused form.
     """
 
     def __init__(self) -> None:
@@ -71,13 +74,17 @@ class FusedSteps:
         self._tape: Any = None
         self._taped: Any = None
 
-    def step(self, groups: Groups, state: Any, read: Read, policy: Policy, objection: Objection) -> Outcome | None:
-        """Make one step in the fused form; None where the optimizer must make it itself, with nothing changed.
+    def step(
+        self, groups: Groups, state: Any, read: Read, policy: Policy, objection: Objection
+    ) -> Outcome | None:
+        """Make one step in the fused form; None where the optimizer must make it itself, with
+        nothing changed.
 
         Args:
             read: gives a group's record.
             policy: what to do about the norm of all gradients; its window is made here.
-            objection: says why a rule's kernels must not be used for a group, a parameter and its gradient.
+            objection: says why a rule's kernels must not be used for a group, a parameter and its
+                gradient.
         """
         wanted = self.used = False
         for group in groups:
@@ -104,10 +111,13 @@ class FusedSteps:
             if window is None or window is not self._window:
                 device = self._plans[0][1].device
                 if window is None or window.device != device:
-                    window = groups[0]["norms"] = new_window(device) if window is None else window.to(device)
+                    window = groups[0]["norms"] = (
+                        new_window(device) if window is None else window.to(device)
+                    )
                 self._window = window
             policy = policy._replace(window=window)
-        # Before the kernels where the step is certain: they push what was just read of the tensors out of the cache.
+        # Before the kernels where the step is certain: they push what was just read of the tensors
+        # out of the cache.
         certain = policy.nonfinite == "propagate" and policy.guard != "skip"
         if certain:
             self._raise_versions()
@@ -125,7 +135,9 @@ class FusedSteps:
             self.follow_device(groups)
             self.forget()
 
-    def _current(self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]) -> bool:
+    def _current(
+        self, groups: Groups, state: Mapping[Tensor, Any], records: Sequence[FusedRecord]
+    ) -> bool:
         if self._plans is None or self._shape != [record.states for record in records]:
             return False
         for group, members in zip(groups, self._members):
@@ -134,12 +146,18 @@ class FusedSteps:
         for p in self._absent:
             if p.grad is not None:
                 return False
-        if any(self._shape) and not (_same(state, self._states[0]) and _same(state.values(), self._states[1])):
+        if any(self._shape) and not (
+            _same(state, self._states[0]) and _same(state.values(), self._states[1])
+        ):
             return False
         return all(plan.fresh() for _, plan in self._plans)
 
-    def _build(self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection) -> str | None:
-        """Make the plans; returns why that is impossible. No plans without a reason: not at this step."""
+    def _build(
+        self, groups: Groups, state: Any, records: Sequence[FusedRecord], objection: Objection
+    ) -> str | None:
+        """Make the plans; returns why that is impossible. No plans without a reason: not at
+        this step.
+        """
         culprit = self._culprit
         self.forget()
         if culprit is not None:
@@ -167,17 +185,26 @@ class FusedSteps:
                 by_kind.setdefault(kind, ([], []))[0].append(row)
                 by_kind[kind][1].append(state[p] if record.states or record.counts else {})
             for kind, (rows, homes) in by_kind.items():
-                plans.append((i, Plan(rows, record.states, homes, lasting=not kind[3], counts=record.counts)))
+                plans.append(
+                    (i, Plan(rows, record.states, homes, lasting=not kind[3], counts=record.counts))
+                )
             self._members.append(list(group["params"]))
         scopes = {record.scope for record in records} - {None}
         self._spread = len({plan.device for _, plan in plans}) > 1
         if scopes and self._spread:
             return "the parameters lie on several devices"
-        by_group = Counter(i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None)
+        by_group = Counter(
+            i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None
+        )
         if any(count > 1 for count in by_group.values()):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
         for i, plan in () if self.trusting else plans:
-            why = objection(groups[i], program_of(Job(plan, records[i])).rules, plan.owners[0], plan.tensors("grad")[0])
+            why = objection(
+                groups[i],
+                program_of(Job(plan, records[i])).rules,
+                plan.owners[0],
+                plan.tensors("grad")[0],
+            )
             if why is not None:
                 return why
         lasting = all(plan.lasting for _, plan in plans)
@@ -192,7 +219,9 @@ class FusedSteps:
         for _, plan in self._plans or ():
             increment_version(plan.owners)
 
-    def _run(self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy) -> Outcome:
+    def _run(
+        self, plans: list[tuple[int, Plan]], records: Sequence[FusedRecord], policy: Policy
+    ) -> Outcome:
         if self._jobs:
             self._jobs = [job.renewed(records[job.group]) for job in self._jobs]
         else:
@@ -205,11 +234,18 @@ class FusedSteps:
         return self._run_on_cuda(on_cuda, policy)
 
     def _run_on_cuda(self, jobs: list[Job], policy: Policy) -> Outcome:
-        """As on the CPU without waiting for the device; a step like the last one makes its launches again."""
+        """As on the CPU without waiting for the device; a step like the last one makes its
+        launches again.
+        """
         from mindgap.rules.fused import cuda, cuda_rules
 
         settings = _settings(jobs, policy)
-        taped = settings is not None and self._tape is not None and settings == self._taped[0] and self._tape.fits()
+        taped = (
+            settings is not None
+            and self._tape is not None
+            and settings == self._taped[0]
+            and self._tape.fits()
+        )
         if taped and all(map(cuda_rules.counted, jobs)):
             self._tape.play()
             return self._taped[1]
@@ -221,7 +257,9 @@ class FusedSteps:
         return outcome
 
     def gradient_norm(self) -> float | Tensor | None:
-        """Norm of the last step's gradients over all parameters; None where other processes or devices hold a part."""
+        """Norm of the last step's gradients over all parameters; None where other processes or
+        devices hold a part.
+        """
         plans = [plan for _, plan in self._plans or ()]
         if not plans or self._spread:
             return None
@@ -232,7 +270,9 @@ class FusedSteps:
         return robust_norm([g for plan in plans for g in plan.tensors("grad")], wide=True)
 
     def follow_device(self, groups: Groups) -> None:
-        """Take over what the device counted, which graph replays and skipped steps change (waits for it)."""
+        """Take over what the device counted, which graph replays and skipped steps change
+        (waits for it).
+        """
         ahead: dict[int, int] = {}
         for i, plan in self._plans or ():
             if "cuda" in plan.kept and i < len(groups):
@@ -262,7 +302,9 @@ def _has(state: Any, p: Tensor, names: tuple[str, ...]) -> bool:
 
 
 def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tuple[Tensor, ...]]:
-    """Why a parameter cannot take the fused form, and the tensors of this process that the kernels would work on."""
+    """Why a parameter cannot take the fused form, and the tensors of this process that the
+    kernels would work on.
+    """
     from mindgap.rules.fused import cpu, cuda
 
     grad = p.grad
@@ -275,27 +317,40 @@ def _unfit(p: Tensor, state: Any, record: FusedRecord) -> tuple[str | None, tupl
     if kind not in ("cpu", "cuda"):
         return f"there are no kernels for the device {kind}", ()
     kernels: Any = cpu if kind == "cpu" else cuda
-    why = kernels.unavailable() or obstacle(plain, grad, {}) or kernels.wrong_dtype(plain.dtype, grad.dtype)
+    why = (
+        kernels.unavailable()
+        or obstacle(plain, grad, {})
+        or kernels.wrong_dtype(plain.dtype, grad.dtype)
+    )
     if why is None and record.scope == "tensor" and kind == "cuda":
         why = "the CUDA kernels take norms over all parameters or over a group"
     if why is not None:
         return why, ()
     step = state[p].get("step") if record.counts else None
-    if step is not None and (not isinstance(step, Tensor) or step.dtype != torch.float32 or step.dim()):
+    if step is not None and (
+        not isinstance(step, Tensor) or step.dtype != torch.float32 or step.dim()
+    ):
         return "the state step is not a float32 number", ()
     states = {name: local(state_of(state, p, name)) for name in record.states}
     return obstacle(plain, grad, states), (plain, grad, *states.values())
 
 
 def _settings(jobs: Sequence[Job], policy: Policy) -> list[Any] | None:
-    """All that a step depends on besides memory and the step number; None where it may change unseen."""
+    """All that a step depends on besides memory and the step number; None where it may change
+    unseen.
+    """
     if policy.nonfinite == "raise":
         return None
     values: list[Any] = [policy.nonfinite, policy.clip, policy.guard, _place(policy.window)]
     for job in jobs:
         if not job.plan.lasting:
             return None
-        values += [job.plan.moves, job.record.rule, _place(job.record.window), *job.record.numbers.values()]
+        values += [
+            job.plan.moves,
+            job.record.rule,
+            _place(job.record.window),
+            *job.record.numbers.values(),
+        ]
     return values if all(map(_lasting, values)) else None
 
 

@@ -1,12 +1,14 @@
-"""Norms of gradients: over groups and processes, their running quantiles, and what counts as a spike.
+"""Norms of gradients: over groups and processes, their running quantiles, and what counts as a
+spike.
 
-The running quantile is an order statistic of the last 128 norms. For norms that are exchangeable (independent with
-any one law, say) its errors are known exactly, whatever the law: the share of the law below the r-th smallest of n
-norms has the Beta(r, n+1−r) distribution. At n = 128 and q = 0.9, r = 117: the next norm lies above the threshold with
-probability 12/129 = 9.3 % (a bias of −0.7 %), and that share has a standard deviation of 2.6 %. A lower quantile means
-more bias and less variance of the clipped gradient (thesis, Lemma 2 of chapter 4: with threshold τ the variance grows
-with τ^(2−α) and the bias falls with τ^(1−α)). One spike of any size moves the threshold by one rank. If the level
-rises, the threshold follows 12 steps later; if it falls, 117 steps later.
+The running quantile is an order statistic of the last 128 norms. For norms that are exchangeable
+(independent with any one law, say) its errors are known exactly, whatever the law: the share of the
+law below the r-th smallest of n norms has the Beta(r, n+1−r) distribution. At n = 128 and q = 0.9,
+r = 117: the next norm lies above the threshold with probability 12/129 = 9.3 % (a bias of −0.7 %),
+and that share has a standard deviation of 2.6 %. A lower quantile means more bias and less variance
+of the clipped gradient (thesis, Lemma 2 of chapter 4: with threshold τ the variance grows with
+τ^(2−α) and the bias falls with τ^(1−α)). One spike of any size moves the threshold by one rank. If
+the level rises, the threshold follows 12 steps later; if it falls, 117 steps later.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SPIKE_AFTER = 20
 
 
 def new_window(device: Any, *shape: int) -> Tensor:
-    """An empty memory of norms; zeros stand for norms that were not seen, or were zero or not finite."""
+    """An empty memory of norms; zeros stand for norms that were not seen, or were zero or not
+    finite.
+    """
     return torch.zeros(*shape, WINDOW, dtype=torch.float64, device=device)
 
 
@@ -43,12 +47,15 @@ def push_(window: Tensor, norm: Tensor) -> None:
         2.0
     """
     usable = torch.isfinite(norm) & (norm > 0)
-    newest = torch.where(usable, norm.double(), torch.zeros((), dtype=torch.float64, device=norm.device))
+    newest = torch.where(
+        usable, norm.double(), torch.zeros((), dtype=torch.float64, device=norm.device)
+    )
     window.copy_(torch.cat([window[..., 1:], newest.to(window.device).unsqueeze(-1)], -1))
 
 
 def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
-    """The order statistic of rank ⌈q·(n+1)⌉ of the n norms seen, at most the largest; ∞ before ``least`` were seen.
+    """The order statistic of rank ⌈q·(n+1)⌉ of the n norms seen, at most the largest; ∞ before
+    ``least`` were seen.
 
     Example:
         >>> window = new_window("cpu")
@@ -65,10 +72,11 @@ def running_quantile(window: Tensor, q: float, *, least: int = 1) -> Tensor:
 
 
 def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The 0.1 and 0.9 quantiles Q₁, Q₉ of the last norms, and the norm Q₉·max{Q₉/Q₁, 2}² above which one is a spike.
+    """The 0.1 and 0.9 quantiles Q₁, Q₉ of the last norms, and the norm Q₉·max{Q₉/Q₁, 2}² above
+    which one is a spike.
 
-    An ordinary norm is called a spike with probability 10⁻¹⁰ if the logarithms are normal, and with 0.1/81 = 0.12 % if
-    the tail is a power law, however heavy.
+    An ordinary norm is called a spike with probability 10⁻¹⁰ if the logarithms are normal, and with
+    0.1/81 = 0.12 % if the tail is a power law, however heavy.
 
     Example:
         >>> window = new_window("cpu")
@@ -82,20 +90,26 @@ def spike_range(window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return low, high, torch.where(torch.isfinite(high), limit, torch.full_like(high, torch.inf))
 
 
-def scoped_norms(raws: Sequence[Sequence[Tensor]], scope: str,
-                 everyone: Any = None) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """For each list the norm that counts for it (0-dim, or one entry per tensor), its own norm, and the norm of all.
+def scoped_norms(
+    raws: Sequence[Sequence[Tensor]], scope: str, everyone: Any = None
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """For each list the norm that counts for it (0-dim, or one entry per tensor), its own norm, and
+    the norm of all.
 
     Args:
         raws: one list of tensors per group; a list may be empty.
         scope: ``"all"``, ``"group"`` or ``"tensor"``.
-        everyone: the processes over which the lists are spread as whole tensors (ZeRO); None for this one.
+        everyone: the processes over which the lists are spread as whole tensors (ZeRO); None for
+            this one.
 
     Example:
         >>> norms, own, total = scoped_norms([[torch.tensor([3.0])], [torch.tensor([4.0])]], "all")
         >>> [float(n) for n in norms], [float(n) for n in own], float(total)
         ([5.0, 5.0], [3.0, 4.0], 5.0)
-        >>> [float(n) for n in scoped_norms([[torch.tensor([3.0])], [torch.tensor([4.0])]], "group")[0]]
+        >>> [
+        ...     float(n)
+        ...     for n in scoped_norms([[torch.tensor([3.0])], [torch.tensor([4.0])]], "group")[0]
+        ... ]
         [3.0, 4.0]
     """
     if scope == "tensor":
@@ -126,7 +140,9 @@ def norms_of_everyone(norms: Tensor, everyone: Any) -> Tensor:
 
 
 def zero_redundancy_group() -> Any:
-    """The processes of the ``ZeroRedundancyOptimizer`` that is building this optimizer; None if none is."""
+    """The processes of the ``ZeroRedundancyOptimizer`` that is building this optimizer; None if
+    none is.
+    """
     import sys
 
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
@@ -140,10 +156,14 @@ def zero_redundancy_group() -> Any:
 
 
 def refuse_nonfinite(groups: Sequence[Mapping[str, Any]]) -> NoReturn:
-    """Raise the error of ``nonfinite="raise"``; it names the first parameter whose gradient is not finite."""
+    """Raise the error of ``nonfinite="raise"``; it names the first parameter whose gradient is
+    not finite.
+    """
     rule = "must be finite (nonfinite='raise')"
     for i, group in enumerate(groups):
-        names = group.get("param_names") or [f"parameter {j} of group {i}" for j in range(len(group["params"]))]
+        names = group.get("param_names") or [
+            f"parameter {j} of group {i}" for j in range(len(group["params"]))
+        ]
         for name, p in zip(names, group["params"], strict=True):
             grad = torch.zeros(0) if p.grad is None else local(p.grad)
             grad = grad.coalesce().values() if grad.is_sparse else grad

@@ -1,7 +1,9 @@
-"""The one abstract class of the optimizers: torch's contract, the policies they share, and what they report.
+"""The one abstract class of the optimizers: torch's contract, the policies they share, and what
+they report.
 
-A final class says which settings a group may have (``_check_group``) and what one step does to the parameters of all
-groups (``_update``). Everything else that people expect of a torch optimizer stands here once.
+A final class says which settings a group may have (``_check_group``) and what one step does to the
+parameters of all groups (``_update``). Everything else that people expect of a torch optimizer
+stands here once.
 """
 
 from __future__ import annotations
@@ -52,17 +54,29 @@ NORM_EPS = 1e-6
 
 
 class RuleOptimizer(Optimizer, ABC):
-    """What the optimizers share. Not for direct use; ``Options`` lists the settings that all take."""
+    """What the optimizers share. Not for direct use; ``Options`` lists the settings that all
+    take.
+    """
 
     #: Settings of a group that may be functions: they are not written into ``state_dict``.
     _functions: tuple[str, ...] = ("tau",)
-    #: Whether a step needs a norm over several tensors, so that all of them must take the fused form or none.
+    #: Whether a step needs a norm over several tensors, so that all of them must take the fused
+    #: form or none.
     _joint = True
 
-    def __init__(self, params: Any, defaults: dict[str, Any], *,
-                 project: Callable[[Sequence[Tensor]], None] | None = None, nonfinite: str = "propagate",
-                 spike_guard: str | None = None, track: bool = False, maximize: bool = False,
-                 foreach: bool | None = None, fused: bool | None = None) -> None:
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        *,
+        project: Callable[[Sequence[Tensor]], None] | None = None,
+        nonfinite: str = "propagate",
+        spike_guard: str | None = None,
+        track: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
         self._nonfinite = one_of("nonfinite", nonfinite, NONFINITE)
         self._spike_guard = one_of("spike_guard", spike_guard, SPIKE_GUARDS)
         if project is not None and not callable(project):
@@ -78,7 +92,11 @@ class RuleOptimizer(Optimizer, ABC):
         if foreach and fused:
             fail("fused", "must not be asked for together with foreach", fused)
         if track and fused:
-            fail("fused", "must not be asked for together with track, which counts coordinates", fused)
+            fail(
+                "fused",
+                "must not be asked for together with track, which counts coordinates",
+                fused,
+            )
         self._project = project
         self._track = track
         self._fused = FusedSteps()
@@ -97,9 +115,12 @@ class RuleOptimizer(Optimizer, ABC):
         except RuleError:
             raise
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise RuleError(f"params must be parameters or groups of them, got {params!r:.200}: {error}") from error
+            raise RuleError(
+                f"params must be parameters or groups of them, got {params!r:.200}: {error}"
+            ) from error
 
-    # -- what a final class gives ------------------------------------------------------------------------------
+    # -- what a final class gives
+    # ------------------------------------------------------------------------------
 
     @abstractmethod
     def _check_group(self, group: dict[str, Any]) -> None:
@@ -110,10 +131,13 @@ class RuleOptimizer(Optimizer, ABC):
         """Move the parameters by one step."""
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        """What the fused engine needs to know of a group for the next step (its number is ``group["k"] + 1``)."""
+        """What the fused engine needs to know of a group for the next step (its number is
+        ``group["k"] + 1``).
+        """
         return FusedRecord(refusal="this optimizer has no fused form")
 
-    # -- torch's contract --------------------------------------------------------------------------------------
+    # -- torch's contract
+    # --------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not name are the optimizer's defaults."""
@@ -131,7 +155,10 @@ class RuleOptimizer(Optimizer, ABC):
                 if not (p.is_floating_point() or p.is_complex()):
                     fail("params", "must be floating or complex tensors", p.dtype)
                 if self._joint and getattr(p, "_fsdp_flattened", False):
-                    rule = "must not be flattened by FSDP1, which hides the norm over all processes; use fully_shard,"
+                    rule = (
+                        "must not be flattened by FSDP1, which hides the norm over all processes; "
+                        "use fully_shard,"
+                    )
                     rule += " or clip=None where there is one"
                     fail("params", rule, tuple(p.shape))
         except Exception:
@@ -152,8 +179,9 @@ class RuleOptimizer(Optimizer, ABC):
             return self._observed_step(closure)
         return self._plain_step(closure)
 
-    # torch wraps ``step`` of every optimizer to run hooks and to label it for the profiler, a sixth of a small fused
-    # step's time. Here the wrapped form is used where there is a hook or a profiler, and only there.
+    # torch wraps ``step`` of every optimizer to run hooks and to label it for the profiler, a sixth
+    # of a small fused step's time. Here the wrapped form is used where there is a hook or a
+    # profiler, and only there.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _watched(self) -> bool:
@@ -178,17 +206,31 @@ class RuleOptimizer(Optimizer, ABC):
                     self._sample_share()
                     if self._project is not None:
                         owners = [p for batch in batches for p in batch.owners]
-                        self._project([torch.view_as_real(p) if p.is_complex() else p for p in owners])
+                        self._project(
+                            [torch.view_as_real(p) if p.is_complex() else p for p in owners]
+                        )
         return loss
 
     def _fused_step(self) -> bool:
         """Try the step in the fused form; returns False if it needs another form."""
-        policy = Policy(self._nonfinite, self._norm_clip, self._spike_guard, None, NORM_EPS, QUANTILE, SPIKE_AFTER)
+        policy = Policy(
+            self._nonfinite,
+            self._norm_clip,
+            self._spike_guard,
+            None,
+            NORM_EPS,
+            QUANTILE,
+            SPIKE_AFTER,
+        )
         try:
-            outcome = self._fused.step(self.param_groups, self.state, self.fused_record, policy, self._objection)
+            outcome = self._fused.step(
+                self.param_groups, self.state, self.fused_record, policy, self._objection
+            )
         except RuleError as error:
             if "nonfinite='raise'" in str(error):
-                refuse_nonfinite(self.param_groups)  # names the parameter: the engine has only the norm
+                refuse_nonfinite(
+                    self.param_groups
+                )  # names the parameter: the engine has only the norm
             raise
         if outcome is None:
             return False
@@ -197,7 +239,9 @@ class RuleOptimizer(Optimizer, ABC):
             self.tally.spikes.append(Spike(self.param_groups[0]["k"], *outcome.spike))
         self.tally.skipped += outcome.skipped
         if outcome.skips is not None and outcome.skips is not self.tally.device_skips:
-            self.tally.skipped += 0 if self.tally.device_skips is None else int(self.tally.device_skips)
+            self.tally.skipped += (
+                0 if self.tally.device_skips is None else int(self.tally.device_skips)
+            )
             self.tally.device_skips = outcome.skips
         if outcome.spikes is not None:
             self.tally.device_spikes = outcome.spikes
@@ -211,7 +255,14 @@ class RuleOptimizer(Optimizer, ABC):
                 self._sample_share()
         if self._project is not None and not outcome.skipped:
             with torch.no_grad():
-                self._project([p for group in self.param_groups for p in group["params"] if p.grad is not None])
+                self._project(
+                    [
+                        p
+                        for group in self.param_groups
+                        for p in group["params"]
+                        if p.grad is not None
+                    ]
+                )
         return True
 
     def _objection(self, group: dict[str, Any], rule: str, p: Tensor, grad: Tensor) -> str | None:
@@ -220,7 +271,9 @@ class RuleOptimizer(Optimizer, ABC):
     _observed_step = Optimizer.profile_hook_step(_plain_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, without functions of the step: those belong to the program, not to the checkpoint."""
+        """As torch's, without functions of the step: those belong to the program, not to the
+        checkpoint.
+        """
         self._fused.follow_device(self.param_groups)
         packed = super().state_dict()
         for group in packed["param_groups"]:
@@ -231,10 +284,11 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay as they are.
+        """As torch's; float32 states of 16-bit parameters stay float32, functions of the step stay
+        as they are.
 
-        A dict from an older version, or from the torch optimizer of the same name, may lack settings: they keep the
-        values that this optimizer was built with.
+        A dict from an older version, or from the torch optimizer of the same name, may lack
+        settings: they keep the values that this optimizer was built with.
         """
         before = [dict(group) for group in self.param_groups]
         super().load_state_dict(dict(state_dict))
@@ -248,18 +302,31 @@ class RuleOptimizer(Optimizer, ABC):
         for i, p in zip(ids, owners):
             for name, value in state_dict["state"].get(i, {}).items():
                 mine = self.state[p].get(name)
-                if isinstance(value, Tensor) and isinstance(mine, Tensor) and mine.dtype != value.dtype:
+                if (
+                    isinstance(value, Tensor)
+                    and isinstance(mine, Tensor)
+                    and mine.dtype != value.dtype
+                ):
                     self.state[p][name] = value.to(device=mine.device)
 
     def __getstate__(self) -> dict[str, Any]:
         self._fused.follow_device(self.param_groups)
-        # torch's method keeps groups and states only. A copy has no fused plans and no process group of ZeRO.
+        # torch's method keeps groups and states only. A copy has no fused plans and no process
+        # group of ZeRO.
         own = {n: v for n, v in self.__dict__.items() if n not in ("_fused", "_everyone")}
         kept = {n: v for n, v in own.items() if n in ("tally", "_joint") or n in self._own_settings}
         return {**super().__getstate__(), **kept}
 
     #: Settings of the whole optimizer, which a copy or a pickle keeps.
-    _own_settings = ("_nonfinite", "_spike_guard", "_project", "_track", "_scope", "_clip", "_norm_clip")
+    _own_settings = (
+        "_nonfinite",
+        "_spike_guard",
+        "_project",
+        "_track",
+        "_scope",
+        "_clip",
+        "_norm_clip",
+    )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -271,7 +338,8 @@ class RuleOptimizer(Optimizer, ABC):
             for name in self.defaults.keys() - {"differentiable"}:
                 group.setdefault(name, self.defaults[name])
 
-    # -- collecting gradients ----------------------------------------------------------------------------------
+    # -- collecting gradients
+    # ----------------------------------------------------------------------------------
 
     #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``.
     _norm_clip: float | str | None = None
@@ -282,7 +350,8 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _begin(self) -> list[Batch] | None:
-        """Collect the gradients, count the step, follow the policies for bad gradients, clip their norm.
+        """Collect the gradients, count the step, follow the policies for bad gradients, clip their
+        norm.
 
         Returns None if every process skips the step.
         """
@@ -290,7 +359,12 @@ class RuleOptimizer(Optimizer, ABC):
         if not batches and self._everyone is None:
             return []
         norm = None
-        if self._nonfinite != "propagate" or self._spike_guard or self._norm_clip is not None or self._reports_norm:
+        if (
+            self._nonfinite != "propagate"
+            or self._spike_guard
+            or self._norm_clip is not None
+            or self._reports_norm
+        ):
             raws = [g for batch in batches for g in self._raw_grads(batch)]
             norm = scoped_norms([raws], "all", self._everyone)[2]
             if self._nonfinite != "propagate" and not bool(torch.isfinite(norm)):
@@ -343,7 +417,11 @@ class RuleOptimizer(Optimizer, ABC):
             if p.grad is None:
                 continue
             if p.grad.is_sparse or p.grad.layout != torch.strided:
-                fail("gradients", f"must be dense ({type(self).__name__} reads every coordinate)", p.grad.layout)
+                fail(
+                    "gradients",
+                    f"must be dense ({type(self).__name__} reads every coordinate)",
+                    p.grad.layout,
+                )
             batch.owners.append(p)
             batch.params.append(self._plain(p))
             batch.grads.append(self._plain(placed(p.grad, p)))
@@ -360,7 +438,9 @@ class RuleOptimizer(Optimizer, ABC):
 
     @torch._disable_dynamo
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
-        """The named state of the batch's parameters, made of zeros where it does not exist, as plain real tensors."""
+        """The named state of the batch's parameters, made of zeros where it does not exist, as
+        plain real tensors.
+        """
         return [self._plain(self._state(p, name)) for p in batch.owners]
 
     def _raw_states(self, batch: Batch, name: str) -> list[Tensor]:
@@ -369,13 +449,18 @@ class RuleOptimizer(Optimizer, ABC):
     def _state(self, p: Tensor, name: str) -> Tensor:
         return state_of(self.state, p, name)
 
-    def _by_count(self, batch: Batch, *lists: list[Tensor]) -> Iterator[tuple[Any, tuple[list[Tensor], ...]]]:
-        """Blocks of parameters that have seen the same number k of gradients, counted in their state ``step``.
+    def _by_count(
+        self, batch: Batch, *lists: list[Tensor]
+    ) -> Iterator[tuple[Any, tuple[list[Tensor], ...]]]:
+        """Blocks of parameters that have seen the same number k of gradients, counted in their
+        state ``step``.
 
         k is an int, or a tensor under torch.compile, which would otherwise compile every step anew.
         """
         for k, places in self._counted(batch, torch.compiler.is_compiling()):
-            for block in blocks(*([values[i] for i in places] for values in lists), single=batch.single):
+            for block in blocks(
+                *([values[i] for i in places] for values in lists), single=batch.single
+            ):
                 yield k.to(block[0][0].device) if isinstance(k, Tensor) else k, block
 
     @torch._disable_dynamo
@@ -384,18 +469,30 @@ class RuleOptimizer(Optimizer, ABC):
         for i, owner in enumerate(batch.owners):
             state = self.state[owner]
             # float32 on the host, as torch's optimizers keep it, whatever the default dtype.
-            state["step"] = state.get("step", torch.zeros((), dtype=torch.float32, device="cpu")) + 1
+            state["step"] = (
+                state.get("step", torch.zeros((), dtype=torch.float32, device="cpu")) + 1
+            )
             places.setdefault(int(state["step"]), []).append(i)
-        return [(torch.tensor(k, dtype=torch.float64) if as_tensor else k, at) for k, at in places.items()]
+        return [
+            (torch.tensor(k, dtype=torch.float64) if as_tensor else k, at)
+            for k, at in places.items()
+        ]
 
     @torch._disable_dynamo
     def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
-        """Indices of the parameters that have the named state, and of those that lack it; the latter get zeros."""
+        """Indices of the parameters that have the named state, and of those that lack it; the
+        latter get zeros.
+        """
         old = [name in self.state[owner] for owner in batch.owners]
         self._states(batch, name)
-        return [(which, places) for which in (True, False) if (places := [i for i, o in enumerate(old) if o == which])]
+        return [
+            (which, places)
+            for which in (True, False)
+            if (places := [i for i, o in enumerate(old) if o == which])
+        ]
 
-    # -- reporting ---------------------------------------------------------------------------------------------
+    # -- reporting
+    # ---------------------------------------------------------------------------------------------
 
     @torch._disable_dynamo
     def _note(self, **values: Any) -> None:

@@ -29,32 +29,38 @@ class Spike:
 class Report:
     """What an optimizer did since it was built or its report was last reset.
 
-    For parameters spread over several processes (DTensor, ZeRO) norms that a rule takes are those of the whole vector;
-    what ``track`` adds is counted over this process's part.
+    For parameters spread over several processes (DTensor, ZeRO) norms that a rule takes are those
+    of the whole vector; what ``track`` adds is counted over this process's part.
     """
 
     steps: int  # calls of ``step`` that found a gradient
     skipped: int  # steps left out because a gradient was not finite, or was a spike
-    #: share of the steps at which a norm was clipped, 0 for a rule that clips none; with ``scope="tensor"`` share of
-    #: the tensors. For CClip it is the share of the coordinates in this process's part, counted at every step with
-    #: ``track=True``, else at the first 8 steps, at 32, 64, 128 and at every 256th; a count stands for the steps since
-    #: the count before. None before the first step.
+    #: share of the steps at which a norm was clipped, 0 for a rule that clips none; with
+    #: ``scope="tensor"`` share of the tensors. For CClip it is the share of the coordinates in this
+    #: process's part, counted at every step with ``track=True``, else at the first 8 steps, at 32,
+    #: 64, 128 and at every 256th; a count stands for the steps since the count before. None before
+    #: the first step.
     clipped: float | None
-    #: norm over all parameters of what the rule clips or normalises (the gradient, unless the paper's order was asked
-    #: for), at the last step; a fused rule that needs no norm takes one at every 32nd step.
+    #: norm over all parameters of what the rule clips or normalises (the gradient, unless the
+    #: paper's order was asked for), at the last step; a fused rule that needs no norm takes one at
+    #: every 32nd step.
     direction_norm: float | None
-    #: norm of the last change of the parameters, without weight decay and projection; None where it would need
-    #: another pass over memory and ``track`` is off.
+    #: norm of the last change of the parameters, without weight decay and projection; None where it
+    #: would need another pass over memory and ``track`` is off.
     update_norm: float | None
     median_norm: float | None = None  # median of the last 128 direction norms
     #: quantiles of the same at 0.1, 0.5, 0.9 and 1 (the largest), by probability.
     norm_quantiles: dict[float, float] = field(default_factory=dict)
-    clipped_coordinates: float | None = None  # share of the coordinates that ACClip clipped; with ``track=True`` only
+    clipped_coordinates: float | None = (
+        None  # share of the coordinates that ACClip clipped; with ``track=True`` only
+    )
     spikes: tuple[Spike, ...] = ()  # what ``spike_guard`` found, the last 64
 
 
 class Tally:
-    """Counts of one optimizer. Values on a device are kept as tensors and read only for a report."""
+    """Counts of one optimizer. Values on a device are kept as tensors and read only for a
+    report.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
@@ -75,7 +81,9 @@ class Tally:
         self.device_spikes: Tensor | None = None
 
     def wants_norm(self) -> bool:
-        """Whether to take a norm that the step itself does not need: at the first 8 steps and at every 32nd."""
+        """Whether to take a norm that the step itself does not need: at the first 8 steps and
+        at every 32nd.
+        """
         return self.steps % 32 == 0 or len(self.norms) < min(self.steps, 8)
 
     def wants_share(self) -> bool:
@@ -90,13 +98,25 @@ class Tally:
 
     def clear(self) -> None:
         """Count from zero again; kernels go on counting in the same memory."""
-        for tensor in (*self.device_counts, self.device_skips, self.device_norms, self.device_spikes):
+        for tensor in (
+            *self.device_counts,
+            self.device_skips,
+            self.device_norms,
+            self.device_spikes,
+        ):
             if tensor is not None:
                 tensor.zero_()
         self.__init__()  # type: ignore[misc]
 
-    def note(self, *, share: Any = None, coordinates: Any = None, tallies: Sequence[Tensor] = (),
-             norms: Tensor | None = None, **last: Any) -> None:
+    def note(
+        self,
+        *,
+        share: Any = None,
+        coordinates: Any = None,
+        tallies: Sequence[Tensor] = (),
+        norms: Tensor | None = None,
+        **last: Any,
+    ) -> None:
         """Add the shares of this step that were clipped and remember the last norms.
 
         Args:
@@ -106,8 +126,11 @@ class Tally:
             norms: a tensor in which a kernel keeps the last norms.
             last: ``direction`` and ``update`` of this step.
         """
-        if tallies and not (len(tallies) == len(self.device_counts) and all(map(is_, tallies, self.device_counts))):
-            # The memory is another one (new groups, a copy of the optimizer): keep what was counted in the old one.
+        if tallies and not (
+            len(tallies) == len(self.device_counts) and all(map(is_, tallies, self.device_counts))
+        ):
+            # The memory is another one (new groups, a copy of the optimizer): keep what was counted
+            # in the old one.
             old = [tally / len(self.device_counts) for tally in self.device_counts]
             for value, tally in zip(old, self.device_counts):
                 self.sums["share"] = self.sums["share"] + value if "share" in self.sums else value
@@ -127,7 +150,11 @@ class Tally:
         skipped = self.skipped + (0 if self.device_skips is None else int(self.device_skips))
         done = max(self.steps - skipped, 1)
         counted = [float(self.sums["share"])] if "share" in self.sums else []
-        counted += [sum(map(float, self.device_counts)) / len(self.device_counts)] if self.device_counts else []
+        counted += (
+            [sum(map(float, self.device_counts)) / len(self.device_counts)]
+            if self.device_counts
+            else []
+        )
         clipped = sum(counted) / done if counted else None
         if clipped is None and "sampled" in self.sums:
             clipped = float(self.sums["sampled"]) / self.sampled_until
@@ -138,10 +165,20 @@ class Tally:
             norms = np.concatenate([norms, kept[kept > 0]])[-WINDOW:]
         norms = norms[np.isfinite(norms)]
         levels = (0.1, 0.5, 0.9, 1.0)
-        quantiles = dict(zip(levels, (float(v) for v in np.quantile(norms, levels)))) if norms.size else {}
-        return Report(self.steps, skipped, clipped, last.get("direction"), last.get("update"), quantiles.get(0.5),
-                      quantiles, float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
-                      (*self.spikes, *_spikes(self.device_spikes)))
+        quantiles = (
+            dict(zip(levels, (float(v) for v in np.quantile(norms, levels)))) if norms.size else {}
+        )
+        return Report(
+            self.steps,
+            skipped,
+            clipped,
+            last.get("direction"),
+            last.get("update"),
+            quantiles.get(0.5),
+            quantiles,
+            float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
+            (*self.spikes, *_spikes(self.device_spikes)),
+        )
 
 
 def _spikes(kept: Tensor | None) -> list[Spike]:
@@ -154,7 +191,10 @@ def _as_float(value: Any) -> float:
     """A norm that was kept as a tensor, or as products (factor, norm) over groups."""
     if isinstance(value, (Tensor, float)):
         return float(value)
-    on_host = [(np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64)) for s, n in value]
+    on_host = [
+        (np.asarray(_host(s), dtype=np.float64), np.asarray(_host(n), dtype=np.float64))
+        for s, n in value
+    ]
     return math.sqrt(sum(float(((s * n) ** 2).sum()) for s, n in on_host))
 
 

@@ -15,14 +15,16 @@ from mindgap.rules.schedule import value_at
 class Options(TypedDict, total=False):
     """Settings that every optimizer takes by name.
 
-    project: projection onto a set after each step: a function that changes a list of tensors in place, such as ``Ball``
-        or ``Box``.
-    nonfinite: what to do about gradients that are not finite: ``"propagate"`` (default) looks at nothing, as torch;
-        ``"skip"`` leaves parameters and states as they are and counts the step; ``"raise"`` stops before anything is
-        changed. The last two force a GPU synchronisation at every step, except ``"skip"`` in the fused CUDA form.
-    spike_guard: what to do about a gradient whose norm is far outside the distribution of the last 128 (see
-        ``norms.spike_range``): ``"clip"`` scales it down to their 0.9 quantile, ``"skip"`` leaves the step out.
-        ``report().spikes`` lists step, norm and expected range. None (default) does not look.
+    project: projection onto a set after each step: a function that changes a list of tensors in
+        place, such as ``Ball`` or ``Box``.
+    nonfinite: what to do about gradients that are not finite: ``"propagate"`` (default) looks at
+        nothing, as torch; ``"skip"`` leaves parameters and states as they are and counts the step;
+        ``"raise"`` stops before anything is changed. The last two force a GPU synchronisation at
+        every step, except ``"skip"`` in the fused CUDA form.
+    spike_guard: what to do about a gradient whose norm is far outside the distribution of the last
+        128 (see ``norms.spike_range``): ``"clip"`` scales it down to their 0.9 quantile, ``"skip"``
+        leaves the step out. ``report().spikes`` lists step, norm and expected range. None (default)
+        does not look.
     maximize: ascend.
     foreach: False for the plain loop over tensors.
     fused: one pass over memory; None picks it where it can be used, True raises where it cannot.
@@ -45,7 +47,11 @@ def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:
     """A number that is zero or positive, or a real tensor with one element."""
     if isinstance(lr, Tensor):
         if lr.numel() != 1 or not lr.is_floating_point():
-            fail(name, "must have one real element when it is a tensor", lr if lr.numel() == 1 else tuple(lr.shape))
+            fail(
+                name,
+                "must have one real element when it is a tensor",
+                lr if lr.numel() == 1 else tuple(lr.shape),
+            )
         if lr.device.type == "meta":
             return
         lr = float(lr)
@@ -69,7 +75,11 @@ def check_betas(betas: Any) -> None:
 def corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
     """Averages that began with zero, divided by 1 − β^k."""
     divisor = 1.0 - beta**k
-    return list(torch._foreach_div(averages, divisor.to(averages[0].dtype) if isinstance(divisor, Tensor) else divisor))
+    return list(
+        torch._foreach_div(
+            averages, divisor.to(averages[0].dtype) if isinstance(divisor, Tensor) else divisor
+        )
+    )
 
 
 def check_clip(clip: Any) -> Any:
@@ -82,7 +92,9 @@ def check_clip(clip: Any) -> Any:
 
 
 def positive_at(name: str, value: Any, k: int) -> Any:
-    """The value of a setting at step k, a number or a tensor with one element, checked where that needs no device."""
+    """The value of a setting at step k, a number or a tensor with one element, checked where
+    that needs no device.
+    """
     value = value_at(value, k)
     if isinstance(value, Tensor):
         if value.numel() != 1 or not value.is_floating_point():

@@ -1,4 +1,5 @@
-"""The table of optimizers. The command line, the documentation and the contract tests are fed from it.
+"""The table of optimizers. The command line, the documentation and the contract tests are fed from
+it.
 
 Needs no torch: a class is imported when ``load`` is called.
 """
@@ -38,8 +39,12 @@ class OptimizerEntry:
         return getattr(import_module(self.module), self.class_name)
 
 
-def _entry(name: str, class_name: str, source: Source, statement: str, update: str) -> OptimizerEntry:
-    return OptimizerEntry(name, class_name, f"mindgap.optim.optimizers.{name}", source, statement, update)
+def _entry(
+    name: str, class_name: str, source: Source, statement: str, update: str
+) -> OptimizerEntry:
+    return OptimizerEntry(
+        name, class_name, f"mindgap.optim.optimizers.{name}", source, statement, update
+    )
 
 
 OPTIMIZERS: dict[str, OptimizerEntry] = {

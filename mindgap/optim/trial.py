@@ -13,20 +13,31 @@ from torch import Tensor
 if TYPE_CHECKING:
     from mindgap.optim.optimizer import RuleOptimizer
 
-#: Kinds of devices whose kernels are tried: their code is made by whatever compiler and driver is found there.
+#: Kinds of devices whose kernels are tried: their code is made by whatever compiler and driver is
+#: found there.
 TRIED = {"cuda"}
-#: Sizes of the small problem: with and without a part of a chunk, and an odd address behind the first tensor.
+#: Sizes of the small problem: with and without a part of a chunk, and an odd address behind the
+#: first tensor.
 SIZES = (7, 2051, 1, 1024)
 STEPS, LR = 3, 0.1
-#: What was found, by rule, policy, device and dtypes: None where the forms agree, else the difference.
+#: What was found, by rule, policy, device and dtypes: None where the forms agree, else the
+#: difference.
 _FOUND: dict[tuple[Any, ...], str | None] = {}
 
 
-def objection(optimizer: RuleOptimizer, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor) -> str | None:
-    """Why a rule's kernels must not be used for a parameter; None where they may. Tries them once per process."""
+def objection(
+    optimizer: RuleOptimizer, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
+) -> str | None:
+    """Why a rule's kernels must not be used for a parameter; None where they may. Tries them
+    once per process.
+    """
     if p.device.type not in TRIED:
         return None
-    clip = optimizer._norm_clip if isinstance(optimizer._norm_clip, str) else optimizer._norm_clip is not None
+    clip = (
+        optimizer._norm_clip
+        if isinstance(optimizer._norm_clip, str)
+        else optimizer._norm_clip is not None
+    )
     policy = (optimizer._nonfinite, clip, optimizer._spike_guard, group.get("tau") == "auto")
     key = (rule, policy, p.device, p.dtype, grad.dtype)
     if key not in _FOUND:
@@ -35,13 +46,19 @@ def objection(optimizer: RuleOptimizer, group: dict[str, Any], rule: Any, p: Ten
         with torch.inference_mode(False):
             found = _FOUND[key] = _difference(optimizer, group, p.device, p.dtype, grad.dtype)
         if found is not None:
-            warnings.warn(f"mindgap: the foreach form is used for {rule} on {p.device}: {found}", stacklevel=8)
+            warnings.warn(
+                f"mindgap: the foreach form is used for {rule} on {p.device}: {found}", stacklevel=8
+            )
     return _FOUND[key]
 
 
-def _difference(optimizer: RuleOptimizer, group: Any, device: Any, dtype: Any, grad_dtype: Any) -> str | None:
+def _difference(
+    optimizer: RuleOptimizer, group: Any, device: Any, dtype: Any, grad_dtype: Any
+) -> str | None:
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
-    draws = [[torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)]
+    draws = [
+        [torch.randn(n, generator=generator, device="cpu") for n in SIZES] for _ in range(STEPS + 1)
+    ]
     results = []
     for fused in (True, False):
         params = [torch.nn.Parameter(t.to(device, dtype, copy=True)) for t in draws[0]]
@@ -57,21 +74,41 @@ def _difference(optimizer: RuleOptimizer, group: Any, device: Any, dtype: Any, g
         except Exception as error:
             if not fused:
                 raise
-            return f"the fused kernels fail with {compiler()} ({type(error).__name__}: {str(error)[:300]})"
-    far = float(((results[0] - results[1]).abs() / results[1].abs().max()).nan_to_num(torch.inf).max())
+            return (
+                f"the fused kernels fail with {compiler()} ({type(error).__name__}: "
+                f"{str(error)[:300]})"
+            )
+    far = float(
+        ((results[0] - results[1]).abs() / results[1].abs().max()).nan_to_num(torch.inf).max()
+    )
     if far <= (2e-2 if dtype.itemsize < 4 else 1e-4):
         return None
     return f"the fused kernels differ from it by a share of {far:.2g} with {compiler()}"
 
 
-def _twin(optimizer: RuleOptimizer, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> RuleOptimizer:
+def _twin(
+    optimizer: RuleOptimizer, group: dict[str, Any], params: Sequence[Tensor], fused: bool
+) -> RuleOptimizer:
     """An optimizer with the same settings over other parameters."""
-    form = {"params": list(params), "fused": fused or None, "foreach": None if fused else True, "k": 0}
-    lr = torch.full_like(group["lr"], LR) if isinstance(group["lr"], Tensor) else LR  # a warm-up may begin at zero
-    kept = {name: value for name, value in group.items() if not isinstance(value, Tensor)}  # no memory of norms
+    form = {
+        "params": list(params),
+        "fused": fused or None,
+        "foreach": None if fused else True,
+        "k": 0,
+    }
+    lr = (
+        torch.full_like(group["lr"], LR) if isinstance(group["lr"], Tensor) else LR
+    )  # a warm-up may begin at zero
+    kept = {
+        name: value for name, value in group.items() if not isinstance(value, Tensor)
+    }  # no memory of norms
     twin = type(optimizer).__new__(type(optimizer))
     twin.__setstate__(
-        {**optimizer.__getstate__(), "state": defaultdict(dict), "param_groups": [{**kept, "lr": lr, **form}]}
+        {
+            **optimizer.__getstate__(),
+            "state": defaultdict(dict),
+            "param_groups": [{**kept, "lr": lr, **form}],
+        }
     )
     twin._project, twin.tally, twin._fused.trusting = None, type(optimizer.tally)(), True
     return twin

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 #: Letter of a claim -> what the group is about, in the order in which everything is listed.
-GROUPS = {"B": "bilevel", "S": "smoothness", "H": "heavy tails", "N": "kinks", "E": "never at rest", "T": "textbook"}
+GROUPS = {
+    "B": "bilevel",
+    "S": "smoothness",
+    "H": "heavy tails",
+    "N": "kinks",
+    "E": "never at rest",
+    "T": "textbook",
+}
 
 
 def natural(text: str) -> list[tuple[int, int | str]]:
@@ -15,7 +22,9 @@ def natural(text: str) -> list[tuple[int, int | str]]:
         >>> sorted(["e10-b", "e5-a"], key=natural)
         ['e5-a', 'e10-b']
     """
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part]
+    return [
+        (0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", text) if part
+    ]
 
 
 def claim_order(claim: str, name: str = "") -> tuple[int, list[tuple[int, int | str]]]:

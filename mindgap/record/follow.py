@@ -25,7 +25,9 @@ class Follower:
         self._places: dict[Path, int] = {}
 
     def news(self, path: Path) -> list[tuple[str, Any]]:
-        """The lines added since the last call, as (kind, content); none if the file does not exist (yet)."""
+        """The lines added since the last call, as (kind, content); none if the file does not
+        exist (yet).
+        """
         try:
             with path.open("rb") as file:
                 file.seek(self._places.get(path, 0))

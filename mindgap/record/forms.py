@@ -1,7 +1,7 @@
 """The written forms beside the runs: what a study is, and what a search of its settings found.
 
-Whoever writes such a file and whoever reads it use the same dataclass. A file carries a checksum of its content under
-``sum``; files from before the checksum are read without it.
+Whoever writes such a file and whoever reads it use the same dataclass. A file carries a checksum of
+its content under ``sum``; files from before the checksum are read without it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ class Figure:
     title: str  # what the reader sees; say what is compared
     y: str  # column drawn upwards, with ``y_label`` as its text
     y_label: str
-    #: column drawn to the right; any column of ``axes`` that the rows have is offered as a switch. ``"method"`` puts
-    #: each method at a place of its own.
+    #: column drawn to the right; any column of ``axes`` that the rows have is offered as a switch.
+    #: ``"method"`` puts each method at a place of its own.
     x: str = "step"
     x_label: str = ""
     #: names of the places 0, 1, ... of that column, if it counts things (a newline breaks a name).
     x_names: tuple[str, ...] = ()
-    #: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row order).
+    #: ``"lines"`` (a band over the seeds), ``"points"`` (a scatter), ``"path"`` (a line in row
+    #: order).
     kind: str = "lines"
     #: logarithmic axes, as the paper has them.
     log_x: bool = False
     log_y: bool = False
-    facet: str = ""  # column or setting by which the figure is split into panels (``""``: one panel)
+    facet: str = (
+        ""  # column or setting by which the figure is split into panels (``""``: one panel)
+    )
     #: label -> value, drawn as horizontal rules (a bound, an optimum).
     hlines: Mapping[str, float] = field(default_factory=dict)
     caption: str = ""  # one or two sentences: what to look at
@@ -53,8 +56,8 @@ class Figure:
 class StudyDescription:
     """What a page needs to draw a study again from its records alone (``study.json``).
 
-    ``axes`` maps each column that may serve as an x-axis to its label; ``files`` names the records of the last plan.
-    The other fields are those of a study at one scale.
+    ``axes`` maps each column that may serve as an x-axis to its label; ``files`` names the records
+    of the last plan. The other fields are those of a study at one scale.
     """
 
     name: str
@@ -82,7 +85,9 @@ class StudyDescription:
 
 @dataclass(frozen=True)
 class TunedTrial:
-    """One guess of a search: the settings tried, the validation value they gave, the seconds they took."""
+    """One guess of a search: the settings tried, the validation value they gave, the seconds
+    they took.
+    """
 
     settings: Mapping[str, Any]
     value: float
@@ -91,7 +96,9 @@ class TunedTrial:
 
 @dataclass(frozen=True)
 class MethodTuning:
-    """What a search found for one method: the best settings, their value, the cost, and every trial in order."""
+    """What a search found for one method: the best settings, their value, the cost, and every
+    trial in order.
+    """
 
     chosen: Mapping[str, Any]
     value: float
@@ -107,18 +114,27 @@ class MethodTuning:
         """The settings whose chosen value is the smallest or the largest of several tried ones.
 
         Example:
-            >>> MethodTuning({"lr": 3.0}, 0.2, 1.0, (TunedTrial({"lr": 1.0}, 0.5), TunedTrial({"lr": 3.0}, 0.2))).ends
+            >>> MethodTuning(
+            ...     {"lr": 3.0},
+            ...     0.2,
+            ...     1.0,
+            ...     (TunedTrial({"lr": 1.0}, 0.5), TunedTrial({"lr": 3.0}, 0.2)),
+            ... ).ends
             ('lr',)
         """
         values = {name: {trial.settings[name] for trial in self.trials} for name in self.chosen}
-        return tuple(n for n, of in values.items() if len(of) > 1 and self.chosen[n] in (min(of), max(of)))
+        return tuple(
+            n for n, of in values.items() if len(of) > 1 and self.chosen[n] in (min(of), max(of))
+        )
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search of a study's settings at one scale (``tuning.json``): the same space and number of trials per method.
+    """A search of a study's settings at one scale (``tuning.json``): the same space and number of
+    trials per method.
 
-    A grid may have further points of a method beyond its ends; ``space`` and ``trials`` are those of the start.
+    A grid may have further points of a method beyond its ends; ``space`` and ``trials`` are those
+    of the start.
     """
 
     study: str
@@ -131,7 +147,10 @@ class Tuning:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(self.seeds))
-        methods = {m: t if isinstance(t, MethodTuning) else MethodTuning(**t) for m, t in self.methods.items()}
+        methods = {
+            m: t if isinstance(t, MethodTuning) else MethodTuning(**t)
+            for m, t in self.methods.items()
+        }
         object.__setattr__(self, "methods", methods)
 
     @property
@@ -160,7 +179,8 @@ def read_form(kind: type[Form], path: Path) -> Form:
         ('SGD',)
 
     Raises:
-        RecordError: the file cannot be read, does not fit its checksum, or is no such form; the message names it.
+        RecordError: the file cannot be read, does not fit its checksum, or is no such form; the
+            message names it.
     """
     content = read_json(path)
     try:

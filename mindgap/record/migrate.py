@@ -1,7 +1,8 @@
-"""Records from before a change of the written form: read as if they had been written today, or rewritten.
+"""Records from before a change of the written form: read as if they had been written today, or
+rewritten.
 
-Version 2 added ``wall`` to the end line: the seconds from start to end, evaluation included, from which costs are
-estimated. Version 3 added a checksum to every line; the contents stayed the same.
+Version 2 added ``wall`` to the end line: the seconds from start to end, evaluation included, from
+which costs are estimated. Version 3 added a checksum to every line; the contents stayed the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ def _one_to_two(kind: str, content: Content) -> Content:
 
 
 #: Version -> what turns a line of that version into one of the next.
-STEPS: dict[int, Callable[[str, Content], Content]] = {1: _one_to_two, 2: lambda kind, content: content}
+STEPS: dict[int, Callable[[str, Content], Content]] = {
+    1: _one_to_two,
+    2: lambda kind, content: content,
+}
 
 
 def migrate(kind: str, content: Content, version: int, target: int) -> Content:

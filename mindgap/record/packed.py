@@ -1,6 +1,8 @@
-"""Records packed for keeping: one ``<study>/<scale>.tar.xz`` in place of a folder, read like the folder.
+"""Records packed for keeping: one ``<study>/<scale>.tar.xz`` in place of a folder, read like the
+folder.
 
-Every row is kept. Paths of the machine are left out of the command, and equal records give equal archives.
+Every row is kept. Paths of the machine are left out of the command, and equal records give equal
+archives.
 """
 
 from __future__ import annotations
@@ -30,10 +32,15 @@ def pack(folder: Path, archive: Path) -> None:
         >>> from mindgap.record.schema import End, Header
         >>> from mindgap.record.store import RunWriter
         >>> folder = Path(tempfile.mkdtemp()) / "s" / "quick"
-        >>> with RunWriter(folder, Header("s", "S1", "quick", "m", 0, {}, command="mindgap run s --out /x")) as writer:
+        >>> with RunWriter(
+        ...     folder, Header("s", "S1", "quick", "m", 0, {}, command="mindgap run s --out /x")
+        ... ) as writer:
         ...     writer.end(End("done"))
         >>> pack(folder, folder.with_suffix(SUFFIX))
-        >>> [read_run(path).header.command for path in unpacked(folder.with_suffix(SUFFIX)).glob("*.jsonl")]
+        >>> [
+        ...     read_run(path).header.command
+        ...     for path in unpacked(folder.with_suffix(SUFFIX)).glob("*.jsonl")
+        ... ]
         ['mindgap run s']
 
     Raises:
@@ -70,7 +77,11 @@ def unpacked(archive: Path) -> Path:
     try:
         with tarfile.open(archive, "r:xz") as packed:
             for member in packed:
-                content = packed.extractfile(member) if member.isfile() and _MEMBER.fullmatch(member.name) else None
+                content = (
+                    packed.extractfile(member)
+                    if member.isfile() and _MEMBER.fullmatch(member.name)
+                    else None
+                )
                 if content is None:
                     raise ValueError(f"it holds {member.name!r}, which is no record")
                 (folder / member.name).write_bytes(content.read())

@@ -1,8 +1,9 @@
 """The lines of a record: a header, rows, an end; and the verdict on a study.
 
-A record is a text file of JSON lines: ``{"header": {...}}`` first, then ``{"row": {...}}`` for every reading, and
-``{"end": {...}}`` when the run is over. From version 3 on every line also has ``"sum"``, the CRC-32 of the text before
-it. Standard library only, so that anybody can read a record without this package.
+A record is a text file of JSON lines: ``{"header": {...}}`` first, then ``{"row": {...}}`` for
+every reading, and ``{"end": {...}}`` when the run is over. From version 3 on every line also has
+``"sum"``, the CRC-32 of the text before it. Standard library only, so that anybody can read a
+record without this package.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-#: Version of the written form. Older versions are migrated when read; a reader refuses a version it does not know.
+#: Version of the written form. Older versions are migrated when read; a reader refuses a version it
+#: does not know.
 SCHEMA = 3
 
-#: What may differ between two runs of the same settings on the same versions: clocks, machines, the command typed.
-TIMING_FIELDS = frozenset({"seconds", "cpu_seconds", "wall", "started", "machine", "command", "versions"})
+#: What may differ between two runs of the same settings on the same versions: clocks, machines, the
+#: command typed.
+TIMING_FIELDS = frozenset(
+    {"seconds", "cpu_seconds", "wall", "started", "machine", "command", "versions"}
+)
 
 #: *error*: the pass rule raised an exception, or a record it needs is damaged.
 VERDICTS = ("holds", "does not hold", "inconclusive", "error")
@@ -27,7 +32,9 @@ OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
 
-_COMPACT = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_COMPACT = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+)
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -65,7 +72,11 @@ class Header:
 
         Example:
             >>> a = Header("s", "S1", "quick", "m", 0, {"lr": 0.1})
-            >>> len(a.key), a.key == Header("s", "S1", "quick", "m", 0, {"lr": 0.1}, command="typed later").key
+            >>> (
+            ...     len(a.key),
+            ...     a.key
+            ...     == Header("s", "S1", "quick", "m", 0, {"lr": 0.1}, command="typed later").key,
+            ... )
             (12, True)
         """
         return content_hash([self.study, self.scale, self.method, self.seed, self.settings])
@@ -75,8 +86,8 @@ class Header:
 class End:
     """How a run ended.
 
-    ``seconds`` is the time inside the algorithm, without evaluation; ``wall`` the time the whole run took (its last
-    part, if it was interrupted), unknown in records of version 1.
+    ``seconds`` is the time inside the algorithm, without evaluation; ``wall`` the time the whole
+    run took (its last part, if it was interrupted), unknown in records of version 1.
     """
 
     outcome: str
@@ -106,11 +117,11 @@ class Run:
 class Verdict:
     """What the records of a study say about its claim.
 
-    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*; ``measured`` is one sentence with the numbers.
-    ``parts`` maps each part of the pass rule to *yes*, *no* or *open*. ``as_printed`` and ``as_corrected`` are the
-    verdicts on the two readings of the statement (the same where it has one). ``model`` says on what it was measured,
-    ``null`` how often the rule says each word where all methods are equal. ``files`` and ``seeds`` say on which
-    records it rests.
+    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*; ``measured`` is one sentence
+    with the numbers. ``parts`` maps each part of the pass rule to *yes*, *no* or *open*.
+    ``as_printed`` and ``as_corrected`` are the verdicts on the two readings of the statement (the
+    same where it has one). ``model`` says on what it was measured, ``null`` how often the rule says
+    each word where all methods are equal. ``files`` and ``seeds`` say on which records it rests.
     """
 
     verdict: str
@@ -136,15 +147,20 @@ def content_hash(value: Any) -> str:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Standard JSON with sorted keys; non-finite numbers become the strings NaN, Infinity, -Infinity.
+    """Standard JSON with sorted keys; non-finite numbers become the strings NaN, Infinity,
+    -Infinity.
 
     Example:
         >>> to_json({"loss": float("inf"), "step": 1})
         '{"loss":"Infinity","step":1}'
     """
     if indent is not None:
-        return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent)
-    try:  # nearly always everything is plain already, and looking at each value first costs more than writing it
+        return json.dumps(
+            _plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=indent
+        )
+    # nearly always everything is plain already, and looking at each value first costs more than
+    # writing it
+    try:
         return _COMPACT.encode(value)
     except (TypeError, ValueError):
         return _COMPACT.encode(_plain(value))
@@ -158,7 +174,8 @@ def from_json(text: str) -> Any:
         {'loss': inf}
     """
     value = json.loads(text)
-    # Most lines have no such number: looking for the words is a tenth of the work of walking through the values.
+    # Most lines have no such number: looking for the words is a tenth of the work of walking
+    # through the values.
     return _restore(value) if '"NaN"' in text or 'Infinity"' in text else value
 
 
@@ -177,7 +194,9 @@ def _plain(value: Any) -> Any:
         return _plain(value.item())
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
-    raise TypeError(f"a record holds numbers, texts, lists and mappings, got {type(value).__name__}")
+    raise TypeError(
+        f"a record holds numbers, texts, lists and mappings, got {type(value).__name__}"
+    )
 
 
 def _restore(value: Any) -> Any:
@@ -197,7 +216,9 @@ def line(kind: str, content: Any) -> str:
         >>> line("row", {"step": 0})
         '{"row":{"step":0},"sum":"ee1dfdad"}'
     """
-    text = to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})[:-1]
+    text = to_json({kind: vars(content) if hasattr(content, "__dataclass_fields__") else content})[
+        :-1
+    ]
     return f'{text},"sum":"{crc32(text.encode()):08x}"}}'
 
 

@@ -1,8 +1,9 @@
 """Records on disk: append-only files that survive a crash, and the folder they live in.
 
-``RUNS/<study>/<scale>/<method>-<seed>-<hash>.jsonl`` holds a run, ``study.json`` beside it the description the page is
-drawn from, ``verdict.json`` the verdict. A file appears by atomic rename or grows by whole lines. A crash may leave an
-incomplete last line (it has no newline): it is dropped, everything before it is kept.
+``RUNS/<study>/<scale>/<method>-<seed>-<hash>.jsonl`` holds a run, ``study.json`` beside it the
+description the page is drawn from, ``verdict.json`` the verdict. A file appears by atomic rename or
+grows by whole lines. A crash may leave an incomplete last line (it has no newline): it is dropped,
+everything before it is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ STUDY_FILE = "study.json"
 VERDICT_FILE = "verdict.json"
 TUNING_FILE = "tuning.json"
 
-#: Seconds to wait for another writer of the same record: a worker whose driver was killed ends within a second.
+#: Seconds to wait for another writer of the same record: a worker whose driver was killed ends
+#: within a second.
 PATIENCE = 3.0
 
 
@@ -64,7 +66,9 @@ def run_file(folder: Path, header: Header) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that takes its name only when it is whole and on the disk; after an error the old one stays."""
+    """Write a file that takes its name only when it is whole and on the disk; after an error
+    the old one stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -72,7 +76,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # a temporary file is private; a record is an ordinary file
+        os.chmod(
+            name, 0o666 & ~_umask()
+        )  # a temporary file is private; a record is an ordinary file
         os.replace(name, path)
         sync_folder(path.parent)
     except BaseException:
@@ -87,7 +93,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's names on the disk: without this, a new name may be lost when the power fails."""
+    """Put a folder's names on the disk: without this, a new name may be lost when the power
+    fails.
+    """
     with suppress(PermissionError, NotImplementedError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -101,7 +109,8 @@ _TEMPORARY = re.compile(r"\..+\.(jsonl?|ckpt|html)\.[a-z0-9_]{8}")
 
 
 def tidy(folder: Path, *, older: float = 10.0) -> None:
-    """Remove what a process killed during an atomic write has left: hidden files older than ``older`` seconds.
+    """Remove what a process killed during an atomic write has left: hidden files older than
+    ``older`` seconds.
 
     A whole file appears within milliseconds, so no process still writes an older one.
 
@@ -136,10 +145,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_run(path: Path) -> Run:
-    """Read one record; an incomplete last line is dropped, a damaged line is an error with file and line number.
+    """Read one record; an incomplete last line is dropped, a damaged line is an error with file and
+    line number.
 
     Raises:
-        RecordError: unreadable file, damaged line, missing header, unknown schema version, or a renamed file.
+        RecordError: unreadable file, damaged line, missing header, unknown schema version, or a
+            renamed file.
     """
     return _parse(path, _whole_lines(path)[0])
 
@@ -178,13 +189,19 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
         except RecordError:
             raise
         except (ValueError, TypeError) as error:
-            why = "" if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)) else f" ({error})"
+            why = (
+                ""
+                if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+                else f" ({error})"
+            )
             raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}{why}") from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
     named = run_file(path.parent, header).name
     if path.name != named or header.run not in ("", header.key):
-        raise RecordError(f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}")
+        raise RecordError(
+            f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}"
+        )
     return Run(header, tuple(rows), end)
 
 
@@ -192,7 +209,8 @@ def _version(path: Path, content: dict[str, Any]) -> int:
     version = content.get("schema")
     if version != SCHEMA and version not in STEPS:
         raise RecordError(
-            f"{path}:1: schema must be {SCHEMA}, the version this program writes, or older, got {version!r}"
+            f"{path}:1: schema must be {SCHEMA}, the version this program writes, or older, got "
+            f"{version!r}"
         )
     return int(version)
 
@@ -220,9 +238,9 @@ def _short(raw: bytes) -> str:
 class RunWriter:
     """Writes one record, or continues one that was interrupted.
 
-    Rows that were recorded before the interruption are kept as they are; a resumed run that is computed again
-    from its start passes the same rows through :meth:`row`, which checks that they are the same (less timing)
-    and writes only what is new.
+    Rows that were recorded before the interruption are kept as they are; a resumed run that is
+    computed again from its start passes the same rows through :meth:`row`, which checks that they
+    are the same (less timing) and writes only what is new.
 
     Example:
         >>> import tempfile
@@ -260,7 +278,9 @@ class RunWriter:
         self.finished = run.end if run.done else None
 
     def _mend(self) -> Run:
-        """The record without an incomplete line and without the end line of a failure, which is tried again."""
+        """The record without an incomplete line and without the end line of a failure, which is
+        tried again.
+        """
         lines, whole = _whole_lines(self.path)
         run = _parse(self.path, lines)
         if run.end is not None and not run.done:
@@ -276,7 +296,8 @@ class RunWriter:
             new = from_json(to_json(values))
             if to_json(without_timing(old)) != to_json(without_timing(new)):
                 raise RecordError(
-                    f"{self.path}:{self._position + 2}: the resumed run gives {to_json(without_timing(new))} where "
+                    f"{self.path}:{self._position + 2}: the resumed run gives "
+                    f"{to_json(without_timing(new))} where "
                     f"{to_json(without_timing(old))} is recorded; run with --force to begin again"
                 )
         elif self.finished is not None:
@@ -286,11 +307,15 @@ class RunWriter:
         self._position += 1
 
     def skip_to(self, position: int) -> None:
-        """Say that the next row passed to :meth:`row` is row ``position`` (a run resumed from a checkpoint)."""
+        """Say that the next row passed to :meth:`row` is row ``position`` (a run resumed from a
+        checkpoint).
+        """
         self._position = min(position, len(self.recorded))
 
     def cut(self) -> None:
-        """Remove the recorded rows from the next one on, for a resumed run that cannot repeat them bit for bit."""
+        """Remove the recorded rows from the next one on, for a resumed run that cannot repeat
+        them bit for bit.
+        """
         if self._file is not None and self.finished is None and self._position < len(self.recorded):
             lines = _whole_lines(self.path)[0][: self._position + 1]
             os.truncate(self._file, sum(len(text) + 1 for text in lines))
@@ -302,7 +327,9 @@ class RunWriter:
         return self._position
 
     def end(self, end: End) -> None:
-        """Record how the run ended, and make sure it is on the disk; the end of a finished run stays as it is."""
+        """Record how the run ended, and make sure it is on the disk; the end of a finished run
+        stays as it is.
+        """
         if self.finished is None:
             self._append(line("end", end))
             self.sync()
@@ -317,9 +344,13 @@ class RunWriter:
             raise RecordError(f"{self.path} is closed")
         data = (text + "\n").encode("utf-8")
         try:
-            written = os.write(self._file, data)  # one call, so that a killed process leaves whole lines
+            written = os.write(
+                self._file, data
+            )  # one call, so that a killed process leaves whole lines
             if written != len(data):
-                raise OSError(f"only {written} of {len(data)} bytes were written (is the disk full?)")
+                raise OSError(
+                    f"only {written} of {len(data)} bytes were written (is the disk full?)"
+                )
         except OSError:
             self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise
@@ -332,15 +363,21 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def lock(path: Path) -> int:
-    """Open a record for appending, created if need be, as its only writer; closing the file ends the lock.
+    """Open a record for appending, created if need be, as its only writer; closing the file ends
+    the lock.
 
-    A killed process ends its lock too. Where the system has no locks (Windows, some network folders) there is none.
+    A killed process ends its lock too. Where the system has no locks (Windows, some network
+    folders) there is none.
 
     Raises:
         RecordError: another process writes the record.
@@ -351,7 +388,9 @@ def lock(path: Path) -> int:
         try:
             if _locked(file):
                 with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file), os.stat(path)):  # not replaced or removed in between
+                    if os.path.samestat(
+                        os.fstat(file), os.stat(path)
+                    ):  # not replaced or removed in between
                         return file
             elif time.monotonic() > patience:
                 raise RecordError(f"{path} is being written by another process")
@@ -388,7 +427,8 @@ def remove_run(path: Path) -> None:
 
 
 def study_folders(runs: Path) -> Iterator[Path]:
-    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name; archives are unpacked.
+    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name; archives
+    are unpacked.
 
     Raises:
         NoRecordsError: ``runs`` is no folder, or holds no records.
@@ -401,12 +441,16 @@ def study_folders(runs: Path) -> Iterator[Path]:
     folders += [unpacked(path) for path in runs.glob(f"*/*{SUFFIX}")]
     folders.sort(key=lambda folder: (folder.parent.name, folder.name))
     if not folders:
-        raise NoRecordsError(f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none")
+        raise NoRecordsError(
+            f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none"
+        )
     yield from folders
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a record ends with a done line, reading only its tail (thousands of runs are listed this way)."""
+    """Whether a record ends with a done line, reading only its tail (thousands of runs are
+    listed this way).
+    """
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,6 @@
-"""The written form of a survey: what ``mindgap measure`` writes, and what the page and the advice read."""
+"""The written form of a survey: what ``mindgap measure`` writes, and what the page and the
+advice read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class SurveyLine:
     low: float = math.nan
     high: float = math.nan
     assumption: str = ""  # the assumption of the textbook that this line speaks about, or ""
-    fails: bool | None = None  # whether that assumption fails; None where the measurement cannot tell
+    fails: bool | None = (
+        None  # whether that assumption fails; None where the measurement cannot tell
+    )
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,9 @@ class Survey:
     """
 
     findings: tuple[SurveyLine, ...]  # one line per quantity
-    #: name -> data of a figure: ``noise_histogram``, ``variance_growth``, ``smoothness``, ``spectrum``, ``settling``.
-    #: A figure whose measurement was refused is missing, and its sentence says why.
+    #: name -> data of a figure: ``noise_histogram``, ``variance_growth``, ``smoothness``,
+    #: ``spectrum``, ``settling``. A figure whose measurement was refused is missing, and its
+    #: sentence says why.
     figures: Mapping[str, Any]
     #: size of the model and of the sample, and the seconds it took.
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +78,10 @@ def read_survey(path: str | Path) -> Survey:
     if not isinstance(content, dict) or content.get("kind") != "survey":
         raise RecordError(f"{path} must be a survey written by 'mindgap measure'")
     if content.get("schema") != SURVEY_SCHEMA:
-        said = f"{path}: schema must be {SURVEY_SCHEMA}, the version this program reads, got {content.get('schema')!r}"
+        said = (
+            f"{path}: schema must be {SURVEY_SCHEMA}, the version this program reads, got "
+            f"{content.get('schema')!r}"
+        )
         raise RecordError(f"{said}; run 'mindgap measure' again")
     try:
         return Survey.from_dict(content)

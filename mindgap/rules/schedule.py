@@ -1,4 +1,6 @@
-"""Numbers that change with the step: thresholds on a schedule, and the draws of the interpolated methods."""
+"""Numbers that change with the step: thresholds on a schedule, and the draws of the
+interpolated methods.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class PowerSchedule:
 
     Args:
         scale: value at the first step.
-        exponent: any real number; 1/α gives the thresholds that the proof of Theorem 1 of acclip uses.
+        exponent: any real number; 1/α gives the thresholds that the proof of Theorem 1 of acclip
+            uses.
 
     Example:
         >>> [PowerSchedule(2.0, 0.5)(k) for k in (1, 4, 9)]
@@ -52,12 +55,16 @@ def value_at(value: Any, k: int) -> Any:
 def unit_draw(seed: int, k: int) -> float:
     """The k-th number, uniform on [0, 1), of the sequence with that seed.
 
-    A hash of (seed, k) rather than the next number of a generator (SplitMix64, whose state is a counter anyway): the
-    whole state of the sequence is the pair (seed, k), which every process of a distributed run has and every
-    checkpoint keeps.
+    A hash of (seed, k) rather than the next number of a generator (SplitMix64, whose state is a
+    counter anyway): the whole state of the sequence is the pair (seed, k), which every process of a
+    distributed run has and every checkpoint keeps.
 
     Example:
-        >>> 0 <= unit_draw(0, 1) < 1, unit_draw(0, 1) == unit_draw(0, 1), unit_draw(0, 1) == unit_draw(0, 2)
+        >>> (
+        ...     0 <= unit_draw(0, 1) < 1,
+        ...     unit_draw(0, 1) == unit_draw(0, 1),
+        ...     unit_draw(0, 1) == unit_draw(0, 2),
+        ... )
         (True, True, False)
     """
     z = (draw_base(seed) + k * _STRIDE) & _MASK

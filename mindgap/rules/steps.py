@@ -17,8 +17,10 @@ from mindgap.base.tensors import blocks, local, robust_norm, widen
 
 # Clipping: of a whole vector (GClip), of each coordinate (CClip), by an estimated moment (ACClip).
 
+
 def clip_coefficient(norm: Tensor, tau: float | Tensor) -> Tensor:
-    """min{τ/‖m‖, 1}, the factor of global clipping; 1 at ‖m‖ = 0 (acclip, (GClip); thesis, (3.5) with γ = τ).
+    """min{τ/‖m‖, 1}, the factor of global clipping; 1 at ‖m‖ = 0 (acclip, (GClip); thesis, (3.5)
+    with γ = τ).
 
     Example:
         >>> clip_coefficient(torch.tensor([4.0, 0.5, 0.0]), 1.0)
@@ -27,7 +29,9 @@ def clip_coefficient(norm: Tensor, tau: float | Tensor) -> Tensor:
     return (tau / norm).clamp(max=1.0)
 
 
-def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequence[Tensor]) -> list[Tensor]:
+def clip_coordinates(
+    directions: Sequence[Tensor], tau: float | Tensor | Sequence[Tensor]
+) -> list[Tensor]:
     """min{τ/|m|, 1}·m in every coordinate, which is m held inside [−τ, τ] (acclip, (CClip)).
 
     Args:
@@ -40,22 +44,34 @@ def clip_coordinates(directions: Sequence[Tensor], tau: float | Tensor | Sequenc
         [tensor([ 2.0000, -0.1000])]
 
     Differs from the paper:
-        An infinite coordinate becomes ±τ (the limit), where τ/∞·∞ would be undefined. NaN stays NaN.
+        An infinite coordinate becomes ±τ (the limit), where τ/∞·∞ would be undefined. NaN stays
+        NaN.
     """
     if isinstance(tau, (int, float)):
         held = torch._foreach_clamp_max(list(directions), tau)
         torch._foreach_clamp_min_(held, -tau)
         return list(held)
     taus = [tau] * len(directions) if isinstance(tau, Tensor) else list(tau)
-    return [m.clamp(-t, t) for m, t in zip(directions, (t.to(m) for t, m in zip(taus, directions)), strict=True)]
+    return [
+        m.clamp(-t, t)
+        for m, t in zip(directions, (t.to(m) for t, m in zip(taus, directions)), strict=True)
+    ]
 
 
-def clip_adaptive(momenta: Sequence[Tensor], moments: Sequence[Tensor], alpha: float, eps: float, *,
-                  normalized: bool = False) -> tuple[list[Tensor], list[Tensor]]:
-    """min{τ/(|m|+ε), 1}·m with τ = (τ^α)^(1/α), in every coordinate (acclip, (ACClip); thesis, Alg. 1, l. 5).
+def clip_adaptive(
+    momenta: Sequence[Tensor],
+    moments: Sequence[Tensor],
+    alpha: float,
+    eps: float,
+    *,
+    normalized: bool = False,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """min{τ/(|m|+ε), 1}·m with τ = (τ^α)^(1/α), in every coordinate (acclip, (ACClip); thesis, Alg.
+    1, l. 5).
 
     Args:
-        normalized: divide the result by τ+ε too (the step of section 3.1), so that it does not scale with m.
+        normalized: divide the result by τ+ε too (the step of section 3.1), so that it does not
+            scale with m.
 
     Returns:
         The clipped directions, and the factors min{τ/(|m|+ε), 1}.
@@ -72,7 +88,8 @@ def clip_adaptive(momenta: Sequence[Tensor], moments: Sequence[Tensor], alpha: f
         tau = torch._foreach_pow(list(moments), 1.0 / alpha)
     factors = torch._foreach_abs(list(momenta))
     torch._foreach_add_(factors, eps)
-    # 0/0 (no gradient yet seen, ε = 0) would be NaN where the direction is plainly 0: its factor is set to 1.
+    # 0/0 (no gradient yet seen, ε = 0) would be NaN where the direction is plainly 0: its factor is
+    # set to 1.
     quotients = list(torch._foreach_div(list(tau), factors))
     if eps == 0.0:
         quotients = [torch.where(f == 0, torch.ones_like(q), q) for q, f in zip(quotients, factors)]
@@ -84,9 +101,11 @@ def clip_adaptive(momenta: Sequence[Tensor], moments: Sequence[Tensor], alpha: f
     return clipped, quotients
 
 
-def clip_second_moment(momenta: Sequence[Tensor], moments: Sequence[Tensor], beta2: float,
-                       eps: float) -> tuple[list[Tensor], list[Tensor]]:
-    """min{τ/|m|, 1}·m/d with d = ε + √(β₂v) and τ = d/√(1−β₂), in every coordinate: m/d held inside ±1/√(1−β₂).
+def clip_second_moment(
+    momenta: Sequence[Tensor], moments: Sequence[Tensor], beta2: float, eps: float
+) -> tuple[list[Tensor], list[Tensor]]:
+    """min{τ/|m|, 1}·m/d with d = ε + √(β₂v) and τ = d/√(1−β₂), in every coordinate: m/d held inside
+    ±1/√(1−β₂).
 
     Returns:
         The directions (section 3.1 has twice that as its step), and m/d before it was held.
@@ -113,7 +132,10 @@ def _divided(values: list[Tensor], scales: list[Tensor], eps: float) -> list[Ten
 
 # Exponential moving averages of gradients and of their powers, in place.
 
-def average_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, sign: float = 1.0) -> None:
+
+def average_(
+    memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, sign: float = 1.0
+) -> None:
     """m ← β·m + (1−β)·s·g (acclip, Alg. 1, l. 3; thesis, Alg. 1, l. 3 and Alg. 3, l. 7).
 
     Example:
@@ -126,7 +148,9 @@ def average_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float,
     torch._foreach_add_(list(memory), [widen(g) for g in gradients], alpha=sign * (1.0 - beta))
 
 
-def average_power_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, alpha: float) -> None:
+def average_power_(
+    memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: float, alpha: float
+) -> None:
     """τ^α ← β·τ^α + (1−β)·|g|^α (thesis, Alg. 1, l. 4; acclip, (ACClip)).
 
     Example:
@@ -145,10 +169,12 @@ def average_power_(memory: Sequence[Tensor], gradients: Sequence[Tensor], beta: 
 
 
 def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: float) -> None:
-    """Move each running median of |value| by half a step towards it, in logarithms; zeros move nothing.
+    """Move each running median of |value| by half a step towards it, in logarithms; zeros move
+    nothing.
 
-    The first value other than zero becomes the median. Where f is the density of log|value| at its median, the
-    estimate's variance is step/(8·f) (stochastic approximation with a constant step, to first order).
+    The first value other than zero becomes the median. Where f is the density of log|value| at its
+    median, the estimate's variance is step/(8·f) (stochastic approximation with a constant step, to
+    first order).
 
     Example:
         >>> medians = [torch.tensor([1.0, 1.0, 0.0, 2.0])]
@@ -165,8 +191,10 @@ def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: fl
 
 # Normalised steps: the scalars that make a step's length independent of the gradient's.
 
+
 def normalize_coefficient(norm: Tensor, damping: float = 0.0) -> Tensor:
-    """1/(‖m‖ + b), and 0 where both are 0: without a direction there is no step (thesis, (3.6), where b is called β).
+    """1/(‖m‖ + b), and 0 where both are 0: without a direction there is no step (thesis, (3.6),
+    where b is called β).
 
     Example:
         >>> normalize_coefficient(torch.tensor([4.0, 0.0]))
@@ -187,24 +215,32 @@ def interpolated_coefficient(norm: Tensor, p: float, q: float) -> Tensor:
 
 
 def descent_weight(norm: float, lipschitz: float) -> float:
-    """β = (4L² − ‖m‖²)/(4L² + 2‖m‖²), the weight of the old direction in INGD's inner loop (thesis, Alg. 2, l. 15).
+    """β = (4L² − ‖m‖²)/(4L² + 2‖m‖²), the weight of the old direction in INGD's inner loop (thesis,
+    Alg. 2, l. 15).
 
     Example:
         >>> descent_weight(1.0, 1.0)
         0.5
 
     Differs from the paper:
-        Held at 0 from below. Negative values need ‖m‖ > 2L, against the assumption that L bounds all gradients; with
-        β in [0, 1] m remains an average of gradients near x, so the certificate ‖m‖ ≤ ε stays valid all the same.
+        Held at 0 from below. Negative values need ‖m‖ > 2L, against the assumption that L bounds
+        all gradients; with β in [0, 1] m remains an average of gradients near x, so the certificate
+        ‖m‖ ≤ ε stays valid all the same.
     """
     square, bound = norm * norm, 4.0 * lipschitz * lipschitz
     return max(0.0, (bound - square) / (bound + 2.0 * square))
 
 
-# The last line of every rule: move the parameters, with the weight decay that stands outside the rule.
+# The last line of every rule: move the parameters, with the weight decay that stands outside the
+# rule.
 
-def descend_(params: Sequence[Tensor], updates: Sequence[Tensor], lr: float | Tensor,
-             shrink: float | Tensor = 0.0) -> None:
+
+def descend_(
+    params: Sequence[Tensor],
+    updates: Sequence[Tensor],
+    lr: float | Tensor,
+    shrink: float | Tensor = 0.0,
+) -> None:
     """x ← (1 − s)·x − η·u, rounded once for 16-bit parameters.
 
     Args:
@@ -235,9 +271,11 @@ def descend_(params: Sequence[Tensor], updates: Sequence[Tensor], lr: float | Te
 
 # Euclidean projections of a list of tensors, taken as one vector, onto simple sets.
 
+
 @dataclass(frozen=True)
 class Ball:
-    """Projection onto {x : ‖x‖ ≤ radius}, the norm taken over all parameters together (thesis, (proj-GClip)).
+    """Projection onto {x : ‖x‖ ≤ radius}, the norm taken over all parameters together (thesis,
+    (proj-GClip)).
 
     Example:
         >>> x = [torch.tensor([3.0]), torch.tensor([4.0])]

@@ -1,4 +1,6 @@
-"""The monitor inside the real Lightning and Hugging Face trainers, with clipping on, against hand computations."""
+"""The monitor inside the real Lightning and Hugging Face trainers, with clipping on, against
+hand computations.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_batches_are_drawn_without_touching_the_loader_or_any_random_state() -> 
         def __iter__(self):
             return iter(DATA)
 
-    with pytest.raises(RuleError, match="batches must be given where the training data cannot be indexed"):
+    with pytest.raises(
+        RuleError, match="batches must be given where the training data cannot be indexed"
+    ):
         sample_batches(torch.utils.data.DataLoader(Stream()), nn.Linear(1, 1))
 
 
@@ -64,7 +68,9 @@ def lightning_run(tmp_path: Path, callback=None, clip: float = 1e-2):
         class Net(pl.LightningModule):
             def __init__(self) -> None:
                 super().__init__()
-                self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3))
+                self.net = nn.Sequential(
+                    nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 3)
+                )
                 self.points: list = []
                 self.clipped: list = []
 
@@ -87,10 +93,16 @@ def lightning_run(tmp_path: Path, callback=None, clip: float = 1e-2):
         data = torch.utils.data.TensorDataset(DATA, LABELS)
         loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
         trainer = pl.Trainer(
-            max_epochs=2, gradient_clip_val=clip, accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            max_epochs=2,
+            gradient_clip_val=clip,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
             callbacks=[callback] if callback else [],
-        )  # fmt: skip
+        )
         trainer.fit(module, loader)
     return module
 
@@ -112,9 +124,13 @@ def test_lightning_reads_raw_noise_although_it_clips(tmp_path: Path) -> None:
     batches = [(DATA[i : i + 16], LABELS[i : i + 16]) for i in range(0, 64, 16)]
 
     def loss(module, batch):
-        return F.cross_entropy(module.net[3](module.net[1](module.net[0](batch[0]))), batch[1])  # no dropout
+        return F.cross_entropy(
+            module.net[3](module.net[1](module.net[0](batch[0]))), batch[1]
+        )  # no dropout
 
-    callback = monitor_callback(["noise", "sharpness", "update"], batches=batches, loss=loss, every=2)
+    callback = monitor_callback(
+        ["noise", "sharpness", "update"], batches=batches, loss=loss, every=2
+    )
     module = lightning_run(tmp_path, callback)
     parameters = list(module.parameters())
     for row in at_its_point(callback.readings, parameters, module.points):
@@ -179,15 +195,28 @@ def trainer_run(tmp_path: Path, callback=None, clip: float = 1e-2):
         torch.manual_seed(0)
         model, watch = Net(), Watch()
         arguments = TrainingArguments(
-            output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=16, max_grad_norm=clip,
-            learning_rate=0.5, lr_scheduler_type="constant", report_to=[], save_strategy="no", disable_tqdm=True,
-            use_cpu=True, logging_strategy="no", seed=3, dataloader_pin_memory=False,
-        )  # fmt: skip
+            output_dir=str(tmp_path),
+            num_train_epochs=2,
+            per_device_train_batch_size=16,
+            max_grad_norm=clip,
+            learning_rate=0.5,
+            lr_scheduler_type="constant",
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+            logging_strategy="no",
+            seed=3,
+            dataloader_pin_memory=False,
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         trainer = Trainer(
-            model=model, args=arguments, train_dataset=Data(), optimizers=(optimizer, None),
+            model=model,
+            args=arguments,
+            train_dataset=Data(),
+            optimizers=(optimizer, None),
             callbacks=[watch, *([callback] if callback else [])],
-        )  # fmt: skip
+        )
         trainer.train()
     return model, watch
 

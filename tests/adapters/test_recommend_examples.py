@@ -1,4 +1,6 @@
-"""The examples of ``mindgap recommend`` work as written: DataLoader, Lightning module, Hugging Face model."""
+"""The examples of ``mindgap recommend`` work as written: DataLoader, Lightning module, Hugging
+Face model.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize(
     ("name", "needs"),
-    [("recommend_digits", "sklearn"), ("recommend_lightning", "lightning"), ("recommend_huggingface", "transformers")],
+    [
+        ("recommend_digits", "sklearn"),
+        ("recommend_lightning", "lightning"),
+        ("recommend_huggingface", "transformers"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_the_example_gets_an_answer(name, needs):

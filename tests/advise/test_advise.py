@@ -13,10 +13,12 @@ from mindgap.base.check import RuleError
 #: assumption -> measurements with which it fails, holds, and is left open
 SAID = {
     "finite variance": [
-        Measurements(tail_index=Estimate(*e)) for e in ((1.4, 1.2, 1.6), (4.0, 3.0, 5.0), (1.9, 1.7, 2.1))
+        Measurements(tail_index=Estimate(*e))
+        for e in ((1.4, 1.2, 1.6), (4.0, 3.0, 5.0), (1.9, 1.7, 2.1))
     ],
     "smoothness": [
-        Measurements(smoothness_slope=Estimate(*e)) for e in ((0.9, 0.7, 1.1), (0.0, -0.1, 0.1), (0.3, -0.1, 0.7))
+        Measurements(smoothness_slope=Estimate(*e))
+        for e in ((0.9, 0.7, 1.1), (0.0, -0.1, 0.1), (0.3, -0.1, 0.7))
     ],
     "stable step": [Measurements(sharpness=s, threshold=20.0) for s in (30.0, 10.0)],
     "stationarity": [
@@ -55,7 +57,9 @@ def test_advised_optimizers_exist() -> None:
 
 
 def test_bad_readings_are_named() -> None:
-    with pytest.raises(RuleError, match=r"interval must satisfy low <= value <= high, got \(2, 1, 3\)"):
+    with pytest.raises(
+        RuleError, match=r"interval must satisfy low <= value <= high, got \(2, 1, 3\)"
+    ):
         Estimate(1, 2, 3)
     with pytest.raises(RuleError, match="threshold must be positive"):
         diagnose(Measurements(sharpness=1.0, threshold=0.0))

@@ -17,7 +17,10 @@ BATCHES = list(torch.randn(60, 16, 4, generator=torch.Generator().manual_seed(0)
 def negative_problem():
     """A loss that is negative from the first step on."""
     model = torch.nn.Linear(4, 1)
-    return (model, lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean() - 50.0), BATCHES
+    return (
+        model,
+        lambda model, batch: (model(batch) - batch.sum(1, True)).square().mean() - 50.0,
+    ), BATCHES
 
 
 def test_negative_losses_have_a_noise_and_a_gain() -> None:
@@ -39,7 +42,9 @@ def test_an_interval_of_logs_never_saves_more_than_everything() -> None:
 
 
 class Drifting(torch.nn.Module):
-    """One weight that training moves away for ever: the validation loss falls for a few steps and then rises."""
+    """One weight that training moves away for ever: the validation loss falls for a few steps
+    and then rises.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,10 +62,16 @@ def drifting_problem():
 
 def test_where_all_losses_rise_a_smaller_rate_is_tried_and_the_answer_says_so() -> None:
     answer = recommend(drifting_problem, minutes=5, steps=240, measure=False)
-    smallest = min(float(name.split("lr=")[1]) for name in (t.name for t in answer.tried) if "with clipping" in name)
+    smallest = min(
+        float(name.split("lr=")[1])
+        for name in (t.name for t in answer.tried)
+        if "with clipping" in name
+    )
     assert smallest == pytest.approx(3e-4 / math.sqrt(10), rel=0.05)
     assert answer.about["setting"]["lr"] == pytest.approx(smallest)
     assert answer.about["full_length_runs"] <= 4
-    assert answer.sentence.startswith("Nothing tried trains to the end: the best run, AdamW with clipping lr=9.5e-05, ")
+    assert answer.sentence.startswith(
+        "Nothing tried trains to the end: the best run, AdamW with clipping lr=9.5e-05, "
+    )
     assert "% better" not in answer.sentence
     assert any("and not at the end: try fewer steps" in note for note in answer.notes)

@@ -1,4 +1,6 @@
-"""The recommendation: the same answer after an interruption, clear errors, and nothing of the user's is touched."""
+"""The recommendation: the same answer after an interruption, clear errors, and nothing of the
+user's is touched.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from torch import nn
 from mindgap.advise import race as racing
 from mindgap.advise.candidates import BASELINE, FAMILIES, MuonWithAdamW, Scale, candidate
 from mindgap.advise.recommendation import recommend
-from mindgap.advise.training import Progress, batches_from, build, check_starts, schedule, train_until
+from mindgap.advise.training import (
+    Progress,
+    batches_from,
+    build,
+    check_starts,
+    schedule,
+    train_until,
+)
 from mindgap.base.check import RuleError
 
 STEPS = 96
@@ -26,7 +35,9 @@ def regression(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def problem(seed: int = 0) -> tuple[tuple[nn.Module, object], list[torch.Tensor]]:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    return (model, regression), list(torch.randn(40, 16, 4, generator=torch.Generator().manual_seed(5)))
+    return (model, regression), list(
+        torch.randn(40, 16, 4, generator=torch.Generator().manual_seed(5))
+    )
 
 
 def test_an_interrupted_race_gives_the_same_answer(tmp_path, monkeypatch):
@@ -64,7 +75,6 @@ def test_the_cost_is_at_most_four_runs_and_random_states_stay():
     assert np.random.get_state()[1].tolist() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
 
-
     assert answer.about["loss"] <= answer.about["baseline_loss"]
     assert answer.code.startswith(("import torch", "import mindgap"))
     compile(answer.code, "answer", "exec")
@@ -79,7 +89,9 @@ def test_a_run_in_two_pieces_equals_the_run_in_one():
         for progress, stops in ((one, (40,)), (two, (13, 40))):
             for stop in stops:
                 train_until(progress, problem, made.optimizer, seed=1, until=stop, total=60)
-        assert two.scores[40] == pytest.approx(one.scores[40], rel=0.2)  # the averaged weights differ by their window
+        assert two.scores[40] == pytest.approx(
+            one.scores[40], rel=0.2
+        )  # the averaged weights differ by their window
         a, b = one.state["model"], two.state["model"]
         assert all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-6) for name in a), family
 
@@ -87,8 +99,12 @@ def test_a_run_in_two_pieces_equals_the_run_in_one():
 def test_batches_continue_where_they_stopped_for_lists_and_loaders():
     loader = torch.utils.data.DataLoader(list(range(10)), batch_size=3, shuffle=True)
     for train in (list(range(7)), loader):
-        flat = [torch.as_tensor(b).tolist() for b in itertools.islice(batches_from(train, 3, 0), 20)]
-        later = [torch.as_tensor(b).tolist() for b in itertools.islice(batches_from(train, 3, 9), 11)]
+        flat = [
+            torch.as_tensor(b).tolist() for b in itertools.islice(batches_from(train, 3, 0), 20)
+        ]
+        later = [
+            torch.as_tensor(b).tolist() for b in itertools.islice(batches_from(train, 3, 9), 11)
+        ]
         assert flat[9:] == later
         assert flat[: len(train)] != flat[len(train) : 2 * len(train)]
 
@@ -133,7 +149,9 @@ def test_bad_problems_get_one_clear_error(factory, words):
         recommend(factory, minutes=1, steps=STEPS)
 
 
-@pytest.mark.parametrize("bad", [{"minutes": 0}, {"minutes": "x"}, {"steps": 3}, {"seed": -1}, {"seed": 0.5}])
+@pytest.mark.parametrize(
+    "bad", [{"minutes": 0}, {"minutes": "x"}, {"steps": 3}, {"seed": -1}, {"seed": 0.5}]
+)
 def test_bad_arguments_get_one_clear_error(bad):
     with pytest.raises(RuleError, match=next(iter(bad))):
         recommend(problem, **{"minutes": 1, **bad})
@@ -168,6 +186,9 @@ def test_every_family_can_be_built_and_its_code_runs():
         import mindgap.advise
         import mindgap.optim
 
-        assert isinstance(eval(made.code, {"torch": torch, "mindgap": mindgap, "model": model}), torch.optim.Optimizer)
+        assert isinstance(
+            eval(made.code, {"torch": torch, "mindgap": mindgap, "model": model}),
+            torch.optim.Optimizer,
+        )
     assert isinstance(candidate("Muon", 1e-3, Scale(100)).optimizer(model), MuonWithAdamW)
     assert BASELINE.code == "torch.optim.AdamW(model.parameters(), lr=0.001)"

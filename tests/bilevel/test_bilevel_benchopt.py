@@ -1,4 +1,6 @@
-"""The solver files for benchmark_bilevel run, with a stub of benchopt and losses of the benchmark's form."""
+"""The solver files for benchmark_bilevel run, with a stub of benchopt and losses of the
+benchmark's form.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,15 @@ def load(name: str, monkeypatch) -> ModuleType:
 
 
 def test_soba_runs_as_a_solver_of_the_benchmark(monkeypatch):
-    stubs = {name: ModuleType(name) for name in ("benchopt", "benchopt.stopping_criterion", "benchmark_utils",
-                                                 "benchmark_utils.constants")}  # fmt: skip
+    stubs = {
+        name: ModuleType(name)
+        for name in (
+            "benchopt",
+            "benchopt.stopping_criterion",
+            "benchmark_utils",
+            "benchmark_utils.constants",
+        )
+    }
     stubs["benchopt"].BaseSolver = Base
     stubs["benchopt.stopping_criterion"].SufficientProgressCriterion = lambda **options: None
     stubs["benchmark_utils"].constants = stubs["benchmark_utils.constants"]

@@ -1,4 +1,6 @@
-"""The compiled backend walks the trajectory of eager torch: same methods, same tokens, float64, 200 iterations."""
+"""The compiled backend walks the trajectory of eager torch: same methods, same tokens, float64,
+200 iterations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from mindgap.bilevel.draws import draw_chunk
 from mindgap.bilevel.sample import Sample
 
 # Here a program runs once: compile it quickly rather than well.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 jax = pytest.importorskip("jax")
 from mindgap.bilevel import jax_oracle  # noqa: E402
 from mindgap.bilevel.compiled import JaxBackend  # noqa: E402
@@ -42,12 +46,16 @@ def flat(values, prefix=""):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_compiled_trajectory_is_the_eager_one(case):
     method = case.make()
-    states = [solve(PROBLEM, method, steps=200, seed=3, backend=who).state for who in (None, BACKEND)]
+    states = [
+        solve(PROBLEM, method, steps=200, seed=3, backend=who).state for who in (None, BACKEND)
+    ]
     a, b = (dict(flat(state.values)) for state in states)
     assert set(a) == set(b)
     for name in a:
         assert b[name].dtype == np.float64
-        np.testing.assert_allclose(b[name], a[name], rtol=1e-9, atol=1e-9 * np.abs(a[name]).max(), err_msg=name)
+        np.testing.assert_allclose(
+            b[name], a[name], rtol=1e-9, atol=1e-9 * np.abs(a[name]).max(), err_msg=name
+        )
     assert states[0].calls == states[1].calls
     assert states[0].updates == states[1].updates
     assert states[0].drawn == states[1].drawn
@@ -72,9 +80,16 @@ def test_counters_budgets_and_checkpoints_of_the_compiled_backend(key, tmp_path)
     one = solve(problem, method, steps=27, seed=1, backend=BACKEND).state
     budget = solve(problem, method, calls=eager.total_calls - 1, seed=1, backend=BACKEND).state
     solve(problem, method, steps=13, seed=1, backend=BACKEND, checkpoint=path)
-    resumed = solve(problem, method, steps=27, seed=1, backend=BACKEND, checkpoint=path, resume=True).state
+    resumed = solve(
+        problem, method, steps=27, seed=1, backend=BACKEND, checkpoint=path, resume=True
+    ).state
     for state in (one, budget, resumed):
-        assert (state.t, state.drawn, state.calls, state.updates) == (27, eager.drawn, eager.calls, eager.updates)
+        assert (state.t, state.drawn, state.calls, state.updates) == (
+            27,
+            eager.drawn,
+            eager.calls,
+            eager.updates,
+        )
         np.testing.assert_allclose(np.asarray(state.x), eager.x.numpy(), rtol=1e-10)
 
 
@@ -87,22 +102,37 @@ def test_gathered_batches_give_the_eager_trajectory(order):
 
 
 def product_loss(x, y, batch):
-    """A quadratic in products of per-sample matrices, in torch and in JAX: x @ C sums over C's middle axis."""
+    """A quadratic in products of per-sample matrices, in torch and in JAX: x @ C sums over C's
+    middle axis.
+    """
     cross, rows = batch
     return (x @ cross @ y + 0.5 * (rows @ y) ** 2 + 0.1 * (x**2).sum()).mean()
 
 
 def product_problem():
     draw = torch.Generator().manual_seed(0)
-    levels = [(torch.randn(32, 2, 3, generator=draw, dtype=torch.float64),
-               torch.randn(32, 3, generator=draw, dtype=torch.float64)) for _ in range(2)]  # fmt: skip
+    levels = [
+        (
+            torch.randn(32, 2, 3, generator=draw, dtype=torch.float64),
+            torch.randn(32, 3, generator=draw, dtype=torch.float64),
+        )
+        for _ in range(2)
+    ]
     start = torch.ones(2, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    return BilevelProblem(product_loss, product_loss, *start, *(Batches(level, 8) for level in levels))
+    return BilevelProblem(
+        product_loss, product_loss, *start, *(Batches(level, 8) for level in levels)
+    )
 
 
-@pytest.mark.parametrize("key", ["f2sa", "srba", "soba"])  # first derivatives, all samples at once, second derivatives
+@pytest.mark.parametrize(
+    "key", ["f2sa", "srba", "soba"]
+)  # first derivatives, all samples at once, second derivatives
 def test_samples_stored_with_other_axes_give_the_eager_trajectory(key):
-    backend, problem, method = JaxBackend(product_loss, product_loss), product_problem(), BY_KEY[key].make()
+    backend, problem, method = (
+        JaxBackend(product_loss, product_loss),
+        product_problem(),
+        BY_KEY[key].make(),
+    )
     assert backend.oracle(problem, method, 0, False).orders["lower"] == [(1, 0, 2), (0, 1)]
     a = solve(problem, method, steps=40).state
     b = solve(problem, method, steps=40, backend=backend).state
@@ -112,17 +142,23 @@ def test_samples_stored_with_other_axes_give_the_eager_trajectory(key):
 
 def test_a_compiled_gradient_copies_no_batch_transposed(monkeypatch):
     def copies():
-        oracle = JaxBackend(product_loss, product_loss).oracle(product_problem(), BY_KEY["f2sa"].make(), 0, False)
+        oracle = JaxBackend(product_loss, product_loss).oracle(
+            product_problem(), BY_KEY["f2sa"].make(), 0, False
+        )
 
         def lower(arrays, x, y, i):
             return oracle.with_arrays(arrays).first("lower", "y", x, y, Sample(i))
 
         with jax.enable_x64(True):
-            text = jax.jit(lower).lower(oracle.arrays, *oracle.start, np.int32(1)).compile().as_text()
+            text = (
+                jax.jit(lower).lower(oracle.arrays, *oracle.start, np.int32(1)).compile().as_text()
+            )
         return sum(" transpose(" in line or " copy(" in line for line in text.splitlines())
 
     ours = copies()
-    monkeypatch.setattr(jax_oracle, "axis_orders", lambda loss, x, y, batch: [tuple(range(a.ndim)) for a in batch])
+    monkeypatch.setattr(
+        jax_oracle, "axis_orders", lambda loss, x, y, batch: [tuple(range(a.ndim)) for a in batch]
+    )
     assert ours < copies()  # XLA decides how many there are
 
 
@@ -131,18 +167,26 @@ def test_a_loop_over_samples_says_nothing_about_the_order_of_axes():
         return jax.lax.scan(lambda total, c: (total + x @ c @ y, None), 0.0, batch[0])[0]
 
     shape = jax.ShapeDtypeStruct
-    assert axis_orders(loss, shape((2,), "f4"), shape((3,), "f4"), (shape((8, 2, 3), "f4"),)) == [(0, 1, 2)]
+    assert axis_orders(loss, shape((2,), "f4"), shape((3,), "f4"), (shape((8, 2, 3), "f4"),)) == [
+        (0, 1, 2)
+    ]
 
 
 def test_batches_that_are_read_one_after_the_other_take_the_place_of_one():
     large = torch.zeros(64, 4000)
-    problem = BilevelProblem(product_loss, product_loss, torch.zeros(1), torch.zeros(1), *([Batches(large, 8)] * 2))
+    problem = BilevelProblem(
+        product_loss, product_loss, torch.zeros(1), torch.zeros(1), *([Batches(large, 8)] * 2)
+    )
     oracle = JaxBackend(product_loss, product_loss).oracle(problem, BY_KEY["soba"].make(), 0, False)
 
     def two(arrays, a, b, chained):
-        first = (oracle.with_arrays(arrays)._batch("lower", Sample(a)) ** 2) @ np.ones(4000, np.float32)
+        first = (oracle.with_arrays(arrays)._batch("lower", Sample(a)) ** 2) @ np.ones(
+            4000, np.float32
+        )
         token = oracle.ops.after(Sample(b), first) if chained else Sample(b)
-        return first, (oracle.with_arrays(arrays)._batch("lower", token) ** 2) @ np.ones(4000, np.float32)
+        return first, (oracle.with_arrays(arrays)._batch("lower", token) ** 2) @ np.ones(
+            4000, np.float32
+        )
 
     sizes = []
     for chained in (False, True):
@@ -158,7 +202,10 @@ def test_losses_in_both_libraries_are_equal():
     from mindgap.lab.tasks.problems import covtype_selection, hyper_cleaning, ijcnn1_selection
 
     cleaning = hyper_cleaning(digits(), corruption=0.4, train=100, validation=100, seed=0)
-    binary, multi = ijcnn1_selection(source="synthetic", rows=100), covtype_selection(source="synthetic", rows=100)
+    binary, multi = (
+        ijcnn1_selection(source="synthetic", rows=100),
+        covtype_selection(source="synthetic", rows=100),
+    )
     for task, pair in (
         (cleaning, losses.cleaning_losses(cleaning)),
         (binary, losses.regularisation_losses(binary)),
@@ -170,8 +217,14 @@ def test_losses_in_both_libraries_are_equal():
         with jax.enable_x64(True):
             for level, loss in zip(("upper", "lower"), pair, strict=True):
                 a = problem.loss(level, problem.pack_x.start, problem.pack_y.start)
-                batch = jax.tree.map(lambda t: jax.numpy.asarray(t.numpy()), problem.data(level).data)
-                b = loss(problem.pack_x.start.numpy(), problem.pack_y.start.view(task.y0.shape).numpy(), batch)
+                batch = jax.tree.map(
+                    lambda t: jax.numpy.asarray(t.numpy()), problem.data(level).data
+                )
+                b = loss(
+                    problem.pack_x.start.numpy(),
+                    problem.pack_y.start.view(task.y0.shape).numpy(),
+                    batch,
+                )
                 assert float(b) == pytest.approx(float(a), rel=1e-12)
         method = SLIP(lr_x=0.01, lr_y=0.05, lr_z=0.05)
         a = solve(problem, method, steps=30).state.x
@@ -191,23 +244,39 @@ def test_solution_is_torch_again():
     solution = solve(PROBLEM, BY_KEY["soba"].make(), steps=20, backend=BACKEND)
     assert isinstance(solution.x, torch.Tensor)
     assert solution.message == "done: 20 iterations"
-    wild = solve(PROBLEM, BY_KEY["soba"].make(lr_y=500.0), steps=400, check_every=20, backend=BACKEND)
+    wild = solve(
+        PROBLEM, BY_KEY["soba"].make(lr_y=500.0), steps=400, check_every=20, backend=BACKEND
+    )
     assert not wild.ok
 
 
 def test_what_the_compiled_backend_refuses():
     uneven = QUADRATIC.problem(24)
-    with pytest.raises(RuleError, match=r"upper_data must have batches of equal size .*last='drop'.*got \(128, 24\)"):
+    with pytest.raises(
+        RuleError,
+        match=r"upper_data must have batches of equal size .*last='drop'.*got \(128, 24\)",
+    ):
         solve(uneven, BY_KEY["soba"].make(), steps=1, backend=BACKEND)
     adam = BY_KEY["soba"].make(x_step=TorchStep(torch.optim.Adam))
-    with pytest.raises(RuleError, match=r"x_step must be one of 'plain', .*MomentumStep for the compiled backend"):
+    with pytest.raises(
+        RuleError, match=r"x_step must be one of 'plain', .*MomentumStep for the compiled backend"
+    ):
         solve(PROBLEM, adam, steps=1, backend=BACKEND)
     with pytest.raises(RuleError, match="distributed must be False for the compiled backend"):
         solve(PROBLEM, BY_KEY["soba"].make(), steps=1, backend=BACKEND, distributed=True)
     data = torch.randn(8, 2)
-    module = BilevelProblem(lambda x, y, b: y(b).sum(), lambda x, y, b: y(b).sum() ** 2, torch.zeros(1),
-                            torch.nn.Linear(2, 1), data, data, batch_size=4)  # fmt: skip
-    with pytest.raises(RuleError, match="y must be tensors for the compiled backend, got 'a module'"):
+    module = BilevelProblem(
+        lambda x, y, b: y(b).sum(),
+        lambda x, y, b: y(b).sum() ** 2,
+        torch.zeros(1),
+        torch.nn.Linear(2, 1),
+        data,
+        data,
+        batch_size=4,
+    )
+    with pytest.raises(
+        RuleError, match="y must be tensors for the compiled backend, got 'a module'"
+    ):
         solve(module, BY_KEY["soba"].make(), steps=1, backend=BACKEND)
     with pytest.raises(RuleError, match="lower must be a function"):
         JaxBackend(lambda x, y, b: 0.0, None)

@@ -1,4 +1,6 @@
-"""What every bilevel method promises, fed from the table: bad input, modules, float32, checkpoints, outcomes."""
+"""What every bilevel method promises, fed from the table: bad input, modules, float32,
+checkpoints, outcomes.
+"""
 
 from __future__ import annotations
 
@@ -127,9 +129,13 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 
 
 def test_any_torch_optimizer_can_be_the_upper_step_and_resumes(tmp_path):
-    method = AmIGO(lr_x=1.0, lr_y=0.1, inner=2, solves=2, x_step=TorchStep(torch.optim.Adam, lr=0.05))
+    method = AmIGO(
+        lr_x=1.0, lr_y=0.1, inner=2, solves=2, x_step=TorchStep(torch.optim.Adam, lr=0.05)
+    )
     whole = solve(QUADRATIC.problem(16), method, steps=40, seed=1).state
-    assert float(QUADRATIC.hypergradient(whole.x).norm()) < 0.5 * float(QUADRATIC.hypergradient(QUADRATIC.x0).norm())
+    assert float(QUADRATIC.hypergradient(whole.x).norm()) < 0.5 * float(
+        QUADRATIC.hypergradient(QUADRATIC.x0).norm()
+    )
     path = tmp_path / "state.pt"
     solve(QUADRATIC.problem(16), method, steps=11, seed=1, checkpoint=path)
     resumed = solve(QUADRATIC.problem(16), method, steps=40, checkpoint=path, resume=True).state
@@ -157,7 +163,8 @@ def _tensors(values):
         yield from _tensors(value) if isinstance(value, dict) else [value]
 
 
-#: Methods that take one of each derivative per iteration, and those that take one gradient of the upper level.
+#: Methods that take one of each derivative per iteration, and those that take one gradient of the
+#: upper level.
 ONE_OF_EACH = {"slip", "slip-shared", "borep", "soba", "saba", "masoba"}
 ONE_UPPER = {*ONE_OF_EACH, "amigo", "bsa", "alset", "ttsa", "stocbio", "f2sa"}
 
@@ -170,7 +177,11 @@ def test_counts_agree_with_what_was_called(case):
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, 6, dict(state.drawn))
     for _ in range(6):
         state = method.step(state)
-    calls = {name: count - before.get(name, 0) for name, count in state.calls.items() if count > before.get(name, 0)}
+    calls = {
+        name: count - before.get(name, 0)
+        for name, count in state.calls.items()
+        if count > before.get(name, 0)
+    }
     assert state.updates["x"] == 6
     assert state.updates["y"] > lower or case.key == "borep"
     assert calls == calls_of_chunk(method, task, chunk)  # counted without running
@@ -192,7 +203,9 @@ def test_lower_loss_that_ignores_y():
 
 def test_upper_level_that_ignores_x():
     with pytest.raises(RuleError, match=r"upper must depend on x, directly or through y\*\(x\)"):
-        SOBA(lr_x=0.1, lr_y=0.1).start(problem(lower=lambda x, y, b: (b[0] @ y - b[1]).square().mean()))
+        SOBA(lr_x=0.1, lr_y=0.1).start(
+            problem(lower=lambda x, y, b: (b[0] @ y - b[1]).square().mean())
+        )
     with pytest.raises(RuleError, match=r"upper must depend on x, directly or through y\*\(x\)"):
         SOBA(lr_x=0.1, lr_y=0.1).start(problem(upper=lambda x, y, b: b[1].sum() * torch.ones(())))
 
@@ -200,15 +213,20 @@ def test_upper_level_that_ignores_x():
 @pytest.mark.parametrize("level", ["upper", "lower"])
 def test_nan_losses(level):
     with pytest.raises(RuleError, match=f"{level} must be finite at the start, got nan"):
-        SOBA(lr_x=0.1, lr_y=0.1).start(problem(**{level: lambda x, y, b: (x + y).sum() * float("nan")}))
+        SOBA(lr_x=0.1, lr_y=0.1).start(
+            problem(**{level: lambda x, y, b: (x + y).sum() * float("nan")})
+        )
 
 
 @pytest.mark.parametrize("level", ["upper", "lower"])
 def test_losses_that_are_no_scalars_or_fail(level):
-    with pytest.raises(RuleError, match=rf"{level} must return a tensor with one element, got \(4,\)"):
+    with pytest.raises(
+        RuleError, match=rf"{level} must return a tensor with one element, got \(4,\)"
+    ):
         SOBA(lr_x=0.1, lr_y=0.1).start(problem(**{level: lambda x, y, b: b[0] @ y}))
     with pytest.raises(
-        RuleError, match=rf"{level} must be computable at the start \(x \[\(3,\)\], y \[\(3,\)\]\), got"
+        RuleError,
+        match=rf"{level} must be computable at the start \(x \[\(3,\)\], y \[\(3,\)\]\), got",
     ):
         SOBA(lr_x=0.1, lr_y=0.1).start(problem(**{level: lambda x, y, b: (b[0].T @ y).sum()}))
 
@@ -217,7 +235,9 @@ def test_mismatched_devices_dtypes_and_forms():
     with pytest.raises(RuleError, match=r"x and y must be on one device, got \('cpu', 'meta'\)"):
         problem(y=torch.zeros(3, device="meta"))
     elsewhere = (torch.zeros(8, 3, device="meta"), torch.zeros(8, device="meta"))
-    with pytest.raises(RuleError, match=r"upper_data must be on the device of x and y, cpu, got \['meta'\]"):
+    with pytest.raises(
+        RuleError, match=r"upper_data must be on the device of x and y, cpu, got \['meta'\]"
+    ):
         SOBA(lr_x=0.1, lr_y=0.1).start(problem(upper_data=elsewhere))
     for name, value, message in (
         ("upper", 3, "upper must be a function of"),
@@ -226,8 +246,16 @@ def test_mismatched_devices_dtypes_and_forms():
         ("y", torch.zeros(0), "y must have at least one element"),
         ("y", torch.zeros(3, dtype=torch.int64), "y must be of floating point"),
         ("project_x", 1.0, "project_x must be a function of the flat vector"),
-        ("lower_data", 7, "data must be tensors, a map-style dataset, a DataLoader or a Stream, got 'int'"),
-        ("lower_data", (torch.zeros(4), torch.zeros(5)), "data must have one leading axis of equal length"),
+        (
+            "lower_data",
+            7,
+            "data must be tensors, a map-style dataset, a DataLoader or a Stream, got 'int'",
+        ),
+        (
+            "lower_data",
+            (torch.zeros(4), torch.zeros(5)),
+            "data must have one leading axis of equal length",
+        ),
         ("batch_size", 99, "batch_size must lie between 1 and the number of samples"),
     ):
         with pytest.raises(RuleError, match=message):
@@ -238,12 +266,16 @@ def test_tables_that_do_not_fit_are_refused_with_their_size():
     big = QUADRATIC.problem(16)
     numbers = 16 * (2 * 6 + 3) + 8 * (3 + 6)
     with pytest.raises(
-        RuleError, match=rf"must hold the five SAGA tables of SABA: .*\({8 * numbers} bytes\), got 1000"
+        RuleError,
+        match=rf"must hold the five SAGA tables of SABA: .*\({8 * numbers} bytes\), got 1000",
     ):
         SABA(lr_x=0.1, lr_y=0.1, memory_limit=1000).start(big)
-    wide = problem(x=torch.zeros(3), y={"w": torch.zeros(3), "pad": torch.zeros(2_000_000)},
-                   upper=lambda x, y, b: (b[0] @ y["w"]).square().mean(),
-                   lower=lambda x, y, b: (b[0] @ y["w"]).square().mean() + x.exp() @ y["w"].square())  # fmt: skip
+    wide = problem(
+        x=torch.zeros(3),
+        y={"w": torch.zeros(3), "pad": torch.zeros(2_000_000)},
+        upper=lambda x, y, b: (b[0] @ y["w"]).square().mean(),
+        lower=lambda x, y, b: (b[0] @ y["w"]).square().mean() + x.exp() @ y["w"].square(),
+    )
     with pytest.raises(
         RuleError, match=r"must hold the dense matrices of SVRB: .*GiB \(\d{14} bytes\)"
     ):
@@ -256,7 +288,10 @@ def test_shuffled_loaders_are_refused_where_batches_must_be_fixed():
     data = torch.utils.data.TensorDataset(torch.randn(16, 3), torch.randn(16))
     shuffled = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
     ordered = torch.utils.data.DataLoader(data, batch_size=4)
-    with pytest.raises(RuleError, match=r"lower_data must be a fixed partition for SABA .*got \"order 'reshuffle'\""):
+    with pytest.raises(
+        RuleError,
+        match=r"lower_data must be a fixed partition for SABA .*got \"order 'reshuffle'\"",
+    ):
         SABA(lr_x=0.1, lr_y=0.1).start(problem(lower_data=shuffled))
     fine = problem(lower_data=ordered, upper_data=ordered)
     assert solve(fine, SABA(lr_x=0.01, lr_y=0.01), steps=9).ok
@@ -275,7 +310,9 @@ def test_a_stream_is_fresh_samples_and_has_no_full_batch():
     a, b = (solve(fine, SLIP(lr_x=0.01, lr_y=0.05, lr_z=0.05), steps=12).state for _ in range(2))
     assert torch.equal(a.x, b.x)
     assert a.x_epochs == pytest.approx(1.2)
-    with pytest.raises(RuleError, match="upper_data must be a finite set of samples for SRBA, got 'a Stream'"):
+    with pytest.raises(
+        RuleError, match="upper_data must be a finite set of samples for SRBA, got 'a Stream'"
+    ):
         SRBA(lr_x=0.1, lr_y=0.1).start(fine)
     which = stream.draw(0, "lower", 0, 50).which
     assert len(set(which.tolist())) == 50
@@ -287,10 +324,14 @@ def test_a_stream_is_fresh_samples_and_has_no_full_batch():
 def test_outcomes_in_words():
     fine, method = problem(), SOBA(lr_x=0.01, lr_y=0.01)
     assert solve(fine, method, steps=5).message == "done: 5 iterations"
-    assert solve(fine, method, calls=23).message == "out of calls: 25 oracle calls after 5 iterations"
+    assert (
+        solve(fine, method, calls=23).message == "out of calls: 25 oracle calls after 5 iterations"
+    )
     assert solve(fine, method, seconds=0.02).outcome == "out of time"
     seen = []
-    stopped = solve(fine, method, steps=50, every=3, callbacks=[lambda s: seen.append(s.t), lambda s: s.t >= 9])
+    stopped = solve(
+        fine, method, steps=50, every=3, callbacks=[lambda s: seen.append(s.t), lambda s: s.t >= 9]
+    )
     assert stopped.message == "stopped: a callback asked for it after 9 iterations"
     assert seen == [0, 3, 6, 9]
     wild = solve(fine, SOBA(lr_x=Constant(1.0), lr_y=Constant(50.0)), steps=2000, check_every=5)
@@ -313,10 +354,15 @@ def test_progress_is_written_on_standard_error(capsys):
 
 
 def test_solution_comes_back_in_the_users_form():
-    form = problem(x={"r": torch.zeros(3)}, y=(torch.zeros(1), torch.zeros(2)),
-                   upper=lambda x, y, b: (b[0] @ torch.cat(y) - b[1]).square().mean(),
-                   lower=lambda x, y, b: (b[0] @ torch.cat(y) - b[1]).square().mean()
-                   + (x["r"].exp() * torch.cat(y).square()).sum())  # fmt: skip
+    form = problem(
+        x={"r": torch.zeros(3)},
+        y=(torch.zeros(1), torch.zeros(2)),
+        upper=lambda x, y, b: (b[0] @ torch.cat(y) - b[1]).square().mean(),
+        lower=lambda x, y, b: (
+            (b[0] @ torch.cat(y) - b[1]).square().mean()
+            + (x["r"].exp() * torch.cat(y).square()).sum()
+        ),
+    )
     solution = solve(form, SOBA(lr_x=0.1, lr_y=0.1), steps=10)
     assert list(solution.x) == ["r"]
     assert [t.shape for t in solution.y] == [(1,), (2,)]
@@ -363,7 +409,12 @@ def test_replacement_draws_are_uniform():
 def test_random_lengths_are_uniform():
     method = METHODS["ttsa"](lr_x=0.1, lr_y=0.1, terms=5)
     oracle = TorchOracle(QUADRATIC.problem(16))
-    ks = draw_chunk(method, oracle, 0, 0, 5000, {"lower": 0, "upper": 0, "uniform": 0}).blocks[0].draws["k"].reshape(-1)
+    ks = (
+        draw_chunk(method, oracle, 0, 0, 5000, {"lower": 0, "upper": 0, "uniform": 0})
+        .blocks[0]
+        .draws["k"]
+        .reshape(-1)
+    )
     counts = np.bincount(ks, minlength=5)
     assert len(counts) == 5
     assert np.abs(counts - 1000).max() < 4 * np.sqrt(5000 * 0.2 * 0.8)

@@ -1,4 +1,6 @@
-"""Every direction against the closed form on the quadratic; the fused oracle against dense derivatives."""
+"""Every direction against the closed form on the quadratic; the fused oracle against dense
+derivatives.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,15 @@ def test_linear_system_direction_is_the_closed_form():
 def test_exact_and_conjugate_gradient_directions_are_the_closed_form():
     o = oracle()
     hessian, _ = o.operator(X, Y, FULL)
-    solved = d.implicit(o, X, Y, lambda v: d.conjugate_gradients(o.ops, hessian, v, products=12)[0], FULL, FULL)
+    solved = d.implicit(
+        o, X, Y, lambda v: d.conjugate_gradients(o.ops, hessian, v, products=12)[0], FULL, FULL
+    )
     assert_near(solved, TRUTH)
     assert_near(exact_hypergradient(PROBLEM, X), TRUTH)
     assert_near(lower_solution(PROBLEM, X), Y)
-    assert hyper_objective(PROBLEM, X) == pytest.approx(float(QUADRATIC.hyper_objective(X)), rel=1e-10)
+    assert hyper_objective(PROBLEM, X) == pytest.approx(
+        float(QUADRATIC.hyper_objective(X)), rel=1e-10
+    )
 
 
 def test_neumann_sum_has_its_geometric_error():
@@ -67,7 +73,12 @@ def test_neumann_sum_has_its_geometric_error():
         truth = torch.linalg.solve(h, f_y)
         assert_near(found, truth - shrink @ truth, rtol=1e-11)
     many = d.implicit(
-        whole, X, Y, lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta), FULL, FULL
+        whole,
+        X,
+        Y,
+        lambda v: d.neumann_sum(whole, X, Y, v, Sample(np.zeros(600, dtype=int)), eta),
+        FULL,
+        FULL,
     )
     assert_near(many, TRUTH)
 
@@ -86,7 +97,9 @@ def test_penalty_direction_has_an_error_that_falls_as_one_over_lambda():
     o, low, up = oracle(), QUADRATIC.lower, QUADRATIC.upper
     errors = []
     for lam in (1e2, 1e3, 1e4, 1e5, 1e6):
-        both = torch.linalg.solve(up.A + lam * low.A, -(up.a + lam * low.a + (up.C + lam * low.C).T @ X))
+        both = torch.linalg.solve(
+            up.A + lam * low.A, -(up.a + lam * low.a + (up.C + lam * low.C).T @ X)
+        )
         found = d.penalty(o, X, both, Y, lam, FULL, FULL, FULL)
         errors.append(float((found - TRUTH).norm()))
     falls = [a / b for a, b in itertools.pairwise(errors)]
@@ -118,7 +131,11 @@ def nonlinear():
     def lower(x, y, b):
         features, t = b
         hidden = torch.tanh(features @ y["w"]) * y["s"]
-        return (hidden - t).square().mean() + (x["r"].exp() * y["w"].square()).sum() + (x["q"] * y["s"]).sum() ** 2
+        return (
+            (hidden - t).square().mean()
+            + (x["r"].exp() * y["w"].square()).sum()
+            + (x["q"] * y["s"]).sum() ** 2
+        )
 
     def upper(x, y, b):
         features, t = b
@@ -126,7 +143,9 @@ def nonlinear():
 
     x = {"r": torch.full((4,), -1.0, dtype=torch.float64), "q": torch.ones(2, dtype=torch.float64)}
     y = {"w": torch.randn(4, dtype=torch.float64), "s": torch.ones(1, dtype=torch.float64)}
-    return BilevelProblem(upper, lower, x, y, (data[:15], targets[:15]), (data[15:], targets[15:]), batch_size=5)
+    return BilevelProblem(
+        upper, lower, x, y, (data[:15], targets[:15]), (data[15:], targets[15:]), batch_size=5
+    )
 
 
 def test_fused_oracle_is_dense_autograd():
@@ -147,7 +166,11 @@ def test_fused_oracle_is_dense_autograd():
     assert_near(hz, dense_h @ z, rtol=1e-12)
     assert_near(jz, dense_j @ z, rtol=1e-12)
     assert o.calls.as_dict() == {"Hz": 1, "Jz": 1, "g_y": 1}
-    for found, truth in ((o.hessian(x, y, z, token), hz), (o.mixed(x, y, z, token), jz), (o.lower(x, y, token), g_y)):
+    for found, truth in (
+        (o.hessian(x, y, z, token), hz),
+        (o.mixed(x, y, z, token), jz),
+        (o.lower(x, y, token), g_y),
+    ):
         assert_near(found, truth, rtol=1e-13)
     found_h, found_j = o.products(x, y, z, token)
     assert_near(found_h, hz, rtol=1e-13)
@@ -155,7 +178,9 @@ def test_fused_oracle_is_dense_autograd():
     _, full_h, full_j = o.dense(x, y, token)
     assert_near(full_h, dense_h, rtol=1e-12)
     assert_near(full_j, dense_j, rtol=1e-12)
-    assert_near(o.lower_x(x, y, token), torch.autograd.functional.jacobian(lambda v: g(v, y), x), rtol=1e-12)
+    assert_near(
+        o.lower_x(x, y, token), torch.autograd.functional.jacobian(lambda v: g(v, y), x), rtol=1e-12
+    )
     assert torch.autograd.gradcheck(g, (x.requires_grad_(), y.requires_grad_()))
 
 
@@ -212,8 +237,15 @@ def test_products_with_a_tall_matrix_are_the_separate_ones(takes_a_view):
         return torch.nn.functional.cross_entropy(b[0] @ y, b[1]) + x.exp() * size.square().sum()
 
     start = torch.randn(128, 8, dtype=torch.float64)
-    problem = BilevelProblem(lower, lower, torch.zeros((), dtype=torch.float64), start, (features, labels),
-                             (features, labels), batch_size=4)  # fmt: skip
+    problem = BilevelProblem(
+        lower,
+        lower,
+        torch.zeros((), dtype=torch.float64),
+        start,
+        (features, labels),
+        (features, labels),
+        batch_size=4,
+    )
     assert is_tall(start)
     o = TorchOracle(problem)
     x, y = o.start
@@ -225,24 +257,39 @@ def test_products_with_a_tall_matrix_are_the_separate_ones(takes_a_view):
 
 
 def test_hypergradient_from_a_fixed_number_of_products():
-    """dim_y conjugate-gradient products are exact; Neumann's sum has its geometric error (test above)."""
+    """dim_y conjugate-gradient products are exact; Neumann's sum has its geometric error (test
+    above).
+    """
     o = oracle()
     assert_near(hypergradient(PROBLEM, X, Y, products=len(Y)), TRUTH)
     assert_near(hypergradient(PROBLEM, X, Y, products=3 * len(Y)), TRUTH)
     tokens = Sample(np.array([2] * 4))
-    expected = d.implicit(o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2))
-    found = hypergradient(PROBLEM, X, Y, lower=Sample(2), upper=Sample(1), solver="neumann", products=4, eta=0.3)
+    expected = d.implicit(
+        o, X, Y, lambda v: d.neumann_sum(o, X, Y, v, tokens, 0.3), Sample(1), Sample(2)
+    )
+    found = hypergradient(
+        PROBLEM, X, Y, lower=Sample(2), upper=Sample(1), solver="neumann", products=4, eta=0.3
+    )
     assert_near(found, expected, rtol=1e-12)
 
 
 def test_residuals_where_a_derivative_is_missing():
-    """A lower loss linear in y has no Hz, an upper loss without x no f_x; z itself is never written on."""
+    """A lower loss linear in y has no Hz, an upper loss without x no f_x; z itself is never
+    written on.
+    """
     problem = BilevelProblem(
-        upper=lambda x, y, b: (y * b).sum(), lower=lambda x, y, b: (x * y).sum() + 0 * b.sum(),
-        x=torch.ones(3), y=torch.zeros(3), upper_data=torch.ones(2, 3), lower_data=torch.ones(2, 3),
-        batch_size=1)  # fmt: skip
+        upper=lambda x, y, b: (y * b).sum(),
+        lower=lambda x, y, b: (x * y).sum() + 0 * b.sum(),
+        x=torch.ones(3),
+        y=torch.zeros(3),
+        upper_data=torch.ones(2, 3),
+        lower_data=torch.ones(2, 3),
+        batch_size=1,
+    )
     z = torch.tensor([1.0, 2.0, 3.0])
-    g_y, d_z, d_x = TorchOracle(problem).residuals(torch.ones(3), torch.zeros(3), z, Sample(0), Sample(0))
+    g_y, d_z, d_x = TorchOracle(problem).residuals(
+        torch.ones(3), torch.zeros(3), z, Sample(0), Sample(0)
+    )
     assert (g_y.tolist(), d_z.tolist(), d_x.tolist()) == ([1.0] * 3, [-1.0] * 3, [-1.0, -2.0, -3.0])
     assert z.tolist() == [1.0, 2.0, 3.0]
 
@@ -286,8 +333,15 @@ def test_conjugate_gradients_by_numbers_are_those_of_arrays():
     from mindgap.bilevel.ops import TorchOps
 
     draw = torch.Generator().manual_seed(0)
-    root, v = torch.randn(6, 6, generator=draw, dtype=torch.float64), torch.ones(6, dtype=torch.float64)
-    for h, products in ((root @ root.T, 4), (root + root.T, 6), (torch.eye(6, dtype=torch.float64), 5)):
+    root, v = (
+        torch.randn(6, 6, generator=draw, dtype=torch.float64),
+        torch.ones(6, dtype=torch.float64),
+    )
+    for h, products in (
+        (root @ root.T, 4),
+        (root + root.T, 6),
+        (torch.eye(6, dtype=torch.float64), 5),
+    ):
         z, negative = conjugate_gradients_by_numbers(h.mv, v, products)
         other, other_negative = conjugate_gradients(TorchOps(), h.mv, v, products=products)
         assert torch.allclose(z, other, rtol=1e-10)
@@ -301,10 +355,16 @@ def test_conjugate_gradients_by_rows_are_those_of_every_block_alone():
 
     diagonals = torch.tensor([[1.0, -0.5, 3.0], [2.0, 4.0, 8.0]], dtype=torch.float64)
     whole, stopped = conjugate_gradients(
-        TorchOps(), lambda v: diagonals.flatten() * v, torch.ones(6, dtype=torch.float64), products=6, rows=2
+        TorchOps(),
+        lambda v: diagonals.flatten() * v,
+        torch.ones(6, dtype=torch.float64),
+        products=6,
+        rows=2,
     )
     alone = [
-        conjugate_gradients(TorchOps(), lambda v, d=d: d * v, torch.ones(3, dtype=torch.float64), products=6)
+        conjugate_gradients(
+            TorchOps(), lambda v, d=d: d * v, torch.ones(3, dtype=torch.float64), products=6
+        )
         for d in diagonals
     ]
     torch.testing.assert_close(whole, torch.cat([z for z, _ in alone]))

@@ -44,7 +44,9 @@ WILD = SOBA(lr_x=0.1, lr_y=Constant(50.0))
 
 @pytest.mark.parametrize("steps", [99, 250])
 def test_a_run_that_ends_with_nan_says_so(steps):
-    """Numbers used to be looked at only when t % 100 == 0, so that 99 steps ended "done" with NaN."""
+    """Numbers used to be looked at only when t % 100 == 0, so that 99 steps ended "done" with
+    NaN.
+    """
     solution = solve(PROBLEM, SOBA(lr_x=Constant(0.1), lr_y=Constant(1e6)), steps=steps)
     assert not torch.isfinite(solution.state.y).all() or float(solution.state.y.norm()) > 1e10
     assert solution.outcome in ("non-finite", "diverged")
@@ -69,10 +71,15 @@ def test_a_state_that_is_not_finite_never_overwrites_a_checkpoint(tmp_path):
 def test_z_is_looked_at():
     """x and y of this problem do not depend on z, which alone goes to infinity."""
     data = torch.ones(8, 1, dtype=torch.float64)
-    problem = BilevelProblem(lambda x, y, b: (y - b).square().mean() + x.square().sum(),
-                             lambda x, y, b: (y - 1).square().sum(),
-                             torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), data, data,
-                             batch_size=4)  # fmt: skip
+    problem = BilevelProblem(
+        lambda x, y, b: (y - b).square().mean() + x.square().sum(),
+        lambda x, y, b: (y - 1).square().sum(),
+        torch.ones(1, dtype=torch.float64),
+        torch.zeros(1, dtype=torch.float64),
+        data,
+        data,
+        batch_size=4,
+    )
     found = solve(problem, SLIP(lr_x=0.01, lr_y=0.1, lr_z=1e5), steps=99, limit=1e300)
     assert found.message.startswith("non-finite: z is not finite")
 
@@ -80,7 +87,9 @@ def test_z_is_looked_at():
 def test_resuming_with_another_seed_is_refused(tmp_path):
     path, method = tmp_path / "state.pt", SOBA(lr_x=0.1, lr_y=0.1)
     solve(PROBLEM, method, steps=4, seed=2, checkpoint=path)
-    with pytest.raises(RuleError, match=r"seed must be that of the checkpoint, 2, or be left out, to resume, got 3"):
+    with pytest.raises(
+        RuleError, match=r"seed must be that of the checkpoint, 2, or be left out, to resume, got 3"
+    ):
         solve(PROBLEM, method, steps=8, seed=3, checkpoint=path, resume=True)
     assert solve(PROBLEM, method, steps=8, checkpoint=path, resume=True).state.seed == 2
     assert solve(PROBLEM, method, steps=9, seed=2, checkpoint=path, resume=True).state.t == 9
@@ -89,7 +98,11 @@ def test_resuming_with_another_seed_is_refused(tmp_path):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_nan_is_no_setting(case):
     """Every field that takes a float: lr_warm and lr_refine used to pass."""
-    known = [f.name for f in fields(type(case.make())) if {"Rate", "float"} & set(str(f.type).split(" | "))]
+    known = [
+        f.name
+        for f in fields(type(case.make()))
+        if {"Rate", "float"} & set(str(f.type).split(" | "))
+    ]
     assert {"lr_x", "lr_y"} <= set(known)
     for name in known:
         with pytest.raises(RuleError, match=f"{name} must .*got nan"):
@@ -110,8 +123,21 @@ def test_nan_of_a_schedule_is_refused():
 
 def test_a_further_row_leaves_the_studies_of_the_sixteen_alone(monkeypatch):
     """One more row used to end ``mindgap list`` with a KeyError in b0 and b3."""
-    row = MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", "finite sum", "-", "-", "-", "-", ("lr_x",), "jacobi",
-                     "soba", "SOBA")  # fmt: skip
+    row = MethodInfo(
+        "dummy",
+        "Dummy",
+        "Nobody, 2026",
+        "single",
+        "finite sum",
+        "-",
+        "-",
+        "-",
+        "-",
+        ("lr_x",),
+        "jacobi",
+        "soba",
+        "SOBA",
+    )
     monkeypatch.setitem(METHODS, "dummy", row)
     assert "dummy" not in SIXTEEN
     assert len(SIXTEEN) == 16
@@ -142,7 +168,13 @@ def _problem():
 
 
 def _solve(**changes):
-    return {"problem": PROBLEM, "method": SOBA(lr_x=0.1, lr_y=0.1), "steps": 2, "seconds": 0.2, **changes}
+    return {
+        "problem": PROBLEM,
+        "method": SOBA(lr_x=0.1, lr_y=0.1),
+        "steps": 2,
+        "seconds": 0.2,
+        **changes,
+    }
 
 
 CALLS = {
@@ -150,8 +182,14 @@ CALLS = {
     "Batches": (Batches, lambda: {"data": torch.zeros(8, 2), "batch_size": 4}),
     "Stream": (Stream, lambda: {"sample": lambda seed: torch.zeros(2)}),
     "BilevelProblem": (BilevelProblem, _problem),
-    "hypergradient": (hypergradient, lambda: {"problem": PROBLEM, "x": QUADRATIC.x0, "y": QUADRATIC.y0}),
-    "implicit_solution": (implicit_solution, lambda: {"problem": PROBLEM, "x": QUADRATIC.x0, "y": QUADRATIC.y0}),
+    "hypergradient": (
+        hypergradient,
+        lambda: {"problem": PROBLEM, "x": QUADRATIC.x0, "y": QUADRATIC.y0},
+    ),
+    "implicit_solution": (
+        implicit_solution,
+        lambda: {"problem": PROBLEM, "x": QUADRATIC.x0, "y": QUADRATIC.y0},
+    ),
     "suggest_steps": (suggest_steps, lambda: {"problem": PROBLEM, "batches": 1, "products": 2}),
     "AdamStep": (AdamStep, dict),
     "MomentumStep": (MomentumStep, dict),
@@ -167,17 +205,29 @@ CALLS = {
         load_state,
         lambda: {"path": "/dev/null/none", "method": _state().method, "oracle": _state().oracle},
     ),
-    "unpack_state": (unpack_state, lambda: {"content": {}, "method": _state().method, "oracle": _state().oracle}),
-    "start": (lambda problem, seed=0, distributed=False: SOBA(lr_x=0.1, lr_y=0.1).start(
-        problem, seed, distributed=distributed), lambda: {"problem": PROBLEM}),
-}  # fmt: skip
+    "unpack_state": (
+        unpack_state,
+        lambda: {"content": {}, "method": _state().method, "oracle": _state().oracle},
+    ),
+    "start": (
+        lambda problem, seed=0, distributed=False: SOBA(lr_x=0.1, lr_y=0.1).start(
+            problem, seed, distributed=distributed
+        ),
+        lambda: {"problem": PROBLEM},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_bad_values_end_in_our_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function, arguments = CALLS[name]
-    assert faults(function, arguments, allowed=(OSError,) if "state" in name or name == "solve" else ()) == []
+    assert (
+        faults(
+            function, arguments, allowed=(OSError,) if "state" in name or name == "solve" else ()
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
@@ -189,7 +239,9 @@ def test_bad_settings_end_in_our_error(case):
 
 
 def test_what_the_sources_say_stands_beside_the_printed_complexities():
-    """The table stays as printed; SRBA's abstract and SABA's say something else, and the notes say so."""
+    """The table stays as printed; SRBA's abstract and SABA's say something else, and the notes
+    say so.
+    """
     assert METHODS["srba"].complexity == "Õ(ε⁻³)"
     assert "O(N^{1/2} ε⁻²)" in METHODS["srba"].note
     assert "no power of N" in METHODS["saba"].note

@@ -1,4 +1,6 @@
-"""Hypergradients at any point, through autograd, with four solvers; negative curvature; what a run may not hide."""
+"""Hypergradients at any point, through autograd, with four solvers; negative curvature; what a
+run may not hide.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def test_nystrom_of_low_rank_is_the_woodbury_formula():
     h = QUADRATIC.lower.A
     columns = torch.randperm(6, generator=torch.Generator().manual_seed(0))[:3]
     approximation = h[:, columns] @ torch.linalg.solve(h[columns][:, columns], h[columns])
-    _, f_y = QUADRATIC.problem(16), QUADRATIC.upper.A @ Y + QUADRATIC.upper.C.T @ X + QUADRATIC.upper.a
+    _, f_y = (
+        QUADRATIC.problem(16),
+        QUADRATIC.upper.A @ Y + QUADRATIC.upper.C.T @ X + QUADRATIC.upper.a,
+    )
     z = torch.linalg.solve(approximation + 0.1 * torch.eye(6, dtype=torch.float64), f_y)
     f_x = QUADRATIC.upper.B @ X + QUADRATIC.upper.C @ Y + QUADRATIC.upper.b
     found = hypergradient(PROBLEM, X, Y, solver="nystrom", rank=3, damping=0.1)
@@ -85,11 +90,15 @@ def test_a_misspelt_solver_and_a_missing_step_are_refused():
 def test_conjugate_gradients_stop_at_negative_curvature():
     """The floor of 1e-30 used to turn it into a step of 1e30, then NaN."""
     h = torch.tensor([1.0, -0.5], dtype=torch.float64)
-    z, negative = conjugate_gradients(TorchOps(), lambda v: h * v, torch.ones(2, dtype=torch.float64), products=40)
+    z, negative = conjugate_gradients(
+        TorchOps(), lambda v: h * v, torch.ones(2, dtype=torch.float64), products=40
+    )
     assert bool(negative)
     assert torch.isfinite(z).all()
     assert float(z.norm()) < 10
-    z, negative = conjugate_gradients(TorchOps(), lambda v: h.abs() * v, torch.ones_like(h), products=40)
+    z, negative = conjugate_gradients(
+        TorchOps(), lambda v: h.abs() * v, torch.ones_like(h), products=40
+    )
     assert not bool(negative)
     np.testing.assert_allclose(z, [1.0, 2.0])
 
@@ -98,9 +107,15 @@ def test_hypergradient_of_a_network_is_finite_and_says_so():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     data = torch.randn(32, 3), torch.randn(32, 1)
-    problem = BilevelProblem(lambda x, y, b: (y(b[0]) - b[1]).square().mean(),
-                             lambda x, y, b: (x.exp() * (y(b[0]) - b[1]).square()).mean(), torch.zeros(1), net, data,
-                             data, batch_size=8)  # fmt: skip
+    problem = BilevelProblem(
+        lambda x, y, b: (y(b[0]) - b[1]).square().mean(),
+        lambda x, y, b: (x.exp() * (y(b[0]) - b[1]).square()).mean(),
+        torch.zeros(1),
+        net,
+        data,
+        data,
+        batch_size=8,
+    )
     with pytest.warns(NegativeCurvature, match="negative curvature within 40 products"):
         found = hypergradient(problem, torch.zeros(1), problem.pack_y.start, products=40)
     assert torch.isfinite(found).all()
@@ -112,10 +127,16 @@ def test_hypergradient_of_a_network_is_finite_and_says_so():
 def _constrained():
     """y*(x) = clip(x, -1, 0.5): the constraint is active for x > 0.5, and the best x is 0.5."""
     data = torch.ones(4, 1, dtype=torch.float64)
-    return BilevelProblem(lambda x, y, b: (y - 2.0).square().sum() + (x - 0.5).square().sum(),
-                          lambda x, y, b: (y - x).square().sum(), torch.ones(1, dtype=torch.float64),
-                          torch.zeros(1, dtype=torch.float64), data, data, batch_size=2,
-                          project_y=lambda y: y.clip(-1.0, 0.5))  # fmt: skip
+    return BilevelProblem(
+        lambda x, y, b: (y - 2.0).square().sum() + (x - 0.5).square().sum(),
+        lambda x, y, b: (y - x).square().sum(),
+        torch.ones(1, dtype=torch.float64),
+        torch.zeros(1, dtype=torch.float64),
+        data,
+        data,
+        batch_size=2,
+        project_y=lambda y: y.clip(-1.0, 0.5),
+    )
 
 
 def test_project_y_is_refused_where_it_would_give_the_wrong_point():
@@ -123,11 +144,15 @@ def test_project_y_is_refused_where_it_would_give_the_wrong_point():
     for key, case in BY_KEY.items():
         method = case.make()
         if method.second_order:
-            with pytest.raises(RuleError, match=f"project_y must be None for {type(method).__name__}"):
+            with pytest.raises(
+                RuleError, match=f"project_y must be None for {type(method).__name__}"
+            ):
                 solve(_constrained(), method, steps=1)
         else:
             assert key == "f2sa" or not METHODS[key].listed
-    found = solve(_constrained(), F2SA(lr_x=2.0, lr_y=Constant(0.2), lam=20.0, delta=0.0, inner=5), steps=400)
+    found = solve(
+        _constrained(), F2SA(lr_x=2.0, lr_y=Constant(0.2), lam=20.0, delta=0.0, inner=5), steps=400
+    )
     assert float(found.x) == pytest.approx(0.5, abs=0.06)
 
 
@@ -143,10 +168,17 @@ def test_a_module_with_batch_norm_comes_back_with_its_statistics():
     def loss(x, y, b):
         return torch.nn.functional.binary_cross_entropy_with_logits(y(b[0]).flatten(), b[1])
 
-    problem = BilevelProblem(lambda x, y, b: loss(x, y, b) + 0.0 * x.sum(),
-                             lambda x, y, b: loss(x, y, b) + 1e-3 * x.exp().sum() * sum(
-                                 p.square().sum() for p in y.parameters()),
-                             torch.zeros(1), net, (inputs, labels), (inputs, labels), batch_size=32)  # fmt: skip
+    problem = BilevelProblem(
+        lambda x, y, b: loss(x, y, b) + 0.0 * x.sum(),
+        lambda x, y, b: (
+            loss(x, y, b) + 1e-3 * x.exp().sum() * sum(p.square().sum() for p in y.parameters())
+        ),
+        torch.zeros(1),
+        net,
+        (inputs, labels),
+        (inputs, labels),
+        batch_size=32,
+    )
     solution = solve(problem, SOBA(lr_x=0.01, lr_y=Constant(0.5)), steps=150)
     found = solution.y.eval()
     assert found[0].running_mean.mean() == pytest.approx(3.0, abs=0.3)
@@ -174,8 +206,12 @@ def test_a_function_schedule_resumes_in_another_process(tmp_path):
 
     file, path = tmp_path / "run.py", str(tmp_path / "state.pt")
     file.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
-    said = [subprocess.run([sys.executable, str(file), path, steps], capture_output=True, text=True, check=True).stdout
-            for steps in ("5", "9")]  # fmt: skip
+    said = [
+        subprocess.run(
+            [sys.executable, str(file), path, steps], capture_output=True, text=True, check=True
+        ).stdout
+        for steps in ("5", "9")
+    ]
     assert said[0].startswith("5 ")
     assert said[1].startswith("9 ")
 
@@ -184,7 +220,13 @@ def test_another_function_is_another_method(tmp_path):
     path = tmp_path / "state.pt"
     solve(PROBLEM, SOBA(lr_x=lambda t: 0.1 / (t + 1), lr_y=0.1), steps=3, checkpoint=path)
     with pytest.raises(RuleError, match="checkpoint must belong to"):
-        solve(PROBLEM, SOBA(lr_x=lambda t: 0.2 / (t + 1), lr_y=0.1), steps=6, checkpoint=path, resume=True)
+        solve(
+            PROBLEM,
+            SOBA(lr_x=lambda t: 0.2 / (t + 1), lr_y=0.1),
+            steps=6,
+            checkpoint=path,
+            resume=True,
+        )
 
 
 # Defect 5: F2SA's calls.
@@ -201,7 +243,9 @@ def test_f2sa_counts_what_it_uses():
 
 def test_arrays_of_other_libraries_are_vectors_too():
     np.testing.assert_allclose(exact_hypergradient(PROBLEM, X.numpy()), TRUTH, rtol=1e-8)
-    np.testing.assert_allclose(hypergradient(PROBLEM, X.numpy(), Y.numpy(), products=12), TRUTH, rtol=1e-8)
+    np.testing.assert_allclose(
+        hypergradient(PROBLEM, X.numpy(), Y.numpy(), products=12), TRUTH, rtol=1e-8
+    )
     with pytest.raises(RuleError, match="x must be a flat vector of 3 numbers"):
         exact_hypergradient(PROBLEM, X[:2])
 
@@ -218,26 +262,41 @@ def test_a_state_of_the_compiled_backend_has_a_hypergradient():
 
 @pytest.mark.parametrize("yes", [True, np.True_, np.array(True), torch.tensor(True)], ids=repr)
 def test_any_kind_of_true_stops_a_run(yes):
-    found = solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=9, callbacks=lambda s: yes if s.t == 4 else None)
+    found = solve(
+        PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=9, callbacks=lambda s: yes if s.t == 4 else None
+    )
     assert found.outcome == "stopped"
     assert found.state.t == 4
 
 
-@pytest.mark.parametrize("other", [1, 0.5, "yes", np.float64(1.0), np.False_, torch.tensor(1.0)], ids=repr)
+@pytest.mark.parametrize(
+    "other", [1, 0.5, "yes", np.float64(1.0), np.False_, torch.tensor(1.0)], ids=repr
+)
 def test_other_answers_go_on(other):
-    assert solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=3, callbacks=lambda s: other).outcome == "done"
+    assert (
+        solve(PROBLEM, SOBA(lr_x=0.1, lr_y=0.1), steps=3, callbacks=lambda s: other).outcome
+        == "done"
+    )
 
 
 def _random_problem(draw):
     data = torch.ones(8, 2, dtype=torch.float64)
-    return BilevelProblem(lambda x, y, b: (y - b[0]).square().sum() + x.square().sum(),
-                          lambda x, y, b: (y - x).square().sum() * (1.0 + 0.5 * draw()), torch.ones(2).double(),
-                          torch.zeros(2).double(), data, data, batch_size=4)  # fmt: skip
+    return BilevelProblem(
+        lambda x, y, b: (y - b[0]).square().sum() + x.square().sum(),
+        lambda x, y, b: (y - x).square().sum() * (1.0 + 0.5 * draw()),
+        torch.ones(2).double(),
+        torch.zeros(2).double(),
+        data,
+        data,
+        batch_size=4,
+    )
 
 
 @pytest.mark.parametrize("name", ["numpy", "python"])
 def test_random_numbers_of_numpy_and_python_are_replayed(name):
-    """A sample must give the same loss at every point; NumPy's numbers used to be fresh every time."""
+    """A sample must give the same loss at every point; NumPy's numbers used to be fresh every
+    time.
+    """
     import random
 
     draw = np.random.rand if name == "numpy" else random.random

@@ -1,4 +1,6 @@
-"""Methods that must coincide for special settings do, iteration by iteration; and what tokens promise."""
+"""Methods that must coincide for special settings do, iteration by iteration; and what tokens
+promise.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ STEPS = 60
 
 def assert_same(a, b, names=("x", "y", "z")):
     for name in names:
-        np.testing.assert_allclose(a[name].numpy(), b[name].numpy(), rtol=1e-12, atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(
+            a[name].numpy(), b[name].numpy(), rtol=1e-12, atol=1e-13, err_msg=name
+        )
 
 
 def many(token):
@@ -53,25 +57,53 @@ def assert_agree(problem, first, second, translate, *, names=("x", "y", "z"), sk
     if skip:
         for _ in range(skip):
             a = first.step(a)
-    left, right = a.values, {**b.values, **{k: v for k, v in a.values.items() if k in b.values}} if skip else b.values
+    left, right = (
+        a.values,
+        {**b.values, **{k: v for k, v in a.values.items() if k in b.values}} if skip else b.values,
+    )
     chunk = draw_chunk(first, a.oracle, 5, a.t, STEPS, a.drawn)
     for t, (kind, s) in enumerate(chunk.steps()):
         left = first.update(left, s, a.oracle, kind)
         right = second.update(
-            right, translate(s, second.rates(np.asarray(t + skip))), b.oracle, second.plan().at(t + skip)[0].kind
+            right,
+            translate(s, second.rates(np.asarray(t + skip))),
+            b.oracle,
+            second.plan().at(t + skip)[0].kind,
         )
         assert_same(left, right, names)
     assert float((left["x"] - QUADRATIC.x0).norm()) > 0.05
 
 
 def test_slip_without_momentum_and_norm_is_soba():
-    slip = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
-                x_step="plain", samples="shared")  # fmt: skip
-    assert_agree(QUADRATIC.problem(16), slip, SOBA(lr_x=0.1, lr_y=0.2), lambda s, n: {"g": s["z"], "f": s["f"], **n})
-    apart = SLIP(lr_x=Power(0.1, 0.5), lr_y=Power(0.2, 0.5), lr_z=Power(0.2, 0.5), beta=0.0, warm_start=0,
-                 x_step="plain")  # fmt: skip
-    assert_agree(QUADRATIC.problem(16), SOBA(lr_x=0.1, lr_y=0.2), apart,
-         lambda s, n: {"y": s["g"], "z": s["g"], "f": s["f"], **n})  # fmt: skip
+    slip = SLIP(
+        lr_x=Power(0.1, 0.5),
+        lr_y=Power(0.2, 0.5),
+        lr_z=Power(0.2, 0.5),
+        beta=0.0,
+        warm_start=0,
+        x_step="plain",
+        samples="shared",
+    )
+    assert_agree(
+        QUADRATIC.problem(16),
+        slip,
+        SOBA(lr_x=0.1, lr_y=0.2),
+        lambda s, n: {"g": s["z"], "f": s["f"], **n},
+    )
+    apart = SLIP(
+        lr_x=Power(0.1, 0.5),
+        lr_y=Power(0.2, 0.5),
+        lr_z=Power(0.2, 0.5),
+        beta=0.0,
+        warm_start=0,
+        x_step="plain",
+    )
+    assert_agree(
+        QUADRATIC.problem(16),
+        SOBA(lr_x=0.1, lr_y=0.2),
+        apart,
+        lambda s, n: {"y": s["g"], "z": s["g"], "f": s["f"], **n},
+    )
 
 
 def test_borep_with_one_step_each_time_is_slip_with_the_y_step_first():
@@ -92,20 +124,38 @@ def test_alset_single_loop_with_ttsa_exponents_is_ttsa():
     settings = {"eta": 0.2, "terms": 5}
     alset = ALSET(lr_x=Power(0.1, 0.6), lr_y=Power(0.2, 0.4), inner=1, **settings)
     ttsa = TTSA(lr_x=0.1, lr_y=0.2, **settings)
-    assert_agree(QUADRATIC.problem(16), ttsa, alset, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
+    assert_agree(
+        QUADRATIC.problem(16),
+        ttsa,
+        alset,
+        lambda s, n: {**s, "y": many(s["y"]), **n},
+        names=("x", "y"),
+    )
 
 
 def test_amigo_with_one_step_each_is_soba_in_sequential_order():
     amigo = AmIGO(lr_x=0.05, lr_y=0.1, inner=1, solves=1)
     soba = SOBA(lr_x=Constant(0.05), lr_y=Constant(0.1), order="seidel")
-    assert_agree(QUADRATIC.problem(16), soba, amigo,
-         lambda s, n: {"y": many(s["g"]), "z": many(s["g"]), "j": s["g"], "f": s["f"], **n})  # fmt: skip
+    assert_agree(
+        QUADRATIC.problem(16),
+        soba,
+        amigo,
+        lambda s, n: {"y": many(s["g"]), "z": many(s["g"]), "j": s["g"], "f": s["f"], **n},
+    )
 
 
 def test_mrbo_without_memory_is_stocbio_in_simultaneous_order():
     mrbo = MRBO(lr_x=0.05, lr_y=0.1, eta=0.2, terms=4, c_x=1e9, c_y=1e9)
-    stocbio = StocBio(lr_x=Power(0.05, 1 / 3), lr_y=Power(0.1, 1 / 3), eta=0.2, terms=4, inner=1, order="jacobi")
-    assert_agree(QUADRATIC.problem(16), mrbo, stocbio, lambda s, n: {**s, "y": many(s["y"]), **n}, names=("x", "y"))
+    stocbio = StocBio(
+        lr_x=Power(0.05, 1 / 3), lr_y=Power(0.1, 1 / 3), eta=0.2, terms=4, inner=1, order="jacobi"
+    )
+    assert_agree(
+        QUADRATIC.problem(16),
+        mrbo,
+        stocbio,
+        lambda s, n: {**s, "y": many(s["y"]), **n},
+        names=("x", "y"),
+    )
 
 
 def test_masoba_without_average_is_soba():
@@ -120,14 +170,19 @@ def test_storm_and_average_with_weight_one_are_plain():
     point = {"x": torch.randn(3)}
     plain = point["x"] ** 2
     assert torch.equal(
-        storm(lambda ps: [{"x": p["x"] ** 2} for p in ps], point, old, {"x": 1.0})["estimate"]["x"], plain
+        storm(lambda ps: [{"x": p["x"] ** 2} for p in ps], point, old, {"x": 1.0})["estimate"]["x"],
+        plain,
     )
-    assert torch.equal(TorchOps.mix( old["estimate"]["x"], plain, 1.0), plain)
+    assert torch.equal(TorchOps.mix(old["estimate"]["x"], plain, 1.0), plain)
 
 
 @pytest.mark.parametrize(
     "method",
-    [SABA(lr_x=0.05, lr_y=0.1), SRBA(lr_x=0.05, lr_y=0.1, period=7), SRBA(lr_x=0.05, lr_y=0.1, period=1)],
+    [
+        SABA(lr_x=0.05, lr_y=0.1),
+        SRBA(lr_x=0.05, lr_y=0.1, period=7),
+        SRBA(lr_x=0.05, lr_y=0.1, period=1),
+    ],
     ids=["saga, one batch", "spider, one batch", "spider, refreshed always"],
 )
 def test_variance_reduction_with_one_batch_is_full_batch_descent(method):
@@ -150,16 +205,22 @@ def test_vrbo_refreshed_always_uses_the_full_direction():
         for _ in range(3):
             r = r - 0.2 * a @ r
             total = total + r
-        np.testing.assert_allclose(state.x, x - 0.05 * (f_x - QUADRATIC.lower.C @ (0.2 * total)), rtol=1e-12)
+        np.testing.assert_allclose(
+            state.x, x - 0.05 * (f_x - QUADRATIC.lower.C @ (0.2 * total)), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
     "method",
-    [MRBO(lr_x=0.1, lr_y=0.1, terms=2, eta=0.2), SUSTAIN(lr_x=0.1, lr_y=0.1, terms=3, eta=0.2),
-     SVRB(lr_x=0.1, lr_y=0.1, mu=0.05), SRBA(lr_x=0.1, lr_y=0.1, period=100),
-     VRBO(lr_x=0.1, lr_y=0.1, terms=2, eta=0.2, inner=2, period=100)],
+    [
+        MRBO(lr_x=0.1, lr_y=0.1, terms=2, eta=0.2),
+        SUSTAIN(lr_x=0.1, lr_y=0.1, terms=3, eta=0.2),
+        SVRB(lr_x=0.1, lr_y=0.1, mu=0.05),
+        SRBA(lr_x=0.1, lr_y=0.1, period=100),
+        VRBO(lr_x=0.1, lr_y=0.1, terms=2, eta=0.2, inner=2, period=100),
+    ],
     ids=lambda m: type(m).__name__,
-)  # fmt: skip
+)
 def test_recursive_estimators_use_the_same_tokens_at_both_points(method):
     state = method.start(QUADRATIC.problem(16), seed=0)
     state = method.step(method.step(state))
@@ -183,7 +244,9 @@ def test_recursive_estimators_use_the_same_tokens_at_both_points(method):
 def _spy(seen, name, call):
     def spied(*args):
         for token in (a for a in args if isinstance(a, Sample)):
-            seen.append((name, int(token.which), args[0].numpy().tobytes() + args[1].numpy().tobytes()))
+            seen.append(
+                (name, int(token.which), args[0].numpy().tobytes() + args[1].numpy().tobytes())
+            )
         return call(*args)
 
     return spied
@@ -195,8 +258,15 @@ def dropout_problem():
     layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
     return BilevelProblem(
         upper=lambda x, y, b: y(b).square().mean(),
-        lower=lambda x, y, b: (y(b) - 1).square().mean() + x.exp().sum() * y["0.weight"].square().sum(),
-        x=torch.zeros(1), y=layer, upper_data=data[:16], lower_data=data[16:], batch_size=8)  # fmt: skip
+        lower=lambda x, y, b: (
+            (y(b) - 1).square().mean() + x.exp().sum() * y["0.weight"].square().sum()
+        ),
+        x=torch.zeros(1),
+        y=layer,
+        upper_data=data[:16],
+        lower_data=data[16:],
+        batch_size=8,
+    )
 
 
 def test_a_token_re_creates_dropout():

@@ -1,4 +1,6 @@
-"""Real loaders and models: workers, samplers, iterable data, mixed dtypes, methods of a module, micro-batches."""
+"""Real loaders and models: workers, samplers, iterable data, mixed dtypes, methods of a module,
+micro-batches.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,15 @@ def lower(x, y, b):
 
 def problem(data=(FEATURES, TARGETS), **options):
     return BilevelProblem(
-        upper, lower, torch.zeros(3), torch.zeros(3), (FEATURES, TARGETS), data, batch_size=8, **options)  # fmt: skip
+        upper,
+        lower,
+        torch.zeros(3),
+        torch.zeros(3),
+        (FEATURES, TARGETS),
+        data,
+        batch_size=8,
+        **options,
+    )
 
 
 WORKERS = """
@@ -67,14 +77,18 @@ assert (batch[1] != os.getpid()).all()
 
 
 def test_workers_read_the_samples():
-    # In a process of its own: workers are forked, and JAX, which other tests load, does not stand that.
+    # In a process of its own: workers are forked, and JAX, which other tests load, does not stand
+    # that.
     subprocess.run([sys.executable, "-c", WORKERS], check=True, timeout=120)
     again = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True), 1)
     assert isinstance(again, Batches)  # without workers: fixed order, all samples at once
 
 
 def test_an_iterable_data_set_runs_and_repeats():
-    solutions = [solve(problem(DataLoader(Endless(), batch_size=8)), SOBA(lr_x=0.05, lr_y=0.1), 20).x for _ in range(2)]
+    solutions = [
+        solve(problem(DataLoader(Endless(), batch_size=8)), SOBA(lr_x=0.05, lr_y=0.1), 20).x
+        for _ in range(2)
+    ]
     assert (solutions[0] == solutions[1]).all()
     assert solutions[0].norm() > 0
 
@@ -85,8 +99,13 @@ def test_a_loader_gives_the_same_batches_again_after_a_step_back():
     first = [data.fetch(token).tolist() for token in tokens]
     assert sorted(i for batch in first[:20] for i in batch) == list(range(40))
     assert first[:20] != first[20:40]  # another epoch, another order
-    assert [data.fetch(tokens[i]).tolist() for i in (3, 30, 49, 0)] == [first[i] for i in (3, 30, 49, 0)]
-    other = [data.fetch(row(data.draw(1, "lower", 0, 1), 0)).tolist(), data.fetch(tokens[7]).tolist()]
+    assert [data.fetch(tokens[i]).tolist() for i in (3, 30, 49, 0)] == [
+        first[i] for i in (3, 30, 49, 0)
+    ]
+    other = [
+        data.fetch(row(data.draw(1, "lower", 0, 1), 0)).tolist(),
+        data.fetch(tokens[7]).tolist(),
+    ]
     assert other[0] != first[0]
     assert other[1] == first[7]
 
@@ -107,7 +126,9 @@ def test_micro_batches_change_memory_not_numbers(method):
     from mindgap.bilevel import METHODS
 
     make = METHODS[method]
-    whole, parts = (solve(problem(micro_batch=m), make(lr_x=0.05, lr_y=0.1), 12).state for m in (None, 3))
+    whole, parts = (
+        solve(problem(micro_batch=m), make(lr_x=0.05, lr_y=0.1), 12).state for m in (None, 3)
+    )
     assert torch.allclose(whole.x, parts.x, atol=1e-6)
     assert whole.calls == parts.calls
 
@@ -123,8 +144,16 @@ def test_variables_of_different_dtypes():
 
     made = BilevelProblem(
         lambda x, y, b: score(y, b).square().mean(),
-        lambda x, y, b: (x[b[2]].sigmoid() * score(y, b).square()).mean() + 0.01 * y["weight"].float().square().sum(),
-        torch.zeros(24), model, (FEATURES, TARGETS), (FEATURES, TARGETS, torch.arange(24)), batch_size=8)  # fmt: skip
+        lambda x, y, b: (
+            (x[b[2]].sigmoid() * score(y, b).square()).mean()
+            + 0.01 * y["weight"].float().square().sum()
+        ),
+        torch.zeros(24),
+        model,
+        (FEATURES, TARGETS),
+        (FEATURES, TARGETS, torch.arange(24)),
+        batch_size=8,
+    )
     oracle = TorchOracle(made)
     x, y = oracle.start
     assert (x.dtype, y.dtype) == (torch.float32, torch.float32)
@@ -134,9 +163,16 @@ def test_variables_of_different_dtypes():
     assert solution.y.weight.dtype == torch.bfloat16
     assert float(made.loss("upper", solution.state.x, solution.state.y)) < before
     pure = BilevelProblem(
-        upper, lambda x, y, b: (b[0] @ y.double().float() - b[1]).square().mean() + x.exp() @ y.float().square(),
-        torch.zeros(3), torch.zeros(3, dtype=torch.float64), (FEATURES.double(), TARGETS), (FEATURES, TARGETS),
-        batch_size=8)  # fmt: skip
+        upper,
+        lambda x, y, b: (
+            (b[0] @ y.double().float() - b[1]).square().mean() + x.exp() @ y.float().square()
+        ),
+        torch.zeros(3),
+        torch.zeros(3, dtype=torch.float64),
+        (FEATURES.double(), TARGETS),
+        (FEATURES, TARGETS),
+        batch_size=8,
+    )
     run = solve(pure, SOBA(lr_x=0.05, lr_y=0.1), 20).check()
     assert (run.x.dtype, run.y.dtype) == (torch.float32, torch.float64)
 
@@ -161,8 +197,15 @@ def test_any_method_of_a_module_can_be_used():
     coder = Coder()
     made = BilevelProblem(
         lambda x, y, b: (x.encode(b[0], factor=0.5) @ y - b[1]).square().mean(),
-        lambda x, y, b: (x.inside(b[0]) @ y - b[1]).square().mean() + 0.1 * x.scale * y.square().sum(),
-        coder, torch.zeros(2), (FEATURES, TARGETS), (FEATURES, TARGETS), batch_size=8)  # fmt: skip
+        lambda x, y, b: (
+            (x.inside(b[0]) @ y - b[1]).square().mean() + 0.1 * x.scale * y.square().sum()
+        ),
+        coder,
+        torch.zeros(2),
+        (FEATURES, TARGETS),
+        (FEATURES, TARGETS),
+        batch_size=8,
+    )
     x = made.pack_x.start
     bound = made.view_x(2.0 * x)
     assert torch.allclose(bound.encode(FEATURES), 2.0 * coder.encode(FEATURES))

@@ -1,4 +1,6 @@
-"""The example with source weights above and LoRA below: the clean source gains weight, whichever of the two it is."""
+"""The example with source weights above and LoRA below: the clean source gains weight,
+whichever of the two it is.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_the_clean_source_gains_weight(example, corrupted):
 def test_only_the_additions_are_trained_and_fixed_weights_stay(example):
     problem = example.make_problem("tiny", fixed="equal")
     module = problem.pack_y.module
-    base = {name: p.clone() for name, p in module.named_parameters() if name not in problem.pack_y.keys}
+    base = {
+        name: p.clone() for name, p in module.named_parameters() if name not in problem.pack_y.keys
+    }
     assert all(name.endswith((".down", ".up")) for name in problem.pack_y.keys)
     assert {p.dtype for p in base.values()} == {torch.bfloat16}
     assert problem.pack_y.dtype == torch.float32

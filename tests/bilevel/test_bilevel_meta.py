@@ -13,7 +13,10 @@ from mindgap.base.check import RuleError
 from mindgap.bilevel import MetaLearner, solve, task_problem
 
 DRAW = torch.Generator().manual_seed(0)
-FEATURES, TARGETS = torch.randn(12, 5, 3, generator=DRAW).double(), torch.randn(12, 5, generator=DRAW).double()
+FEATURES, TARGETS = (
+    torch.randn(12, 5, 3, generator=DRAW).double(),
+    torch.randn(12, 5, generator=DRAW).double(),
+)
 TIE = 0.7
 
 
@@ -32,7 +35,9 @@ def tasks(upper=squares, lower=tied, **options):
 
 
 def by_hand(gradient, steps, lr_x=0.1, lr_y=0.1, inner=3):
-    """One task after the other, no vmap; the tasks of each iteration are those the problem draws."""
+    """One task after the other, no vmap; the tasks of each iteration are those the problem
+    draws.
+    """
     problem = tasks()
     x = torch.zeros(3).double()
     for t in range(steps):
@@ -43,7 +48,9 @@ def by_hand(gradient, steps, lr_x=0.1, lr_y=0.1, inner=3):
             leaf = x.clone().requires_grad_()
             y = leaf + 0.0
             for _ in range(inner):
-                (g,) = torch.autograd.grad(tied(leaf, y, below), y, create_graph=gradient == "unrolled")
+                (g,) = torch.autograd.grad(
+                    tied(leaf, y, below), y, create_graph=gradient == "unrolled"
+                )
                 y = y - lr_y * g
             if gradient == "implicit":
                 y = y.detach()
@@ -65,7 +72,9 @@ def test_tasks_side_by_side_are_tasks_one_by_one(gradient):
 
 
 def test_both_levels_get_the_same_tasks():
-    """The query targets are twice the support targets of the same task: any other pairing has a residual."""
+    """The query targets are twice the support targets of the same task: any other pairing has a
+    residual.
+    """
     levels = torch.arange(1.0, 9.0)
     seen = []
 
@@ -75,7 +84,9 @@ def test_both_levels_get_the_same_tasks():
     def lower(x, y, b):
         return (y - 2 * b - x).square().sum()
 
-    problem = task_problem(upper, lower, torch.zeros(1), torch.zeros(1), 2 * levels, levels, tasks=2)
+    problem = task_problem(
+        upper, lower, torch.zeros(1), torch.zeros(1), 2 * levels, levels, tasks=2
+    )
     method = MetaLearner(lr_x=1e-9, lr_y=0.5, inner=1)
     solve(problem, method, 8, callbacks=lambda s: seen.append(float(s.values["y"].min()))).check()
     assert set(seen[1:]) <= set((2 * levels).tolist())
@@ -92,8 +103,10 @@ def test_implicit_gradient_runs_compiled():
 
     from mindgap.bilevel.compiled import JaxBackend
 
-    losses = [lambda x, y, b, loss=loss, join=join: join(jax.vmap(loss, (None, 0, 0))(x, y, b))
-              for loss, join in ((squares, lambda v: v.mean()), (tied, lambda v: v.sum()))]  # fmt: skip
+    losses = [
+        lambda x, y, b, loss=loss, join=join: join(jax.vmap(loss, (None, 0, 0))(x, y, b))
+        for loss, join in ((squares, lambda v: v.mean()), (tied, lambda v: v.sum()))
+    ]
     method = MetaLearner(lr_x=0.1, lr_y=0.1, inner=3, products=12)
     problem = tasks()
     fast = solve(problem, method, 20, backend=JaxBackend(*losses)).check()
@@ -106,8 +119,12 @@ def test_anil_starts_from_a_part_of_x():
     problem = task_problem(
         lambda x, y, b: ((b[0][:, :2] @ x[:2] + b[0][:, 2] * y - b[1]) ** 2).mean(),
         lambda x, y, b: ((b[0][:, :2] @ x[:2] + b[0][:, 2] * y - b[1]) ** 2).mean(),
-        torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64), torch.zeros(1).double(), (FEATURES, TARGETS),
-        (FEATURES, TARGETS), tasks=4)  # fmt: skip
+        torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64),
+        torch.zeros(1).double(),
+        (FEATURES, TARGETS),
+        (FEATURES, TARGETS),
+        tasks=4,
+    )
     method = MetaLearner(lr_x=0.05, lr_y=0.1, inner=2, gradient="unrolled", reset=(2, 3))
     assert method.starts(method.oracle(problem), problem.pack_x.start).tolist() == [0.3] * 4
     before, after = problem.pack_x.start, solve(problem, method, 50).check().x
@@ -117,9 +134,19 @@ def test_anil_starts_from_a_part_of_x():
 def test_bad_tasks_are_refused():
     start = torch.zeros(3)
     with pytest.raises(RuleError, match="support must hold as many tasks as query, 12, got 11"):
-        task_problem(squares, tied, start, start, (FEATURES, TARGETS), (FEATURES[1:], TARGETS[1:]), tasks=4)
+        task_problem(
+            squares, tied, start, start, (FEATURES, TARGETS), (FEATURES[1:], TARGETS[1:]), tasks=4
+        )
     with pytest.raises(RuleError, match="y must be the flat lower variable of one task"):
-        task_problem(squares, tied, start, torch.zeros(2, 3), (FEATURES, TARGETS), (FEATURES, TARGETS), tasks=4)
+        task_problem(
+            squares,
+            tied,
+            start,
+            torch.zeros(2, 3),
+            (FEATURES, TARGETS),
+            (FEATURES, TARGETS),
+            tasks=4,
+        )
     with pytest.raises(RuleError, match="reset must be a part of x that fits the rows of y"):
         solve(tasks(), MetaLearner(lr_x=0.1, lr_y=0.1, reset=(0, 7)), 1)
     with pytest.raises(RuleError, match="reset must be 'x', 'start' or"):

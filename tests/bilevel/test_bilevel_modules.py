@@ -1,4 +1,6 @@
-"""Recurrent and attention modules as lower and as upper variables; two processes give the run of one."""
+"""Recurrent and attention modules as lower and as upper variables; two processes give the run
+of one.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def decay(y):
 
 
 def network_problem(kind, level):
-    """The network is the lower variable (weights to learn) or the upper one (a representation under a linear head)."""
+    """The network is the lower variable (weights to learn) or the upper one (a representation
+    under a linear head).
+    """
     torch.manual_seed(0)
     features = 3 if kind is Recurrent else 4
     data, targets = torch.randn(12, 5, features), torch.randn(12, 1)
@@ -65,7 +69,9 @@ def network_problem(kind, level):
         def lower(x, y, b):
             return (x(b[0]) * y[0] + y[1] - b[1]).square().mean() + 0.1 * y.square().sum()
 
-    return BilevelProblem(upper, lower, x, y, (data[:6], targets[:6]), (data[6:], targets[6:]), batch_size=3)
+    return BilevelProblem(
+        upper, lower, x, y, (data[:6], targets[:6]), (data[6:], targets[6:]), batch_size=3
+    )
 
 
 KINDS = pytest.mark.parametrize("kind", [Recurrent, Attention], ids=["lstm", "attention"])
@@ -93,11 +99,20 @@ def test_second_derivatives_through_networks_are_right(kind):
     net = kind().double()
     features = 3 if kind is Recurrent else 4
     data = torch.randn(6, 5, features, dtype=torch.float64)
-    problem = BilevelProblem(lambda x, y, b: y(b).mean(), lambda x, y, b: (y(b) - x).square().mean() + x[0] * decay(y),
-                             torch.ones(1, dtype=torch.float64), net, data, data, batch_size=3)  # fmt: skip
+    problem = BilevelProblem(
+        lambda x, y, b: y(b).mean(),
+        lambda x, y, b: (y(b) - x).square().mean() + x[0] * decay(y),
+        torch.ones(1, dtype=torch.float64),
+        net,
+        data,
+        data,
+        batch_size=3,
+    )
     oracle = TorchOracle(problem)
     oracle.check()
-    assert oracle.plain_kernels == (kind is Attention)  # on the CPU only fused attention lacks a double backward
+    assert oracle.plain_kernels == (
+        kind is Attention
+    )  # on the CPU only fused attention lacks a double backward
     x, y = oracle.start
     z, step = torch.randn_like(y), 1e-6
     hz, jz = oracle.products(x, y, z, Sample(0))
@@ -137,8 +152,15 @@ def test_batch_statistics_do_not_leak_between_evaluations():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     data = torch.randn(12, 3)
-    problem = BilevelProblem(lambda x, y, b: y(b).square().mean(), lambda x, y, b: (y(b) - 1).square().mean()
-                             + x.exp().sum() * decay(y), torch.zeros(1), net, data, data, batch_size=6)  # fmt: skip
+    problem = BilevelProblem(
+        lambda x, y, b: y(b).square().mean(),
+        lambda x, y, b: (y(b) - 1).square().mean() + x.exp().sum() * decay(y),
+        torch.zeros(1),
+        net,
+        data,
+        data,
+        batch_size=6,
+    )
     before = net[1].running_mean.clone()
     solve(problem, BY_KEY["soba"].make(), steps=3)
     assert torch.equal(before, net[1].running_mean)
@@ -156,7 +178,9 @@ def _rank(rank, port, folder):
     quadratic = small_quadratic(seed=4, dtype=torch.float32)
     found = {}
     for key in KEYS:
-        state = solve(quadratic.problem((15, 16)), BY_KEY[key].make(), steps=12, distributed=True).state
+        state = solve(
+            quadratic.problem((15, 16)), BY_KEY[key].make(), steps=12, distributed=True
+        ).state
         found[key] = (state.x, state.y, state.calls)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
@@ -176,10 +200,14 @@ def test_two_processes_give_the_run_of_one(tmp_path):
             assert calls == state.calls
             for name, a, b in (("x", x, state.x), ("y", y, state.y)):
                 scale = float(b.abs().max())
-                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * scale, err_msg=f"{key} {name}")
+                np.testing.assert_allclose(
+                    a, b, rtol=1e-6, atol=1e-6 * scale, err_msg=f"{key} {name}"
+                )
         assert torch.equal(ranks[0][key][0], ranks[1][key][0])
 
 
 def test_distributed_needs_a_group():
-    with pytest.raises(ValueError, match=r"distributed needs torch\.distributed to be initialised, got True"):
+    with pytest.raises(
+        ValueError, match=r"distributed needs torch\.distributed to be initialised, got True"
+    ):
         BY_KEY["soba"].make().start(small_quadratic(seed=4).problem(16), distributed=True)

@@ -1,4 +1,5 @@
-"""The literal transcriptions themselves: derivatives, series against their limit, all sixteen converge.
+"""The literal transcriptions themselves: derivatives, series against their limit, all sixteen
+converge.
 
 What they are compared with, the wing's methods, is tested elsewhere; here the yardstick is checked.
 """
@@ -48,7 +49,10 @@ def test_oracles_are_derivatives_of_the_loss():
     np.testing.assert_allclose(o.g_y(x, y, S), slope(QUADRATIC.lower_samples, 1), rtol=1e-8)
     np.testing.assert_allclose(o.f_x(x, y, S), slope(QUADRATIC.upper_samples, 0), rtol=1e-8)
     np.testing.assert_allclose(o.f_y(x, y, S), slope(QUADRATIC.upper_samples, 1), rtol=1e-8)
-    z, t = rng.normal(size=6), rng.normal(size=3)  # H and J are derivatives of g_y (linear: exact differences)
+    z, t = (
+        rng.normal(size=6),
+        rng.normal(size=3),
+    )  # H and J are derivatives of g_y (linear: exact differences)
     np.testing.assert_allclose(o.H(x, y, S) @ z, o.g_y(x, y + z, S) - o.g_y(x, y, S), rtol=1e-10)
     np.testing.assert_allclose(o.J(x, y, S).T @ t, o.g_y(x + t, y, S) - o.g_y(x, y, S), rtol=1e-10)
 
@@ -70,7 +74,9 @@ def test_ball():
 
 
 class Draws:
-    """Index batches: reshuffled epochs, and fixed batches with their numbers where a method needs those."""
+    """Index batches: reshuffled epochs, and fixed batches with their numbers where a method
+    needs those.
+    """
 
     def __init__(self, seed, batch=16):
         self.rng, self.batch = np.random.default_rng(seed), batch
@@ -82,7 +88,10 @@ class Draws:
         return self._many(ORACLES.upper.n, count)
 
     def _many(self, n, count):
-        one = [self.rng.choice(n, self.batch, replace=False) for _ in range(1 if count is None else count)]
+        one = [
+            self.rng.choice(n, self.batch, replace=False)
+            for _ in range(1 if count is None else count)
+        ]
         return one[0] if count is None else one
 
     def fixed(self, n):
@@ -112,7 +121,12 @@ def _amigo(draw, k):
 
 
 def _neumann(draw, k, T=5):
-    return {"g": draw.lower(T), "f": draw.upper(), "J": draw.lower(), "H": draw.lower(int(draw.rng.integers(20)))}
+    return {
+        "g": draw.lower(T),
+        "f": draw.upper(),
+        "J": draw.lower(),
+        "H": draw.lower(int(draw.rng.integers(20))),
+    }
 
 
 def _one_y(draw, k):
@@ -142,8 +156,8 @@ def _third(k, c=1.0):
 
 NEUMANN = {"eta": 0.3, "N": 20}
 # name -> (samples of a step, letters of step k, arguments of the first state, steps, level reached)
-# x moves several times slower than y and z: with equal steps the joint linear system of this problem has a mode of
-# rate 0.002, and nobody converges in these numbers of steps.
+# x moves several times slower than y and z: with equal steps the joint linear system of this
+# problem has a mode of rate 0.002, and nobody converges in these numbers of steps.
 RUNS = {
     "slip": (
         _linsys,
@@ -154,17 +168,36 @@ RUNS = {
     ),
     "borep": (
         _borep,
-        lambda k: {"alpha": 0.1, "nu": 0.1, "beta": 0.9, "eta": 0.02 / (1 + k / 300), "period_I": 2, "R": 1.0},
+        lambda k: {
+            "alpha": 0.1,
+            "nu": 0.1,
+            "beta": 0.9,
+            "eta": 0.02 / (1 + k / 300),
+            "period_I": 2,
+            "R": 1.0,
+        },
         "epochs",
         1500,
         1e-2,
     ),
     "soba": (_linsys, lambda k: {"c": 1.0, "c_x": 0.2}, None, 3000, 3e-2),
     "saba": (_saba, lambda k: {"rho": 0.1, "gamma": 0.02}, "tables", 4000, 1e-8),
-    "masoba": (_linsys, lambda k: {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.1}, None, 1000, 5e-2),
+    "masoba": (
+        _linsys,
+        lambda k: {"alpha": 0.05, "beta": 0.1, "gamma": 0.1, "theta": 0.1},
+        None,
+        1000,
+        5e-2,
+    ),
     "srba": (_linsys, lambda k: {"rho": 0.3, "gamma": 0.03, "q": 10, "R": 100.0}, None, 1500, 1e-8),
     "amigo": (_amigo, lambda k: {"alpha": 0.1, "beta": 0.1, "gamma": 0.05}, None, 600, 5e-2),
-    "bsa": (_neumann, lambda k: dict(beta=0.3, alpha=0.3, beta_exponent=0.5, **NEUMANN), None, 600, 1e-1),
+    "bsa": (
+        _neumann,
+        lambda k: dict(beta=0.3, alpha=0.3, beta_exponent=0.5, **NEUMANN),
+        None,
+        600,
+        1e-1,
+    ),
     "alset": (_neumann, lambda k: dict(beta_k=0.1, alpha_k=0.03, **NEUMANN), None, 600, 1e-1),
     "ttsa": (_one_y, lambda k: dict(a=0.5, b=0.5, **NEUMANN), None, 1000, 1e-1),
     "stocbio": (
@@ -188,7 +221,13 @@ RUNS = {
         600,
         1e-1,
     ),
-    "vrbo": (_vrbo, lambda k: {"alpha": 0.1, "beta": 0.1, "q": 5, "eta": 0.3, "m": 3}, None, 150, 5e-2),
+    "vrbo": (
+        _vrbo,
+        lambda k: {"alpha": 0.1, "beta": 0.1, "q": 5, "eta": 0.3, "m": 3},
+        None,
+        150,
+        5e-2,
+    ),
     "svrb": (
         _linsys,
         lambda k: {"tau": 2.0, "eta_k": _third(k, 0.2), "a_k": _third(k) ** 2, "mu": 0.05},
@@ -249,12 +288,22 @@ def test_identities_between_transcriptions():
     same = [{**S, "g'": S["g"]} for S in samples]
     start = linsys.soba_init(ORACLES, X0, Y0)
     slip = _steps(
-        linsys.slip, {**start, "m": np.zeros(3)}, same, alpha=0.1, gamma=0.1, beta=0.0, eta=0.05, normalise=False
+        linsys.slip,
+        {**start, "m": np.zeros(3)},
+        same,
+        alpha=0.1,
+        gamma=0.1,
+        beta=0.0,
+        eta=0.05,
+        normalise=False,
     )
     soba = _steps(linsys.soba, start, same, c=0.1, c_x=0.05, exponent=0.0)
     assert_states_close(slip, soba, "x", "y", "z")
-    delayed = _steps(linsys.masoba, {**start, "h": np.zeros(3)}, same, alpha=0.05, beta=0.1, gamma=0.1, theta=1.0)
-    # theta = 1: the direction of the step before, so x lags by one step, and y and z see the lagging x
+    delayed = _steps(
+        linsys.masoba, {**start, "h": np.zeros(3)}, same, alpha=0.05, beta=0.1, gamma=0.1, theta=1.0
+    )
+    # theta = 1: the direction of the step before, so x lags by one step, and y and z see the
+    # lagging x
     assert not np.allclose(delayed["x"], soba["x"])
     lists = [{"g": [S["g"]], "H": [S["g"]], "f": S["f"], "J": S["g"]} for S in same]
     amigo = _steps(linsys.amigo, start, lists, alpha=0.1, beta=0.1, gamma=0.05)
@@ -270,12 +319,27 @@ def test_identities_between_transcriptions():
     one = [{**S, "g": [S["g"]]} for S in bundles]
     alset = point
     for k, S in enumerate(one):
-        alset = neumann.alset(ORACLES, alset, S, beta_k=0.2 / (1 + k) ** 0.4, alpha_k=0.1 / (1 + k) ** 0.6, **NEUMANN)
-    assert_states_close(alset, _steps(neumann.ttsa, point, bundles, a=0.1, b=0.2, **NEUMANN), "x", "y")
+        alset = neumann.alset(
+            ORACLES, alset, S, beta_k=0.2 / (1 + k) ** 0.4, alpha_k=0.1 / (1 + k) ** 0.6, **NEUMANN
+        )
+    assert_states_close(
+        alset, _steps(neumann.ttsa, point, bundles, a=0.1, b=0.2, **NEUMANN), "x", "y"
+    )
 
     storm = neumann.storm_init(ORACLES, X0, Y0)
     mrbo = _steps(
-        neumann.mrbo, storm, bundles, gamma=0.1, lam=0.2, d=1.0, m=1, c1=0, c2=0, eta=0.3, alpha=1.0, beta=1.0
+        neumann.mrbo,
+        storm,
+        bundles,
+        gamma=0.1,
+        lam=0.2,
+        d=1.0,
+        m=1,
+        c1=0,
+        c2=0,
+        eta=0.3,
+        alpha=1.0,
+        beta=1.0,
     )
     x, y = X0, Y0  # StocBiO(T = 1) in simultaneous order
     for k, S in enumerate(bundles):
@@ -291,8 +355,12 @@ def test_full_batches_make_the_variance_reduced_methods_gradient_descent():
     everything = {"g": ALL, "f": ALL, "i": 0, "j": 0, "w_i": 1.0, "w_j": 1.0}
     start = linsys.soba_init(ORACLES, X0, Y0)
     plain = _steps(linsys.soba, start, [everything] * 20, c=0.1, c_x=0.1, exponent=0.0)
-    saba = _steps(linsys.saba, linsys.saba_init(ORACLES, X0, Y0, 1, 1), [everything] * 20, rho=0.1, gamma=0.1)
-    srba = _steps(linsys.srba, linsys.srba_init(ORACLES, X0, Y0), [everything] * 20, rho=0.1, gamma=0.1, q=7)
+    saba = _steps(
+        linsys.saba, linsys.saba_init(ORACLES, X0, Y0, 1, 1), [everything] * 20, rho=0.1, gamma=0.1
+    )
+    srba = _steps(
+        linsys.srba, linsys.srba_init(ORACLES, X0, Y0), [everything] * 20, rho=0.1, gamma=0.1, q=7
+    )
     assert_states_close(saba, plain, "x", "y", "z")
     assert_states_close(srba, plain, "x", "y", "z")
 
@@ -302,4 +370,6 @@ def test_svrb_with_weight_one_and_full_batches_is_the_exact_direction():
     S = {"g": ALL, "f": ALL}
     once = other.svrb(ORACLES, start, S, tau=1.0, eta_k=0.1, a_k=1.0, mu=1e-9)
     z = np.linalg.solve(ORACLES.H(X0, Y0, ALL), ORACLES.f_y(X0, Y0, ALL))
-    np.testing.assert_allclose(once["x"], X0 - 0.1 * (ORACLES.f_x(X0, Y0, ALL) - ORACLES.J(X0, Y0, ALL) @ z))
+    np.testing.assert_allclose(
+        once["x"], X0 - 0.1 * (ORACLES.f_x(X0, Y0, ALL) - ORACLES.J(X0, Y0, ALL) @ z)
+    )

@@ -45,23 +45,40 @@ def test_a_step_is_the_one_of_torch(name):
     for _ in range(30):
         before = {key: p.detach().clone() for key, p in copies.items()}
         ((_, draws),) = draw_chunk(method, state.oracle, 3, state.t, 1, state.drawn).steps()
-        d = dict(zip("yzx", oracle.residuals(before["x"], before["y"], before["z"], draws["g"], draws["f"])))
+        d = dict(
+            zip(
+                "yzx",
+                oracle.residuals(before["x"], before["y"], before["z"], draws["g"], draws["f"]),
+            )
+        )
         for key, p in copies.items():
             p.grad = d[key]
             optimizers[key].step()
         state = method.step(state)
         for key, p in copies.items():
-            np.testing.assert_allclose(state.values[key], p.detach(), rtol=1e-9, atol=1e-12, err_msg=key)
+            np.testing.assert_allclose(
+                state.values[key], p.detach(), rtol=1e-9, atol=1e-12, err_msg=key
+            )
 
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("slip", "adam"), ("soba", "momentum"), ("masoba", "adam"), ("amigo", "adam"), ("stocbio", "momentum"),
-     ("alset", "adam")],
-)  # fmt: skip
+    [
+        ("slip", "adam"),
+        ("soba", "momentum"),
+        ("masoba", "adam"),
+        ("amigo", "adam"),
+        ("stocbio", "momentum"),
+        ("alset", "adam"),
+    ],
+)
 def test_adaptive_lower_steps_follow_the_lower_level_and_resume(key, name, tmp_path):
     rate = Constant(0.03 if name == "adam" else 0.02)
-    rates = {"lr_x": 1e-6, "lr_y": rate, **({"lr_z": rate} if key in ("slip", "soba", "masoba", "amigo") else {})}
+    rates = {
+        "lr_x": 1e-6,
+        "lr_y": rate,
+        **({"lr_z": rate} if key in ("slip", "soba", "masoba", "amigo") else {}),
+    }
     method = BY_KEY[key].make(**rates, y_step=STEPS[name])
     whole = solve(PROBLEM, method, steps=120, seed=1).check().state
     away = float((whole.y - QUADRATIC.y_star(QUADRATIC.x0)).norm())
@@ -93,10 +110,14 @@ def test_a_scheduler_moves_the_rate_and_resumes(tmp_path):
     whole = solve(PROBLEM, method, steps=30, seed=1).state
     assert whole.values["optimizer"].param_groups[0]["lr"] == pytest.approx(0.0125)
     by_hand = SOBA(lr_x=lambda t: 0.1 * 0.5 ** (t // 10), lr_y=0.1)
-    np.testing.assert_allclose(solve(PROBLEM, by_hand, steps=30, seed=1).state.x, whole.x, rtol=1e-12)
+    np.testing.assert_allclose(
+        solve(PROBLEM, by_hand, steps=30, seed=1).state.x, whole.x, rtol=1e-12
+    )
     path = tmp_path / "state.pt"
     solve(PROBLEM, method, steps=15, seed=1, checkpoint=path)
-    assert torch.equal(solve(PROBLEM, method, steps=30, checkpoint=path, resume=True).state.x, whole.x)
+    assert torch.equal(
+        solve(PROBLEM, method, steps=30, checkpoint=path, resume=True).state.x, whole.x
+    )
 
 
 def test_steps_that_cannot_be_used_are_refused():
@@ -136,11 +157,19 @@ def test_a_run_goes_on_with_another_step_or_method():
 
 def ridge():
     torch.manual_seed(0)
-    features, targets = torch.randn(96, 5, dtype=torch.float64), torch.randn(96, dtype=torch.float64)
-    return BilevelProblem(lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
-                          lambda x, y, b: (b[0] @ y - b[1]).square().mean() + x.exp() @ y.square(),
-                          torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.float64),
-                          (features[:32], targets[:32]), (features[32:], targets[32:]), batch_size=16)  # fmt: skip
+    features, targets = (
+        torch.randn(96, 5, dtype=torch.float64),
+        torch.randn(96, dtype=torch.float64),
+    )
+    return BilevelProblem(
+        lambda x, y, b: (b[0] @ y - b[1]).square().mean(),
+        lambda x, y, b: (b[0] @ y - b[1]).square().mean() + x.exp() @ y.square(),
+        torch.zeros(5, dtype=torch.float64),
+        torch.zeros(5, dtype=torch.float64),
+        (features[:32], targets[:32]),
+        (features[32:], targets[32:]),
+        batch_size=16,
+    )
 
 
 @cache

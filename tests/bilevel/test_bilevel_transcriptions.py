@@ -58,7 +58,9 @@ def test_method_is_its_transcription(case, order):
     args, kwargs = case.init(method, start, idx) if case.init else ((), {})
     ref = first(ORACLES, QUADRATIC.x0.numpy(), QUADRATIC.y0.numpy(), *args, **kwargs)
     cold = {} if "y_cold" not in case.names else {"y_cold": QUADRATIC.y0.numpy()}
-    steps = STEPS if order == "partition" else 40  # the second pass only checks that indices are read right
+    steps = (
+        STEPS if order == "partition" else 40
+    )  # the second pass only checks that indices are read right
     chunk = draw_chunk(method, state.oracle, 3, 0, steps, state.drawn)
     values = state.values
     moved = 0.0
@@ -69,7 +71,11 @@ def test_method_is_its_transcription(case, order):
             if name in values:
                 scale = np.abs(ref[name]).max() + 1.0
                 np.testing.assert_allclose(
-                    values[name].numpy(), ref[name], rtol=1e-12, atol=2e-13 * scale, err_msg=f"{name} at {t}"
+                    values[name].numpy(),
+                    ref[name],
+                    rtol=1e-12,
+                    atol=2e-13 * scale,
+                    err_msg=f"{name} at {t}",
                 )
         moved = float((values["x"] - QUADRATIC.x0).norm())
     assert moved > 0.05  # it went somewhere
@@ -77,7 +83,9 @@ def test_method_is_its_transcription(case, order):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_single_steps_draw_what_a_chunk_draws(case):
-    """Drawing one iteration at a time, or many at once, or through solve, gives the same trajectory bit by bit."""
+    """Drawing one iteration at a time, or many at once, or through solve, gives the same
+    trajectory bit by bit.
+    """
     from mindgap.bilevel import solve
 
     problem, method = QUADRATIC.problem(16), case.make()

@@ -1,4 +1,6 @@
-"""The small training loop that the optimizer contract drives every record of ``cases.optimizers`` with."""
+"""The small training loop that the optimizer contract drives every record of
+``cases.optimizers`` with.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ TARGETS = [0.5, -1.0, 2.0]
 
 def start(dtype=torch.float64, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype)) for s in SHAPES]
+    return [
+        torch.nn.Parameter(torch.randn(s, generator=generator, dtype=torch.float64).to(dtype))
+        for s in SHAPES
+    ]
 
 
 def loss_of(params, used=(0, 1, 2)):

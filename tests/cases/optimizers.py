@@ -1,7 +1,8 @@
 """One record per optimizer: how to build it, what it must refuse, where it may differ and why.
 
-The generic part of the contract is driven by these records and by one for ``torch.optim.SGD``: it is about torch's
-interface, not about us. An exception stands here as an excuse with its reason, never as an ``if`` in a test.
+The generic part of the contract is driven by these records and by one for ``torch.optim.SGD``: it
+is about torch's interface, not about us. An exception stands here as an excuse with its reason,
+never as an ``if`` in a test.
 """
 
 from __future__ import annotations
@@ -54,9 +55,15 @@ COMMON_BAD = (
     ({"lr": -1.0}, "lr must be zero or positive, and finite, got -1.0"),
     ({"lr": float("nan")}, "lr must be a number, got nan"),
     ({"lr": torch.ones(2)}, "lr must have one real element when it is a tensor, got (2,)"),
-    ({"nonfinite": "ignore"}, "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'"),
+    (
+        {"nonfinite": "ignore"},
+        "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'",
+    ),
     ({"weight_decay": -0.1}, "weight_decay must be zero or positive, and finite, got -0.1"),
-    ({"foreach": True, "fused": True}, "fused must not be asked for together with foreach, got True"),
+    (
+        {"foreach": True, "fused": True},
+        "fused must not be asked for together with foreach, got True",
+    ),
     ({"fused": "yes"}, "fused must be one of None, False, True, got 'yes'"),
     ({"spike_guard": "stop"}, "spike_guard must be one of None, 'clip', 'skip', got 'stop'"),
 )
@@ -86,7 +93,9 @@ NO_SPARSE = {"sparse_refused": "torch.optim.SGD takes sparse gradients"}
 CASES = {
     case.name: case
     for case in (
-        of_ours("adamw", {"lr": 0.05, "weight_decay": 0.0},
+        of_ours(
+            "adamw",
+            {"lr": 0.05, "weight_decay": 0.0},
             variants={
                 "clip": {"clip": 1.0, "weight_decay": 0.1},
                 "auto": {"clip": "auto", "spike_guard": "skip"},
@@ -101,11 +110,18 @@ CASES = {
                 ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
             ),
         ),
-        of_ours("sgd", {"lr": 0.02},
+        of_ours(
+            "sgd",
+            {"lr": 0.02},
             variants={
                 "momentum": {"momentum": 0.9, "clip": 1.0},
                 "unclipped": {"clip": None},
-                "nesterov": {"momentum": 0.8, "nesterov": True, "clip": "auto", "weight_decay": 0.01},
+                "nesterov": {
+                    "momentum": 0.8,
+                    "nesterov": True,
+                    "clip": "auto",
+                    "weight_decay": 0.01,
+                },
             },
             bad=COMMON_BAD
             + PROJECT_BAD
@@ -114,9 +130,14 @@ CASES = {
                 ({"momentum": -0.1}, "momentum must be zero or positive, and finite, got -0.1"),
                 ({"nesterov": True}, "nesterov needs momentum and no dampening, got True"),
             ),
-            excuses={"huge_entries": "SGD without a number as clip takes a first step of the gradient's size"},
+            excuses={
+                "huge_entries": "SGD without a number as clip takes a first step of the gradient's "
+                "size"
+            },
         ),
-        of_ours("gclip", {"lr": 0.05, "tau": 1.0},
+        of_ours(
+            "gclip",
+            {"lr": 0.05, "tau": 1.0},
             variants={
                 "momentum": {"beta": 0.9},
                 "momentum-first": {"beta": 0.9, "clip": "momentum"},
@@ -134,7 +155,9 @@ CASES = {
                 ({"tau": torch.ones(3)}, "tau must be a number, got tensor([1., 1., 1.])"),
             ),
         ),
-        of_ours("cclip", {"lr": 0.05, "tau": 0.5},
+        of_ours(
+            "cclip",
+            {"lr": 0.05, "tau": 0.5},
             variants={
                 "momentum": {"beta": 0.9},
                 "momentum-first": {"beta": 0.9, "clip": "momentum", "track": True},
@@ -145,13 +168,27 @@ CASES = {
             + TAU_BAD
             + PROJECT_BAD
             + (
-                ({"tau": torch.ones(3)}, "tau must be a list with one tensor per parameter (3 of them), got (3,)"),
-                ({"tau": [1.0]}, "tau must have an entry for each of the group's 3 parameters, got '1 entries'"),
-                ({"tau": [1.0, 1.0, torch.ones(4)]}, "tau must have the shape of its parameter, (5,), got (4,)"),
-                ({"tau": [1.0, 1.0, -torch.ones(5)]}, "tau must be positive in every coordinate, got -1.0"),
+                (
+                    {"tau": torch.ones(3)},
+                    "tau must be a list with one tensor per parameter (3 of them), got (3,)",
+                ),
+                (
+                    {"tau": [1.0]},
+                    "tau must have an entry for each of the group's 3 parameters, got '1 entries'",
+                ),
+                (
+                    {"tau": [1.0, 1.0, torch.ones(4)]},
+                    "tau must have the shape of its parameter, (5,), got (4,)",
+                ),
+                (
+                    {"tau": [1.0, 1.0, -torch.ones(5)]},
+                    "tau must be positive in every coordinate, got -1.0",
+                ),
             ),
         ),
-        of_ours("acclip", {"lr": 0.02, "weight_decay": 0.0},
+        of_ours(
+            "acclip",
+            {"lr": 0.02, "weight_decay": 0.0},
             variants={
                 "second moment": {"form": "second_moment", "spike_guard": "skip"},
                 "algorithm, alpha 1.5": {
@@ -171,7 +208,8 @@ CASES = {
             + (
                 (
                     {"lr": None, "form": "algorithm"},
-                    "lr must be given with form='algorithm': its steps are proportional to the gradient, so lr has the "
+                    "lr must be given with form='algorithm': its steps are proportional to the "
+                    "gradient, so lr has the "
                     "scale of SGD's (0.1 to 10 for networks), not of AdamW's, got None",
                 ),
                 ({"factor": 0.0}, "factor must be positive and finite, got 0.0"),
@@ -181,41 +219,60 @@ CASES = {
                 ({"alpha": 0.0}, "alpha must lie in (0, 2], got 0.0"),
                 ({"alpha": 2.5}, "alpha must lie in (0, 2], got 2.5"),
                 ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
-                ({"form": "adam"}, "form must be one of 'first_moment', 'second_moment', 'algorithm', got 'adam'"),
+                (
+                    {"form": "adam"},
+                    "form must be one of 'first_moment', 'second_moment', 'algorithm', got 'adam'",
+                ),
             ),
         ),
-        of_ours("normalized_sgd", {"lr": 0.05},
+        of_ours(
+            "normalized_sgd",
+            {"lr": 0.05},
             variants={
                 "momentum": {"beta": 0.9, "damping": 0.1},
                 "momentum-first": {"beta": 0.9, "normalize": "momentum"},
             },
             bad=COMMON_BAD
-            + (({"normalize": "norm"}, "normalize must be one of 'gradient', 'momentum', got 'norm'"),)
+            + (
+                (
+                    {"normalize": "norm"},
+                    "normalize must be one of 'gradient', 'momentum', got 'norm'",
+                ),
+            )
             + BETA_BAD
             + SCOPE_BAD
             + PROJECT_BAD
             + (({"damping": -1.0}, "damping must be zero or positive, and finite, got -1.0"),),
         ),
-        of_ours("ingd", {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
+        of_ours(
+            "ingd",
+            {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
             bad=(
                 ({"delta": 0.0}, "delta must be positive and finite, got 0.0"),
                 ({"epsilon": -1.0}, "epsilon must be positive and finite, got -1.0"),
                 ({"lipschitz": 0.0}, "lipschitz must be positive and finite, got 0.0"),
                 ({"inner": 0}, "inner must be a whole number of at least 1, got 0"),
                 ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-                ({"nonfinite": "ignore"}, "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'"),
+                (
+                    {"nonfinite": "ignore"},
+                    "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'",
+                ),
             ),
             step_size="delta",
             closure=True,
-            bf16_atol=0.4,  # a rounded f may refuse a step that float32 takes: at worst the length of a few steps
+            # a rounded f may refuse a step that float32 takes: at worst the length of a few steps
+            bf16_atol=0.4,
             excuses={
                 "group_at_tiny_lr": "one search over one vector: all groups have the same delta",
-                "grad_scaler": "GradScaler.step takes no closure; test_ingd_and_grad_scaler shows the error",
+                "grad_scaler": "GradScaler.step takes no closure; test_ingd_and_grad_scaler shows "
+                "the error",
                 "no_sync": "the algorithm decides by the value of f at every inner step",
                 "propagates": "moves only where f was seen to fall; the outcome says 'non-finite'",
             },
         ),
-        of_ours("stochastic_ingd", {"p": 1.0, "q": 10.0},
+        of_ours(
+            "stochastic_ingd",
+            {"p": 1.0, "q": 10.0},
             variants={"decay": {"weight_decay": 0.1, "beta": 0.5, "seed": 3, "clip": None}},
             bad=COMMON_BAD
             + BETA_BAD
@@ -234,7 +291,8 @@ CASES = {
             excuses={
                 **NO_SPARSE,
                 "no_sync": "about our norms",
-                "compile": "torch 2.13 compiles away the momentum of 0-dim parameters; without momentum it passes",
+                "compile": "torch 2.13 compiles away the momentum of 0-dim parameters; without "
+                "momentum it passes",
                 "huge_entries": "SGD takes no norm",
                 "float32_states": "torch keeps states in the parameter's dtype",
             },

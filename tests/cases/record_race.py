@@ -1,4 +1,6 @@
-"""Two processes that create one record at the same moment, for the tests and for ``benchmarks/faults.py``."""
+"""Two processes that create one record at the same moment, for the tests and for
+``benchmarks/faults.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Records made up to try the page: every kind of figure, awkward names, a failed, an unfinished and a damaged run."""
+"""Records made up to try the page: every kind of figure, awkward names, a failed, an unfinished
+and a damaged run.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ from mindgap.record.schema import End, Header, Verdict, line
 from mindgap.record.store import STUDY_FILE, VERDICT_FILE, RunWriter, run_file
 
 #: Texts that a careless page would run, cut off or garble.
-NASTY = ("<script>window.ran = 1</script>", "\"double\" & 'single'", "Ångström–漢字 ∇f ✓", "</script><b>x")
+NASTY = (
+    "<script>window.ran = 1</script>",
+    "\"double\" & 'single'",
+    "Ångström–漢字 ∇f ✓",
+    "</script><b>x",
+)
 
 USUAL = {"verdict": "holds", "measured": "the loss falls", "numbers": {}}
-
 
 
 def figure(title: str, y: str, **more: Any) -> Figure:
@@ -38,22 +44,38 @@ def write_study(
     folder = runs / name / "quick"
     folder.mkdir(parents=True)
     shown = figures or (
-        figure("Loss", "loss", log_y=True, hlines={"the optimum": 0.01}, caption="What to look at."),
+        figure(
+            "Loss", "loss", log_y=True, hlines={"the optimum": 0.01}, caption="What to look at."
+        ),
         figure("Norm", "norm", x="oracle_calls"),
     )
     about = StudyDescription(
-        name, "quick", "S1", title, "What the paper states.", "thesis, Theorem 1",
-        methods=methods, figures=tuple(shown), axes=AXES,
-    )  # fmt: skip
+        name,
+        "quick",
+        "S1",
+        title,
+        "What the paper states.",
+        "thesis, Theorem 1",
+        methods=methods,
+        figures=tuple(shown),
+        axes=AXES,
+    )
     headers = []
     for place, method in enumerate(methods):
         for seed in range(seeds):
             settings = {"lr": 0.1 * (place + 1), "steps": rows, "part": place % 2}
             header = Header(
-                name, "S1", "quick", method, seed, settings,
-                versions={"mindgap": "0", "torch": "2"}, machine={"system": "Linux", "cores": 2},
-                command=f"mindgap run {name} --seeds {seeds}", started="2026-01-02T03:04:05+00:00",
-            )  # fmt: skip
+                name,
+                "S1",
+                "quick",
+                method,
+                seed,
+                settings,
+                versions={"mindgap": "0", "torch": "2"},
+                machine={"system": "Linux", "cores": 2},
+                command=f"mindgap run {name} --seeds {seeds}",
+                started="2026-01-02T03:04:05+00:00",
+            )
             headers.append(header)
             rng = random.Random(f"{method}{seed}")
             with RunWriter(folder, header) as writer:
@@ -95,10 +117,13 @@ def write_everything(runs: Path) -> None:
         verdict={"verdict": "does not hold", "measured": "no", "numbers": {}},
     )
     write_study(
-        runs, "s3-names", methods=NASTY, title=NASTY[0],
+        runs,
+        "s3-names",
+        methods=NASTY,
+        title=NASTY[0],
         figures=(figure(NASTY[0], "loss", y_label=NASTY[1], caption=NASTY[3], facet=""),),
         verdict={"verdict": "inconclusive", "measured": NASTY[1], "numbers": {}},
-    )  # fmt: skip
+    )
     write_study(runs, "s4-single", seeds=1, methods=tuple(f"method {i}" for i in range(11)))
     broken = write_study(runs, "s5-broken")
     for path, text in zip(sorted(broken.glob("*.jsonl")), ("failed", "unfinished", "damaged")):

@@ -11,7 +11,10 @@ from rich.cells import cell_len
 
 from mindgap.advise.candidates import Candidate
 from mindgap.advise.race import Entry
-from mindgap.advise.recommendation import Recommendation, _code  # the longest line of code that is printed
+from mindgap.advise.recommendation import (
+    Recommendation,
+    _code,
+)  # the longest line of code that is printed
 from mindgap.cli.app import app
 from mindgap.cli.show import layout
 from mindgap.cli.studies import matching
@@ -34,13 +37,20 @@ def raced(seed):
 """
 CODE = _code(Entry(Candidate("AdamW with clipping", 0.032, 0.032), {}), 96)
 ANSWER = Recommendation(
-    "AdamW with clipping lr=0.032: 91.9 % lower validation loss than AdamW at lr 0.001; ACClip is 14 % worse.",
-    CODE, (0.9, 0.8, 0.95), ("Sharpness at the start: 3.34. It caps the learning rate of SGD. " * 2,), (), (), (),
+    "AdamW with clipping lr=0.032: 91.9 % lower validation loss than AdamW at lr 0.001; ACClip is "
+    "14 % worse.",
+    CODE,
+    (0.9, 0.8, 0.95),
+    ("Sharpness at the start: 3.34. It caps the learning rate of SGD. " * 2,),
+    (),
+    (),
+    (),
     {"steps": 96, "seconds": 60.0, "full_length_runs": 4.0, "seed": 0},
-)  # fmt: skip
+)
 STUDIES = ["e5-cycle"]
 TUNED = "h7-infinite-variance"
-#: Commands in an order in which each finds what it needs, and names or code that must stand in their output in full.
+#: Commands in an order in which each finds what it needs, and names or code that must stand in
+#: their output in full.
 COMMANDS = {
     "run": (["run", *STUDIES], [*STUDIES, "holds", "Next: mindgap report runs -o page.html"]),
     "tune": (["tune", TUNED, "--trials", "1", "replicas=64", "steps=16"], [TUNED]),
@@ -49,9 +59,15 @@ COMMANDS = {
     "watch": (["watch", "runs", "--rounds", "1", "--every", "0.1"], ["page.html"]),
     "compare": (["compare", "runs", "runs"], STUDIES),
     "measure": (["measure", "problems_at_80:measured"], ["Next: mindgap advise survey.json"]),
-    "advise": (["advise", "survey.json"], ["for group in optimizer.param_groups: group['lr'] /= 2"]),
+    "advise": (
+        ["advise", "survey.json"],
+        ["for group in optimizer.param_groups: group['lr'] /= 2"],
+    ),
     "recommend": (["recommend", "problems_at_80:raced"], CODE.splitlines()[3:]),
-    "demo": (["demo", "--jobs", "1"], ["e5-cycle", "survey.html", "mindgap measure module:function"]),
+    "demo": (
+        ["demo", "--jobs", "1"],
+        ["e5-cycle", "survey.html", "mindgap measure module:function"],
+    ),
     "show": (["show", TUNED], [TUNED]),
     "list": (["list", "--long"], [*STUDIES, TUNED]),
     "methods": (["methods"], ["slip"]),
@@ -84,7 +100,9 @@ def assert_fits(text: str) -> None:
         assert cell_len(line) <= 80 or unbreakable, line
 
 
-def test_every_command_cuts_no_name_and_no_code(terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_cuts_no_name_and_no_code(
+    terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One small run through all commands; a new command must be added to the table above."""
     assert {c.name or c.callback.__name__ for c in app.registered_commands} == set(COMMANDS)
     monkeypatch.chdir(tmp_path)
@@ -97,7 +115,9 @@ def test_every_command_cuts_no_name_and_no_code(terminal, tmp_path: Path, monkey
         assert "…" not in text, text
         assert_fits(text)
         for name in expected:
-            assert " ".join(name.split()) in " ".join(text.split()), f"{words} lacks {name}:\n{text}"
+            assert " ".join(name.split()) in " ".join(text.split()), (
+                f"{words} lacks {name}:\n{text}"
+            )
 
 
 def names_of(command: str) -> list[str]:
@@ -134,13 +154,21 @@ def test_tables_show_every_name_whole(terminal, command: str, long: bool) -> Non
 def test_list_has_one_line_per_study_with_its_verdict(terminal, tmp_path: Path) -> None:
     from mindgap.lab.studies.catalogue import catalogue
 
-    write_study(tmp_path, "e5-cycle", verdict={"verdict": "does not hold", "measured": "no", "numbers": {}})
+    write_study(
+        tmp_path, "e5-cycle", verdict={"verdict": "does not hold", "measured": "no", "numbers": {}}
+    )
     lines = terminal("list", "--runs", str(tmp_path)).splitlines()
     studies = [line for line in lines if line.split() and line.split()[0] in catalogue()]
     assert len(studies) == len(catalogue())
-    assert next(line for line in studies if line.startswith("e5-cycle ")).count("does not hold") == 1
+    assert (
+        next(line for line in studies if line.startswith("e5-cycle ")).count("does not hold") == 1
+    )
     order = [line.split()[0] for line in studies]
-    assert order.index("b3-hyper-cleaning") < order.index("b10-tracking") < order.index("s1-smoothness-language-model")
+    assert (
+        order.index("b3-hyper-cleaning")
+        < order.index("b10-tracking")
+        < order.index("s1-smoothness-language-model")
+    )
 
 
 @pytest.mark.parametrize("name", ["H7", "b3-hyper", "s4-clipping-beats-fixed-steps"])
@@ -163,7 +191,9 @@ def test_help_is_never_cut(terminal) -> None:
 def test_check_compare_report_and_advise_fit(terminal, tmp_path: Path) -> None:
     write_study(tmp_path / "a")
     write_study(tmp_path / "b")
-    assert_fits(terminal("compare", str(tmp_path / "a"), str(tmp_path / "b")).replace(str(tmp_path), ""))
+    assert_fits(
+        terminal("compare", str(tmp_path / "a"), str(tmp_path / "b")).replace(str(tmp_path), "")
+    )
     text = terminal("report", str(tmp_path / "a"), "-o", str(tmp_path / "p.html"))
     assert (tmp_path / "p.html").as_uri() in text
     assert "Next: mindgap check" in text
@@ -180,7 +210,12 @@ def test_two_folders_without_a_common_study_are_nothing_to_compare(tmp_path: Pat
 
 def test_a_row_that_does_not_fit_becomes_a_block_and_keeps_its_code() -> None:
     code = "optimizer = ACClip(model.parameters(), lr=1e-2, betas=(0.9, 0.99), weight_decay=0.1)"
-    lines = [line for line, _ in layout(("do", "why", "code"), [("Clip", "The steps are too long.", code)], 40)]
+    lines = [
+        line
+        for line, _ in layout(
+            ("do", "why", "code"), [("Clip", "The steps are too long.", code)], 40
+        )
+    ]
     assert " ".join(" ".join(lines).split()) == f"Clip why: The steps are too long. code: {code}"
 
 

@@ -1,4 +1,6 @@
-"""The command as a person meets it: real files, exit status and one clear error each; processes where they matter."""
+"""The command as a person meets it: real files, exit status and one clear error each; processes
+where they matter.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ WITHOUT_TORCH = (
 )
 
 
-def mindgap(*words: str, cwd: Path | None = None, code: str = "") -> subprocess.CompletedProcess[str]:
+def mindgap(
+    *words: str, cwd: Path | None = None, code: str = ""
+) -> subprocess.CompletedProcess[str]:
     start = [sys.executable, "-c", code] if code else MINDGAP
-    return subprocess.run([*start, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run(
+        [*start, *words], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+    )
 
 
 def records(folder: Path) -> dict[str, list[object]]:
@@ -52,7 +58,10 @@ def test_tables_start_without_torch(command: str) -> None:
 
 def test_report_and_check_start_without_torch(tmp_path: Path, command: Command) -> None:
     assert command("run", "e8-windows", "--out", str(tmp_path)).returncode == 0
-    for words in (["report", str(tmp_path), "-o", str(tmp_path / "page.html")], ["check", str(tmp_path)]):
+    for words in (
+        ["report", str(tmp_path), "-o", str(tmp_path / "page.html")],
+        ["check", str(tmp_path)],
+    ):
         done = mindgap(*words, code=WITHOUT_TORCH)
         assert done.returncode == 0, done.stderr
     assert "<html" in (tmp_path / "page.html").read_text()
@@ -76,7 +85,10 @@ def test_check_exits_with_1_when_a_verdict_fails(tmp_path: Path, command: Comman
 
 BAD = [
     (["run", "e5-cicle"], "study must be a study or a claim .*did you mean 'e5-cycle'"),
-    (["run", "e5-cycle", "--scale", "huge"], "scale must be one of 'quick', 'cpu', 'gpu', 'paper', got 'huge'"),
+    (
+        ["run", "e5-cycle", "--scale", "huge"],
+        "scale must be one of 'quick', 'cpu', 'gpu', 'paper', got 'huge'",
+    ),
     (["run", "e5-cycle", "--seeds", "0"], "seeds must be a whole number of at least 1, got 0"),
     (["run", "e5-cycle", "--jobs", "0"], "jobs must be a whole number of at least 1, got 0"),
     (["run", "e5-cycle", "leer=0.1"], r"setting must be one of .*got 'leer'"),
@@ -104,7 +116,9 @@ def test_a_record_of_another_schema_is_refused_by_name(tmp_path: Path, command: 
     command("run", "e8-windows", "--out", str(tmp_path))
     path = next(tmp_path.rglob("*.jsonl"))
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([line("header", {**vars(read_run(path).header), "schema": 7}) + "\n", *lines[1:]]))
+    path.write_text(
+        "".join([line("header", {**vars(read_run(path).header), "schema": 7}) + "\n", *lines[1:]])
+    )
     done = command("check", str(tmp_path))
     assert done.returncode == 3
     assert f"{path.name}:1: schema must be {SCHEMA}" in done.stdout
@@ -122,7 +136,9 @@ def test_parallel_and_serial_runs_give_the_same_records(tmp_path: Path, command:
         words = ["run", "e5-cycle", "e8-windows", "--jobs", jobs, "--out", str(tmp_path / jobs)]
         assert run(*words).returncode == 0
     assert records(tmp_path / "1") == records(tmp_path / "2") != {}
-    for path in (tmp_path / "2").rglob("*.jsonl"):  # the command that was typed, not that of the worker
+    for path in (tmp_path / "2").rglob(
+        "*.jsonl"
+    ):  # the command that was typed, not that of the worker
         assert read_run(path).header.command == "mindgap run e5-cycle e8-windows --jobs 2 --out 2"
 
 
@@ -140,8 +156,11 @@ def test_killed_at_a_random_moment_and_run_again_gives_the_same_records(
     rng = random.Random(round_)
     killed = False
     for _ in range(3):
-        process = subprocess.Popen([*MINDGAP, *STUDY, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
-        # Wait until it records, so that the kill lands inside the work and not in the start of Python.
+        process = subprocess.Popen(
+            [*MINDGAP, *STUDY, "--out", str(tmp_path / "killed")], stdout=subprocess.DEVNULL
+        )
+        # Wait until it records, so that the kill lands inside the work and not in the start of
+        # Python.
         deadline = time.monotonic() + 30
         while process.poll() is None and time.monotonic() < deadline:
             if list((tmp_path / "killed").rglob("*.jsonl")):
@@ -162,8 +181,13 @@ def test_an_error_in_a_pass_rule_is_an_error_and_shown(tmp_path: Path, command: 
     assert command("check", str(tmp_path)).returncode == 3
 
 
-def test_one_damaged_file_does_not_stop_a_report_or_a_check(tmp_path: Path, command: Command) -> None:
-    assert command("run", "e5-cycle", "e8-windows", "--seeds", "1", "--out", str(tmp_path)).returncode == 0
+def test_one_damaged_file_does_not_stop_a_report_or_a_check(
+    tmp_path: Path, command: Command
+) -> None:
+    assert (
+        command("run", "e5-cycle", "e8-windows", "--seeds", "1", "--out", str(tmp_path)).returncode
+        == 0
+    )
     path = next((tmp_path / "e5-cycle").rglob("*.jsonl"))
     path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":4', 1))
     done = command("check", str(tmp_path))
@@ -182,7 +206,9 @@ def test_one_damaged_file_does_not_stop_a_report_or_a_check(tmp_path: Path, comm
 @pytest.mark.parametrize("command", ["list", "methods", "theory", "optimizers"])
 def test_a_terminal_without_mathematics_shows_the_tables(command: str, encoding: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    done = subprocess.run([*MINDGAP, command], capture_output=True, env=environment, timeout=120, check=False)
+    done = subprocess.run(
+        [*MINDGAP, command], capture_output=True, env=environment, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.decode(encoding).splitlines()) > 5
 
@@ -195,7 +221,9 @@ def test_a_reader_that_goes_away_is_no_error_of_ours() -> None:
     with process.stderr as errors:
         said = errors.read()
     assert (process.wait(60), said) == (141, b"")
-    done = subprocess.run(["sh", "-c", f"{sys.executable} -m mindgap list >&-"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m mindgap list >&-"], capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -232,32 +260,63 @@ def test_names_in_records_do_not_steer_the_terminal(tmp_path: Path, command: Com
 @pytest.mark.parametrize("package", ["typer"])
 def test_without_the_laboratory_the_command_says_what_to_install(package: str) -> None:
     code = (
-        f"import sys; sys.modules['{package}'] = None; sys.argv = ['mindgap', 'run', 'e8-windows', '--jobs', '2']\n"
+        f"import sys; sys.modules['{package}'] = None; sys.argv = ['mindgap', 'run', 'e8-windows', "
+        "'--jobs', '2']\n"
         "from mindgap.cli import main; main()"
     )
     done = mindgap(code=code)
     assert done.returncode == 2
-    assert done.stderr == f"mindgap: error: the command needs the package {package}: pip install 'mindgap[lab]'\n"
+    assert (
+        done.stderr
+        == f"mindgap: error: the command needs the package {package}: pip install 'mindgap[lab]'\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_driver_and_its_workers_with_a_truthful_status(number: int, tmp_path: Path) -> None:
-    words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+def test_a_signal_ends_the_driver_and_its_workers_with_a_truthful_status(
+    number: int, tmp_path: Path
+) -> None:
+    words = [
+        "run",
+        "e5-cycle",
+        "steps=2000000",
+        "--seeds",
+        "1",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < deadline:
+    while (
+        sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert errors.startswith("interrupted: 0 of 2 runs are finished, and every row recorded so far is kept.")
+    assert errors.startswith(
+        "interrupted: 0 of 2 runs are finished, and every row recorded so far is kept."
+    )
     for path in tmp_path.rglob("*.jsonl"):
         os.close(lock(path))  # no worker holds it any more
 
 
 def test_a_run_that_takes_longer_than_its_limit_fails_and_the_others_go_on(tmp_path: Path) -> None:
     for jobs in ("1", "2"):
-        words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", jobs, "--limit", "1.5"]
+        words = [
+            "run",
+            "e5-cycle",
+            "steps=2000000",
+            "--seeds",
+            "1",
+            "--jobs",
+            jobs,
+            "--limit",
+            "1.5",
+        ]
         done = mindgap(*words, "--out", str(tmp_path / jobs))
         assert done.returncode == 3
         assert done.stderr.count("it took longer than the limit of 1.5 s; its rows are kept") == 2

@@ -20,14 +20,22 @@ def mindgap(*words: str, folder: Path = EXAMPLES) -> subprocess.CompletedProcess
     # As the installed script: the working folder is not on the path by itself.
     root = {"PYTHONPATH": str(EXAMPLES.parent), "PYTHONSAFEPATH": "1"}
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, timeout=300, check=False, env={**os.environ, **root}
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        check=False,
+        env={**os.environ, **root},
     )
 
 
 @pytest.fixture(scope="module")
 def survey(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     page = tmp_path_factory.mktemp("survey") / "survey.html"
-    done = mindgap("measure", "measure_digits:problem", "--seconds", "0", "-o", str(page))  # no limit: a busy machine
+    done = mindgap(
+        "measure", "measure_digits:problem", "--seconds", "0", "-o", str(page)
+    )  # no limit: a busy machine
     assert done.returncode == 0, done.stderr
     return page, done.stdout
 
@@ -37,19 +45,27 @@ def test_the_page_shows_every_figure_and_sentence(survey: tuple[Path, str]) -> N
     text = page.read_text()
     assert text.count("<svg ") == 5
     assert "<script" not in text
-    for picture in re.findall(r"<svg .*?</svg>", text, re.DOTALL):  # one picture, one description: no role inside
+    for picture in re.findall(
+        r"<svg .*?</svg>", text, re.DOTALL
+    ):  # one picture, one description: no role inside
         assert picture.startswith('<svg role="img" aria-label="')
         assert len(re.findall(r' (?:role|aria-[a-z]+)="', picture)) == 2
     titles = re.findall(r"<h3>(.*?)</h3>", text)
-    assert any("sharpness" in title.lower() for title in titles), titles  # a finding, not the name of a quantity
-    assert any(title.startswith(("Enough samples for ", "Too few for ")) for title in titles), titles
+    assert any("sharpness" in title.lower() for title in titles), (
+        titles
+    )  # a finding, not the name of a quantity
+    assert any(title.startswith(("Enough samples for ", "Too few for ")) for title in titles), (
+        titles
+    )
     assert "inf]" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)  # it is written ∞
     for line in printed.splitlines():
         assert line.split("\t")[0] in text
     assert "not measured" not in printed
 
 
-def test_advice_names_every_assumption_that_was_measured(survey: tuple[Path, str], command: Command) -> None:
+def test_advice_names_every_assumption_that_was_measured(
+    survey: tuple[Path, str], command: Command
+) -> None:
     done = command("advise", str(survey[0].with_suffix(".json")))
     assert done.returncode == 0, done.stderr
     assert "finite variance\t" in done.stdout
@@ -99,7 +115,8 @@ from mindgap.base.objective import Objective
 
 def problem():
     data = torch.randn(4, 8, 3, generator=torch.Generator().manual_seed(0))
-    return Objective(torch.nn.Linear(3, 1), lambda model, batch: model(batch).square().mean()), list(data)
+    model = torch.nn.Linear(3, 1)
+    return Objective(model, lambda model, batch: model(batch).square().mean()), list(data)
 """
 
 
@@ -111,7 +128,9 @@ def test_the_working_folder_stays_importable(tmp_path: Path) -> None:
     assert (tmp_path / "out.json").exists()
 
 
-@pytest.mark.parametrize("text", ["import nothing_at_all", "def problem():\n    raise AttributeError('my own fault')"])
+@pytest.mark.parametrize(
+    "text", ["import nothing_at_all", "def problem():\n    raise AttributeError('my own fault')"]
+)
 def test_an_error_in_the_users_code_shows_the_users_traceback(
     tmp_path: Path, text: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +149,24 @@ def test_recommend_answers_with_a_sentence_code_and_a_page(tmp_path):
         "    loss = lambda m, b: (m(b) - b.sum(1, keepdim=True)).square().mean()\n"
         "    return (torch.nn.Linear(3, 1), loss), list(torch.randn(40, 8, 3))\n"
     )
-    command = [sys.executable, "-m", "mindgap", "recommend", "mine:problem", "--minutes", "5", "--steps", "96"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mindgap",
+        "recommend",
+        "mine:problem",
+        "--minutes",
+        "5",
+        "--steps",
+        "96",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "optimizer = " in done.stdout
     assert "<svg" in (tmp_path / "recommendation.html").read_text()
-    assert sorted(p.name for p in tmp_path.glob("recommendation*")) == ["recommendation.html", "recommendation.json"]
+    assert sorted(p.name for p in tmp_path.glob("recommendation*")) == [
+        "recommendation.html",
+        "recommendation.json",
+    ]

@@ -1,6 +1,8 @@
-"""A copy of the tree gets a new optimizer, bilevel method, probe and study, as CONTRIBUTING.md says.
+"""A copy of the tree gets a new optimizer, bilevel method, probe and study, as CONTRIBUTING.md
+says.
 
-In the package that is one file and one row (one file for a study); every command must then list and run them.
+In the package that is one file and one row (one file for a study); every command must then list and
+run them.
 """
 
 from __future__ import annotations
@@ -36,19 +38,37 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = top / "mindgap"
     shutil.copytree(ROOT / "mindgap", package, ignore=shutil.ignore_patterns("__pycache__"))
     # an optimizer
-    copy_file(package, "optim/optimizers/normalized_sgd.py", "optim/optimizers/dummy.py", "NormalizedSGD", "Dummy")
-    add_row(package / "optim/table.py", '        _entry(\n            "normalized_sgd",',
-            '        _entry("dummy", "Dummy", Source("thesis", "nowhere"), "a dummy", "x ← x"),\n')  # fmt: skip
+    copy_file(
+        package,
+        "optim/optimizers/normalized_sgd.py",
+        "optim/optimizers/dummy.py",
+        "NormalizedSGD",
+        "Dummy",
+    )
+    add_row(
+        package / "optim/table.py",
+        '        _entry(\n            "normalized_sgd",',
+        '        _entry("dummy", "Dummy", Source("thesis", "nowhere"), "a dummy", "x ← x"),\n',
+    )
     # a bilevel method
     template = str(ROOT / "examples/seventeenth_method.py")
     copy_file(package, template, "bilevel/methods/dummy.py", "PeriodicSOBA", "DummySOBA")
-    add_row(package / "bilevel/registry.py", '    MethodInfo("adambo"',
-            '    MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", _FINITE, "–", SMOOTH, SC2, "O(1)",\n'
-            '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n')  # fmt: skip
+    add_row(
+        package / "bilevel/registry.py",
+        '    MethodInfo("adambo"',
+        '    MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", _FINITE, "–", SMOOTH, SC2, '
+        '"O(1)",\n'
+        '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n',
+    )
     # a probe
-    copy_file(package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe")
-    add_row(package / "measure/table.py", '    _entry("sharpness", "curvature"',
-            '    _entry("dummy", "dummy", "DummyProbe", "nowhere", "a dummy", needs="update"),\n')
+    copy_file(
+        package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe"
+    )
+    add_row(
+        package / "measure/table.py",
+        '    _entry("sharpness", "curvature"',
+        '    _entry("dummy", "dummy", "DummyProbe", "nowhere", "a dummy", needs="update"),\n',
+    )
     # a study
     folder = "lab/studies/catalogue/never_at_rest"
     copy_file(package, f"{folder}/e5_cycle.py", f"{folder}/e5_dummy.py", "e5-cycle", "e5-dummy")
@@ -58,7 +78,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tree: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -33,7 +33,8 @@ def test_the_page_has_the_table_of_the_records(drop_in: ModuleType, page: str) -
     text = (ROOT / page).read_text()
     assert "<!-- drop_in: end -->" in text
     assert drop_in.written(ROOT / page, RECORDS) == text, (
-        "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md"
+        "run python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md "
+        "README.md"
     )
 
 
@@ -56,7 +57,9 @@ def test_every_optimizer_at_its_defaults_passes_the_spike() -> None:
 
 
 def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
-    spec = importlib.util.spec_from_file_location("recommend_benchmark", ROOT / "benchmarks" / "recommend.py")
+    spec = importlib.util.spec_from_file_location(
+        "recommend_benchmark", ROOT / "benchmarks" / "recommend.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     benchmark = importlib.util.module_from_spec(spec)
@@ -65,14 +68,17 @@ def test_the_page_on_recommend_has_the_table_of_the_records() -> None:
     jobs = [line["job"] for line in benchmark.read(folder).values()]
     tasks = list(dict.fromkeys(task for kind, task, _ in jobs if kind == "recommend"))
     assert benchmark.written(page, tasks, folder) == page.read_text(encoding="utf-8"), (
-        "run python benchmarks/recommend.py --out benchmarks/records/recommend --table --docs docs/recommend.md"
+        "run python benchmarks/recommend.py --out benchmarks/records/recommend --table --docs "
+        "docs/recommend.md"
     )
 
 
 def test_the_table_names_the_runs_that_are_missing(drop_in: ModuleType, tmp_path: Path) -> None:
     lines = (RECORDS / "drop_in.jsonl").read_text().splitlines()
     assert "24 are missing (24 of *spike*)" in drop_in.table(RECORDS)
-    (tmp_path / "drop_in.jsonl").write_text("\n".join(x for x in lines if '"fault": "labels"' not in x))
+    (tmp_path / "drop_in.jsonl").write_text(
+        "\n".join(x for x in lines if '"fault": "labels"' not in x)
+    )
     assert "117 of *labels*" in drop_in.table(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""The guide's table is the library's, its example has 25 lines, the template of a seventeenth method works."""
+"""The guide's table is the library's, its example has 25 lines, the template of a seventeenth
+method works.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,20 @@ def test_table_of_the_guide_is_generated():
     assert inside[1].strip() == table_markdown()
 
 
-@pytest.mark.parametrize("page", ["bilevel.md", "bilevel_speed.md", "appendix/bilevel-speed-notes.md"])
+@pytest.mark.parametrize(
+    "page", ["bilevel.md", "bilevel_speed.md", "appendix/bilevel-speed-notes.md"]
+)
 def test_every_table_of_measurements_has_a_date_and_a_command_that_exists(page):
-    text = re.sub(r"<!-- methods: begin.*?methods: end -->", "", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- methods: begin.*?methods: end -->",
+        "",
+        (ROOT / "docs" / page).read_text(),
+        flags=re.DOTALL,
+    )
     top, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    with_tables = [part for part in (top, *sections) if re.search(r"^\|[-| ]+\|$", part, re.MULTILINE)]
+    with_tables = [
+        part for part in (top, *sections) if re.search(r"^\|[-| ]+\|$", part, re.MULTILINE)
+    ]
     assert len(with_tables) >= 2
     for part in with_tables:
         assert re.search(r"\b2026-\d\d-\d\d\b", top + part), part[:60]
@@ -38,7 +49,10 @@ def test_every_table_of_measurements_has_a_date_and_a_command_that_exists(page):
     for script, options in re.findall(r"python (benchmarks/\w+\.py)([^`]*)`", text):
         assert (ROOT / script).exists(), script
         known = "".join(path.read_text() for path in ROOT.glob("benchmarks/bilevel*.py"))
-        assert all(f'"{option}"' in known for option in re.findall(r"--[a-z-]+", options)), (script, options)
+        assert all(f'"{option}"' in known for option in re.findall(r"--[a-z-]+", options)), (
+            script,
+            options,
+        )
     for name, scale in re.findall(r"mindgap run ([\w-]+)(?: --scale (\w+))?", text):
         assert not scale or scale in find(name).scales, (name, scale)
 
@@ -52,7 +66,18 @@ def test_table_one_as_data():
     """Spot checks against the table in the authors' answer."""
     assert len(METHODS) == 16
     assert [m.name for m in METHODS.values() if m.listed] == [
-        "BSA", "StocBio", "AmIGO", "ALSET", "TTSA", "F²SA", "SOBA", "SABA", "MA-SOBA", "BO-REP", "SLIP"]  # fmt: skip
+        "BSA",
+        "StocBio",
+        "AmIGO",
+        "ALSET",
+        "TTSA",
+        "F²SA",
+        "SOBA",
+        "SABA",
+        "MA-SOBA",
+        "BO-REP",
+        "SLIP",
+    ]
     complexity = {k: m.complexity for k, m in METHODS.items()}
     assert complexity["bsa"] == "Õ(ε⁻⁶)"
     assert complexity["ttsa"] == "Õ(ε⁻⁵)"
@@ -61,8 +86,15 @@ def test_table_one_as_data():
     assert {k for k, m in METHODS.items() if m.setting == "finite sum"} == {"soba", "saba", "srba"}
     assert {k for k, m in METHODS.items() if "L_x0" in m.upper} == {"borep", "slip"}
     assert {k for k, m in METHODS.items() if m.listed and m.loop.startswith("double")} == {
-        "bsa", "stocbio", "amigo", "alset", "borep"}  # fmt: skip
-    assert METHODS["borep"].hyperparameters == METHODS["slip"].hyperparameters + 3  # R, I, N (claim B9)
+        "bsa",
+        "stocbio",
+        "amigo",
+        "alset",
+        "borep",
+    }
+    assert (
+        METHODS["borep"].hyperparameters == METHODS["slip"].hyperparameters + 3
+    )  # R, I, N (claim B9)
     assert len(as_records()) == len(ALL)
 
 

@@ -1,4 +1,6 @@
-"""The page of claims and the catalogue of studies name the same studies, each beside its own claim."""
+"""The page of claims and the catalogue of studies name the same studies, each beside its own
+claim.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Documents run: every python block of the README, the docs and the contribution guide, and every console line."""
+"""Documents run: every python block of the README, the docs and the contribution guide, and
+every console line.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: Pages whose own test runs their Python blocks and compares what they print.
 TESTED_ELSEWHERE = {"data.md"}
-#: A block of text directly after a block of Python is what the Python prints (``...`` stands for anything).
+#: A block of text directly after a block of Python is what the Python prints (``...`` stands for
+#: anything).
 PRINTS = re.compile(r"\s*^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)")
@@ -35,7 +38,9 @@ def name(block: tuple[Path, int, str]) -> str:
     return f"{block[0].relative_to(ROOT)}:{block[1]}"
 
 
-@pytest.mark.parametrize("block", [b for b in blocks("python") if b[0].name not in TESTED_ELSEWHERE], ids=name)
+@pytest.mark.parametrize(
+    "block", [b for b in blocks("python") if b[0].name not in TESTED_ELSEWHERE], ids=name
+)
 def test_python_blocks_run(
     block: tuple[Path, int, str],
     tmp_path: Path,
@@ -56,7 +61,9 @@ def test_python_blocks_run(
 
 @pytest.mark.parametrize("block", blocks("console"), ids=name)
 def test_console_blocks_print_what_they_show(block: tuple[Path, int, str], tmp_path: Path) -> None:
-    """Lines after ``$ `` are commands; what follows is their output (``...`` stands for anything)."""
+    """Lines after ``$ `` are commands; what follows is their output (``...`` stands for
+    anything).
+    """
     commands = re.split(r"^\$ ", block[2], flags=re.MULTILINE)[1:]
     assert commands
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -65,10 +72,19 @@ def test_console_blocks_print_what_they_show(block: tuple[Path, int, str], tmp_p
         command, _, expected = item.partition("\n")
         command = re.sub(r"^mindgap\b", f"{sys.executable} -m mindgap", command)
         done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         got = done.stdout + done.stderr
-        assert doctest.OutputChecker().check_output(expected, got, FLAGS), f"{command}\nprinted\n{got}"
+        assert doctest.OutputChecker().check_output(expected, got, FLAGS), (
+            f"{command}\nprinted\n{got}"
+        )
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))

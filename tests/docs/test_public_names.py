@@ -7,7 +7,13 @@ from types import ModuleType
 
 import pytest
 
-ROOMS = ["mindgap.optim", "mindgap.measure", "mindgap.bilevel", "mindgap.advise", "mindgap.lab.theory"]
+ROOMS = [
+    "mindgap.optim",
+    "mindgap.measure",
+    "mindgap.bilevel",
+    "mindgap.advise",
+    "mindgap.lab.theory",
+]
 
 
 @pytest.mark.parametrize("room", ROOMS)

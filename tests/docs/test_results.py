@@ -23,7 +23,9 @@ RESULTS = ROOT / "results"
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_tool", ROOT / "docs" / "tools" / "results.py")
+    spec = importlib.util.spec_from_file_location(
+        "results_tool", ROOT / "docs" / "tools" / "results.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +34,9 @@ def tool() -> ModuleType:
 
 
 def test_the_documents_are_those_of_the_records(tool: ModuleType) -> None:
-    assert (ROOT / "docs" / "reproduction.md").read_text() == tool.document(), "run docs/tools/results.py write"
+    assert (ROOT / "docs" / "reproduction.md").read_text() == tool.document(), (
+        "run docs/tools/results.py write"
+    )
     text = (ROOT / "README.md").read_text()
     assert text == tool.readme(text), "run docs/tools/results.py write"
     assert tool.MARKS[0] in text
@@ -52,9 +56,17 @@ NO_STUDY = {"H0", "H17", "N0", "N6"}
 VERDICTS = {"holds", "does not hold", "inconclusive"}
 
 
-def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_the_reason(tool: ModuleType) -> None:
-    table = [line.strip("| ").split(" | ") for line in tool.document().splitlines() if re.match(r"\| [SHNET]\d", line)]
-    assert {row[0] for row in table} == {f"{letter}{n}" for letter, numbers in IDS.items() for n in numbers}
+def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_the_reason(
+    tool: ModuleType,
+) -> None:
+    table = [
+        line.strip("| ").split(" | ")
+        for line in tool.document().splitlines()
+        if re.match(r"\| [SHNET]\d", line)
+    ]
+    assert {row[0] for row in table} == {
+        f"{letter}{n}" for letter, numbers in IDS.items() for n in numbers
+    }
     assert {row[0] for row in table if row[3] == "no study of its own"} == NO_STUDY
     studies = {study.name: study for study in catalogue().values()}
     for claim, link, scale, about, printed, corrected in table:
@@ -67,9 +79,15 @@ def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_
             assert f"in place of {study.paper_model}" in about, study.name  # a named proxy or toy
             block = "\n".join(tool.block(study, tool.best()[study.name]))
             assert f"the paper's own model, {study.paper_model}" in block
-            assert scale == "gpu" or "gpu" not in study.scales or "not run at scale gpu: `mindgap" in block
+            assert (
+                scale == "gpu"
+                or "gpu" not in study.scales
+                or "not run at scale gpu: `mindgap" in block
+            )
         proxy = study.models.get("gpu", study.paper_model)
-        if proxy != study.paper_model and any(name in study.paper_model for name in ("ImageNet", "Wikipedia", "SQuAD")):
+        if proxy != study.paper_model and any(
+            name in study.paper_model for name in ("ImageNet", "Wikipedia", "SQuAD")
+        ):
             assert "cannot be settled" in study.differs, study.name  # the reason
 
 
@@ -97,13 +115,17 @@ def test_a_page_can_be_drawn_from_packed_records() -> None:
 
 def test_packing_keeps_every_row_and_is_the_same_each_time(tmp_path: Path) -> None:
     folder = tmp_path / "s" / "quick"
-    with RunWriter(folder, Header("s", "S1", "quick", "m", 0, {"lr": 0.1}, command="mindgap run s --out /x/y")) as w:
+    with RunWriter(
+        folder, Header("s", "S1", "quick", "m", 0, {"lr": 0.1}, command="mindgap run s --out /x/y")
+    ) as w:
         for step in range(5):
             w.row({"step": step, "loss": 1 / (step + 3)})
         w.end(End("done", 0.5))
     for name in ("a", "b"):
         pack(folder, tmp_path / name / "quick.tar.xz")
-    assert (tmp_path / "a" / "quick.tar.xz").read_bytes() == (tmp_path / "b" / "quick.tar.xz").read_bytes()
+    assert (tmp_path / "a" / "quick.tar.xz").read_bytes() == (
+        tmp_path / "b" / "quick.tar.xz"
+    ).read_bytes()
     (path,) = unpacked(tmp_path / "a" / "quick.tar.xz").glob("*.jsonl")
     assert read_run(path).rows == read_run(w.path).rows
     assert read_run(path).header.command == "mindgap run s"

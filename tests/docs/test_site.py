@@ -1,4 +1,6 @@
-"""The documentation site: it builds offline without a warning, and its reference has every public name."""
+"""The documentation site: it builds offline without a warning, and its reference has every
+public name.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,24 @@ pytest.importorskip("mkdocs")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once, about ten seconds: the strict build is the check for broken links and files without a place."""
+    """Built once, about ten seconds: the strict build is the check for broken links and files
+    without a place.
+    """
     out = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(out),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -31,9 +46,17 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     hooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hooks)
     rooms = {package for _, packages in hooks.PAGES.values() for package in packages}
-    assert rooms >= {"mindgap.optim", "mindgap.measure", "mindgap.bilevel", "mindgap.advise", "mindgap.lab.theory"}
+    assert rooms >= {
+        "mindgap.optim",
+        "mindgap.measure",
+        "mindgap.bilevel",
+        "mindgap.advise",
+        "mindgap.lab.theory",
+    }
     for page, (_, packages) in hooks.PAGES.items():
-        ids = set(re.findall(r'id="([^"]+)"', (site / "api" / f"{page}.html").read_text(encoding="utf-8")))
+        ids = set(
+            re.findall(r'id="([^"]+)"', (site / "api" / f"{page}.html").read_text(encoding="utf-8"))
+        )
         for package in packages:
             names = hooks.public_names(package)
             assert names, package
@@ -44,14 +67,22 @@ def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         loads = re.findall(r'<(?:script|img)[^>]*src="(https?:[^"]+)"', text)
-        loads += re.findall(r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]+)"', text)
+        loads += re.findall(
+            r'<link[^>]*rel="(?:stylesheet|preconnect)"[^>]*href="(https?:[^"]+)"', text
+        )
         assert loads == [], page.name
 
 
 def test_the_order_is_that_of_a_reader() -> None:
     order = [
-        "index.md", "measure.md", "optimizers.md", "recommend.md", "bilevel.md", "laboratory.md", "theory.md",
-    ]  # fmt: skip
+        "index.md",
+        "measure.md",
+        "optimizers.md",
+        "recommend.md",
+        "bilevel.md",
+        "laboratory.md",
+        "theory.md",
+    ]
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
     places = [nav.index(f": {page}\n") for page in order]
     assert places == sorted(places)

@@ -1,4 +1,6 @@
-"""NaN, empty, shuffled, random, normalised, frozen, misplaced: a correct answer or one clear error, nothing moved."""
+"""NaN, empty, shuffled, random, normalised, frozen, misplaced: a correct answer or one clear
+error, nothing moved.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def network(*middle: nn.Module) -> nn.Module:
 def data(batches: int = 4) -> list:
     generator = torch.Generator().manual_seed(1)
     return [
-        (torch.randn(6, 4, generator=generator).double(), torch.randint(0, 2, (6,), generator=generator))
+        (
+            torch.randn(6, 4, generator=generator).double(),
+            torch.randint(0, 2, (6,), generator=generator),
+        )
         for _ in range(batches)
     ]
 
@@ -68,14 +73,19 @@ def everything(model: nn.Module) -> list:
 
 
 def same(a: list, b: list) -> bool:
-    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
+    return all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", INSTRUMENTS)
 def test_nan_loss(name: str) -> None:
     model = network()
     before = everything(model)
-    objective = Objective(model, lambda m, b: loss(m, b) * (float("nan") if b[1][0] == data()[2][1][0] else 1))
+    objective = Objective(
+        model, lambda m, b: loss(m, b) * (float("nan") if b[1][0] == data()[2][1][0] else 1)
+    )
     with pytest.raises(RuleError, match="loss must be finite on every batch, got nan on batch"):
         INSTRUMENTS[name](objective, data())
     assert same(everything(model), before)
@@ -87,7 +97,10 @@ def test_empty_loader_and_an_iterator(name: str) -> None:
     objective = Objective(model, loss)
     with pytest.raises(RuleError, match="batches must give at least one batch"):
         INSTRUMENTS[name](objective, [])
-    if name not in ("monitor", "survey"):  # these hold their batches, so one pass is enough for them
+    if name not in (
+        "monitor",
+        "survey",
+    ):  # these hold their batches, so one pass is enough for them
         with pytest.raises(RuleError, match="batches must allow more than one pass"):
             INSTRUMENTS[name](objective, iter(data()))
 
@@ -151,7 +164,9 @@ def test_frozen_and_unused_parameters(name: str) -> None:
     assert same(everything(model), before)
     for p in model.parameters():
         p.requires_grad_(False)
-    with pytest.raises(RuleError, match=r"must have a parameter that takes gradients|must train a parameter"):
+    with pytest.raises(
+        RuleError, match=r"must have a parameter that takes gradients|must train a parameter"
+    ):
         INSTRUMENTS[name](Objective(model, loss), data())
 
 
@@ -164,7 +179,9 @@ def test_model_on_another_device(name: str) -> None:
 
 @pytest.mark.parametrize("name", INSTRUMENTS)
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-def test_an_error_in_the_loss_leaves_everything_as_it_was(name: str, kind: type[BaseException]) -> None:
+def test_an_error_in_the_loss_leaves_everything_as_it_was(
+    name: str, kind: type[BaseException]
+) -> None:
     model = network(nn.BatchNorm1d(6), nn.Dropout(0.2)).double()
     before = everything(model)
     calls = 0

@@ -1,4 +1,6 @@
-"""Every public parameter of instruments, advice and base, fed with bad values: only our error comes back."""
+"""Every public parameter of instruments, advice and base, fed with bad values: only our error
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,10 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
     "noise_sample": (noise_sample, problem),
     "squared_gradient_norm_by_halves": (squared_gradient_norm_by_halves, problem),
     "training_statistics": (training_statistics, problem),
-    "equilibrium": (equilibrium, lambda: {"statistics": training_statistics(**problem()), "lr": 0.1, "batch_size": 4}),
+    "equilibrium": (
+        equilibrium,
+        lambda: {"statistics": training_statistics(**problem()), "lr": 0.1, "batch_size": 4},
+    ),
     "goldstein_distance": (goldstein_distance, lambda: {**problem(), "delta": 0.1, "samples": 3}),
     "per_sample_norms": (
         per_sample_norms,
@@ -95,8 +100,14 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
     "tail_index": (tail_index, lambda: {"sample": norms(), "bootstrap": 20, "null": 20}),
     "tail_table": (tail_table, lambda: {"sample": norms()}),
     "infinite_variance": (infinite_variance, lambda: {"sample": norms()}),
-    "variance_growth": (variance_growth, lambda: {"sample": norms(), "bootstrap": 20, "shuffles": 2}),
-    "shape_distance": (shape_distance, lambda: {"one": norms(), "other": norms(), "permutations": 20}),
+    "variance_growth": (
+        variance_growth,
+        lambda: {"sample": norms(), "bootstrap": 20, "shuffles": 2},
+    ),
+    "shape_distance": (
+        shape_distance,
+        lambda: {"one": norms(), "other": norms(), "permutations": 20},
+    ),
     "fit_relaxed_smoothness": (
         fit_relaxed_smoothness,
         lambda: {"norms": norms(), "smoothness": norms(), "repeats": 20},
@@ -122,7 +133,9 @@ CALLS: dict[str, tuple[Callable, Callable[[], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_bad_values_end_in_our_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_values_end_in_our_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # a text is a folder to write to
     function, arguments = CALLS[name]
     # A user's own function may raise what it likes.
@@ -134,4 +147,6 @@ def test_public_names_are_no_modules() -> None:
     """``undisturbed`` was a function until a module of that name was imported."""
     import mindgap.measure
 
-    assert not [name for name in mindgap.measure.__all__ if inspect.ismodule(getattr(mindgap.measure, name))]
+    assert not [
+        name for name in mindgap.measure.__all__ if inspect.ismodule(getattr(mindgap.measure, name))
+    ]

@@ -1,4 +1,6 @@
-"""Sharpness against dense spectra, thresholds against simulated recursions, products against double backward."""
+"""Sharpness against dense spectra, thresholds against simulated recursions, products against
+double backward.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_no_ghost_copies_and_restarts_keep_the_answer() -> None:
     matrix = symmetric(values)
     start = torch.randn(300, dtype=torch.float64)
     whole = lanczos(lambda v: matrix @ v, start, tol=1e-14, both=True, basis=300)
-    restarted = lanczos(lambda v: matrix @ v, start, tol=1e-14, both=True, basis=10, max_products=2000)
+    restarted = lanczos(
+        lambda v: matrix @ v, start, tol=1e-14, both=True, basis=10, max_products=2000
+    )
     assert whole.top.value == pytest.approx(10.0, abs=1e-10)
     assert restarted.top.value == pytest.approx(10.0, abs=1e-10)
     assert restarted.bottom.value == pytest.approx(0.0, abs=1e-10)
@@ -104,15 +108,21 @@ def dense_hessian(objective: Objective, batches: list) -> torch.Tensor:
         gradient = flatten(torch.autograd.grad(loss, parameters, create_graph=True))
         for g in gradient:
             row = torch.autograd.grad(g, parameters, retain_graph=True, allow_unused=True)
-            rows.append(flatten([torch.zeros_like(p) if r is None else r for r, p in zip(row, parameters)]))
+            rows.append(
+                flatten([torch.zeros_like(p) if r is None else r for r, p in zip(row, parameters)])
+            )
     return torch.stack(rows).detach()
 
 
 def convolutional() -> nn.Module:
-    return nn.Sequential(nn.Conv1d(5, 4, 2), nn.BatchNorm1d(4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Conv1d(5, 4, 2), nn.BatchNorm1d(4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 2)
+    )
 
 
-@pytest.mark.parametrize("make", [partial(Recurrent, 3, 4, 2), partial(Attentive, 3, 2, 2), convolutional])
+@pytest.mark.parametrize(
+    "make", [partial(Recurrent, 3, 4, 2), partial(Attentive, 3, 2, 2), convolutional]
+)
 @pytest.mark.parametrize("memory", [1, 2**31])
 def test_networks_against_their_dense_hessian(make: Callable[[], nn.Module], memory: float) -> None:
     torch.manual_seed(1)
@@ -130,7 +140,10 @@ def test_networks_against_their_dense_hessian(make: Callable[[], nn.Module], mem
 
 
 def test_memory_bound_keeps_some_graphs_and_gives_the_same_product() -> None:
-    objective = Objective(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)), lambda m, b: m(b).square().mean())
+    objective = Objective(
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)),
+        lambda m, b: m(b).square().mean(),
+    )
     batches = [torch.randn(16, 8) for _ in range(4)]
     with gradient_passes(objective, batches) as passes:
         everything = HessianProduct(passes)
@@ -148,13 +161,18 @@ def test_attention_switches_are_restored_also_after_an_error() -> None:
     objective = Objective(nn.Linear(1, 1), lambda m, b: m(b).sum() * float("nan"))
     with pytest.raises(RuleError, match="loss must be finite"):
         sharpness(objective, [torch.ones(1, 1)])
-    assert (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()) == state
+    assert (
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+    ) == state
     q = torch.ones(1, 1, 4, 8, requires_grad=True)
     assert "Flash" in type(F.scaled_dot_product_attention(q, q, q).grad_fn).__name__
 
 
 def test_a_second_derivative_that_does_not_exist_is_named() -> None:
-    objective = Objective(Point(torch.zeros(3)), lambda m, b: m.x.norm())  # loss 0, gradient 0, Hessian NaN
+    objective = Objective(
+        Point(torch.zeros(3)), lambda m, b: m.x.norm()
+    )  # loss 0, gradient 0, Hessian NaN
     with pytest.raises(NonFiniteError, match="Hessian product must be finite, got nan"):
         sharpness(objective, ONE)
 
@@ -208,12 +226,16 @@ def test_ratio_of_sgd_groups_with_two_step_sizes() -> None:
     optimizer = torch.optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b], "lr": 0.1}])
     stability = sharpness(objective, ONE, optimizer=optimizer).stability
     assert stability is not None
-    assert stability.ratio == pytest.approx(0.5 * 3 / 2)  # the sharper coordinate has the smaller step
+    assert stability.ratio == pytest.approx(
+        0.5 * 3 / 2
+    )  # the sharper coordinate has the smaller step
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "Adagrad"])
 def test_preconditioned_edge_against_the_frozen_recursion(name: str) -> None:
-    """With the second moments frozen the step is x <- x - D m, whose spectral radius passes 1 at ratio 1."""
+    """With the second moments frozen the step is x <- x - D m, whose spectral radius passes 1
+    at ratio 1.
+    """
     values = np.array([0.5, 1.0, 4.0])
     matrix = symmetric(values)
     objective = quadratic(matrix)
@@ -231,13 +253,20 @@ def test_preconditioned_edge_against_the_frozen_recursion(name: str) -> None:
         d = 0.01 / (1 - 0.9**t) / ((state["exp_avg_sq"] / (1 - 0.999**t)).sqrt() + 1e-8)
     else:
         beta = 0.0
-        d = 0.01 / ((state["square_avg"] if name == "RMSprop" else state["sum"]).sqrt() + optimizer.defaults["eps"])
-    d = d.numpy() / stability.ratio  # scaled to the edge: the recursion's spectral radius must be exactly 1
+        d = 0.01 / (
+            (state["square_avg"] if name == "RMSprop" else state["sum"]).sqrt()
+            + optimizer.defaults["eps"]
+        )
+    d = (
+        d.numpy() / stability.ratio
+    )  # scaled to the edge: the recursion's spectral radius must be exactly 1
 
     def radius(factor: float) -> float:
         h, eye = matrix.numpy(), np.eye(3)
         step = factor * np.diag(d)
-        block = np.block([[eye - step @ ((1 - beta) * h), -step * beta], [(1 - beta) * h, beta * eye]])
+        block = np.block(
+            [[eye - step @ ((1 - beta) * h), -step * beta], [(1 - beta) * h, beta * eye]]
+        )
         return float(abs(np.linalg.eigvals(block)).max())
 
     assert radius(0.999) < 1 < radius(1.001)
@@ -252,23 +281,38 @@ def test_an_optimizer_without_a_known_threshold_is_said_so() -> None:
 
 
 def test_a_cold_start_does_not_stop_at_the_second_eigenvalue() -> None:
-    """Of a thousand single random starts, 14 stopped at 0.4595 or lower with converged=True; the top is 0.4809."""
+    """Of a thousand single random starts, 14 stopped at 0.4595 or lower with converged=True;
+    the top is 0.4809.
+    """
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).double()
     x, y = torch.randn(64, 8).double(), torch.randint(0, 4, (64,))
     objective = Objective(model, lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1]))
     with gradient_passes(objective, [(x, y)]) as passes:
         product = HessianProduct(passes)
-        hessian = torch.stack([product(row) for row in torch.eye(product.size, dtype=torch.float64)])
+        hessian = torch.stack(
+            [product(row) for row in torch.eye(product.size, dtype=torch.float64)]
+        )
         lengths = product.lengths
     top = float(torch.linalg.eigvalsh(hessian)[-1])
     missed = 0
     for seed in range(300):
-        draws = torch.randn(2, len(hessian), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        draws = torch.cat([part / part.norm(dim=1, keepdim=True) for part in draws.split(lengths, dim=1)], dim=1)
+        draws = torch.randn(
+            2, len(hessian), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        draws = torch.cat(
+            [part / part.norm(dim=1, keepdim=True) for part in draws.split(lengths, dim=1)], dim=1
+        )
         found = lanczos(lambda v: hessian @ v, draws)
         missed += found.converged and abs(found.top.value / top - 1) > 2e-3
     assert missed == 0
-    single = [lanczos(lambda v: hessian @ v, torch.randn(len(hessian), generator=torch.Generator().manual_seed(seed),
-              dtype=torch.float64)).products for seed in range(3)]  # fmt: skip
+    single = [
+        lanczos(
+            lambda v: hessian @ v,
+            torch.randn(
+                len(hessian), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+            ),
+        ).products
+        for seed in range(3)
+    ]
     assert max(single) < 40

@@ -1,4 +1,6 @@
-"""Quick second derivatives against torch's own, where they apply and where they must stand aside."""
+"""Quick second derivatives against torch's own, where they apply and where they must stand
+aside.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ from mindgap.measure.hessian import HessianProduct
 from mindgap.measure.probes.curvature import sharpness
 
 
-def two_derivatives(call: Callable[..., Tensor], inputs: list[Tensor]) -> tuple[str, list[Tensor | None]]:
-    """The node that made the output; output, first and second derivatives of a scalar that is curved in it."""
+def two_derivatives(
+    call: Callable[..., Tensor], inputs: list[Tensor]
+) -> tuple[str, list[Tensor | None]]:
+    """The node that made the output; output, first and second derivatives of a scalar that is
+    curved in it.
+    """
     wanted = [t for t in inputs if t.requires_grad]
     y = call(*inputs)
     torch.manual_seed(5)
@@ -65,29 +71,41 @@ def test_convolutions_equal_torch(dims: int, settings: dict[str, Any], taken: st
     if taken == "no bias":
         assert_equal(lambda x, w: convolve(x, w, **settings), [x, w], "_ConvolutionBackward")
     else:
-        assert_equal(lambda x, w, b: convolve(x, w, b, **settings), [x, w, b], "_ConvolutionBackward")
+        assert_equal(
+            lambda x, w, b: convolve(x, w, b, **settings), [x, w, b], "_ConvolutionBackward"
+        )
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (4, 3, 2, 5)])
-@pytest.mark.parametrize("taken", [(True, True, True), (False, True, True), (True, False, False), (False, False, True)])
-def test_evaluating_batch_norm_equals_torch(shape: tuple[int, ...], taken: tuple[bool, bool, bool]) -> None:
+@pytest.mark.parametrize(
+    "taken", [(True, True, True), (False, True, True), (True, False, False), (False, False, True)]
+)
+def test_evaluating_batch_norm_equals_torch(
+    shape: tuple[int, ...], taken: tuple[bool, bool, bool]
+) -> None:
     torch.manual_seed(2)
     x, w, b = numbers(*shape, grad=taken[0]), numbers(3, grad=taken[1]), numbers(3, grad=taken[2])
     mean, variance = numbers(3, grad=False), torch.rand(3, dtype=torch.float64)
     assert_equal(
-        lambda x, w, b: F.batch_norm(x, mean, variance, w, b, training=False, eps=1e-3), [x, w, b], "_BatchNormBackward"
+        lambda x, w, b: F.batch_norm(x, mean, variance, w, b, training=False, eps=1e-3),
+        [x, w, b],
+        "_BatchNormBackward",
     )
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])
-@pytest.mark.parametrize("taken", [(True, True, True), (False, True, True), (True, False, False), (False, False, True)])
+@pytest.mark.parametrize(
+    "taken", [(True, True, True), (False, True, True), (True, False, False), (False, False, True)]
+)
 @pytest.mark.parametrize("lead", [(), (2,), (2, 5)])
 def test_layer_norm_equals_torch(
     shape: tuple[int, ...], taken: tuple[bool, bool, bool], lead: tuple[int, ...]
-) -> None:  # fmt: skip
+) -> None:
     torch.manual_seed(2)
     x, w, b = (numbers(*s, grad=g) for s, g in zip(((*lead, *shape), shape, shape), taken))
-    assert_equal(lambda x, w, b: F.layer_norm(x, shape, w, b, 1e-3), [x, w, b], "_LayerNormBackward")
+    assert_equal(
+        lambda x, w, b: F.layer_norm(x, shape, w, b, 1e-3), [x, w, b], "_LayerNormBackward"
+    )
     if taken[0]:
         assert_equal(lambda x, w: F.layer_norm(x, shape, w), [x, w], "_LayerNormBackward")
 
@@ -157,12 +175,16 @@ def test_autocast_is_left_to_torch() -> None:
 
 
 class Residual(nn.Module):
-    """Convolutions, batch norm with fixed statistics, a skip; the middle is checkpointed on request."""
+    """Convolutions, batch norm with fixed statistics, a skip; the middle is checkpointed on
+    request.
+    """
 
     def __init__(self, again: bool = False) -> None:
         super().__init__()
         self.stem, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4)
-        self.body = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+        )
         self.out, self.again = nn.Linear(4, 3), again
 
     def forward(self, x: Tensor) -> Tensor:
@@ -189,8 +211,12 @@ def test_products_of_a_network_equal_the_plain_double_backward(again: bool) -> N
     with gradient_passes(objective, batches) as passes:
         product = HessianProduct(passes)
         found = product(torch.cat([v.flatten() for v in vectors]))
-        torch.testing.assert_close(found, torch.cat([e.flatten() for e in expected]), rtol=1e-11, atol=1e-13)
-        torch.testing.assert_close(product.gradient, torch.cat([g.detach().flatten() for g in gradient]))
+        torch.testing.assert_close(
+            found, torch.cat([e.flatten() for e in expected]), rtol=1e-11, atol=1e-13
+        )
+        torch.testing.assert_close(
+            product.gradient, torch.cat([g.detach().flatten() for g in gradient])
+        )
 
 
 @pytest.mark.parametrize("at", ["loss", "loader"])

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from mindgap.base.check import RuleError
-from mindgap.measure.probes.ergodic import drift, one_step_change, oscillation, running_average, window_average
+from mindgap.measure.probes.ergodic import (
+    drift,
+    one_step_change,
+    oscillation,
+    running_average,
+    window_average,
+)
 
 
 @pytest.mark.parametrize("period", [3, 7, 12, 40])
@@ -30,7 +36,9 @@ def test_a_window_that_is_no_period_never_settles():
     assert np.abs(windows[-10:]).max() > 0.6
 
 
-@pytest.mark.parametrize(("period", "length"), [(12, 600), (7.3, 512), (2.5, 400), (50, 1000), (33.3, 777)])
+@pytest.mark.parametrize(
+    ("period", "length"), [(12, 600), (7.3, 512), (2.5, 400), (50, 1000), (33.3, 777)]
+)
 def test_the_strongest_cycle_has_the_known_period(period, length):
     x = 5 + np.sin(2 * np.pi * np.arange(length) / period + 0.3)
     found = oscillation(x)
@@ -55,7 +63,9 @@ def test_trend_against_oscillation():
 
 
 def test_one_step_change_of_a_uniform_map_falls_like_one_over_root_n():
-    """The tight case after Theorem 6.4.1: F(θ) uniform on [-1, 1] for every θ, φ the identity; c = 1/√3."""
+    """The tight case after Theorem 6.4.1: F(θ) uniform on [-1, 1] for every θ, φ the identity;
+    c = 1/√3.
+    """
     phi = np.random.default_rng(0).uniform(-1, 1, 20_000)
     found = one_step_change(phi, np.zeros(20_000))
     assert found.interval[0] <= -0.5 <= found.interval[1]
@@ -67,7 +77,9 @@ def test_one_step_change_of_a_uniform_map_falls_like_one_over_root_n():
 def test_the_interval_of_the_exponent_covers_its_truth():
     rng = np.random.default_rng(1)
     inside = [
-        (lambda e: e.interval[0] <= -0.5 <= e.interval[1])(one_step_change(rng.standard_normal(2000), np.zeros(2000)))
+        (lambda e: e.interval[0] <= -0.5 <= e.interval[1])(
+            one_step_change(rng.standard_normal(2000), np.zeros(2000))
+        )
         for _ in range(300)
     ]
     assert 0.85 <= np.mean(inside) <= 0.95
@@ -87,7 +99,9 @@ def test_one_step_change_monitored_telescopes():
 
 
 def test_drift_is_seen_through_correlation_and_not_invented():
-    """An AR(1) series of memory 20 without drift: the plain standard error would call most of them drifting."""
+    """An AR(1) series of memory 20 without drift: the plain standard error would call most of
+    them drifting.
+    """
     rng = np.random.default_rng(3)
     called, naive = 0, 0
     for _ in range(200):
@@ -115,13 +129,22 @@ def test_a_cycle_does_not_drift(period):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: drift(np.ones(3)), r"values must be a series of at least 64 values, got 'shape \(3,\)'"),
-        (lambda: oscillation(np.full(80, np.nan)), "values must be finite, got '80 values that are not'"),
+        (
+            lambda: drift(np.ones(3)),
+            r"values must be a series of at least 64 values, got 'shape \(3,\)'",
+        ),
+        (
+            lambda: oscillation(np.full(80, np.nan)),
+            "values must be finite, got '80 values that are not'",
+        ),
         (
             lambda: one_step_change(np.ones(80), np.ones(70)),
             "following must have one value for each of 80 steps, got 70",
         ),
-        (lambda: window_average(np.ones(5), 6), "window must be at most the series' length 5, got 6"),
+        (
+            lambda: window_average(np.ones(5), 6),
+            "window must be at most the series' length 5, got 6",
+        ),
         (lambda: drift(np.ones(80), share=0.6), r"share must lie in \(0, 0.5\], got 0.6"),
     ],
 )

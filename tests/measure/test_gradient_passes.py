@@ -18,10 +18,15 @@ from mindgap.measure.restoring import undisturbed
 
 
 def network(seed: int = 0) -> nn.Module:
-    """Everything that can be disturbed: batch norm, dropout, spectral norm's vectors, a frozen parameter, p.grad."""
+    """Everything that can be disturbed: batch norm, dropout, spectral norm's vectors, a frozen
+    parameter, p.grad.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(
-        nn.utils.parametrizations.spectral_norm(nn.Linear(3, 5)), nn.BatchNorm1d(5), nn.Dropout(0.4), nn.Linear(5, 1)
+        nn.utils.parametrizations.spectral_norm(nn.Linear(3, 5)),
+        nn.BatchNorm1d(5),
+        nn.Dropout(0.4),
+        nn.Linear(5, 1),
     ).double()
     model[3].bias.requires_grad_(False)
     model[2].eval()
@@ -38,7 +43,10 @@ def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
 def batches(count: int = 4, size: int = 6) -> list[tuple[torch.Tensor, torch.Tensor]]:
     g = torch.Generator().manual_seed(1)
     return [
-        (torch.randn(size, 3, generator=g, dtype=torch.float64), torch.randn(size, generator=g, dtype=torch.float64))
+        (
+            torch.randn(size, 3, generator=g, dtype=torch.float64),
+            torch.randn(size, generator=g, dtype=torch.float64),
+        )
         for _ in range(count)
     ]
 
@@ -47,7 +55,10 @@ def photograph(model: nn.Module) -> dict[str, object]:
     """All state that must survive, as comparable bytes."""
     return {
         "values": {k: v.numpy().tobytes() for k, v in model.state_dict().items()},
-        "gradients": [None if p.grad is None else (id(p.grad), p.grad.numpy().tobytes()) for p in model.parameters()],
+        "gradients": [
+            None if p.grad is None else (id(p.grad), p.grad.numpy().tobytes())
+            for p in model.parameters()
+        ],
         "modes": [m.training for m in model.modules()],
         "torch": torch.get_rng_state().numpy().tobytes(),
         "numpy": str(np.random.get_state()),
@@ -75,7 +86,9 @@ def test_gradients_and_their_mean_equal_autograd():
     data = batches()
     expected = []
     for batch in data:
-        g = torch.autograd.grad(loss(model, batch), [p for p in model.parameters() if p.requires_grad])
+        g = torch.autograd.grad(
+            loss(model, batch), [p for p in model.parameters() if p.requires_grad]
+        )
         expected.append(torch.cat([t.reshape(-1) for t in g]))
     with gradient_passes(Objective(model, loss), data) as passes:
         found = gradients_of(passes)
@@ -158,11 +171,17 @@ def test_a_shuffling_data_loader_repeats_its_order_and_is_left_where_it_stood(ow
     generator = torch.Generator().manual_seed(5) if own_generator else None
     loader = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True, generator=generator)
     model = network()
-    before = photograph(model), None if generator is None else generator.get_state().numpy().tobytes()
+    before = (
+        photograph(model),
+        None if generator is None else generator.get_state().numpy().tobytes(),
+    )
     with gradient_passes(Objective(model, loss), loader) as passes:
         first, second = gradients_of(passes), gradients_of(passes)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert (photograph(model), None if generator is None else generator.get_state().numpy().tobytes()) == before
+    assert (
+        photograph(model),
+        None if generator is None else generator.get_state().numpy().tobytes(),
+    ) == before
 
 
 class Shuffling:
@@ -173,7 +192,9 @@ class Shuffling:
 
     def __iter__(self):
         self.turn += 1
-        return iter(self.data[self.turn % len(self.data) :] + self.data[: self.turn % len(self.data)])
+        return iter(
+            self.data[self.turn % len(self.data) :] + self.data[: self.turn % len(self.data)]
+        )
 
 
 class Growing:
@@ -205,7 +226,9 @@ class Shrinking(Growing):
 def test_a_shorter_second_pass_is_an_error():
     with gradient_passes(Objective(network(), loss), Shrinking(batches())) as passes:
         passes_mean(passes)
-        with pytest.raises(RuleError, match="must give the same 3 batches in every pass, got '2 batches'"):
+        with pytest.raises(
+            RuleError, match="must give the same 3 batches in every pass, got '2 batches'"
+        ):
             passes_mean(passes)
 
 
@@ -216,12 +239,36 @@ def scalar_problem(value):
 @pytest.mark.parametrize(
     ("objective", "data", "message"),
     [
-        (scalar_problem(lambda m, b: m(b).mean()), [], r"batches must give at least one batch, got \[\]"),
-        (scalar_problem(lambda m, b: m(b).mean()), iter([torch.ones(1, 2)]), "batches must allow more than one pass"),
-        (scalar_problem(lambda m, b: m(b).mean()), 3, "batches must be an iterable of batches, got 3"),
-        (scalar_problem(lambda m, b: b.mean()), [torch.ones(1, 2)], "loss must depend on a parameter"),
-        (scalar_problem(lambda m, b: m(b)), [torch.ones(3, 2)], "loss must return a tensor with one element"),
-        (Objective(nn.ReLU(), lambda m, b: m(b).mean()), [torch.ones(1)], "model must have a parameter"),
+        (
+            scalar_problem(lambda m, b: m(b).mean()),
+            [],
+            r"batches must give at least one batch, got \[\]",
+        ),
+        (
+            scalar_problem(lambda m, b: m(b).mean()),
+            iter([torch.ones(1, 2)]),
+            "batches must allow more than one pass",
+        ),
+        (
+            scalar_problem(lambda m, b: m(b).mean()),
+            3,
+            "batches must be an iterable of batches, got 3",
+        ),
+        (
+            scalar_problem(lambda m, b: b.mean()),
+            [torch.ones(1, 2)],
+            "loss must depend on a parameter",
+        ),
+        (
+            scalar_problem(lambda m, b: m(b)),
+            [torch.ones(3, 2)],
+            "loss must return a tensor with one element",
+        ),
+        (
+            Objective(nn.ReLU(), lambda m, b: m(b).mean()),
+            [torch.ones(1)],
+            "model must have a parameter",
+        ),
         ("model", [torch.ones(1)], "objective must be a mindgap Objective, got 'model'"),
     ],
 )
@@ -233,13 +280,17 @@ def test_bad_input_gets_one_clear_error(objective, data, message):
 def test_nan_losses_and_infinite_gradients_are_named_with_their_batch():
     problem = scalar_problem(lambda m, b: (m(b) * (float("nan") if b.sum() > 2 else 1.0)).mean())
     with (
-        pytest.raises(NonFiniteError, match="loss must be finite on every batch, got nan on batch 1"),
+        pytest.raises(
+            NonFiniteError, match="loss must be finite on every batch, got nan on batch 1"
+        ),
         gradient_passes(problem, [torch.ones(1, 2), 2 * torch.ones(1, 2)]) as passes,
     ):
         passes_mean(passes)
     problem = scalar_problem(lambda m, b: (m.weight * 0).norm() + (m.weight * 0).abs().sqrt().sum())
     with (
-        pytest.raises(NonFiniteError, match="gradient must be finite, got NaN or infinity on batch 0"),
+        pytest.raises(
+            NonFiniteError, match="gradient must be finite, got NaN or infinity on batch 0"
+        ),
         gradient_passes(problem, [torch.ones(1, 2)]) as passes,
     ):
         passes_mean(passes)
@@ -248,7 +299,9 @@ def test_nan_losses_and_infinite_gradients_are_named_with_their_batch():
 def test_a_batch_on_another_device_is_named():
     problem = Objective(nn.Linear(2, 1, device="meta"), lambda m, b: m(b).mean())
     with (
-        pytest.raises(RuleError, match="batches must lie on the model's device meta, got a batch on cpu"),
+        pytest.raises(
+            RuleError, match="batches must lie on the model's device meta, got a batch on cpu"
+        ),
         gradient_passes(problem, [torch.ones(1, 2)]) as passes,
     ):
         passes_mean(passes)
@@ -256,7 +309,12 @@ def test_a_batch_on_another_device_is_named():
 
 def test_unused_parameters_get_zero_and_no_grad_callers_get_gradients():
     model = nn.ModuleDict({"used": nn.Linear(2, 1), "idle": nn.Linear(2, 1)})
-    with torch.no_grad(), gradient_passes(Objective(model, lambda m, b: m["used"](b).mean()), [torch.ones(1, 2)]) as p:
+    with (
+        torch.no_grad(),
+        gradient_passes(
+            Objective(model, lambda m, b: m["used"](b).mean()), [torch.ones(1, 2)]
+        ) as p,
+    ):
         mean = passes_mean(p)
     assert [bool(g.any()) for g in mean] == [True, True, False, False]
     problem, data = scalar_problem(lambda m, b: m(b).mean()), [torch.ones(1, 2)]
@@ -290,7 +348,9 @@ def test_a_loss_that_writes_into_parameters_is_an_error_and_one_that_calls_backw
 
 
 def test_buffers_are_rewound_before_every_batch():
-    """Spectral norm turns its vectors in training mode; each batch must still see the vectors as found."""
+    """Spectral norm turns its vectors in training mode; each batch must still see the vectors
+    as found.
+    """
     model = network()
     data = batches(1) * 3
     with gradient_passes(Objective(model, loss), data, train=True, seed=3) as passes:

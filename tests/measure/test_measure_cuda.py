@@ -1,4 +1,6 @@
-"""The instruments on CUDA: the same answers as on the CPU, and a monitored run that equals the other bit for bit."""
+"""The instruments on CUDA: the same answers as on the CPU, and a monitored run that equals the
+other bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def plain() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(30, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(30, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 3)
+    )
 
 
 RECURRENT, ATTENTIVE = partial(Recurrent, 5, 8, 3), partial(Attentive, 5, 16, 3)
@@ -37,7 +41,9 @@ def loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def problem(make: Callable[[], nn.Module], device: str, dtype: torch.dtype = torch.float32) -> tuple[Objective, list]:
+def problem(
+    make: Callable[[], nn.Module], device: str, dtype: torch.dtype = torch.float32
+) -> tuple[Objective, list]:
     torch.manual_seed(0)
     model = make().to(dtype)
     batches = [(torch.randn(16, 6, 5).to(dtype), torch.randint(0, 3, (16,))) for _ in range(4)]
@@ -46,7 +52,9 @@ def problem(make: Callable[[], nn.Module], device: str, dtype: torch.dtype = tor
 
 @pytest.mark.parametrize("make", [RECURRENT, ATTENTIVE])
 def test_same_answers_as_on_the_cpu(make: Callable[[], nn.Module]) -> None:
-    """cuDNN's recurrent kernels and flash attention have no second derivative: they are switched, and switched back."""
+    """cuDNN's recurrent kernels and flash attention have no second derivative: they are
+    switched, and switched back.
+    """
     answers = []
     for device in ("cpu", "cuda"):
         objective, batches = problem(make, device, torch.float64)
@@ -66,7 +74,9 @@ def test_same_answers_as_on_the_cpu(make: Callable[[], nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("make", [plain, ATTENTIVE])
-def test_monitored_equals_unmonitored_with_cuda_random_states(make: Callable[[], nn.Module]) -> None:
+def test_monitored_equals_unmonitored_with_cuda_random_states(
+    make: Callable[[], nn.Module],
+) -> None:
     ends = []
     for watched in (False, True):
         objective, batches = problem(make, "cuda")
@@ -81,7 +91,9 @@ def test_monitored_equals_unmonitored_with_cuda_random_states(make: Callable[[],
             x, y = batches[k % 4]
             loss(model, (x + 0.1 * torch.randn_like(x), y)).backward()
             optimizer.step()
-        state = [v.clone() for v in model.state_dict().values()] + [p.grad.clone() for p in model.parameters()]
+        state = [v.clone() for v in model.state_dict().values()] + [
+            p.grad.clone() for p in model.parameters()
+        ]
         state += [s["exp_avg"].clone() for s in optimizer.state.values()]
         ends.append([*state, torch.get_rng_state(), torch.cuda.get_rng_state()])
         assert monitor is None or len(monitor.readings) == 3
@@ -90,7 +102,9 @@ def test_monitored_equals_unmonitored_with_cuda_random_states(make: Callable[[],
 
 def test_a_batch_on_another_device_is_named() -> None:
     objective, _ = problem(plain, "cuda")
-    with pytest.raises(RuleError, match="batches must lie on the model's device cuda:0, got a batch on cpu"):
+    with pytest.raises(
+        RuleError, match="batches must lie on the model's device cuda:0, got a batch on cpu"
+    ):
         sharpness(objective, [(torch.randn(16, 6, 5), torch.zeros(16, dtype=torch.long))])
 
 
@@ -105,9 +119,15 @@ class Imaging(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Unflatten(1, (1, 6)), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Conv2d(8, 4, 3),
-            nn.LayerNorm([4, 4, 3]), nn.Flatten(), nn.Linear(48, 3),
-        )  # fmt: skip
+            nn.Unflatten(1, (1, 6)),
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.GELU(),
+            nn.Conv2d(8, 4, 3),
+            nn.LayerNorm([4, 4, 3]),
+            nn.Flatten(),
+            nn.Linear(48, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)

@@ -1,4 +1,6 @@
-"""A monitored run equals the unmonitored run bit for bit; probes together equal each alone; readings are right."""
+"""A monitored run equals the unmonitored run bit for bit; probes together equal each alone;
+readings are right.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def cross_entropy(model, batch):
 
 def build(optimizer: str = "SGD"):
     torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+    ).double()
     settings = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"lr": 0.01}}[optimizer]
     return model, getattr(torch.optim, optimizer)(model.parameters(), **settings)
 
@@ -50,7 +54,9 @@ def train(model, optimizer, steps: int = 12) -> None:
     while done < steps:
         for batch in loader:
             optimizer.zero_grad()
-            loss = cross_entropy(model, (batch[0] + 0.01 * np.random.randn() + 0.01 * random.random(), batch[1]))
+            loss = cross_entropy(
+                model, (batch[0] + 0.01 * np.random.randn() + 0.01 * random.random(), batch[1])
+            )
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
@@ -66,7 +72,12 @@ def fingerprint(model, optimizer) -> list:
     for p in model.parameters():
         tensors += [v.clone() for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)]
     tensors.append(torch.get_rng_state())
-    return [*tensors, random.getstate(), np.random.get_state()[1].tolist(), [m.training for m in model.modules()]]
+    return [
+        *tensors,
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        [m.training for m in model.modules()],
+    ]
 
 
 def assert_same(a: list, b: list) -> None:
@@ -92,7 +103,9 @@ def run(optimizer: str = "SGD", **options):
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-@pytest.mark.parametrize("options", [{"every": 3}, {"every": 4, "probes": list(PROBES)}, {"budget": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"every": 3}, {"every": 4, "probes": list(PROBES)}, {"budget": 1.0}]
+)
 def test_monitored_equals_unmonitored(optimizer: str, options: dict) -> None:
     plain, _ = run(optimizer)
     watched, readings = run(optimizer, **options)
@@ -118,7 +131,9 @@ def test_all_probes_together_equal_each_alone() -> None:
 
 
 def test_readings_are_what_the_functions_say_at_that_point() -> None:
-    """Probes before the step see x_k, those of the update see x_k and d; the loop's clipping is not in them."""
+    """Probes before the step see x_k, those of the update see x_k and d; the loop's clipping is
+    not in them.
+    """
     torch.manual_seed(0)
     model = nn.Linear(6, 3).double()
     objective = Objective(model, cross_entropy)
@@ -147,7 +162,9 @@ def test_readings_are_what_the_functions_say_at_that_point() -> None:
         assert row["sharpness_value"] == pytest.approx(sharp.value, rel=2e-2)
         assert row["sharpness_threshold"] == pytest.approx(4.0)
         assert row["smoothness_value"] == pytest.approx(smooth.value, rel=1e-9)
-        assert row["update_norm"] == pytest.approx(0.5 * 1e-3, rel=1e-3)  # lr times the clipped norm
+        assert row["update_norm"] == pytest.approx(
+            0.5 * 1e-3, rel=1e-3
+        )  # lr times the clipped norm
     watching.close()
     opt.step()
     assert len(watching.readings) == 3
@@ -164,7 +181,9 @@ class FakeClock:
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.2])
-def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch, budget: float) -> None:
+def test_budget_is_kept_by_choosing_the_cadence(
+    monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
     clock = FakeClock()
     monkeypatch.setattr(module, "time", clock)
 
@@ -188,7 +207,9 @@ def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch,
     model = nn.Linear(6, 3).double()
     opt = torch.optim.SGD(model.parameters(), lr=0.0)
     batches = [(DATA[:48], LABELS[:48]), (DATA[48:], LABELS[48:])]
-    watching = Monitor(opt, Objective(model, cross_entropy), batches, [Dear(), Cheap()], budget=budget)
+    watching = Monitor(
+        opt, Objective(model, cross_entropy), batches, [Dear(), Cheap()], budget=budget
+    )
     worst = 0.0
     for _ in range(8000):
         clock.now += 1.0
@@ -196,8 +217,12 @@ def test_budget_is_kept_by_choosing_the_cadence(monkeypatch: pytest.MonkeyPatch,
         worst = max(worst, watching.spent - budget * watching.training)
     dear = [row["step"] for row in watching.readings if "dear_x" in row]
     cheap = [row["step"] for row in watching.readings if "cheap_x" in row]
-    assert worst <= 61.0  # the first reading was not timed yet; a later one may cost 20 more than the one before
-    assert watching.spent >= 0.7 * module.PLANNED * budget * watching.training  # and the budget is used
+    assert (
+        worst <= 61.0
+    )  # the first reading was not timed yet; a later one may cost 20 more than the one before
+    assert (
+        watching.spent >= 0.7 * module.PLANNED * budget * watching.training
+    )  # and the budget is used
     assert len(dear) >= 3
     assert len(cheap) > len(dear)
     assert min(np.diff(cheap)) >= 10
@@ -268,7 +293,9 @@ def test_readings_go_to_a_record_to_tensorboard_and_to_a_function(tmp_path: Path
             self.scalars.append((tag, value, step))
 
     writer, rows = Writer(), []
-    _, readings = run(every=6, to=[tmp_path, writer, rows.append], name="first", probes=["noise", "update"])
+    _, readings = run(
+        every=6, to=[tmp_path, writer, rows.append], name="first", probes=["noise", "update"]
+    )
     assert rows == readings
     (path,) = tmp_path.glob("monitor/first/*.jsonl")
     record = read_run(path)
@@ -276,7 +303,9 @@ def test_readings_go_to_a_record_to_tensorboard_and_to_a_function(tmp_path: Path
     assert record.column("noise_level") == [row["noise_level"] for row in readings]
     assert (path.parent / "study.json").exists()
     assert ("mindgap/noise/level", readings[1]["noise_level"], 6) in writer.scalars
-    run(every=6, to=tmp_path, name="first", probes=["noise"])  # a second run has a record of its own
+    run(
+        every=6, to=tmp_path, name="first", probes=["noise"]
+    )  # a second run has a record of its own
     assert len(list(tmp_path.glob("monitor/first/*.jsonl"))) == 2
 
 
@@ -309,7 +338,11 @@ def test_bad_arguments_are_named() -> None:
         ((opt, objective, good), {"every": 0}, "every must be a whole number of at least 1"),
         ((opt, objective, good), {"budget": 0.0}, r"budget must lie in \(0, 1\]"),
         (("sgd", objective, good), {}, "must be a torch.optim.Optimizer"),
-        ((torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1), objective, good), {}, "must train a parameter"),
+        (
+            (torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1), objective, good),
+            {},
+            "must train a parameter",
+        ),
     ):
         with pytest.raises(RuleError, match=message):
             Monitor(*arguments, **options)
@@ -326,7 +359,9 @@ def test_table_names_the_classes_and_their_needs() -> None:
 
 
 def test_the_page_is_drawn_from_a_monitor_s_record(tmp_path: Path) -> None:
-    pytest.importorskip("vl_convert", reason="the laboratory draws the page: pip install 'mindgap[lab]'")
+    pytest.importorskip(
+        "vl_convert", reason="the laboratory draws the page: pip install 'mindgap[lab]'"
+    )
     from mindgap.lab.report import write_page
 
     run(every=6, to=tmp_path / "runs", name="first", probes=["noise", "update"])
@@ -336,12 +371,17 @@ def test_the_page_is_drawn_from_a_monitor_s_record(tmp_path: Path) -> None:
 
 
 def test_table_and_wing_import_without_torch() -> None:
-    code = "import sys, mindgap.measure as m; assert m.PROBES['noise'].needs; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, mindgap.measure as m; assert m.PROBES['noise'].needs; assert 'torch' not in "
+        "sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def loop(monitor: Monitor, optimizer: torch.optim.Optimizer, objective: Objective, factors: list[float]) -> None:
+def loop(
+    monitor: Monitor, optimizer: torch.optim.Optimizer, objective: Objective, factors: list[float]
+) -> None:
     """One step per factor; the loss of a step is multiplied by it."""
     for i, factor in enumerate(factors):
         start = 8 * i % 88
@@ -357,26 +397,46 @@ def watched(factors: list[float], caplog: pytest.LogCaptureFixture, **options: o
     objective = Objective(model, cross_entropy)
     batches = [(DATA[i : i + 8], LABELS[i : i + 8]) for i in range(0, 64, 8)]
     before = objective.loss
-    with caplog.at_level("WARNING", "mindgap.monitor"), Monitor(optimizer, objective, batches, **options) as monitor:
+    with (
+        caplog.at_level("WARNING", "mindgap.monitor"),
+        Monitor(optimizer, objective, batches, **options) as monitor,
+    ):
         loop(monitor, optimizer, objective, factors)
     assert objective.loss is before
     return monitor
 
 
-def test_the_defaults_record_cheap_readings_and_say_what_was_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing at all was recorded in 300 steps: the expensive probes kept the cheap ones waiting."""
+def test_the_defaults_record_cheap_readings_and_say_what_was_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing at all was recorded in 300 steps: the expensive probes kept the cheap ones
+    waiting.
+    """
     monitor = watched([1.0] * 100, caplog)
     rows = monitor.readings
     assert [row["step"] for row in rows] == list(range(0, 100, 10))
-    assert all({"loop_loss", "loop_gradient_norm", "loop_update_norm"} <= row.keys() for row in rows)
-    read = {name for row in rows for name in DEFAULT_PROBES if any(key.startswith(f"{name}_") for key in row)}
+    assert all(
+        {"loop_loss", "loop_gradient_norm", "loop_update_norm"} <= row.keys() for row in rows
+    )
+    read = {
+        name
+        for row in rows
+        for name in DEFAULT_PROBES
+        if any(key.startswith(f"{name}_") for key in row)
+    }
     said = " ".join(monitor.skipped)
     assert all(name in read or name in said for name in DEFAULT_PROBES)
-    assert all(f"{name}: not read: a reading takes about" in caplog.text for name in monitor.skipped)
+    assert all(
+        f"{name}: not read: a reading takes about" in caplog.text for name in monitor.skipped
+    )
 
 
-def test_a_spike_names_step_parameter_and_range(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    monitor = watched([1.0] * 40 + [1000.0] + [1.0] * 5, caplog, probes=["update"], every=10, to=tmp_path)
+def test_a_spike_names_step_parameter_and_range(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monitor = watched(
+        [1.0] * 40 + [1000.0] + [1.0] * 5, caplog, probes=["update"], every=10, to=tmp_path
+    )
     (event,) = monitor.events
     assert event.startswith("step 40: the gradient norm ")
     assert "times the running median" in event
@@ -389,11 +449,19 @@ def test_a_spike_names_step_parameter_and_range(caplog: pytest.LogCaptureFixture
 
 def test_a_nan_names_the_parameters_and_the_range(caplog: pytest.LogCaptureFixture) -> None:
     monitor = watched([1.0] * 30 + [float("nan")] + [1.0] * 2, caplog, probes=["update"], every=100)
-    assert monitor.events[0].startswith("step 30: the gradient of 0.weight, 0.bias, 2.weight and 1 more is not finite")
+    assert monitor.events[0].startswith(
+        "step 30: the gradient of 0.weight, 0.bias, 2.weight and 1 more is not finite"
+    )
     assert "gradient norms so far: median" in monitor.events[0]
     assert "a parameter itself is no longer finite" in monitor.events[1]
 
 
-def test_nonfinite_raise_stops_before_the_step_and_names_the_parameter(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(NonFiniteError, match=r"step 3: the gradient of 0\.weight, 0\.bias, 2\.weight and 1 more"):
-        watched([1.0, 1.0, 1.0, float("inf")], caplog, probes=["update"], every=1, nonfinite="raise")
+def test_nonfinite_raise_stops_before_the_step_and_names_the_parameter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(
+        NonFiniteError, match=r"step 3: the gradient of 0\.weight, 0\.bias, 2\.weight and 1 more"
+    ):
+        watched(
+            [1.0, 1.0, 1.0, float("inf")], caplog, probes=["update"], every=1, nonfinite="raise"
+        )

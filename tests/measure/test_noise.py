@@ -32,7 +32,11 @@ def quadratic(d=5, m=40):
     g = torch.Generator().manual_seed(2)
     x, c = torch.randn(d, generator=g).double(), torch.randn(m, d, generator=g).double()
     h = torch.linspace(1.0, 3.0, d).double()
-    return Objective(Point(x), lambda model, b: (h * model.x**2).sum() / 2 - b.mean(0) @ model.x), c, h * x
+    return (
+        Objective(Point(x), lambda model, b: (h * model.x**2).sum() / 2 - b.mean(0) @ model.x),
+        c,
+        h * x,
+    )
 
 
 def test_noise_of_a_quadratic_is_exact():
@@ -43,7 +47,9 @@ def test_noise_of_a_quadratic_is_exact():
     np.testing.assert_allclose(sample.layer_norms[:, 0], exact, rtol=1e-6)
     np.testing.assert_allclose(sample.mean_norm, float((hx - c.mean(0)).norm()), rtol=1e-12)
     np.testing.assert_allclose(sample.variance, float(c.var(0).sum()), rtol=1e-12)
-    np.testing.assert_allclose(sample.dots, ((c.mean(0) - c) @ (hx - c.mean(0))).numpy(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        sample.dots, ((c.mean(0) - c) @ (hx - c.mean(0))).numpy(), rtol=1e-9, atol=1e-12
+    )
     assert sample.coordinates.shape == (40, 5)
     np.testing.assert_allclose(np.linalg.norm(sample.coordinates, axis=1), exact, rtol=1e-6)
 
@@ -64,13 +70,19 @@ def test_corrections_of_the_norm_equal_the_sum_over_pairs_and_its_jackknife():
     low, high = sample.squared_mean_interval(0.9)
     left = reference.leave_one_out(G).numpy()
     error = np.sqrt(10 / 11 * ((left - left.mean()) ** 2).sum())
-    np.testing.assert_allclose((high - low) / 2, 1.812461 * error, rtol=1e-5)  # t quantile, 10 degrees of freedom
+    np.testing.assert_allclose(
+        (high - low) / 2, 1.812461 * error, rtol=1e-5
+    )  # t quantile, 10 degrees of freedom
     halves = float(G[::2].mean(0) @ G[1::2].mean(0))
-    np.testing.assert_allclose(squared_gradient_norm_by_halves(Objective(model, loss), data), halves, rtol=1e-10)
+    np.testing.assert_allclose(
+        squared_gradient_norm_by_halves(Objective(model, loss), data), halves, rtol=1e-10
+    )
 
 
 def test_the_corrected_norm_is_unbiased_and_the_plain_one_is_not():
-    """400 problems with known ‖∇f‖² = 1 and noise of variance 20 over 10 minibatches, within four standard errors."""
+    """400 problems with known ‖∇f‖² = 1 and noise of variance 20 over 10 minibatches, within
+    four standard errors.
+    """
     g = torch.Generator().manual_seed(4)
     truth = torch.zeros(20).double()
     truth[0] = 1.0
@@ -123,9 +135,13 @@ def test_layer_norms_add_up_across_chunks(monkeypatch):
     sample = noise_sample(Objective(model, loss), data, by_layer=True)
     G = reference.gradient_matrix(model, loss, data)
     np.testing.assert_allclose(sample.norms, reference.noise_norms(G), rtol=1e-10)
-    np.testing.assert_allclose(np.sqrt((sample.layer_norms.astype(float) ** 2).sum(1)), sample.norms, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sqrt((sample.layer_norms.astype(float) ** 2).sum(1)), sample.norms, rtol=1e-6
+    )
     n = (G - G.mean(0)).numpy()
-    np.testing.assert_allclose(sample.layer_norms[:, 1], np.linalg.norm(n[:, 24:30], axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        sample.layer_norms[:, 1], np.linalg.norm(n[:, 24:30], axis=1), rtol=1e-5
+    )
 
 
 def test_a_short_last_batch_is_left_out_and_one_batch_is_an_error():
@@ -133,8 +149,12 @@ def test_a_short_last_batch_is_left_out_and_one_batch_is_an_error():
     short = (torch.randn(1, 4).double(), torch.tensor([0]))
     with_short = noise_sample(Objective(model, loss), [*data, short])
     assert with_short.left_out == 1
-    np.testing.assert_array_equal(with_short.norms, noise_sample(Objective(model, loss), data).norms)
-    with pytest.raises(RuleError, match="batches must give at least two batches of one size, got '1'"):
+    np.testing.assert_array_equal(
+        with_short.norms, noise_sample(Objective(model, loss), data).norms
+    )
+    with pytest.raises(
+        RuleError, match="batches must give at least two batches of one size, got '1'"
+    ):
         noise_sample(Objective(model, loss), [data[0], short])
 
 
@@ -149,12 +169,18 @@ def test_batch_norm_and_dropout_in_training_mode_give_the_noise_of_training():
         sample.norms, reference.noise_norms(reference.gradient_matrix(model, loss, data)), rtol=1e-9
     )
     dropped = Objective(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)).double(), loss)
-    assert np.array_equal(noise_sample(dropped, data, seed=1).norms, noise_sample(dropped, data, seed=1).norms)
-    assert not np.array_equal(noise_sample(dropped, data, seed=1).norms, noise_sample(dropped, data, seed=2).norms)
+    assert np.array_equal(
+        noise_sample(dropped, data, seed=1).norms, noise_sample(dropped, data, seed=1).norms
+    )
+    assert not np.array_equal(
+        noise_sample(dropped, data, seed=1).norms, noise_sample(dropped, data, seed=2).norms
+    )
 
 
 def test_memory_does_not_grow_with_the_number_of_minibatches():
-    """Python-side growth from 100 to 2,000 minibatches: the kept numbers, well under a kilobyte each."""
+    """Python-side growth from 100 to 2,000 minibatches: the kept numbers, well under a kilobyte
+    each.
+    """
 
     class Many:
         def __init__(self, m):
@@ -196,7 +222,9 @@ def test_gradients_of_a_list_are_computed_once_and_give_the_same_bits(monkeypatc
 
 
 class Tangle(nn.Module):
-    """All structural layers, in-place activations, attention through linear layers, and one free parameter."""
+    """All structural layers, in-place activations, attention through linear layers, and one
+    free parameter.
+    """
 
     def __init__(self, tied=False):
         super().__init__()
@@ -225,7 +253,10 @@ class Tangle(nn.Module):
 
 def tangle_loss(model, batch):
     logits, extra = model(batch["tokens"])
-    return F.cross_entropy(logits.flatten(0, 1), batch["next"].flatten()) + 0.1 * (extra - batch["y"]).square().mean()
+    return (
+        F.cross_entropy(logits.flatten(0, 1), batch["next"].flatten())
+        + 0.1 * (extra - batch["y"]).square().mean()
+    )
 
 
 def tangle_batch(n=7):
@@ -243,27 +274,37 @@ def tangle_batch(n=7):
 def test_per_sample_norms_of_every_layer_equal_the_definition(method, tied):
     torch.manual_seed(6)
     model, batch = Tangle(tied).double(), tangle_batch()
-    truth = reference.per_sample_norms(model, tangle_loss, lambda i: {k: v[i : i + 1] for k, v in batch.items()}, 7)
+    truth = reference.per_sample_norms(
+        model, tangle_loss, lambda i: {k: v[i : i + 1] for k, v in batch.items()}, 7
+    )
     found = per_sample_norms(Objective(model, tangle_loss), batch, method=method)
     np.testing.assert_allclose(found.norms, truth.detach(), rtol=1e-9)
     if method == "structure":
-        free = 1 + (54 + 54 if tied else 0)  # the free scale; a tied table is left to torch.func, the idle output too
+        free = 1 + (
+            54 + 54 if tied else 0
+        )  # the free scale; a tied table is left to torch.func, the idle output too
         total = sum(p.numel() for p in model.parameters())
         assert found.method == "structure+func"
         assert found.by_structure == pytest.approx(1 - free / total)
 
 
 @pytest.mark.parametrize(
-    ("length", "p", "q"), [(1, 3, 4), (2, 9, 8), (30, 3, 2)], ids=["one position", "Gram matrices", "products"]
+    ("length", "p", "q"),
+    [(1, 3, 4), (2, 9, 8), (30, 3, 2)],
+    ids=["one position", "Gram matrices", "products"],
 )
 def test_both_ways_of_squaring_a_product_agree(length, p, q, monkeypatch):
     from mindgap.measure import layer_norms
 
     a, b = torch.randn(5, length, p).double(), torch.randn(5, length, q).double()
     truth = torch.stack([(y.T @ x).square().sum() for x, y in zip(a, b, strict=True)])
-    torch.testing.assert_close(layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0
+    )
     monkeypatch.setattr(layer_norms, "ROOM", 10)
-    torch.testing.assert_close(layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        layer_norms.squared_norms_of_products(a, b), truth, rtol=1e-12, atol=0
+    )
 
 
 def test_recurrent_and_attention_modules_fall_back():
@@ -305,7 +346,9 @@ def test_per_sample_refusals():
     with pytest.raises(RuleError, match="model must not hold batch norm in training mode"):
         per_sample_norms(norm, x)
     linear = Objective(nn.Linear(3, 1), lambda m, b: m(b[0]).mean())
-    with pytest.raises(RuleError, match="batch must hold tensors with the samples on their first axis"):
+    with pytest.raises(
+        RuleError, match="batch must hold tensors with the samples on their first axis"
+    ):
         per_sample_norms(linear, (x, torch.zeros(3)))
     nan = Objective(nn.Linear(3, 1), lambda m, b: m(b).mean() * float("nan"))
     with pytest.raises(NonFiniteError, match="loss must be finite, got nan"):
@@ -316,7 +359,9 @@ def test_dropout_uses_one_mask_a_sample_and_leaves_the_random_state():
     torch.manual_seed(9)
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(30, 1, bias=False)).double()
     state = torch.get_rng_state()
-    norms = per_sample_norms(Objective(model, lambda m, b: m(b).mean()), torch.ones(200, 30).double()).norms
+    norms = per_sample_norms(
+        Objective(model, lambda m, b: m(b).mean()), torch.ones(200, 30).double()
+    ).norms
     assert torch.equal(torch.get_rng_state(), state)
     kept = norms**2 / 4  # each kept input counts 2² = 4
     np.testing.assert_allclose(kept, np.round(kept), atol=1e-9)

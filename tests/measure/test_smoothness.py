@@ -1,4 +1,6 @@
-"""Local smoothness against exact Hessians; the (L0, L1) fit; the least-squares example that fools the naive scheme."""
+"""Local smoothness against exact Hessians; the (L0, L1) fit; the least-squares example that
+fools the naive scheme.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Point(nn.Module):
 def test_quadratic_is_exact_in_every_direction() -> None:
     a = torch.randn(5, 5, dtype=torch.float64)
     h = a @ a.T
-    objective = Objective(Point(torch.randn(5, dtype=torch.float64)), lambda m, b: 0.5 * m.x @ h @ m.x * b)
+    objective = Objective(
+        Point(torch.randn(5, dtype=torch.float64)), lambda m, b: 0.5 * m.x @ h @ m.x * b
+    )
     for _ in range(5):
         d = torch.randn(5, dtype=torch.float64)
         reading = local_smoothness(objective, [torch.tensor(0.5), torch.tensor(1.5)], [d])
@@ -45,7 +49,9 @@ def test_maximum_over_the_step_of_a_cubic() -> None:
 
 
 def test_dropout_does_not_reach_the_estimate() -> None:
-    """With masks drawn anew at every point the difference would not vanish with the step; here it does."""
+    """With masks drawn anew at every point the difference would not vanish with the step; here
+    it does.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 1)).double().train()
     objective = Objective(model, lambda m, b: m(b).square().mean())
@@ -60,7 +66,9 @@ def test_dropout_does_not_reach_the_estimate() -> None:
 def test_float32_reports_a_floor_above_what_rounding_does_to_a_linear_loss() -> None:
     torch.manual_seed(0)
     slope = torch.randn(1000)
-    objective = Objective(Point(torch.randn(1000)), lambda m, b: (torch.tanh(m.x * 1e-4) * 1e4 * slope).sum())
+    objective = Objective(
+        Point(torch.randn(1000)), lambda m, b: (torch.tanh(m.x * 1e-4) * 1e4 * slope).sum()
+    )
     reading = local_smoothness(objective, [0], 1e-6 * torch.randn(1000))
     assert reading.value < 3 * reading.noise_floor
 
@@ -89,11 +97,15 @@ def test_envelope_is_the_quantile_regression_of_the_primal_programme() -> None:
     primal = linprog(cost, A_eq=equal, b_eq=y, bounds=(0, None), method="highs")
     L0, L1 = _envelope(g, y, cover)
     residual = y - L0 - L1 * g
-    assert np.sum(np.maximum(cover * residual, (cover - 1) * residual)) == pytest.approx(primal.fun, rel=1e-9)
+    assert np.sum(np.maximum(cover * residual, (cover - 1) * residual)) == pytest.approx(
+        primal.fun, rel=1e-9
+    )
     assert np.mean(residual <= 1e-9) == pytest.approx(cover, abs=0.03)
     many = _envelopes(np.stack([g, g]), np.stack([y, y]), cover)
     residual = y - many[0][1] - many[1][1] * g
-    assert np.sum(np.maximum(cover * residual, (cover - 1) * residual)) == pytest.approx(primal.fun, rel=1e-6)
+    assert np.sum(np.maximum(cover * residual, (cover - 1) * residual)) == pytest.approx(
+        primal.fun, rel=1e-6
+    )
 
 
 def test_fit_recovers_a_law_and_its_intervals_cover() -> None:
@@ -101,7 +113,9 @@ def test_fit_recovers_a_law_and_its_intervals_cover() -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
         g = np.exp(rng.uniform(-2, 2, size=150))
-        fit = fit_relaxed_smoothness(g, 3 * g**0.7 * np.exp(0.3 * rng.standard_normal(150)), repeats=60)
+        fit = fit_relaxed_smoothness(
+            g, 3 * g**0.7 * np.exp(0.3 * rng.standard_normal(150)), repeats=60
+        )
         assert fit.grows is True
         slopes.append(fit.slope_interval[0] <= 0.7 <= fit.slope_interval[1])
     assert sum(slopes) >= 22  # 90 % nominal; 22 of 30 is four standard errors below
@@ -112,8 +126,12 @@ def test_no_relation_is_not_called_growth() -> None:
     for seed in range(40):
         rng = np.random.default_rng(100 + seed)
         g = np.exp(rng.uniform(-1, 1, size=150))
-        found.append(fit_relaxed_smoothness(g, np.exp(0.3 * rng.standard_normal(150)), repeats=60).grows)
-    assert sum(f is True for f in found) <= 8  # nominal 5 % on this side, minus what the rank test removes
+        found.append(
+            fit_relaxed_smoothness(g, np.exp(0.3 * rng.standard_normal(150)), repeats=60).grows
+        )
+    assert (
+        sum(f is True for f in found) <= 8
+    )  # nominal 5 % on this side, minus what the rank test removes
 
 
 @pytest.mark.parametrize("span", [1.01, 2.9])
@@ -121,8 +139,13 @@ def test_refuses_to_conclude_when_the_norm_hardly_varies(span: float) -> None:
     g = np.geomspace(1, span, 200)
     fit = fit_relaxed_smoothness(g, g**3)
     assert fit.grows is None
-    assert "whether smoothness grows with the gradient: the gradient norm spans a factor" in fit.sentence
-    assert fit_relaxed_smoothness(np.geomspace(1, 5, 200), np.geomspace(1, 5, 200) ** 3).grows is True
+    assert (
+        "whether smoothness grows with the gradient: the gradient norm spans a factor"
+        in fit.sentence
+    )
+    assert (
+        fit_relaxed_smoothness(np.geomspace(1, 5, 200), np.geomspace(1, 5, 200) ** 3).grows is True
+    )
 
 
 def test_refuses_with_few_or_unusable_readings() -> None:
@@ -136,8 +159,9 @@ def test_refuses_with_few_or_unusable_readings() -> None:
 def test_least_squares_of_constant_smoothness_fools_the_naive_scheme_and_not_ours() -> None:
     """1/(2n) ||A x - b||^2 with A'A/n = 1.2 I, SGD with clipping: the truth is 1.2 everywhere.
 
-    The naive scheme's two gradients come from different chunks, so their difference is of the order of the gradient
-    noise; clipping makes the displacement constant, and the quotient follows the gradient norm.
+    The naive scheme's two gradients come from different chunks, so their difference is of the order
+    of the gradient noise; clipping makes the displacement constant, and the quotient follows the
+    gradient norm.
     """
     rng = np.random.default_rng(0)
     n, p, chunk = 512, 10, 64

@@ -83,7 +83,9 @@ def affine(x, A, b):
 
 
 def test_maximum_of_affine_functions_in_eight_dimensions():
-    """All 12 pieces meet at 0, so that the subdifferential of any ball around 0 is their hull (scipy)."""
+    """All 12 pieces meet at 0, so that the subdifferential of any ball around 0 is their hull
+    (scipy).
+    """
     rng = np.random.default_rng(3)
     A = rng.standard_normal((12, 8)) + 1.2
     exact = programme(A)
@@ -122,7 +124,12 @@ def test_the_batches_define_the_function_and_the_model_is_left_alone():
     found = goldstein_distance(problem, data, 0.3, samples=12)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     parameters = list(model.parameters())
-    mean = torch.cat([g.reshape(-1) for g in torch.autograd.grad(sum(problem.value(b) for b in data) / 3, parameters)])
+    mean = torch.cat(
+        [
+            g.reshape(-1)
+            for g in torch.autograd.grad(sum(problem.value(b) for b in data) / 3, parameters)
+        ]
+    )
     assert found.curve[0] == pytest.approx(float(mean.norm()), rel=1e-12)
     assert found.bound < found.curve[0]
     assert len(found.curve) == len(found.weights) == 12

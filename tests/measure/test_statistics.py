@@ -1,4 +1,6 @@
-"""The four quantities of (6.2) against a literal transcription; what they do as m grows; the balance (6.10)."""
+"""The four quantities of (6.2) against a literal transcription; what they do as m grows; the
+balance (6.10).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from mindgap.measure.probes.statistics import equilibrium, training_statistics
 
 
 def literal(objective: Objective, samples: list) -> tuple[float, float, float, float, float]:
-    """(6.2) sample by sample: L_S, ||grad L_S||, sigma, ||Hessian||_op; and the second moment of (6.10)."""
+    """(6.2) sample by sample: L_S, ||grad L_S||, sigma, ||Hessian||_op; and the second moment
+    of (6.10).
+    """
     parameters = objective.parameters
     losses, gradients = [], []
     for sample in samples:
@@ -31,7 +35,13 @@ def literal(objective: Objective, samples: list) -> tuple[float, float, float, f
     rows = [flatten(torch.autograd.grad(f, parameters, retain_graph=True)) for f in first]
     sharp = float(torch.linalg.matrix_norm(torch.stack(rows), 2))
     sigma = math.sqrt(float(((g - mean) ** 2).sum(1).mean()))
-    return float(np.mean(losses)), float(mean.norm()), sigma, sharp, math.sqrt(float((g**2).sum(1).mean()))
+    return (
+        float(np.mean(losses)),
+        float(mean.norm()),
+        sigma,
+        sharp,
+        math.sqrt(float((g**2).sum(1).mean())),
+    )
 
 
 def problem() -> tuple[Objective, list]:
@@ -52,33 +62,49 @@ def test_equals_the_definitions_sample_by_sample() -> None:
     assert found.noise == pytest.approx(sigma, rel=1e-8)
     assert found.sharpness == pytest.approx(sharp, rel=1e-8)
     assert found.second_moment == pytest.approx(second, rel=1e-8)
-    assert found.gradient_norm_unbiased == pytest.approx(math.sqrt(max(0, norm**2 - sigma**2 / 31)), rel=1e-7)
+    assert found.gradient_norm_unbiased == pytest.approx(
+        math.sqrt(max(0, norm**2 - sigma**2 / 31)), rel=1e-7
+    )
     assert [row.samples for row in found.growth] == [8, 16, 32]
     half = literal(objective, samples[:16])
     row = found.growth[1]
-    assert (row.loss, row.gradient_norm, row.noise, row.sharpness) == pytest.approx(half[:4], rel=1e-8)
+    assert (row.loss, row.gradient_norm, row.noise, row.sharpness) == pytest.approx(
+        half[:4], rel=1e-8
+    )
 
 
 def test_the_rest_is_the_same_without_the_sharpness() -> None:
     objective, batches = problem()
-    full, quick = (training_statistics(objective, batches, with_sharpness=with_sharpness)
-                   for with_sharpness in (True, False))  # fmt: skip
+    full, quick = (
+        training_statistics(objective, batches, with_sharpness=with_sharpness)
+        for with_sharpness in (True, False)
+    )
     assert quick.curvature is None
     assert np.isnan(quick.sharpness)
     assert "sharpness" not in quick.settled
-    for name in ("loss", "gradient_norm_unbiased", "noise", "second_moment", "gradient_norm_interval"):
+    for name in (
+        "loss",
+        "gradient_norm_unbiased",
+        "noise",
+        "second_moment",
+        "gradient_norm_interval",
+    ):
         assert getattr(quick, name) == getattr(full, name)
 
 
 def test_norm_is_biased_upward_and_the_correction_is_not() -> None:
-    """Gaussian linear regression at a point with ||grad||^2 = 1 exactly: E of both estimates is known."""
+    """Gaussian linear regression at a point with ||grad||^2 = 1 exactly: E of both estimates is
+    known.
+    """
     torch.manual_seed(0)
     raw, corrected = [], []
     for _ in range(60):
         model = nn.Linear(5, 1, bias=False).double()
         noise = torch.randn(4, 4, 5).double()
         shift = torch.tensor([1.0, 0, 0, 0, 0]).double()
-        objective = Objective(model, lambda m, b: (m.weight @ b.T).mean())  # the gradient of a sample is the sample
+        objective = Objective(
+            model, lambda m, b: (m.weight @ b.T).mean()
+        )  # the gradient of a sample is the sample
         found = training_statistics(objective, list(noise + shift), growth=False)
         raw.append(found.gradient_norm**2)
         corrected.append(found.gradient_norm**2 - found.noise**2 / (found.samples - 1))
@@ -119,9 +145,13 @@ def test_a_short_last_batch_is_left_out_and_one_batch_is_refused() -> None:
 
 
 def test_estimates_settle_as_m_grows() -> None:
-    """On Gaussian samples around a fixed gradient everything settles; the raw norm falls towards the truth."""
+    """On Gaussian samples around a fixed gradient everything settles; the raw norm falls
+    towards the truth.
+    """
     torch.manual_seed(0)
-    objective = Objective(nn.Linear(50, 1, bias=False).double(), lambda m, b: (m.weight @ b.T).mean())
+    objective = Objective(
+        nn.Linear(50, 1, bias=False).double(), lambda m, b: (m.weight @ b.T).mean()
+    )
     batches = list((torch.randn(64, 16, 50) + 0.2).double())
     found = training_statistics(objective, batches)
     norms = [row.gradient_norm for row in found.growth]
@@ -142,7 +172,9 @@ def test_balance_of_6_10() -> None:
     noise = found.noise / math.sqrt(8)
     left = found.gradient_norm_unbiased**2
     assert balance.left == pytest.approx(left)
-    assert balance.right == pytest.approx(0.1 * noise * found.sharpness * math.sqrt(left + noise**2))
+    assert balance.right == pytest.approx(
+        0.1 * noise * found.sharpness * math.sqrt(left + noise**2)
+    )
     assert balance.edge == pytest.approx(0.1 * found.sharpness / 2)
     with pytest.raises(RuleError, match="lr must be positive"):
         equilibrium(found, lr=0.0, batch_size=8)

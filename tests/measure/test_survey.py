@@ -1,4 +1,6 @@
-"""The survey: every part measured or refused with a sentence, torch-free data, the model left as found."""
+"""The survey: every part measured or refused with a sentence, torch-free data, the model left
+as found.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,24 @@ def test_survey_of_a_small_network(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     names = [f.quantity for f in found.findings]
-    for name in ("loss", "gradient norm", "noise", "tail, hill", "variance", "sharpness", "Goldstein distance"):
+    for name in (
+        "loss",
+        "gradient norm",
+        "noise",
+        "tail, hill",
+        "variance",
+        "sharpness",
+        "Goldstein distance",
+    ):
         assert name in names
     assert not any(f.sentence.startswith("not measured") for f in found.findings)
-    assert set(found.figures) == {"noise_histogram", "variance_growth", "smoothness", "spectrum", "settling"}
+    assert set(found.figures) == {
+        "noise_histogram",
+        "variance_growth",
+        "smoothness",
+        "spectrum",
+        "settling",
+    }
     assert found.figures["spectrum"]["threshold"] == pytest.approx(20.0)
     histogram = found.figures["noise_histogram"]
     widths = np.diff(histogram["edges"])
@@ -69,13 +85,17 @@ def test_what_cannot_be_measured_is_said() -> None:
 
 def test_nan_is_an_error() -> None:
     objective = Objective(nn.Linear(2, 1), lambda m, b: m(b).sum() * float("nan"))
-    with pytest.raises(NonFiniteError, match="loss must be finite on every batch, got nan on batch 0"):
+    with pytest.raises(
+        NonFiniteError, match="loss must be finite on every batch, got nan on batch 0"
+    ):
         survey(objective, [torch.ones(1, 2), torch.ones(1, 2)])
 
 
 @pytest.mark.parametrize("rank", [1, 5, 40])
 def test_effective_dimension_of_known_noise(rank: int) -> None:
-    """Gradients that are Gaussian in ``rank`` directions of equal size have effective dimension ``rank``."""
+    """Gradients that are Gaussian in ``rank`` directions of equal size have effective dimension
+    ``rank``.
+    """
     generator = torch.Generator().manual_seed(0)
     basis, _ = torch.linalg.qr(torch.randn(200, rank, generator=generator))
     draws = torch.randn(400, 1, rank, generator=generator) @ basis.T
@@ -95,16 +115,23 @@ class Point(nn.Module):
         self.x = nn.Parameter(start.double())
 
 
-def noisy(function: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> tuple[Objective, list]:
+def noisy(
+    function: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor
+) -> tuple[Objective, list]:
     generator = torch.Generator().manual_seed(0)
     batches = [0.1 * torch.randn(4, len(start), generator=generator).double() for _ in range(256)]
     return Objective(Point(start), lambda m, b: function(m.x) + (b.mean(0) * m.x).sum()), batches
 
 
 def test_a_turning_gradient_is_not_taken_for_growth() -> None:
-    """Least squares got "smoothness fails, slope 0.378" along gradient descent; exp and x^4 do grow."""
+    """Least squares got "smoothness fails, slope 0.378" along gradient descent; exp and x^4 do
+    grow.
+    """
     scales = torch.logspace(-3, 0, 20).double()
-    quadratic = noisy(lambda x: (scales * x * x).sum(), torch.randn(20, generator=torch.Generator().manual_seed(1)))
+    quadratic = noisy(
+        lambda x: (scales * x * x).sum(),
+        torch.randn(20, generator=torch.Generator().manual_seed(1)),
+    )
     assert judged(*quadratic)["smoothness"] is False
     assert judged(*noisy(lambda x: x.exp().sum(), torch.ones(1)))["smoothness"] is True
     assert judged(*noisy(lambda x: (x**4).sum(), torch.ones(3)))["smoothness"] is True
@@ -113,13 +140,20 @@ def test_a_turning_gradient_is_not_taken_for_growth() -> None:
 def test_a_refusal_stays_a_refusal() -> None:
     objective, batches = noisy(lambda x: x.abs().sum(), torch.ones(1))
     found = survey(objective, batches[:4])
-    assert {j.assumption: j.fails for j in diagnose(found)} == {"finite variance": None, "smoothness": None}
-    assert summary(diagnose(found)).startswith("nothing fails; keep AdamW; cannot tell about finite variance")
+    assert {j.assumption: j.fails for j in diagnose(found)} == {
+        "finite variance": None,
+        "smoothness": None,
+    }
+    assert summary(diagnose(found)).startswith(
+        "nothing fails; keep AdamW; cannot tell about finite variance"
+    )
     assert prescribe(diagnose(found)) == []
 
 
 def test_rare_tokens_do_not_put_adamw_over_the_edge() -> None:
-    """Rows that were seldom updated have a tiny second moment; with it frozen a healthy run looks far over the edge."""
+    """Rows that were seldom updated have a tiny second moment; with it frozen a healthy run
+    looks far over the edge.
+    """
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     words, weights = 200, (torch.arange(200) < 180) / torch.arange(1, 201) ** 1.5
@@ -133,8 +167,12 @@ def test_rare_tokens_do_not_put_adamw_over_the_edge() -> None:
             return self.out(self.embedding(tokens))
 
     model = Model()
-    objective = Objective(model, lambda m, b: F.cross_entropy(m(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()))
-    draws = torch.multinomial(weights, 300 * 8 * 9, replacement=True, generator=generator).view(300, 8, 9)
+    objective = Objective(
+        model, lambda m, b: F.cross_entropy(m(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten())
+    )
+    draws = torch.multinomial(weights, 300 * 8 * 9, replacement=True, generator=generator).view(
+        300, 8, 9
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for batch in draws:
         optimizer.zero_grad()
@@ -148,7 +186,9 @@ def test_rare_tokens_do_not_put_adamw_over_the_edge() -> None:
     with gradient_passes(objective, list(seldom)) as passes:
         gradient = flatten(passes_mean(passes))
     used = gradient != 0
-    frozen, mended = (effective_steps(optimizer, objective.parameters, g).scale[used] for g in (None, gradient))
+    frozen, mended = (
+        effective_steps(optimizer, objective.parameters, g).scale[used] for g in (None, gradient)
+    )
     assert frozen.max() > 100 * mended.max()
 
 

@@ -1,4 +1,6 @@
-"""Tail indices: exact laws, coverage of the intervals, and the published traps with the naive estimator beside ours."""
+"""Tail indices: exact laws, coverage of the intervals, and the published traps with the naive
+estimator beside ours.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def draw(law: str, index: float, shape, seed: int = 7):
 )
 def test_ninety_percent_intervals_cover_a_known_index_in_85_to_95_percent(method, law, index):
     samples = draw(law, index, (REPETITIONS, N))
-    # Fewer resamples for the slowest method: the error of a standard error from 30 resamples is 13 %.
+    # Fewer resamples for the slowest method: the error of a standard error from 30 resamples is 13
+    # %.
     options = {"bootstrap": 30, "null": 20} if method == "block-sum" else {"null": 20}
     found = [tail_index(x, method, **options) for x in samples]
     covered = np.mean([t.interval[0] <= index <= t.interval[1] for t in found])
@@ -48,7 +51,9 @@ def test_ninety_percent_intervals_cover_a_known_index_in_85_to_95_percent(method
 
 
 def test_plain_hill_does_not_cover_where_the_bias_reduced_one_does():
-    """The reason for the correction: Hill at the same k, exact interval for Pareto tails, on Student 3."""
+    """The reason for the correction: Hill at the same k, exact interval for Pareto tails, on
+    Student 3.
+    """
     samples, k = draw("student", 3.0, (REPETITIONS, N)), estimators.tail_length(N)
     gammas = estimators.plain_hill_gamma(np.log(estimators.largest(np.abs(samples), k + 1)))
     covered = np.mean(np.abs(gammas - 1 / 3) <= 1.645 * gammas / math.sqrt(k))
@@ -64,10 +69,13 @@ def test_gaussian_samples_are_rarely_called_heavier(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "functional"), [("hill", estimators.plain_hill_gamma), ("moment", estimators.moment_gamma)]
+    ("method", "functional"),
+    [("hill", estimators.plain_hill_gamma), ("moment", estimators.moment_gamma)],
 )
 def test_null_without_sorting_equals_the_null_by_simulation(method, functional):
-    """The null is drawn from the law of the largest moduli; here the same by whole Gaussian samples."""
+    """The null is drawn from the law of the largest moduli; here the same by whole Gaussian
+    samples.
+    """
     from mindgap.measure.probes import tails
 
     n, k = 400, estimators.tail_length(400)
@@ -76,7 +84,12 @@ def test_null_without_sorting_equals_the_null_by_simulation(method, functional):
     gammas = estimators.hill_gamma(logs) if method == "hill" else functional(logs)
     direct = 1 / gammas
     drawn = tails._null(method, n, True, 1000)
-    assert stats.ks_2samp(np.where(gammas > 0, direct, np.inf)[gammas > 0], drawn[np.isfinite(drawn)]).pvalue > 0.001
+    assert (
+        stats.ks_2samp(
+            np.where(gammas > 0, direct, np.inf)[gammas > 0], drawn[np.isfinite(drawn)]
+        ).pvalue
+        > 0.001
+    )
 
 
 def test_resampled_ranks_follow_the_bootstrap_law():
@@ -84,11 +97,15 @@ def test_resampled_ranks_follow_the_bootstrap_law():
     ranks = estimators.resampled_ranks(200, 10, 4000, rng)
     direct = np.sort(rng.integers(0, 200, (4000, 200)), axis=1)[:, :10]
     for j in (0, 4, 9):
-        assert abs(ranks[:, j].mean() - direct[:, j].mean()) < 4 * direct[:, j].std() * math.sqrt(2 / 4000)
+        assert abs(ranks[:, j].mean() - direct[:, j].mean()) < 4 * direct[:, j].std() * math.sqrt(
+            2 / 4000
+        )
     pair = estimators.resampled_quantile_ranks(200, (20, 100), 4000, rng)
     whole = np.sort(rng.integers(0, 200, (4000, 200)), axis=1)[:, [19, 99]]
     for j in (0, 1):
-        assert abs(pair[:, j].mean() - whole[:, j].mean()) < 4 * whole[:, j].std() * math.sqrt(2 / 4000)
+        assert abs(pair[:, j].mean() - whole[:, j].mean()) < 4 * whole[:, j].std() * math.sqrt(
+            2 / 4000
+        )
         assert pair[:, j].std() == pytest.approx(whole[:, j].std(), rel=0.06)
 
 
@@ -109,7 +126,9 @@ def test_hill_pieces_equal_their_definitions():
     x = np.random.default_rng(6).pareto(2.0, 400) + 1
     k = 20
     logs = np.log(estimators.largest(x, k + 1))
-    assert 1 / float(estimators.plain_hill_gamma(logs)) == pytest.approx(naive.hill(x, 0.05), rel=1e-12)
+    assert 1 / float(estimators.plain_hill_gamma(logs)) == pytest.approx(
+        naive.hill(x, 0.05), rel=1e-12
+    )
     Z = [j * (logs[j - 1] - logs[j]) for j in range(1, k + 1)]
     *_, intercept = np.polyfit(np.arange(1, k + 1) / (k + 1), Z, 2)
     assert float(estimators.hill_gamma(logs)) == pytest.approx(intercept, rel=1e-10)
@@ -162,12 +181,15 @@ def test_table_of_traps(name, naive_block, naive_hill, index):
     if math.isinf(index):
         assert ours.index > 5
         assert ours.variance_infinite is False
-        assert ours.heavier is (name == "laplace")  # heavier than Gaussian, though not by a power law
+        assert ours.heavier is (
+            name == "laplace"
+        )  # heavier than Gaussian, though not by a power law
     else:
         assert ours.index == pytest.approx(index, rel=0.12)
         assert ours.heavier is True
         assert ours.variance_infinite is (index < 2)
-        # n^0.65 of 1e5 is 1.8 % of the sample: the bias is gone where Hill's 5 % still errs (student 3, stable 1.5)
+        # n^0.65 of 1e5 is 1.8 % of the sample: the bias is gone where Hill's 5 % still errs
+        # (student 3, stable 1.5)
         if name in ("student 3", "stable 1.5", "pareto 1.5, centred"):
             assert abs(ours.index - index) < abs(naive.hill(x) - index) + 0.1
 
@@ -198,7 +220,9 @@ def test_answers_in_plain_words():
     assert yes.p_value < 0.02
     unsure = tail_index(np.random.default_rng(2).standard_t(3, 60))
     assert unsure.heavier is None
-    assert unsure.answer.startswith("cannot tell from 60 samples whether the tail is heavier than Gaussian (index ")
+    assert unsure.answer.startswith(
+        "cannot tell from 60 samples whether the tail is heavier than Gaussian (index "
+    )
     no = tail_index(np.random.default_rng(1).standard_normal(N))
     assert no.answer.startswith("no heavy tail: index ")
     assert no.null[0] < no.null[1] < no.null[2]
@@ -208,7 +232,10 @@ def test_answers_in_plain_words():
 def test_rows_that_hang_together_get_a_wider_interval():
     """Sixteen copies of each value: the sample has 16 times the values and no more information."""
     x = draw("stable", 1.2, 600)
-    once, copies = tail_index(x), tail_index(np.repeat(x[:, None], 16, axis=1) * (1 + 1e-9 * np.arange(16)))
+    once, copies = (
+        tail_index(x),
+        tail_index(np.repeat(x[:, None], 16, axis=1) * (1 + 1e-9 * np.arange(16))),
+    )
     independent = tail_index(np.repeat(x, 16) * (1 + 1e-9 * np.tile(np.arange(16), 600)))
     width = lambda t: math.log(t.interval[1] / t.interval[0])  # noqa: E731
     assert width(copies) > 2 * width(independent)
@@ -233,7 +260,12 @@ def test_noise_samples_are_read_by_name():
     assert tail_index(sample, of="projections").heavier is False
     assert tail_index(sample, "stable", of="coordinates").heavier is True  # two scales pooled
     assert tail_index(sample, "stable", of="coordinates", per_layer=True).heavier is not True
-    assert [t.method for t in tail_table(sample, null=20)] == ["hill", "moment", "block-sum", "stable"]
+    assert [t.method for t in tail_table(sample, null=20)] == [
+        "hill",
+        "moment",
+        "block-sum",
+        "stable",
+    ]
     growth = variance_growth(sample)
     assert growth.settles is False
     assert growth.answer.startswith("the variance grows with the sample (like m^")
@@ -243,10 +275,19 @@ def test_noise_samples_are_read_by_name():
     ("call", "message"),
     [
         (lambda: tail_index(np.ones(10)), "sample must hold at least 30 values"),
-        (lambda: tail_index(np.full(50, np.nan)), "sample must be finite, got '50 values that are not'"),
+        (
+            lambda: tail_index(np.full(50, np.nan)),
+            "sample must be finite, got '50 values that are not'",
+        ),
         (lambda: tail_index(np.zeros(50)), "sample must have more than 13 values other than zero"),
-        (lambda: tail_index(np.ones(50), "hil"), r"method must be one of .* \(did you mean 'hill'\?\), got 'hil'"),
-        (lambda: tail_index(np.ones((50, 2)), groups=[1]), "groups must give one label for each of 2 columns"),
+        (
+            lambda: tail_index(np.ones(50), "hil"),
+            r"method must be one of .* \(did you mean 'hill'\?\), got 'hil'",
+        ),
+        (
+            lambda: tail_index(np.ones((50, 2)), groups=[1]),
+            "groups must give one label for each of 2 columns",
+        ),
         (lambda: tail_index(np.ones(50), level=1.0), r"level must lie in \(0, 1\), got 1.0"),
         (lambda: variance_growth(np.ones(9)), "sample must hold at least 128 norms, got 9"),
         (lambda: variance_growth(np.zeros(200)), "sample must be finite and not all zero"),
@@ -294,11 +335,17 @@ def test_variance_growth_numbers():
 @pytest.mark.parametrize("index", [1.2, 1.5])
 @pytest.mark.parametrize("size", [40, 100, 500])
 def test_no_confident_no_on_infinite_variance(index: float, size: int) -> None:
-    """Hill's spread vanishes with its estimate: 9 to 14 % of these samples were called "not heavier, index inf"."""
+    """Hill's spread vanishes with its estimate: 9 to 14 % of these samples were called "not
+    heavier, index inf".
+    """
     rngs = [np.random.default_rng(seed) for seed in range(150)]
-    samples = [rng.pareto(index, size) + 1 for rng in rngs] + [rng.standard_t(index, size) for rng in rngs]
+    samples = [rng.pareto(index, size) + 1 for rng in rngs] + [
+        rng.standard_t(index, size) for rng in rngs
+    ]
     assert sum(tail_index(x, "hill", null=20).heavier is False for x in samples) <= 3
-    assert sum(tail_index(x, "moment", bootstrap=20, null=20).heavier is False for x in samples) <= 3
+    assert (
+        sum(tail_index(x, "moment", bootstrap=20, null=20).heavier is False for x in samples) <= 3
+    )
 
 
 def test_the_sample_of_the_report() -> None:
@@ -309,7 +356,10 @@ def test_the_sample_of_the_report() -> None:
 
 def test_infinite_variance_is_found_and_not_imagined() -> None:
     rng = np.random.default_rng(0)
-    found = {nu: [infinite_variance(rng.standard_t(nu, 512)).infinite for _ in range(100)] for nu in (1.3, 1.5, 3.0)}
+    found = {
+        nu: [infinite_variance(rng.standard_t(nu, 512)).infinite for _ in range(100)]
+        for nu in (1.3, 1.5, 3.0)
+    }
     assert found[1.3].count(True) >= 90
     assert found[1.5].count(True) >= 70
     assert found[3.0].count(True) <= 5

@@ -1,6 +1,8 @@
-"""Optimizers on two processes: DDP, ZeRO, FSDP, DTensor and checkpoints that change the number of processes.
+"""Optimizers on two processes: DDP, ZeRO, FSDP, DTensor and checkpoints that change the number of
+processes.
 
-``test_optim_distributed`` starts this file four times: alone (the reference), twice together, and alone again.
+``test_optim_distributed`` starts this file four times: alone (the reference), twice together, and
+alone again.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def train(model, optimizer, data, target, steps, *, together=False):
 
 
 def whole(model):
-    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
+    return [
+        (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for p in model.parameters()
+    ]
 
 
 def at_x(optimizer, model):
@@ -78,7 +83,9 @@ def at_x(optimizer, model):
 def assert_near(label, values, expected, dtype):
     for a, b in zip(values, expected, strict=True):
         scale = float(b.abs().max())
-        torch.testing.assert_close(a, b, rtol=RTOL[dtype], atol=RTOL[dtype] * scale, msg=lambda m: f"{label}: {m}")
+        torch.testing.assert_close(
+            a, b, rtol=RTOL[dtype], atol=RTOL[dtype] * scale, msg=lambda m: f"{label}: {m}"
+        )
 
 
 def alone(folder):
@@ -173,7 +180,11 @@ def pair(folder, rank):
                     zero._sync_params()
                 assert_near(f"ZeRO {label}", whole(model), expected["final"], dtype)
                 for ours, theirs in zip(norms, expected["norms"]):
-                    assert ours is None or theirs is None or abs(ours - theirs) <= 1e-5 * theirs, (label, ours, theirs)
+                    assert ours is None or theirs is None or abs(ours - theirs) <= 1e-5 * theirs, (
+                        label,
+                        ours,
+                        theirs,
+                    )
 
             model, _, _ = problem(dtype)
             fully_shard(model)
@@ -183,7 +194,11 @@ def pair(folder, rank):
             assert_near(f"FSDP2 {label}", at_x(optimizer, model), expected["middle"], dtype)
             for ours, theirs in zip(norms, expected["norms"]):
                 # The norm of the whole vector, not of this process's part of it (√2 smaller).
-                assert ours is None or theirs is None or abs(ours - theirs) <= 1e-5 * theirs, (label, ours, theirs)
+                assert ours is None or theirs is None or abs(ours - theirs) <= 1e-5 * theirs, (
+                    label,
+                    ours,
+                    theirs,
+                )
             save(folder / "two" / f"{name}-{dtype}", model, optimizer)
             train(model, optimizer, data[mine], target[mine], HALF, together=True)
             assert_near(f"FSDP2 {label}", at_x(optimizer, model), expected["final"], dtype)

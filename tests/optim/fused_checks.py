@@ -1,8 +1,10 @@
-"""Checks of the fused forms, for any device, without a test framework: a machine with a GPU may have none.
+"""Checks of the fused forms, for any device, without a test framework: a machine with a GPU may
+have none.
 
-Every check compares with the literal transcription in float64, one step at a time, the transcription given the fused
-optimizer's own state before each step. Tolerances are a few units in the last place of the parameter's dtype (of
-float32 for states), relative to the numbers that enter the sum.
+Every check compares with the literal transcription in float64, one step at a time, the
+transcription given the fused optimizer's own state before each step. Tolerances are a few units in
+the last place of the parameter's dtype (of float32 for states), relative to the numbers that enter
+the sum.
 """
 
 from __future__ import annotations
@@ -28,18 +30,30 @@ StochasticINGD = partial(AnyStochasticINGD, clip=None)
 
 #: Units in the last place that a fused step may differ from the exactly computed one.
 ULPS = 4
-EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+EPS = {
+    torch.float64: 2.0**-52,
+    torch.float32: 2.0**-23,
+    torch.bfloat16: 2.0**-7,
+    torch.float16: 2.0**-10,
+}
 STEPS = 50
 
 
 def tensors(device, dtype, rng):
-    """Odd sizes, a misaligned tensor, one that is dense in another order, an empty one, a scalar."""
+    """Odd sizes, a misaligned tensor, one that is dense in another order, an empty one, a
+    scalar.
+    """
 
     def drawn(*shape):
         return torch.tensor(rng.normal(size=shape), dtype=dtype, device=device)
 
     store = drawn(1024)
-    values = [drawn(n) for n in (1, 127, 1023, 1025)] + [drawn(), drawn(0, 3), store[1:514], drawn(64, 33).t()]
+    values = [drawn(n) for n in (1, 127, 1023, 1025)] + [
+        drawn(),
+        drawn(0, 3),
+        store[1:514],
+        drawn(64, 33).t(),
+    ]
     assert values[6].data_ptr() % 16 != 0
     assert not values[7].is_contiguous()
     return [torch.nn.Parameter(v) for v in values]
@@ -66,7 +80,10 @@ def rules():
 
     one, two = reference.clipped_descent, reference.clipped_gradient_first
     clipping = {}
-    for name, rule, tau, clip in (("gclip", GClip, 1.5, reference.gclip), ("cclip", CClip, 0.7, reference.cclip)):
+    for name, rule, tau, clip in (
+        ("gclip", GClip, 1.5, reference.gclip),
+        ("cclip", CClip, 0.7, reference.cclip),
+    ):
 
         def make(p, rule=rule, tau=tau, **options):
             return rule(p, 0.1, tau, **options)
@@ -74,12 +91,18 @@ def rules():
         clip = partial(clip, tau)
         clipping[name] = (make, clipped(one, clip, 0.0), {})
         for of, line in (("momentum", one), ("gradient", two)):
-            clipping[f"{name} {of}"] = (partial(make, beta=0.9, clip=of), clipped(line, clip, 0.9), momentum)
+            clipping[f"{name} {of}"] = (
+                partial(make, beta=0.9, clip=of),
+                clipped(line, clip, 0.9),
+                momentum,
+            )
     return {
         **clipping,
         **{
             f"acclip {alpha} {form}": (
-                lambda p, alpha=alpha, form=form, **o: ACClip(p, 0.1, alpha=alpha, weight_decay=0.0, form=form, **o),
+                lambda p, alpha=alpha, form=form, **o: ACClip(
+                    p, 0.1, alpha=alpha, weight_decay=0.0, form=form, **o
+                ),
                 lambda s, g, k, alpha=alpha, form=form: reference.acclip(
                     s, g, 0.1, 0.9, 0.99, alpha, 1e-5, normalized=form == "first_moment"
                 ),
@@ -102,11 +125,14 @@ def rules():
 
 
 def worst_error(name, device, dtype, steps=STEPS):
-    """Largest difference from the transcription, in units in the last place, over all steps and states."""
+    """Largest difference from the transcription, in units in the last place, over all steps and
+    states.
+    """
     make, line, names = rules()[name]
     rng = np.random.default_rng(0)
     params = tensors(device, dtype, rng)
-    # The first gradient of StochasticINGD starts its states outside the kernels, so it cannot insist on them.
+    # The first gradient of StochasticINGD starts its states outside the kernels, so it cannot
+    # insist on them.
     optimizer = make(params, fused=None if name == "stochastic_ingd" else True)
     size = sum(p.numel() for p in params)
     eps, wide = EPS[dtype], EPS[torch.float32 if dtype != torch.float64 else dtype]
@@ -120,13 +146,16 @@ def worst_error(name, device, dtype, steps=STEPS):
         optimizer.step()
         used += optimizer._fused.used
         at, target = flat(params), expected.get("y", expected["x"])
-        # An average may cancel: its rounding error is relative to what enters it, and so is the step's.
+        # An average may cancel: its rounding error is relative to what enters it, and so is the
+        # step's.
         entering = 0.1 * (np.abs(state.get("m", np.zeros(size))) + np.abs(g))
         if name.endswith("first_moment"):
             entering /= expected["tau_alpha"] ** (1 / float(name.split()[1])) + 1e-5
         # Below its smallest normal number a dtype's spacing no longer shrinks.
         least = eps * torch.finfo(dtype).smallest_normal
-        room = eps * np.abs(target) + wide * (np.abs(target - state["x"]) + entering) + least + 1e-30
+        room = (
+            eps * np.abs(target) + wide * (np.abs(target - state["x"]) + entering) + least + 1e-30
+        )
         worst = max(worst, float((np.abs(at - target) / room).max()))
         for theirs, ours in names.items():
             mine = flat([optimizer.state[p][ours] for p in params])
@@ -151,7 +180,9 @@ def check_all_rules(device, dtypes):
             seen[name, str(dtype)] = error
             # General powers go through pow and back: their error is that of two powers more.
             limit = ULPS if "1.5" not in name else 4 * ULPS
-            assert error <= limit, f"{name} {dtype} on {device}: {error:.2f} units in the last place"
+            assert error <= limit, (
+                f"{name} {dtype} on {device}: {error:.2f} units in the last place"
+            )
     return seen
 
 
@@ -160,13 +191,21 @@ def check_settings(device):
     makes = {
         "gclip": lambda p, **o: GClip(p, 0.1, 1.0, weight_decay=0.1, maximize=True, **o),
         "gclip schedule": lambda p, **o: GClip(p, 0.1, lambda k: 0.5 * k, beta=0.5, **o),
-        "gclip groups": lambda p, **o: GClip([{"params": p[:3]}, {"params": p[3:], "lr": 0.3}], 0.1, 1.0, **o),
+        "gclip groups": lambda p, **o: GClip(
+            [{"params": p[:3]}, {"params": p[3:], "lr": 0.3}], 0.1, 1.0, **o
+        ),
         "gclip group scope": lambda p, **o: GClip(
             [{"params": p[:3]}, {"params": p[3:], "tau": 0.3}], 0.1, 1.0, scope="group", **o
         ),
-        "cclip": lambda p, **o: CClip(p, torch.tensor(0.1, device=device), 0.5, beta=0.9, weight_decay=0.1, **o),
-        "acclip": lambda p, **o: ACClip(p, torch.tensor(0.1, device=device), weight_decay=0.1, maximize=True, **o),
-        "normalized_sgd": lambda p, **o: NormalizedSGD(p, torch.tensor(0.1, device=device), weight_decay=0.1, **o),
+        "cclip": lambda p, **o: CClip(
+            p, torch.tensor(0.1, device=device), 0.5, beta=0.9, weight_decay=0.1, **o
+        ),
+        "acclip": lambda p, **o: ACClip(
+            p, torch.tensor(0.1, device=device), weight_decay=0.1, maximize=True, **o
+        ),
+        "normalized_sgd": lambda p, **o: NormalizedSGD(
+            p, torch.tensor(0.1, device=device), weight_decay=0.1, **o
+        ),
     }
     for name, make in makes.items():
         runs = []
@@ -180,18 +219,31 @@ def check_settings(device):
             runs.append((flat(params), optimizer.report()))
         np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=3e-6, atol=3e-6, err_msg=name)
         first, second = (r[1] for r in runs)
-        assert (first.steps, first.skipped, first.clipped) == (second.steps, second.skipped, second.clipped), name
-        for ours, theirs in ((first.direction_norm, second.direction_norm), (first.update_norm, second.update_norm)):
+        assert (first.steps, first.skipped, first.clipped) == (
+            second.steps,
+            second.skipped,
+            second.clipped,
+        ), name
+        for ours, theirs in (
+            (first.direction_norm, second.direction_norm),
+            (first.update_norm, second.update_norm),
+        ):
             assert ours is None or abs(ours - theirs) <= 1e-5 * theirs, (name, ours, theirs)
 
 
 def forms():
-    """name -> constructor, of everything that clips the gradient's norm, counts gradients or follows a quantile."""
+    """name -> constructor, of everything that clips the gradient's norm, counts gradients or
+    follows a quantile.
+    """
     return {
         "gclip auto": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, **o),
-        "gclip auto momentum": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, clip="momentum", scope="group", **o),
+        "gclip auto momentum": lambda p, **o: GClip(
+            p, 0.1, "auto", beta=0.9, clip="momentum", scope="group", **o
+        ),
         "cclip auto": lambda p, **o: CClip(p, 0.1, "auto", **o),
-        "cclip auto momentum": lambda p, **o: CClip(p, 0.1, "auto", beta=0.9, weight_decay=0.1, **o),
+        "cclip auto momentum": lambda p, **o: CClip(
+            p, 0.1, "auto", beta=0.9, weight_decay=0.1, **o
+        ),
         **{
             f"acclip {form} {alpha}": lambda p, form=form, alpha=alpha, **o: AnyACClip(
                 p, 0.05, form=form, alpha=alpha, **o
@@ -199,14 +251,24 @@ def forms():
             for form in ("first_moment", "second_moment", "algorithm")
             for alpha in (1.0, 1.5, 2.0)
         },
-        "acclip factor": lambda p, **o: AnyACClip(p, 0.05, form="second_moment", factor=2.0, clip=None, **o),
-        "acclip paper": lambda p, **o: AnyACClip(p, 0.05, form="second_moment", bias_correction=False, clip=2.0, **o),
+        "acclip factor": lambda p, **o: AnyACClip(
+            p, 0.05, form="second_moment", factor=2.0, clip=None, **o
+        ),
+        "acclip paper": lambda p, **o: AnyACClip(
+            p, 0.05, form="second_moment", bias_correction=False, clip=2.0, **o
+        ),
         "adamw": lambda p, **o: AdamW(p, 0.05, clip=1.0, **o),
         "adamw auto": lambda p, **o: AdamW(p, 0.05, clip="auto", maximize=True, **o),
-        "adamw without clip": lambda p, **o: AdamW(p, 0.05, betas=(0.0, 0.9), eps=0.0, clip=None, **o),
+        "adamw without clip": lambda p, **o: AdamW(
+            p, 0.05, betas=(0.0, 0.9), eps=0.0, clip=None, **o
+        ),
         "sgd": lambda p, **o: SGD(p, 0.05, clip=1.0, **o),
-        "sgd momentum": lambda p, **o: SGD(p, 0.05, momentum=0.9, weight_decay=0.1, clip="auto", **o),
-        "sgd nesterov": lambda p, **o: SGD(p, 0.05, momentum=0.9, nesterov=True, maximize=True, clip=None, **o),
+        "sgd momentum": lambda p, **o: SGD(
+            p, 0.05, momentum=0.9, weight_decay=0.1, clip="auto", **o
+        ),
+        "sgd nesterov": lambda p, **o: SGD(
+            p, 0.05, momentum=0.9, nesterov=True, maximize=True, clip=None, **o
+        ),
         "sgd dampening": lambda p, **o: SGD(p, 0.05, 0.9, 0.5, weight_decay=0.1, clip=None, **o),
         "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.05, beta=0.9, **o),
         "stochastic_ingd": lambda p, **o: AnyStochasticINGD(p, **o),
@@ -214,7 +276,9 @@ def forms():
 
 
 def check_forms(device, steps=32, only=None):
-    """Every form under every policy, with a spike, a NaN and a missing gradient: fused equals the plain loop."""
+    """Every form under every policy, with a spike, a NaN and a missing gradient: fused equals
+    the plain loop.
+    """
     policies = (
         {"nonfinite": "skip"},
         {"nonfinite": "skip", "spike_guard": "clip"},
@@ -242,18 +306,26 @@ def check_forms(device, steps=32, only=None):
                     optimizer.step()
                 used += worlds[0][1]._fused.used
                 (ours, first), (theirs, second) = worlds
-                first._fused.follow_device(first.param_groups)  # as state_dict does: the device counts skipped steps
+                first._fused.follow_device(
+                    first.param_groups
+                )  # as state_dict does: the device counts skipped steps
                 for i, (a, b) in enumerate(zip(ours, theirs)):
                     rounding = 2e-6 * (1.0 + float(b.detach().abs().max() if b.numel() else 0.0))
                     np.testing.assert_allclose(
-                        flat([a]), flat([b]), rtol=2e-5, atol=20 * rounding, err_msg=f"{name} {policy} step {k + 1}"
+                        flat([a]),
+                        flat([b]),
+                        rtol=2e-5,
+                        atol=20 * rounding,
+                        err_msg=f"{name} {policy} step {k + 1}",
                     )
                     a.data.copy_(b.data)
                     for key in first.state[a]:
                         where = f"{name} {policy} step {k + 1} {key} {i}"
                         mine, other = first.state[a][key], second.state[b][key]
                         scale = 2e-5 * (1e-3 + float(other.abs().max() if other.numel() else 0.0))
-                        np.testing.assert_allclose(flat([mine]), flat([other]), rtol=2e-5, atol=scale, err_msg=where)
+                        np.testing.assert_allclose(
+                            flat([mine]), flat([other]), rtol=2e-5, atol=scale, err_msg=where
+                        )
                         if key != "step":
                             mine.copy_(other)
             reports = [optimizer.report() for _, optimizer in worlds]
@@ -284,7 +356,9 @@ def check_stochastic_decay(device):
 
 
 def check_moving_tensors(device):
-    """Gradients that move, a parameter that moves, states replaced, layers frozen: the tables follow."""
+    """Gradients that move, a parameter that moves, states replaced, layers frozen: the tables
+    follow.
+    """
     runs = []
     for options in ({"fused": True}, {"foreach": False}):
         rng = np.random.default_rng(2)
@@ -307,8 +381,13 @@ def check_moving_tensors(device):
 
 
 def check_nonfinite(device):
-    """Skip leaves everything as it was and counts; huge entries are finite; NaN propagates by default."""
-    for tau in (1.0, "auto"):  # an infinite norm before any other: the factor is NaN or 0, as in torch
+    """Skip leaves everything as it was and counts; huge entries are finite; NaN propagates by
+    default.
+    """
+    for tau in (
+        1.0,
+        "auto",
+    ):  # an infinite norm before any other: the factor is NaN or 0, as in torch
         ends = []
         for form in ({"fused": True}, {"foreach": False}):
             p = torch.nn.Parameter(torch.ones(5, device=device))
@@ -323,7 +402,10 @@ def check_nonfinite(device):
         lambda p, **o: NormalizedSGD(p, 0.1, fused=True, **o),
         lambda p, **o: StochasticINGD(p, **o),
     ):
-        params = [torch.nn.Parameter(torch.ones(3000, device=device)), torch.nn.Parameter(torch.ones(5, device=device))]
+        params = [
+            torch.nn.Parameter(torch.ones(3000, device=device)),
+            torch.nn.Parameter(torch.ones(5, device=device)),
+        ]
         optimizer = make(params, nonfinite="skip")
         for p in params:
             p.grad = torch.ones_like(p)
@@ -336,7 +418,9 @@ def check_nonfinite(device):
         params[0].grad[2999] = float("nan")
         optimizer.step()
         assert all(torch.equal(a, b) for a, b in zip(before, params))
-        optimizer._fused.follow_device(optimizer.param_groups)  # as state_dict does: the device counts skipped steps
+        optimizer._fused.follow_device(
+            optimizer.param_groups
+        )  # as state_dict does: the device counts skipped steps
         now = [v for p in params for v in optimizer.state[p].values()]
         assert all(torch.equal(a, b) for a, b in zip(states, now))
         assert optimizer.report().skipped == 2

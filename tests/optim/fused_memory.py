@@ -1,6 +1,8 @@
-"""What may happen to tensors between two steps, one check per kind: the fused form equals the plain loop, or refuses.
+"""What may happen to tensors between two steps, one check per kind: the fused form equals the plain
+loop, or refuses.
 
-Every check runs on any device. As a script it needs no pytest, so that it can run under compute-sanitizer:
+Every check runs on any device. As a script it needs no pytest, so that it can run under
+compute-sanitizer:
 
     python tests/optim/fused_memory.py --device cuda
     compute-sanitizer --tool memcheck python tests/optim/fused_memory.py --device cuda
@@ -36,7 +38,9 @@ MAKES = (
 
 
 def drawn(shape, device, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(device, dtype)
 
 
 def parameter(shape, device, dtype=torch.float32, seed=0):
@@ -46,15 +50,20 @@ def parameter(shape, device, dtype=torch.float32, seed=0):
 
 
 def twins(device, script, makes=MAKES, shape=(16,), dtype=torch.float32, extra=2):
-    """Run a script in the fused form and in the plain loop, and compare; both may refuse, but only both.
+    """Run a script in the fused form and in the plain loop, and compare; both may refuse, but only
+    both.
 
     Args:
-        script: function of (optimizer, parameters); makes its steps and returns tensors to compare as well, or None.
+        script: function of (optimizer, parameters); makes its steps and returns tensors to compare
+            as well, or None.
     """
     for make in makes:
         ends = []
         for options in ({}, {"foreach": False}):
-            params = [parameter(shape, device, dtype), *(parameter((5,), device, dtype, i + 1) for i in range(extra))]
+            params = [
+                parameter(shape, device, dtype),
+                *(parameter((5,), device, dtype, i + 1) for i in range(extra)),
+            ]
             optimizer = make(params, **options)
             optimizer.step()
             optimizer.step()
@@ -67,10 +76,16 @@ def twins(device, script, makes=MAKES, shape=(16,), dtype=torch.float32, extra=2
         name = type(optimizer).__name__
         ours, theirs = ends
         if isinstance(ours, Exception) or isinstance(theirs, Exception):
-            assert isinstance(ours, Exception) == isinstance(theirs, Exception), (name, ours, theirs)
+            assert isinstance(ours, Exception) == isinstance(theirs, Exception), (
+                name,
+                ours,
+                theirs,
+            )
             continue
         for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(
+                a, b, rtol=1e-5, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
+            )
 
 
 def steps(optimizer, params, count=2):
@@ -82,7 +97,11 @@ def steps(optimizer, params, count=2):
 
 
 def state_names(optimizer, p):
-    return [name for name, value in optimizer.state[p].items() if isinstance(value, torch.Tensor) and value.dim()]
+    return [
+        name
+        for name, value in optimizer.state[p].items()
+        if isinstance(value, torch.Tensor) and value.dim()
+    ]
 
 
 # -- memory that was overwritten, or read after it was freed
@@ -117,7 +136,9 @@ def check_checkpoint_of_another_dtype(device):
 
 
 def check_checkpoint_of_another_shape(device):
-    twins(device, load_changed(lambda value: torch.zeros(3, dtype=value.dtype, device=value.device)))
+    twins(
+        device, load_changed(lambda value: torch.zeros(3, dtype=value.dtype, device=value.device))
+    )
 
 
 def check_larger_data(device):
@@ -278,10 +299,16 @@ def check_another_form_after_a_skipped_step(device):
                 optimizer.param_groups[0]["fused"] = False if k == 4 else fused
                 optimizer.step()
             packed = optimizer.state_dict()
-            ends.append((p.detach(), packed["param_groups"][0]["k"], packed["state"].get(0, {}).get("step")))
+            ends.append(
+                (p.detach(), packed["param_groups"][0]["k"], packed["state"].get(0, {}).get("step"))
+            )
         (ours, k, seen), (theirs, *counted) = ends
         assert [k, seen] == counted, (type(optimizer).__name__, k, seen, counted)
-        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (type(optimizer).__name__, ours, theirs)
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (
+            type(optimizer).__name__,
+            ours,
+            theirs,
+        )
 
 
 def check_version_counter(device):
@@ -297,7 +324,9 @@ def check_version_counter(device):
         except RuntimeError as error:
             assert "modified by an inplace operation" in str(error), error
         else:
-            raise AssertionError(f"{type(optimizer).__name__}: backward through changed parameters was accepted")
+            raise AssertionError(
+                f"{type(optimizer).__name__}: backward through changed parameters was accepted"
+            )
 
 
 def check_negative_bit(device):
@@ -323,7 +352,9 @@ def check_inference_tensors(device):
             except wanted:
                 assert wanted is RuntimeError or torch.equal(before, p)
             else:
-                raise AssertionError(f"{type(optimizer).__name__}: an inference tensor was overwritten")
+                raise AssertionError(
+                    f"{type(optimizer).__name__}: an inference tensor was overwritten"
+                )
 
 
 def check_refusals_are_reconsidered(device):
@@ -386,7 +417,9 @@ def check_threshold_that_raises(device):
     except RuleError:
         assert optimizer.param_groups[0]["k"] == 0
         assert torch.equal(before, p.detach())
-        assert all(not bool(s.any()) for states in optimizer.state.values() for s in states.values())
+        assert all(
+            not bool(s.any()) for states in optimizer.state.values() for s in states.values()
+        )
     else:
         raise AssertionError("a negative threshold was accepted")
 
@@ -414,7 +447,11 @@ def check_one_element_lr(device):
         lambda p, lr, **o: NormalizedSGD(p, lr, **o),
     ):
         ends = []
-        for lr in (0.1, torch.tensor([0.1], device=device), torch.tensor([[0.1]], device=device, dtype=torch.float64)):
+        for lr in (
+            0.1,
+            torch.tensor([0.1], device=device),
+            torch.tensor([[0.1]], device=device, dtype=torch.float64),
+        ):
             params = [parameter((6,), device), parameter((3, 4), device, seed=3)]
             optimizer = make(params, lr)
             optimizer.step()
@@ -428,7 +465,9 @@ def check_one_element_lr(device):
 CHECKS = {name: value for name, value in list(globals().items()) if name.startswith("check_")}
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     failed = []

@@ -1,8 +1,9 @@
-"""Random sequences of legal (and some illegal) handling of an optimizer: the fused form must equal the plain loop.
+"""Random sequences of legal (and some illegal) handling of an optimizer: the fused form must equal
+the plain loop.
 
-Two worlds get the same optimizer and the same operations; one takes the fused form wherever it can, the other the plain
-loop. After every step parameters and states are compared and then made equal, so that every step is judged alone.
-Where the plain loop raises, the other world must raise too.
+Two worlds get the same optimizer and the same operations; one takes the fused form wherever it can,
+the other the plain loop. After every step parameters and states are compared and then made equal,
+so that every step is judged alone. Where the plain loop raises, the other world must raise too.
 
     python tests/optim/fused_sequences.py --count 20000 --first 0
     python tests/optim/fused_sequences.py --count 2000 --device cuda
@@ -32,15 +33,21 @@ from mindgap.optim.norms import new_window
 torch.set_default_dtype(torch.float32)
 MAKES = {
     "gclip": lambda p, **o: GClip(p, 0.1, 1.5, **o),
-    "gclip momentum": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.9, clip="momentum", weight_decay=0.1, **o),
+    "gclip momentum": lambda p, **o: GClip(
+        p, 0.1, 1.5, beta=0.9, clip="momentum", weight_decay=0.1, **o
+    ),
     "gclip auto": lambda p, **o: GClip(p, 0.1, "auto", beta=0.9, **o),
-    "gclip group": lambda p, **o: GClip(p, 0.1, 1.5, beta=0.5, clip="momentum", scope="group", maximize=True, **o),
+    "gclip group": lambda p, **o: GClip(
+        p, 0.1, 1.5, beta=0.5, clip="momentum", scope="group", maximize=True, **o
+    ),
     "gclip tensor": lambda p, **o: GClip(p, 0.1, 1.5, scope="tensor", **o),
     "cclip": lambda p, **o: CClip(p, 0.1, 0.7, **o),
     "cclip momentum": lambda p, **o: CClip(p, 0.1, 0.7, beta=0.9, maximize=True, **o),
     "cclip auto": lambda p, **o: CClip(p, 0.1, "auto", beta=0.9, **o),
     "acclip": lambda p, **o: ACClip(p, 0.1, **o),
-    "acclip algorithm": lambda p, **o: ACClip(p, 0.1, form="algorithm", bias_correction=False, clip=None, **o),
+    "acclip algorithm": lambda p, **o: ACClip(
+        p, 0.1, form="algorithm", bias_correction=False, clip=None, **o
+    ),
     "acclip second": lambda p, **o: ACClip(p, 0.1, form="second_moment", weight_decay=0.1, **o),
     "adamw": lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
     "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", maximize=True, **o),
@@ -53,7 +60,9 @@ SHAPES = [(7,), (4, 6), (), (0, 3), (2, 3, 4), (33, 5), (16,)]
 
 
 class World:
-    """Parameters and an optimizer; every draw comes from its own generators, so that two worlds draw alike."""
+    """Parameters and an optimizer; every draw comes from its own generators, so that two worlds
+    draw alike.
+    """
 
     def __init__(self, name, seed, device, options):
         self.rng, self.device, self.options = random.Random(seed), device, options
@@ -63,7 +72,11 @@ class World:
         self.params.append(torch.nn.Parameter(self.drawn((5, 8)).t()))
         self.junk = []
         policy = self.rng.choice(["propagate", "propagate", "skip"])
-        groups = [{"params": self.params[:3]}, {"params": self.params[3:]}] if self.rng.random() < 0.5 else self.params
+        groups = (
+            [{"params": self.params[:3]}, {"params": self.params[3:]}]
+            if self.rng.random() < 0.5
+            else self.params
+        )
         guard = self.rng.choice([None, None, "clip", "skip"])
         self.optimizer = MAKES[name](groups, nonfinite=policy, spike_guard=guard, **options)
         if guard:  # it needs norms to compare with
@@ -82,8 +95,15 @@ class World:
         return self.rng.choice(self.members)
 
     def any_state(self):
-        p, draw = self.any_param(), self.rng.random()  # drawn always: one world may have its states a step earlier
-        found = sorted((n, t) for n, t in self.optimizer.state.get(p, {}).items() if isinstance(t, torch.Tensor))
+        p, draw = (
+            self.any_param(),
+            self.rng.random(),
+        )  # drawn always: one world may have its states a step earlier
+        found = sorted(
+            (n, t)
+            for n, t in self.optimizer.state.get(p, {}).items()
+            if isinstance(t, torch.Tensor)
+        )
         return (p, *found[int(draw * len(found))]) if found else None
 
     def new_grads(self):
@@ -124,7 +144,9 @@ def square_parameter(w):
 
 
 def reallocated(w):
-    """Free the gradients, fill the allocator's holes with other layouts, and take gradients again."""
+    """Free the gradients, fill the allocator's holes with other layouts, and take gradients
+    again.
+    """
     shapes = [tuple(p.shape) for p in w.members]
     for p in w.members:
         p.grad = None
@@ -389,12 +411,17 @@ def tensors(w):
 
 
 def difference(first, second):
-    """The first difference between two worlds beyond one step's rounding; makes the first equal to the second."""
-    for world in (first, second):  # on CUDA the host hears of a skipped step when it asks, as state_dict does
+    """The first difference between two worlds beyond one step's rounding; makes the first equal
+    to the second.
+    """
+    for world in (
+        first,
+        second,
+    ):  # on CUDA the host hears of a skipped step when it asks, as state_dict does
         world.optimizer._fused.follow_device(world.optimizer.param_groups)
     ours, theirs = dict(tensors(first)), dict(tensors(second))
-    # The fused form makes states of zeros before a first step that it then skips: they are forgotten, because the
-    # loop makes them later, perhaps with another dtype or shape.
+    # The fused form makes states of zeros before a first step that it then skips: they are
+    # forgotten, because the loop makes them later, perhaps with another dtype or shape.
     early = {name for name in ours.keys() - theirs.keys() if not bool(ours[name].any())}
     if ours.keys() - early != theirs.keys():
         return f"states {list(ours)} and {list(theirs)}"
@@ -411,12 +438,20 @@ def difference(first, second):
         rtol = {torch.bfloat16: 2e-2, torch.float16: 2e-3}.get(dtype, 1e-5)
         close = partial(torch.allclose, rtol=rtol, atol=2e-5, equal_nan=True)
         # All at once, because a comparison per tensor takes longer than the step.
-        if not close(*(torch.cat([t.reshape(-1) for t in column]).double() for column in list(zip(*rows))[1:])):
+        if not close(
+            *(
+                torch.cat([t.reshape(-1) for t in column]).double()
+                for column in list(zip(*rows))[1:]
+            )
+        ):
             for name, a, b in rows:
                 # Where large numbers cancel, their rounding is left.
                 largest = b.double().abs().nan_to_num(0.0, 0.0).max() if b.numel() else 0.0
                 if not close(a.double(), b.double(), atol=2e-5 + 4e-7 * float(largest)):
-                    return f"{name} differs by {float((a.double() - b.double()).abs().nan_to_num(1e30).max()):.3g}"
+                    return (
+                        f"{name} differs by "
+                        f"{float((a.double() - b.double()).abs().nan_to_num(1e30).max()):.3g}"
+                    )
         for _, a, b in rows:
             a.data.copy_(b)
     return None
@@ -452,7 +487,9 @@ def run_sequence(seed, device="cpu", length=14, tally=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--device", default="cpu")
@@ -465,9 +502,14 @@ def main():
             failed += 1
             print(f"seed {seed}: {found}", flush=True)
         if (seed + 1 - arguments.first) % 500 == 0:
-            print(f"{seed + 1 - arguments.first} sequences, {failed} differ, {dict(tally)} steps, "
-                  f"{time.time() - begin:.0f} s", flush=True)  # fmt: skip
-    print(f"{arguments.count} sequences on {arguments.device}, {failed} differ, steps {dict(tally)}")
+            print(
+                f"{seed + 1 - arguments.first} sequences, {failed} differ, {dict(tally)} steps, "
+                f"{time.time() - begin:.0f} s",
+                flush=True,
+            )
+    print(
+        f"{arguments.count} sequences on {arguments.device}, {failed} differ, steps {dict(tally)}"
+    )
     sys.exit(1 if failed else 0)
 
 

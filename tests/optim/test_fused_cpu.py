@@ -78,22 +78,30 @@ def test_float64_norms_beyond_the_range_of_squares():
         p.grad = torch.tensor([3.0, 4.0, 0.0, 0.0], dtype=torch.float64) * huge
         optimizer.step()
         assert optimizer.report().direction_norm == pytest.approx(5 * huge, rel=1e-14)
-        torch.testing.assert_close(p.detach(), torch.tensor([-6e-301, -8e-301, 0, 0], dtype=torch.float64))
+        torch.testing.assert_close(
+            p.detach(), torch.tensor([-6e-301, -8e-301, 0, 0], dtype=torch.float64)
+        )
 
 
 def in_a_new_process(program, **environment):
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
 @needs_numba
 def test_the_norm_of_infinity_in_one_group_and_nan_in_another_is_nan():
-    """As in the plain loop: infinity is a spike and NaN is none, so one step would be skipped and the other made."""
+    """As in the plain loop: infinity is a spike and NaN is none, so one step would be skipped
+    and the other made.
+    """
     ends = []
     for foreach in (None, False):
         params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-        optimizer = CClip([{"params": [p]} for p in params], 0.1, 1.0, spike_guard="skip", foreach=foreach)
+        optimizer = CClip(
+            [{"params": [p]} for p in params], 0.1, 1.0, spike_guard="skip", foreach=foreach
+        )
         for value in [1.0] * 30 + [float("inf")]:
             params[0].grad, params[1].grad = torch.full((3,), value), torch.ones(3)
             if value > 1.0:
@@ -125,7 +133,10 @@ def one(**options):
     [
         (lambda: GClip(one(dtype=torch.bfloat16), 0.1, 1.0, fused=True), "a parameter has"),
         (lambda: CClip(one(), 0.1, [torch.ones(2)], fused=True), "tau is not a number"),
-        (lambda: ACClip([torch.nn.Parameter(torch.ones(4)[::2])], fused=True), "has holes in memory"),
+        (
+            lambda: ACClip([torch.nn.Parameter(torch.ones(4)[::2])], fused=True),
+            "has holes in memory",
+        ),
         (lambda: GClip(one(dtype=torch.complex64), 0.1, 1.0, fused=True), "is complex"),
         (lambda: StochasticINGD(one(device="meta"), fused=True), "no kernels for the device"),
     ],
@@ -158,11 +169,14 @@ def test_without_numba_and_triton_everything_works():
     in_a_new_process(program)
 
 
-@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset memory peaks")
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not reset memory peaks"
+)
 def test_no_form_takes_more_than_64_mib_beside_its_tensors():
     """In a process of its own. A float32 temporary of this parameter's size would be 80 MiB."""
     program = (
-        "import sys, torch; sys.path.insert(0, 'benchmarks'); from optim import OURS, resident_peak\n"
+        "import sys, torch; sys.path.insert(0, 'benchmarks'); from optim import OURS, "
+        "resident_peak\n"
         "p = torch.nn.Parameter(torch.zeros(20 * 2**20)); p.grad = torch.ones_like(p)\n"
         "control = resident_peak(lambda: (p.detach() + 1).sum())\n"
         "assert control > 64, control\n"
@@ -195,11 +209,15 @@ def test_tables_are_rebuilt_only_when_a_tensor_moved():
 
 
 def test_what_a_device_counts_moves_the_numbers_of_the_host_and_does_not_replace_them():
-    # A step in another form came after the fused ones: state_dict() once set the number of the step back by one.
+    # A step in another form came after the fused ones: state_dict() once set the number of the step
+    # back by one.
     held = SimpleNamespace(
-        steps=torch.tensor([4.0, 3.0], dtype=torch.float64), host_steps=torch.tensor([5.0, 4.0]), counting=True,
-        counter=torch.tensor(7), host_k=5,
-    )  # fmt: skip
+        steps=torch.tensor([4.0, 3.0], dtype=torch.float64),
+        host_steps=torch.tensor([5.0, 4.0]),
+        counting=True,
+        counter=torch.tensor(7),
+        host_k=5,
+    )
     plan = SimpleNamespace(kept={"cuda": held}, steps=torch.tensor([6.0, 5.0]))
     assert cuda_rules.follow(plan) == 2
     assert plan.steps.tolist() == [5.0, 4.0]

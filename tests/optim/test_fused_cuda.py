@@ -1,6 +1,7 @@
 """The fused forms on CUDA; skipped without a GPU.
 
-As a script it needs no pytest: ``test_fused_cuda.py [WORDS]`` runs the tests whose names hold one of the words.
+As a script it needs no pytest: ``test_fused_cuda.py [WORDS]`` runs the tests whose names hold one
+of the words.
 """
 
 from __future__ import annotations
@@ -165,7 +166,10 @@ def test_a_step_outside_follows_a_capture():
 
 def test_tensors_above_two_gibibytes():
     n = 2**29 + 2**20 + 7
-    for make in (lambda p: ACClip(p, 0.1, weight_decay=0.0, fused=True), lambda p: GClip(p, 0.1, 1.0, fused=True)):
+    for make in (
+        lambda p: ACClip(p, 0.1, weight_decay=0.0, fused=True),
+        lambda p: GClip(p, 0.1, 1.0, fused=True),
+    ):
         p = torch.nn.Parameter(torch.zeros(n, device="cuda"))
         p.grad = torch.ones(n, device="cuda")
         optimizer = make([p])
@@ -181,10 +185,15 @@ def test_tensors_above_two_gibibytes():
 def test_captured_step_replays_with_a_tensor_lr():
     for name, make in MAKES.items():
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(64, 257), torch.nn.Tanh(), torch.nn.Linear(257, 3)).cuda()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 257), torch.nn.Tanh(), torch.nn.Linear(257, 3)
+        ).cuda()
         twin = copy.deepcopy(model)
         rates = [torch.tensor(0.05, device="cuda"), torch.tensor(0.05, device="cuda")]
-        captured, eager = make(list(model.parameters()), rates[0]), make(list(twin.parameters()), rates[1])
+        captured, eager = (
+            make(list(model.parameters()), rates[0]),
+            make(list(twin.parameters()), rates[1]),
+        )
         data = torch.randn(32, 64, device="cuda")
 
         graph = graph_of(partial(train, model, captured, data))
@@ -196,7 +205,9 @@ def test_captured_step_replays_with_a_tensor_lr():
             graph.replay()
             train(twin, eager, data)
         for a, b in zip(model.parameters(), twin.parameters()):
-            torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(
+                a, b, rtol=2e-5, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}"
+            )
         assert not torch.equal(next(model.parameters()), next(twin.parameters()) + 1)
         if name == "StochasticINGD":
             assert captured.state_dict()["param_groups"][0]["k"] == 13
@@ -230,7 +241,11 @@ def test_changing_lr_compiles_nothing():
 def test_forms_on_cuda_need_little_memory():
     p = torch.nn.Parameter(torch.randn(2**26, device="cuda"))
     p.grad = torch.randn_like(p)
-    for make in (lambda o: ACClip([p], **o), lambda o: GClip([p], 0.1, 1.0, **o), lambda o: CClip([p], 0.1, 1.0, **o)):
+    for make in (
+        lambda o: ACClip([p], **o),
+        lambda o: GClip([p], 0.1, 1.0, **o),
+        lambda o: CClip([p], 0.1, 1.0, **o),
+    ):
         for options in ({"fused": True}, {"foreach": True}):
             optimizer = make(options)
             optimizer.step()
@@ -241,14 +256,20 @@ def test_forms_on_cuda_need_little_memory():
             torch.cuda.synchronize()
             extra = torch.cuda.max_memory_allocated() - before
             # foreach: four temporaries of one block.
-            room = 64 * 2**20 if "fused" in options else 4 * torch.cuda.get_device_properties(0).total_memory // 256
+            room = (
+                64 * 2**20
+                if "fused" in options
+                else 4 * torch.cuda.get_device_properties(0).total_memory // 256
+            )
             assert extra <= room, (optimizer, options, extra)
 
 
 if __name__ == "__main__":
     failed = []
     for name, test in list(globals().items()):
-        if name.startswith("test_") and (not sys.argv[1:] or any(word in name for word in sys.argv[1:])):
+        if name.startswith("test_") and (
+            not sys.argv[1:] or any(word in name for word in sys.argv[1:])
+        ):
             begin = time.time()
             try:
                 test()

@@ -36,7 +36,9 @@ def test_random_sequences(first):
 def run(program, **environment):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     known = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run([sys.executable, "-c", program], env=known, capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=known, capture_output=True, text=True, timeout=240
+    )
 
 
 @needs_numba
@@ -52,7 +54,9 @@ def test_no_kernel_touches_the_page_behind_a_tensor():
 @pytest.mark.parametrize("move", ["share_memory", "other data"])
 @pytest.mark.parametrize("name", ["norms", "tau_norms"])
 def test_a_window_of_norms_whose_memory_moved(name, move):
-    """Sending a state dict to another process moves the window; an array over the old memory must not be used."""
+    """Sending a state dict to another process moves the window; an array over the old memory
+    must not be used.
+    """
     runs = []
     for options in ({}, {"foreach": False}):
         p = torch.nn.Parameter(torch.zeros(3))
@@ -66,7 +70,14 @@ def test_a_window_of_norms_whose_memory_moved(name, move):
                     window.share_memory_()
                 else:
                     window.data = window.data.clone()
-        runs.append(torch.cat([p.detach().double(), *(optimizer.param_groups[0][n] for n in ("norms", "tau_norms"))]))
+        runs.append(
+            torch.cat(
+                [
+                    p.detach().double(),
+                    *(optimizer.param_groups[0][n] for n in ("norms", "tau_norms")),
+                ]
+            )
+        )
     torch.testing.assert_close(*runs)
 
 
@@ -123,7 +134,9 @@ def test_no_two_kernels_call_functions_of_one_name():
         for parallel in (False, True):
             inside = cpu.compiled(rule, parallel, False).py_func.__globals__
             called = [inside[name] for name in ("sweep", "total")]
-            names += [f.py_func.__qualname__ for f in called if f.targetoptions.get("inline") != "always"]
+            names += [
+                f.py_func.__qualname__ for f in called if f.targetoptions.get("inline") != "always"
+            ]
     assert len(names) > len(arithmetic.RULES)
     assert len(set(names)) == len(names)
 

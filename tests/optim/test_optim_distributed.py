@@ -1,4 +1,6 @@
-"""Two processes with gloo: every optimizer sharded and whole goes the same way, and checkpoints change processes."""
+"""Two processes with gloo: every optimizer sharded and whole goes the same way, and checkpoints
+change processes.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,18 @@ SCRIPT = Path(__file__).with_name("distributed_checks.py")
 
 
 def start(task, folder, rank=0, port=0):
-    # Gloo works in the memory of the host: where there is a GPU, fully_shard would put the parameters on it.
-    there = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(SCRIPT.parents[2])}
+    # Gloo works in the memory of the host: where there is a GPU, fully_shard would put the
+    # parameters on it.
+    there = {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(SCRIPT.parents[2]),
+    }
     environment = {**os.environ, **there}
     command = [sys.executable, str(SCRIPT), task, str(folder), str(rank), str(port)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def assert_all_fine(*processes):
@@ -34,7 +43,9 @@ def assert_all_fine(*processes):
             process.communicate()
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch was built without distributed"
+)
 def test_sharded_and_whole_runs_agree(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,6 @@
-"""Every public parameter of the optimizers is given bad values: only ``RuleError`` may come back, also at the step."""
+"""Every public parameter of the optimizers is given bad values: only ``RuleError`` may come
+back, also at the step.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_bad_options_that_all_share(name):
         def values(option=option):
             return {n: v for n, v in bad_values().items() if n != "class" or option != "project"}
 
-        found = faults(build, lambda: {"value": None}, leave_out=("option",), values=values, after=step_twice)
+        found = faults(
+            build, lambda: {"value": None}, leave_out=("option",), values=values, after=step_twice
+        )
         assert found == [], option
 
 
@@ -66,7 +70,17 @@ def test_bad_settings_of_a_group(name):
     case = OURS[name]
     optimizer = case.make(start())
     for setting in optimizer.defaults:
-        if setting in ("k", "fused", "foreach", "maximize", "outcome", "norm", "calls", "inner_steps", "draws"):
+        if setting in (
+            "k",
+            "fused",
+            "foreach",
+            "maximize",
+            "outcome",
+            "norm",
+            "calls",
+            "inner_steps",
+            "draws",
+        ):
             continue
         if setting in ("training", "seed", "inner", "differentiable"):
             continue
@@ -91,7 +105,10 @@ def test_bad_values_of_the_helpers():
     for function in (ball, box):
         assert faults(function, dict) == []
     assert faults(schedule, dict, leave_out=("k",)) == []
-    assert faults(k_weighted_average, lambda: {"model": torch.nn.Linear(2, 1)}, leave_out=("options",)) == []
+    assert (
+        faults(k_weighted_average, lambda: {"model": torch.nn.Linear(2, 1)}, leave_out=("options",))
+        == []
+    )
 
 
 def test_the_checks_refuse_most_of_it():

@@ -1,4 +1,6 @@
-"""What people expect of a torch optimizer, for every record of ``cases.optimizers`` (torch's own SGD among them)."""
+"""What people expect of a torch optimizer, for every record of ``cases.optimizers`` (torch's
+own SGD among them).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_maximize_is_minimising_the_negative(case, changes):
 @pytest.mark.parametrize(("case", "changes"), generic("non_contiguous"))
 def test_non_contiguous_parameters(case, changes):
     plain = start()
-    zeros = [torch.zeros(p.shape[::-1] if p.dim() == 2 else (*p.shape, 2), dtype=p.dtype) for p in plain]
+    zeros = [
+        torch.zeros(p.shape[::-1] if p.dim() == 2 else (*p.shape, 2), dtype=p.dtype) for p in plain
+    ]
     holes = [z.t() if p.dim() == 2 else z[..., 0] for z, p in zip(zeros, plain)]
     strided = [torch.nn.Parameter(hole.copy_(p.detach())) for hole, p in zip(holes, plain)]
     assert not strided[0].is_contiguous()
@@ -77,7 +81,9 @@ def test_tensor_lr_equals_float_lr(case, changes):
     floats, tensors = start(), start()
     lr = changes.get(case.step_size, case.settings.get(case.step_size, 1.0))
     drive(case, case.make(floats, **changes), floats, 10)
-    optimizer = case.make(tensors, **{**changes, case.step_size: torch.tensor(lr, dtype=torch.float64)})
+    optimizer = case.make(
+        tensors, **{**changes, case.step_size: torch.tensor(lr, dtype=torch.float64)}
+    )
     drive(case, optimizer, tensors, 10)
     assert_same(floats, tensors, rtol=1e-12, atol=1e-12)
 
@@ -99,15 +105,23 @@ def schedulers():
         "CyclicLR": lambda o: sched.CyclicLR(o, 0.01, 0.1, step_size_up=2),
         "OneCycleLR": lambda o: sched.OneCycleLR(o, 0.1, total_steps=9),
         "ReduceLROnPlateau": lambda o: sched.ReduceLROnPlateau(o, patience=0),
-        "SequentialLR": lambda o: sched.SequentialLR(o, [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)], [2]),
-        "ChainedScheduler": lambda o: sched.ChainedScheduler([sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)]),
+        "SequentialLR": lambda o: sched.SequentialLR(
+            o, [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)], [2]
+        ),
+        "ChainedScheduler": lambda o: sched.ChainedScheduler(
+            [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)]
+        ),
         "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.01, anneal_epochs=2),
     }
 
 
 def test_no_scheduler_is_left_out():
     sched = torch.optim.lr_scheduler
-    public = {n for n, v in vars(sched).items() if isinstance(v, type) and issubclass(v, sched.LRScheduler)}
+    public = {
+        n
+        for n, v in vars(sched).items()
+        if isinstance(v, type) and issubclass(v, sched.LRScheduler)
+    }
     assert public - {"LRScheduler", "_LRScheduler"} <= set(schedulers())
 
 
@@ -188,7 +202,10 @@ def test_hooks_run(case, changes):
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES.values()])
 def test_global_hooks_and_the_profiler_see_a_step(case):
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     params, seen = start(), []
     optimizer = case.make(params)
@@ -202,7 +219,9 @@ def test_global_hooks_and_the_profiler_see_a_step(case):
     assert seen == ["pre", "post"]
     with torch.autograd.profiler.profile() as profile:
         drive(case, optimizer, params)
-    assert f"Optimizer.step#{type(optimizer).__name__}.step" in {event.name for event in profile.function_events}
+    assert f"Optimizer.step#{type(optimizer).__name__}.step" in {
+        event.name for event in profile.function_events
+    }
 
 
 @pytest.mark.parametrize(("case", "changes"), generic("closure"))

@@ -1,4 +1,6 @@
-"""Gradients of every kind, for every record of ``cases.optimizers``: missing, zero, complex, 16 bits, scaled."""
+"""Gradients of every kind, for every record of ``cases.optimizers``: missing, zero, complex, 16
+bits, scaled.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_layer_frozen_and_thawed(case, changes):
 @pytest.mark.parametrize(("case", "changes"), generic("zero"))
 def test_zero_gradients_change_nothing(case, changes):
     params = start()
-    optimizer = case.make(params, **{**changes, **({"weight_decay": 0.0} if "weight_decay" in changes else {})})
+    optimizer = case.make(
+        params, **{**changes, **({"weight_decay": 0.0} if "weight_decay" in changes else {})}
+    )
     before = values(params)
     drive(case, optimizer, params, 3, loss=lambda ps: 0.0 * loss_of(ps))
     assert_same(before, params)
@@ -49,12 +53,16 @@ def test_zero_gradients_change_nothing(case, changes):
 
 @pytest.mark.parametrize(("case", "changes"), generic("bf16"))
 def test_bf16_parameters(case, changes):
-    narrow, wide = start(torch.bfloat16), [torch.nn.Parameter(p.detach().float()) for p in start(torch.bfloat16)]
+    narrow, wide = (
+        start(torch.bfloat16),
+        [torch.nn.Parameter(p.detach().float()) for p in start(torch.bfloat16)],
+    )
     for params in (narrow, wide):
         optimizer = case.make(params, **changes)
         drive(case, optimizer, params, 20)
         to_evaluate(optimizer)
-    # 20 steps, each rounded by at most half of bf16's spacing between 2 and 4, 2^-6/2: at most 20·2^-7 = 0.157 apart.
+    # 20 steps, each rounded by at most half of bf16's spacing between 2 and 4, 2^-6/2: at most
+    # 20·2^-7 = 0.157 apart.
     assert_same([p.float() for p in narrow], wide, rtol=0, atol=case.bf16_atol)
     assert all(p.dtype == torch.bfloat16 for p in narrow)
     assert not torch.equal(narrow[0], start(torch.bfloat16)[0])
@@ -91,7 +99,12 @@ def test_foreach_equals_the_plain_loop(case, changes):
         drive(case, optimizer, params, 2, loss=lambda ps: loss_of(ps, used=(0, 1)))
         params[2].requires_grad_(True)
         drive(case, optimizer, params, 2)
-        states = [v for p in params for _, v in sorted(optimizer.state[p].items()) if isinstance(v, torch.Tensor)]
+        states = [
+            v
+            for p in params
+            for _, v in sorted(optimizer.state[p].items())
+            if isinstance(v, torch.Tensor)
+        ]
         runs.append(values(params) + states)
     assert_same(runs[0], runs[2], rtol=1e-12, atol=1e-12)
     assert_same(runs[1], runs[2], rtol=1e-12, atol=1e-12)
@@ -134,10 +147,13 @@ def test_grad_scaler(case, changes):
     assert_same(scaled, plain, rtol=1e-5, atol=1e-6)
 
 
-# Importing parts of torch's own compiler warns about torch.jit, and its guards look at the .grad of every tensor.
+# Importing parts of torch's own compiler warns about torch.jit, and its guards look at the .grad of
+# every tensor.
 @pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in CASES.values() if "compile" not in c.excuses])
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.name) for c in CASES.values() if "compile" not in c.excuses]
+)
 def test_under_torch_compile(case):
     eager, compiled = start(), start()
     first, second = case.make(eager), case.make(compiled)
@@ -153,7 +169,8 @@ def test_under_torch_compile(case):
     def step():
         second.step(closure) if case.closure else second.step()
 
-    # The first steps make states and meet a second step number; after that nothing may be compiled again.
+    # The first steps make states and meet a second step number; after that nothing may be compiled
+    # again.
     with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
         for _ in range(8):
             drive(case, first, eager)
@@ -178,4 +195,5 @@ def test_sparse_gradients_give_one_clear_error(case):
         optimizer.step(closure)
 
 
-# -- what is ours ------------------------------------------------------------------------------------------------
+# -- what is ours
+# ------------------------------------------------------------------------------------------------

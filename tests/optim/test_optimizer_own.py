@@ -1,4 +1,6 @@
-"""What this library's optimizers promise beyond torch's interface: clear errors, policies, no waiting, INGD's ways."""
+"""What this library's optimizers promise beyond torch's interface: clear errors, policies, no
+waiting, INGD's ways.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def test_every_optimizer_of_the_table_has_a_record():
 
 @pytest.mark.parametrize(
     ("case", "changes", "text"),
-    [pytest.param(c, bad, text, id=f"{c.name}-{text[:40]}") for c in CASES.values() for bad, text in c.bad],
+    [
+        pytest.param(c, bad, text, id=f"{c.name}-{text[:40]}")
+        for c in CASES.values()
+        for bad, text in c.bad
+    ],
 )
 def test_bad_input_names_argument_rule_and_value(case, changes, text):
     with pytest.raises(RuleError) as error:
@@ -35,7 +41,9 @@ def test_bad_input_names_argument_rule_and_value(case, changes, text):
 def test_empty_and_integer_parameter_lists_are_refused(case):
     with pytest.raises(RuleError, match=r"params must hold at least one parameter, got \[\]"):
         case.make([])
-    with pytest.raises(RuleError, match=r"params must be floating or complex tensors, got torch.int64"):
+    with pytest.raises(
+        RuleError, match=r"params must be floating or complex tensors, got torch.int64"
+    ):
         case.make([torch.ones(2, dtype=torch.int64)])
 
 
@@ -108,7 +116,9 @@ def test_policies_for_gradients_that_are_not_finite(case, value):
     params = start()
     optimizer = case.make(params, nonfinite="raise")
     before = values(params)
-    with pytest.raises(RuleError, match=r"gradients must be finite \(nonfinite='raise'\): that of parameter 0"):
+    with pytest.raises(
+        RuleError, match=r"gradients must be finite \(nonfinite='raise'\): that of parameter 0"
+    ):
         drive(case, optimizer, params, 1, loss=broken)
     assert_same(before, params)
 
@@ -120,7 +130,9 @@ def test_by_default_nan_shows(case):
     drive(case, optimizer, params, 1, loss=lambda ps: loss_of(ps) + (ps[0] * float("nan")).sum())
     to_evaluate(optimizer)
     hidden = bool(torch.isfinite(params[0]).all())
-    assert not hidden, "a gradient of NaN must reach the parameters (torch.sign, for one, turns it into 0)"
+    assert not hidden, (
+        "a gradient of NaN must reach the parameters (torch.sign, for one, turns it into 0)"
+    )
 
 
 @pytest.mark.parametrize("case", own("no_sync"))
@@ -176,7 +188,9 @@ def test_reports_count_and_reset():
     assert optimizer.report().steps == 0
 
 
-@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"])
+@pytest.mark.parametrize(
+    "form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"]
+)
 @pytest.mark.parametrize(("case", "changes"), [p for p in generic("report") if "torch" not in p.id])
 def test_every_report_has_steps_share_and_norms_after_20_steps(case, changes, form):
     params = start()
@@ -190,11 +204,21 @@ def test_every_report_has_steps_share_and_norms_after_20_steps(case, changes, fo
     assert 0.0 < report.median_norm < math.inf
 
 
-@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"])
-@pytest.mark.parametrize("settings", [
-    {"tau": 1.0}, {"tau": 0.3, "beta": 0.9, "clip": "momentum"}, {"tau": "auto", "beta": 0.9}, {"tau": "auto"},
-    {"tau": [1.0, torch.full((), 0.5), torch.full((5,), 2.0)]}, {"tau": lambda k: 1.0 / k, "beta": 0.5},
-], ids=["number", "momentum", "auto", "auto, no momentum", "tensors", "function"])  # fmt: skip
+@pytest.mark.parametrize(
+    "form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"]
+)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tau": 1.0},
+        {"tau": 0.3, "beta": 0.9, "clip": "momentum"},
+        {"tau": "auto", "beta": 0.9},
+        {"tau": "auto"},
+        {"tau": [1.0, torch.full((), 0.5), torch.full((5,), 2.0)]},
+        {"tau": lambda k: 1.0 / k, "beta": 0.5},
+    ],
+    ids=["number", "momentum", "auto", "auto, no momentum", "tensors", "function"],
+)
 def test_cclip_counts_the_same_coordinates_with_and_without_track(settings, form):
     """At the steps that are counted: 1 to 8 and 32, which stands for 9 to 32."""
     shares = {}
@@ -256,10 +280,14 @@ def test_stochastic_ingd_evaluates_at_x_and_returns_to_y_bit_for_bit():
 
 
 @pytest.mark.parametrize("foreach", [None, True])
-@pytest.mark.parametrize("name", ["AdamW", "SGD", "ACClip", "CClip", "GClip", "NormalizedSGD", "StochasticINGD"])
+@pytest.mark.parametrize(
+    "name", ["AdamW", "SGD", "ACClip", "CClip", "GClip", "NormalizedSGD", "StochasticINGD"]
+)
 def test_reports_are_filled_by_default(name, foreach):
     """Rules that need no norm themselves take one now and then for the report."""
-    needs = {"GClip": (0.1, 1.0), "CClip": (0.1, 1.0), "SGD": (0.1,), "NormalizedSGD": (0.1,)}.get(name, ())
+    needs = {"GClip": (0.1, 1.0), "CClip": (0.1, 1.0), "SGD": (0.1,), "NormalizedSGD": (0.1,)}.get(
+        name, ()
+    )
     p = torch.nn.Parameter(torch.zeros(50))
     optimizer = getattr(optim, name)([p], *needs, foreach=foreach)
     draw, norms = torch.Generator().manual_seed(0), []

@@ -23,7 +23,9 @@ def test_lr_may_be_a_tensor_of_one_element_and_any_shape(case, changes, shape, d
     floats, tensors = start(dtype), start(dtype)
     lr = changes.get(case.step_size, case.settings.get(case.step_size, 1.0))
     drive(case, case.make(floats, **changes), floats, 6)
-    optimizer = case.make(tensors, **{**changes, case.step_size: torch.full(shape, lr, dtype=torch.float64)})
+    optimizer = case.make(
+        tensors, **{**changes, case.step_size: torch.full(shape, lr, dtype=torch.float64)}
+    )
     drive(case, optimizer, tensors, 6)
     tolerance = 1e-10 if dtype == torch.float64 else 0.02
     assert_same(floats, tensors, rtol=tolerance, atol=tolerance)
@@ -45,7 +47,15 @@ def test_lr_may_be_zero(case, changes):
 @pytest.mark.parametrize("foreach", [None, False])
 def test_acclip_without_eps_at_a_zero_gradient(form, bias_correction, foreach):
     p = torch.nn.Parameter(torch.ones(3))
-    optimizer = ACClip([p], 0.1, eps=0.0, weight_decay=0.0, form=form, bias_correction=bias_correction, foreach=foreach)
+    optimizer = ACClip(
+        [p],
+        0.1,
+        eps=0.0,
+        weight_decay=0.0,
+        form=form,
+        bias_correction=bias_correction,
+        foreach=foreach,
+    )
     for _ in range(3):
         p.grad = torch.zeros(3)
         optimizer.step()
@@ -57,11 +67,14 @@ def test_acclip_without_eps_at_a_zero_gradient(form, bias_correction, foreach):
 
 
 @pytest.mark.parametrize("clip", [None, "auto"])
-@pytest.mark.parametrize("make", [
-    lambda p, clip: ACClip(p, 0.1, alpha=2.0, weight_decay=0.0, clip=clip),
-    lambda p, clip: ACClip(p, 0.1, weight_decay=0.0, form="second_moment", clip=clip),
-    lambda p, clip: AdamW(p, 0.1, weight_decay=0.0, clip=clip),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p, clip: ACClip(p, 0.1, alpha=2.0, weight_decay=0.0, clip=clip),
+        lambda p, clip: ACClip(p, 0.1, weight_decay=0.0, form="second_moment", clip=clip),
+        lambda p, clip: AdamW(p, 0.1, weight_decay=0.0, clip=clip),
+    ],
+)
 def test_one_huge_gradient_does_not_make_the_moment_infinite(clip, make):
     p = torch.nn.Parameter(torch.zeros(2))
     optimizer = make([p], clip)
@@ -75,7 +88,9 @@ def test_one_huge_gradient_does_not_make_the_moment_infinite(clip, make):
     for _ in range(40):
         p.grad = torch.full((2,), 1.0)
         optimizer.step()
-    assert clip is None or float((before - p.detach()).min()) > 1.0  # 40 steps of 0.1 each, most of it
+    assert (
+        clip is None or float((before - p.detach()).min()) > 1.0
+    )  # 40 steps of 0.1 each, most of it
 
 
 def test_the_count_of_bias_correction_goes_on_under_bfloat16():
@@ -118,7 +133,9 @@ def test_state_dicts_of_older_versions_load(case, changes):
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_two_hundred_steps_equal_clip_grad_norm_and_torch(kind, clip):
-    """The pair in float64, weight decay and a schedule included; then each loads the other's state dict."""
+    """The pair in float64, weight decay and a schedule included; then each loads the other's
+    state dict.
+    """
     ours, theirs = start(), start()
     options = {"lr": 0.03, "weight_decay": 0.05} | ({"momentum": 0.9} if kind == "SGD" else {})
     mine = {"AdamW": AdamW, "SGD": SGD}[kind](ours, clip=clip, **options)
@@ -153,10 +170,17 @@ def test_track_and_fused_are_refused_at_construction():
             make(start(), fused=True, track=True)
 
 
-@pytest.mark.parametrize("make", [
-    lambda p, tau: GClip(p, 0.1, tau), lambda p, tau: CClip(p, 0.1, tau), lambda p, tau: GClip(p, 0.1, tau, beta=0.9)
-])  # fmt: skip
-@pytest.mark.parametrize("value", [0.0, -1.0, "abc", None, float("nan"), torch.ones(2), torch.tensor(1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p, tau: GClip(p, 0.1, tau),
+        lambda p, tau: CClip(p, 0.1, tau),
+        lambda p, tau: GClip(p, 0.1, tau, beta=0.9),
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [0.0, -1.0, "abc", None, float("nan"), torch.ones(2), torch.tensor(1)]
+)
 def test_functions_of_the_step_are_checked_before_anything_changes(make, value):
     params = start()
     before = values(params)
@@ -169,6 +193,9 @@ def test_functions_of_the_step_are_checked_before_anything_changes(make, value):
 
 
 def test_beta_that_is_a_function_is_refused():
-    for make in (lambda b: GClip(start(), 0.1, 1.0, beta=b), lambda b: NormalizedSGD(start(), 0.1, beta=b)):
+    for make in (
+        lambda b: GClip(start(), 0.1, 1.0, beta=b),
+        lambda b: NormalizedSGD(start(), 0.1, beta=b),
+    ):
         with pytest.raises(RuleError, match="beta must be a number"):
             make(lambda k: 0.9)

@@ -1,4 +1,6 @@
-"""Running quantiles of the norm against closed forms and hostile sequences, the spike guard, and one bad batch."""
+"""Running quantiles of the norm against closed forms and hostile sequences, the spike guard,
+and one bad batch.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from mindgap.optim import SGD, ACClip, AdamW, CClip, GClip, NormalizedSGD, Stoch
 from mindgap.optim.norms import WINDOW, new_window, push_, running_quantile, spike_range
 from mindgap.rules.steps import follow_median_
 
-# -- the running quantile ----------------------------------------------------------------------------------------
+# -- the running quantile
+# ----------------------------------------------------------------------------------------
 
 
 def thresholds_of(norms, q=0.9):
@@ -30,12 +33,20 @@ def thresholds_of(norms, q=0.9):
 
 @pytest.mark.parametrize("law", ["uniform", "lognormal", "pareto"])
 def test_share_above_the_threshold_is_the_beta_law_whatever_the_law_of_the_norms(law):
-    """P(next norm above) = 1 - 117/129 exactly; the share of the law above it has the Beta law's deviation, 2.6 %."""
+    """P(next norm above) = 1 - 117/129 exactly; the share of the law above it has the Beta
+    law's deviation, 2.6 %.
+    """
     rng = np.random.default_rng(0)
-    draws = {"uniform": rng.uniform, "lognormal": lambda size: np.exp(2 * rng.normal(size=size)),
-             "pareto": lambda size: rng.pareto(0.7, size=size) + 1.0}[law](size=6000)  # fmt: skip
-    tail = {"uniform": lambda t: 1 - t, "pareto": lambda t: t**-0.7,
-            "lognormal": lambda t: 0.5 * math.erfc(math.log(t) / 2 / math.sqrt(2))}[law]  # fmt: skip
+    draws = {
+        "uniform": rng.uniform,
+        "lognormal": lambda size: np.exp(2 * rng.normal(size=size)),
+        "pareto": lambda size: rng.pareto(0.7, size=size) + 1.0,
+    }[law](size=6000)
+    tail = {
+        "uniform": lambda t: 1 - t,
+        "pareto": lambda t: t**-0.7,
+        "lognormal": lambda t: 0.5 * math.erfc(math.log(t) / 2 / math.sqrt(2)),
+    }[law]
     levels = thresholds_of(draws)[WINDOW:]
     above = np.array([tail(level) for level in levels])
     expected, deviation = 12 / 129, math.sqrt(117 * 12 / (129**2 * 130))
@@ -52,7 +63,10 @@ def test_the_quantile_equals_its_transcription():
     norms[50], norms[60], norms[61] = 0.0, math.inf, math.nan
     for q in (0.1, 0.5, 0.9):
         found = thresholds_of(norms, q)
-        expected = [quantile_of_last([n if n == n else math.inf for n in norms[:k]], q) for k in range(len(norms))]
+        expected = [
+            quantile_of_last([n if n == n else math.inf for n in norms[:k]], q)
+            for k in range(len(norms))
+        ]
         np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
@@ -61,7 +75,9 @@ def test_hostile_sequences():
     spiked = list(ones)
     spiked[200] = 1e10
     assert max(thresholds_of(spiked)[150:]) < 1.01  # one spike of any size is one rank
-    assert all(np.isinf(thresholds_of([0.0] * 50)))  # zeros are no norms: nothing to compare with, nothing clipped
+    assert all(
+        np.isinf(thresholds_of([0.0] * 50))
+    )  # zeros are no norms: nothing to compare with, nothing clipped
     shifted = thresholds_of(ones[:200] + [10.0 * n for n in ones])
     assert shifted[211] < 1.01  # after 11 norms of the higher level
     assert shifted[213] > 9.9
@@ -70,15 +86,31 @@ def test_hostile_sequences():
     assert fallen[318] < 1.01
 
 
-@pytest.mark.parametrize("make", [
-    lambda p: GClip(p, 0.1, "auto", beta=0.9), lambda p: AdamW(p, 0.1, clip="auto"), lambda p: SGD(p, 0.1, clip="auto"),
-    lambda p: CClip(p, 0.1, "auto", beta=0.9), lambda p: ACClip(p), lambda p: StochasticINGD(p),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: GClip(p, 0.1, "auto", beta=0.9),
+        lambda p: AdamW(p, 0.1, clip="auto"),
+        lambda p: SGD(p, 0.1, clip="auto"),
+        lambda p: CClip(p, 0.1, "auto", beta=0.9),
+        lambda p: ACClip(p),
+        lambda p: StochasticINGD(p),
+    ],
+)
 def test_zeros_a_spike_and_a_level_shift_in_the_optimizers(make):
     p = torch.nn.Parameter(torch.zeros(4))
     optimizer = make([p])
     rng = np.random.default_rng(0)
-    sizes = [0.0] * 20 + [1.0] * 40 + [1e10] + [1.0] * 10 + [1e-3] * 20 + [1e3] * 20 + [0.0] * 5 + [1.0] * 5
+    sizes = (
+        [0.0] * 20
+        + [1.0] * 40
+        + [1e10]
+        + [1.0] * 10
+        + [1e-3] * 20
+        + [1e3] * 20
+        + [0.0] * 5
+        + [1.0] * 5
+    )
     for size in sizes:
         p.grad = torch.tensor(size * rng.normal(size=4), dtype=torch.float32)
         optimizer.step()
@@ -87,7 +119,9 @@ def test_zeros_a_spike_and_a_level_shift_in_the_optimizers(make):
 
 
 def test_the_running_median_of_a_known_law():
-    """|N(0, 1)| has the median 0.6745; the estimate's deviation is √(step/(8f)) = 12 % at step 0.05, f = 0.4287."""
+    """|N(0, 1)| has the median 0.6745; the estimate's deviation is √(step/(8f)) = 12 % at step
+    0.05, f = 0.4287.
+    """
     rng = np.random.default_rng(0)
     median = [torch.zeros(4000, dtype=torch.float64)]
     for k in range(1, 401):
@@ -101,7 +135,10 @@ def test_the_running_median_of_a_known_law():
 
 
 def test_windows_are_saved_and_go_on_as_before():
-    for make in (lambda p: GClip(p, 0.05, "auto", beta=0.9), lambda p: AdamW(p, 0.05, clip="auto", spike_guard="skip")):
+    for make in (
+        lambda p: GClip(p, 0.05, "auto", beta=0.9),
+        lambda p: AdamW(p, 0.05, clip="auto", spike_guard="skip"),
+    ):
         first, second = start(), start()
         optimizer, rng = make(first), np.random.default_rng(0)
         for _ in range(30):
@@ -122,7 +159,8 @@ def test_windows_are_saved_and_go_on_as_before():
         assert all(torch.equal(p, q) for p, q in zip(first, second))
 
 
-# -- the spike guard ---------------------------------------------------------------------------------------------
+# -- the spike guard
+# ---------------------------------------------------------------------------------------------
 
 GUARDED = {
     "AdamW": lambda p, **o: AdamW(p, 0.05, clip=None, **o),
@@ -166,15 +204,21 @@ def test_a_skipped_spike_leaves_everything_as_it_was(name):
         params = start()
         optimizer = GUARDED[name](params, spike_guard="skip")
         series(optimizer, params, sizes)
-        runs.append([p.detach() for p in params] + [v for p in params for v in optimizer.state[p].values()])
+        runs.append(
+            [p.detach() for p in params] + [v for p in params for v in optimizer.state[p].values()]
+        )
     assert all(torch.equal(a, b) for a, b in zip(*runs))
 
 
-@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["fused", "foreach", "loop"])
+@pytest.mark.parametrize(
+    "form", [{}, {"foreach": True}, {"foreach": False}], ids=["fused", "foreach", "loop"]
+)
 @pytest.mark.parametrize("clip", ["gradient", "momentum"])
 @pytest.mark.parametrize("beta", [0.0, 0.9])
 def test_a_clipped_spike_moves_no_more_than_an_ordinary_gradient(beta, clip, form):
-    """Found by a random sequence: a momentum that a scheduler sets to zero switched the guard off in two forms."""
+    """Found by a random sequence: a momentum that a scheduler sets to zero switched the guard
+    off in two forms.
+    """
     params = start()
     optimizer = GClip(params, 0.05, 1e9, beta=0.9, clip=clip, spike_guard="clip", **form)
     optimizer.param_groups[0]["momentum"] = beta
@@ -187,9 +231,14 @@ def test_a_clipped_spike_moves_no_more_than_an_ordinary_gradient(beta, clip, for
 
 
 def test_false_alarms_are_as_rare_as_stated():
-    """Under a power law 0.1/81 of the norms, however heavy the tail; under a log-normal law none."""
+    """Under a power law 0.1/81 of the norms, however heavy the tail; under a log-normal law
+    none.
+    """
     rng = np.random.default_rng(0)
-    for draws, most in ((rng.pareto(0.5, size=4000) + 1.0, 0.006), (np.exp(rng.normal(size=4000)), 0.0)):
+    for draws, most in (
+        (rng.pareto(0.5, size=4000) + 1.0, 0.006),
+        (np.exp(rng.normal(size=4000)), 0.0),
+    ):
         window, alarms = new_window("cpu"), 0
         for norm in draws:
             alarms += float(norm) > float(spike_range(window)[2])
@@ -197,7 +246,8 @@ def test_false_alarms_are_as_rare_as_stated():
         assert alarms / len(draws) <= most
 
 
-# -- one bad batch -----------------------------------------------------------------------------------------------
+# -- one bad batch
+# -----------------------------------------------------------------------------------------------
 
 #: All but INGD, which asks for a deterministic f. lr and tau where there is no default.
 DEFAULTS = {
@@ -227,7 +277,9 @@ def calm_loss(name):
 
 
 def trained(make, *, spike):
-    """Mean loss of steps 131 to 140 of a small network, with the gradient of step 60 multiplied by 1e4 or not."""
+    """Mean loss of steps 131 to 140 of a small network, with the gradient of step 60 multiplied
+    by 1e4 or not.
+    """
     torch.manual_seed(0)
     x = torch.randn(512, 20)
     y = (x @ torch.randn(20, 5)).argmax(1)
@@ -247,7 +299,9 @@ def trained(make, *, spike):
     return sum(losses[130:]) / 10
 
 
-@pytest.mark.parametrize("form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"])
+@pytest.mark.parametrize(
+    "form", [{}, {"foreach": True}, {"foreach": False}], ids=["default", "foreach", "loop"]
+)
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_a_gradient_ten_thousand_times_too_large_leaves_no_trace(name, form):
     calm, spiked = calm_loss(name), trained(lambda p: DEFAULTS[name](p, **form), spike=True)
@@ -255,7 +309,9 @@ def test_a_gradient_ten_thousand_times_too_large_leaves_no_trace(name, form):
     assert spiked <= 1.02 * calm
 
 
-@pytest.mark.parametrize("make", [lambda p: AdamW(p, clip=None), lambda p: SGD(p, 0.1, 0.9, clip=None)])
+@pytest.mark.parametrize(
+    "make", [lambda p: AdamW(p, clip=None), lambda p: SGD(p, 0.1, 0.9, clip=None)]
+)
 def test_without_clipping_the_spike_stays(make):
     assert trained(make, spike=True) > 1.1 * trained(make, spike=False)
 

@@ -1,4 +1,6 @@
-"""Each optimizer against the literal transcription: 60 steps in float64, re-synchronised after each."""
+"""Each optimizer against the literal transcription: 60 steps in float64, re-synchronised after
+each.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ STEPS, RTOL, SHAPES = 60, 1e-12, [(3, 2), (), (5,)]
 
 def fresh(seed=0):
     rng = np.random.default_rng(seed)
-    params = [torch.nn.Parameter(torch.tensor(rng.normal(size=s), dtype=torch.float64)) for s in SHAPES]
+    params = [
+        torch.nn.Parameter(torch.tensor(rng.normal(size=s), dtype=torch.float64)) for s in SHAPES
+    ]
     return rng, params
 
 
@@ -54,7 +58,9 @@ def set_grads(params, vector):
 
 
 def heavy(rng, size):
-    """Gradients with a heavy tail and of changing size, so that both branches of every clipping occur."""
+    """Gradients with a heavy tail and of changing size, so that both branches of every clipping
+    occur.
+    """
     return rng.standard_t(1.5, size=size) * 10 ** rng.uniform(-1.5, 1.0)
 
 
@@ -102,7 +108,11 @@ def test_cclip(foreach, beta, clip, kind):
     levels = np.random.default_rng(7).uniform(0.05, 2.0, size=sum(p.numel() for p in params))
     tensors = [torch.zeros_like(p) for p in params]
     put(tensors, levels)
-    tau = {"number": 0.7, "coordinates": tensors, "schedule": lambda k: [t * k**0.5 for t in tensors]}[kind]
+    tau = {
+        "number": 0.7,
+        "coordinates": tensors,
+        "schedule": lambda k: [t * k**0.5 for t in tensors],
+    }[kind]
     optimizer = CClip(params, lr=0.1, tau=tau, beta=beta, clip=clip, foreach=foreach, track=True)
     line = reference.clipped_descent if clip == "momentum" else reference.clipped_gradient_first
 
@@ -121,7 +131,12 @@ def test_cclip(foreach, beta, clip, kind):
 def test_acclip(foreach, alpha, normalized, bias_correction):
     rng, params = fresh()
     form = "first_moment" if normalized else "algorithm"
-    settings = {"alpha": alpha, "form": form, "bias_correction": bias_correction, "foreach": foreach}
+    settings = {
+        "alpha": alpha,
+        "form": form,
+        "bias_correction": bias_correction,
+        "foreach": foreach,
+    }
     optimizer = ACClip(params, 0.1, eps=1e-5, weight_decay=0.0, clip=None, **settings)
     options = {"normalized": normalized, "bias_correction": bias_correction}
 
@@ -138,8 +153,15 @@ def test_acclip(foreach, alpha, normalized, bias_correction):
 @pytest.mark.parametrize("bias_correction", [False, True])
 def test_acclip_second_moment(foreach, factor, beta1, bias_correction):
     rng, params = fresh()
-    options = {"factor": factor, "bias_correction": bias_correction, "clip": None, "foreach": foreach}
-    optimizer = ACClip(params, 0.1, (beta1, 0.9), eps=1e-3, weight_decay=0.0, form="second_moment", **options)
+    options = {
+        "factor": factor,
+        "bias_correction": bias_correction,
+        "clip": None,
+        "foreach": foreach,
+    }
+    optimizer = ACClip(
+        params, 0.1, (beta1, 0.9), eps=1e-3, weight_decay=0.0, form="second_moment", **options
+    )
 
     def one(state, g, k):
         return reference.acclip_second_moment(
@@ -158,9 +180,13 @@ def test_acclip_clips_the_norm_at_the_quantile_of_the_norms_before(form):
         clipped = reference.norm_clipped(g, reference.quantile_of_last(norms, 0.9))
         norms.append(float(np.linalg.norm(g)))
         if form == "second_moment":
-            return reference.acclip_second_moment(state, clipped, 0.1, 0.9, 0.99, 1e-3, two=1.0, bias_correction=True)
+            return reference.acclip_second_moment(
+                state, clipped, 0.1, 0.9, 0.99, 1e-3, two=1.0, bias_correction=True
+            )
         normalized = form == "first_moment"
-        return reference.acclip(state, clipped, 0.1, 0.9, 0.99, 1.0, 1e-3, normalized=normalized, bias_correction=True)
+        return reference.acclip(
+            state, clipped, 0.1, 0.9, 0.99, 1.0, 1e-3, normalized=normalized, bias_correction=True
+        )
 
     second = {"v": "moment"} if form == "second_moment" else {"tau_alpha": "moment"}
     assert_follows(optimizer, params, rng, one, {"m": "momentum", **second})
@@ -190,11 +216,17 @@ def test_clipping_optimizers_of_torch(foreach, clip, kind):
         g = reference.norm_clipped(g, level)
         if kind == "adamw":
             return reference.adamw(state, g, 0.1, 0.8, 0.9, 1e-3, 0.1)
-        return reference.sgd(state, g, 0.1, 0.9, 0.3 if kind == "dampened" else 0.0, 0.1, kind == "nesterov")
+        return reference.sgd(
+            state, g, 0.1, 0.9, 0.3 if kind == "dampened" else 0.0, 0.1, kind == "nesterov"
+        )
 
     names = {"m": "exp_avg", "v": "exp_avg_sq"} if kind == "adamw" else {"b": "momentum_buffer"}
     assert_follows(optimizer, params, rng, one, names)
-    assert optimizer.report().clipped == 0.0 if clip is None else 0.01 < optimizer.report().clipped < 1.0
+    assert (
+        optimizer.report().clipped == 0.0
+        if clip is None
+        else 0.01 < optimizer.report().clipped < 1.0
+    )
 
 
 @pytest.mark.parametrize("normalize", ["momentum", "gradient"])
@@ -248,7 +280,9 @@ def test_stochastic_ingd_couples_weight_decay():
     y, g = flat(params), heavy(rng, 12)
     set_grads(params, g)
     optimizer.step()
-    np.testing.assert_allclose(flat([optimizer.state[p]["m"] for p in params]), g + 0.5 * y, rtol=RTOL)
+    np.testing.assert_allclose(
+        flat([optimizer.state[p]["m"] for p in params]), g + 0.5 * y, rtol=RTOL
+    )
 
 
 def kinks(x):
@@ -279,7 +313,9 @@ def test_ingd():
         outcomes.append(outcome)
         assert optimizer.result().outcome == outcome
         np.testing.assert_allclose(flat(params), x_next, rtol=RTOL, atol=1e-15)
-        np.testing.assert_allclose(flat([optimizer.state[p]["m"] for p in params]), m, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(
+            flat([optimizer.state[p]["m"] for p in params]), m, rtol=1e-11, atol=1e-13
+        )
         if optimizer.result().certified:
             optimizer.reset()
             put(params, np.random.default_rng(len(outcomes)).normal(size=12))
@@ -330,7 +366,9 @@ def test_scope_of_the_norm(scope):
     change = []
     for i, p in enumerate(params):
         tau = 0.4 if i == 0 else 0.9
-        norm = {"all": whole, "group": groups_norm[min(i, 1)], "tensor": np.linalg.norm(grads[i])}[scope]
+        norm = {"all": whole, "group": groups_norm[min(i, 1)], "tensor": np.linalg.norm(grads[i])}[
+            scope
+        ]
         step = 0.1 * min(tau / norm, 1.0) * grads[i]
         change.append(np.linalg.norm(step))
         np.testing.assert_allclose(p.detach().numpy(), before[i] - step, rtol=RTOL)

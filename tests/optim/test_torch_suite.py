@@ -1,7 +1,9 @@
-"""torch's own machinery for optimizer tests (``torch.testing._internal``), with ``OptimizerInfo`` records of ours.
+"""torch's own machinery for optimizer tests (``torch.testing._internal``), with ``OptimizerInfo``
+records of ours.
 
-The wheel ships the records, inputs, error inputs and trackers; the test functions of torch's ``test_optim.py`` are not
-in it, so what they ask for is asked here again. An excuse stands in the record, with its reason.
+The wheel ships the records, inputs, error inputs and trackers; the test functions of torch's
+``test_optim.py`` are not in it, so what they ask for is asked here again. An excuse stands in the
+record, with its reason.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import torch
 from torch.nn import Parameter
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
-warnings.filterwarnings("ignore", "Fail to import hypothesis", ImportWarning)  # torch's tests would use it, ours do not
+warnings.filterwarnings(
+    "ignore", "Fail to import hypothesis", ImportWarning
+)  # torch's tests would use it, ours do not
 pytest.importorskip("expecttest")
 from torch.optim import lr_scheduler  # noqa: E402
 from torch.testing._internal.common_optimizers import (  # noqa: E402
@@ -39,15 +43,38 @@ from mindgap.optim import (  # noqa: E402
 
 #: For every class: what it needs, and the settings that its record lists.
 SETTINGS = {
-    AdamW: ({}, [{"clip": 1.0}, {"clip": None, "weight_decay": 0.1}, {"betas": (0.8, 0.9), "spike_guard": "skip"}]),
+    AdamW: (
+        {},
+        [
+            {"clip": 1.0},
+            {"clip": None, "weight_decay": 0.1},
+            {"betas": (0.8, 0.9), "spike_guard": "skip"},
+        ],
+    ),
     SGD: (
         {"lr": 0.02},
-        [{"momentum": 0.9, "clip": 1.0}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": None}],
+        [
+            {"momentum": 0.9, "clip": 1.0},
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "clip": None},
+        ],
     ),
-    GClip: ({"lr": 0.02, "tau": 1.0}, [{"beta": 0.9}, {"beta": 0.9, "clip": "momentum"}, {"tau": "auto", "beta": 0.5}]),
+    GClip: (
+        {"lr": 0.02, "tau": 1.0},
+        [{"beta": 0.9}, {"beta": 0.9, "clip": "momentum"}, {"tau": "auto", "beta": 0.5}],
+    ),
     CClip: ({"lr": 0.02, "tau": 0.5}, [{"beta": 0.9}, {"tau": "auto"}, {"weight_decay": 0.1}]),
-    ACClip: ({}, [{"form": "second_moment"}, {"form": "algorithm", "lr": 0.5, "clip": None}, {"weight_decay": 0.1}]),
-    NormalizedSGD: ({"lr": 0.02}, [{"beta": 0.9, "damping": 0.1}, {"scope": "tensor", "weight_decay": 0.1}]),
+    ACClip: (
+        {},
+        [
+            {"form": "second_moment"},
+            {"form": "algorithm", "lr": 0.5, "clip": None},
+            {"weight_decay": 0.1},
+        ],
+    ),
+    NormalizedSGD: (
+        {"lr": 0.02},
+        [{"beta": 0.9, "damping": 0.1}, {"scope": "tensor", "weight_decay": 0.1}],
+    ),
     StochasticINGD: ({}, [{"clip": None}, {"weight_decay": 0.1, "beta": 0.5}]),
     INGD: ({"delta": 0.02, "epsilon": 0.01, "lipschitz": 20.0, "inner": 8}, [{"seed": 3}]),
 }
@@ -55,10 +82,12 @@ SETTINGS = {
 EXCUSES = {
     "all": {
         "invalid param type": "RuleError, not TypeError: bad arguments have one error here",
-        "Tensor lr must be 1-element": "the same rule in our words: 'lr must have one real element ...'",
+        "Tensor lr must be 1-element": "the same rule in our words: 'lr must have one real "
+        "element ...'",
     },
     "INGD": {
-        "tensor_lr": "delta decides by values of f; test_tensor_lr_equals_float_lr of the contract covers it",
+        "tensor_lr": "delta decides by values of f; test_tensor_lr_equals_float_lr of the "
+        "contract covers it",
         "groups": "one search over one vector: all groups have the same delta",
         "fused": "the algorithm has no fused form",
         "Tensor lr must be 1-element": "its step size is called delta",
@@ -69,7 +98,9 @@ EXCUSES = {
 def inputs_of(cls):
     needed, more = SETTINGS[cls]
     inputs = [OptimizerInput(params=None, kwargs=dict(needed), desc="default")]
-    inputs += [OptimizerInput(params=None, kwargs={**needed, **extra}, desc=str(extra)) for extra in more]
+    inputs += [
+        OptimizerInput(params=None, kwargs={**needed, **extra}, desc=str(extra)) for extra in more
+    ]
     inputs.append(OptimizerInput(params=None, kwargs={**needed, "maximize": True}, desc="maximize"))
     return inputs
 
@@ -80,7 +111,10 @@ def record(cls):
         optim_inputs_func=lambda device, dtype=None: inputs_of(cls),
         scheduler_inputs=(
             [lambda o: lr_scheduler.StepLR(o, gamma=0.9, step_size=3)],
-            [lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4), lambda o: lr_scheduler.ReduceLROnPlateau(o)],
+            [
+                lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=4),
+                lambda o: lr_scheduler.ReduceLROnPlateau(o),
+            ],
             [lambda o: lr_scheduler.OneCycleLR(o, 0.01, total_steps=60)],
             [lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.02, step_size_up=3)],
         ),
@@ -100,7 +134,9 @@ def excused(info, test):
 
 
 def all_infos(test=""):
-    return pytest.mark.parametrize("info", [pytest.param(i, id=i.name) for i in INFOS if not excused(i, test)])
+    return pytest.mark.parametrize(
+        "info", [pytest.param(i, id=i.name) for i in INFOS if not excused(i, test)]
+    )
 
 
 def made(info, entry, params, **changes):
@@ -115,7 +151,9 @@ def problem(dtype=torch.float64):
     def closure_of(optimizer):
         def closure():
             optimizer.zero_grad()
-            loss = (weight.mv(x) + bias).square().sum() * (-1.0 if optimizer.param_groups[0]["maximize"] else 1.0)
+            loss = (weight.mv(x) + bias).square().sum() * (
+                -1.0 if optimizer.param_groups[0]["maximize"] else 1.0
+            )
             loss.backward()
             return loss
 
@@ -134,7 +172,9 @@ def run(info, entry, steps, *, dtype=torch.float64, schedulers=(), **changes):
         losses.append(float(closure().detach()))
         optimizer.step(closure if info.step_requires_closure else None)
         for schedule in schedules:
-            schedule.step(*([losses[-1]] if isinstance(schedule, lr_scheduler.ReduceLROnPlateau) else []))
+            schedule.step(
+                *([losses[-1]] if isinstance(schedule, lr_scheduler.ReduceLROnPlateau) else [])
+            )
     getattr(optimizer, "eval", lambda: None)()
     losses.append(float(closure().detach()))
     return params, optimizer, losses
@@ -146,7 +186,9 @@ def test_goes_in_the_right_direction(info):
         for foreach in (None, False):
             _, optimizer, losses = run(info, entry, 20, foreach=foreach)
             better = losses[-1] < losses[0]
-            assert better != bool(optimizer.param_groups[0]["maximize"]) or info.name == "INGD", entry.desc
+            assert better != bool(optimizer.param_groups[0]["maximize"]) or info.name == "INGD", (
+                entry.desc
+            )
 
 
 @all_infos()
@@ -172,11 +214,21 @@ def test_tensor_lr(info, shape):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("which", ["foreach", "fused"])
 def test_forms_match_the_plain_loop(info, dtype, which):
-    """As torch's test: after every step the second form is set to the first's numbers, which are compared."""
-    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    """As torch's test: after every step the second form is set to the first's numbers, which
+    are compared.
+    """
+    tolerance = {
+        torch.float64: 1e-9,
+        torch.float32: 1e-4,
+        torch.bfloat16: 1e-2,
+        torch.float16: 2e-3,
+    }[dtype]
     for entry in info.optim_inputs_func(device="cpu"):
         tracker = TensorTracker(assert_eq_kwargs={"rtol": tolerance, "atol": tolerance})
-        for options in ({"foreach": False}, {"foreach": True} if which == "foreach" else {"fused": None}):
+        for options in (
+            {"foreach": False},
+            {"foreach": True} if which == "foreach" else {"fused": None},
+        ):
             params, closure_of = problem(dtype)
             optimizer = made(info, entry, params, **options)
             closure = closure_of(optimizer)
@@ -249,7 +301,9 @@ def test_older_state_dicts_load(info):
                 group.pop(flag, None)
         again = made(info, entry, params)
         again.load_state_dict(old)
-        assert all(flag in group for group in again.param_groups for flag in info.not_og_supported_flags)
+        assert all(
+            flag in group for group in again.param_groups for flag in info.not_og_supported_flags
+        )
 
 
 @all_infos()

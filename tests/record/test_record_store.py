@@ -1,4 +1,6 @@
-"""Records survive crashes: torn tails are dropped, damaged lines are named, nothing half-written remains."""
+"""Records survive crashes: torn tails are dropped, damaged lines are named, nothing
+half-written remains.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,25 @@ import pytest
 from cases.record_race import race
 
 from mindgap.record.forms import StudyDescription, read_form, write_form
-from mindgap.record.schema import SCHEMA, End, Header, RecordError, Verdict, from_json, line, to_json
-from mindgap.record.store import RunWriter, is_finished, read_run, remove_run, run_file, study_folders, write_atomically
+from mindgap.record.schema import (
+    SCHEMA,
+    End,
+    Header,
+    RecordError,
+    Verdict,
+    from_json,
+    line,
+    to_json,
+)
+from mindgap.record.store import (
+    RunWriter,
+    is_finished,
+    read_run,
+    remove_run,
+    run_file,
+    study_folders,
+    write_atomically,
+)
 
 HEADER = Header("study", "S1", "quick", "method", 3, {"lr": 0.1})
 
@@ -28,7 +47,14 @@ def write(folder: Path, rows: int, *, end: bool = True) -> Path:
 
 
 def test_round_trip_keeps_numbers_to_the_bit(tmp_path: Path) -> None:
-    values = {"third": 1 / 3, "tiny": 5e-324, "nan": math.nan, "inf": math.inf, "ninf": -math.inf, "text": '<a>\n"é'}
+    values = {
+        "third": 1 / 3,
+        "tiny": 5e-324,
+        "nan": math.nan,
+        "inf": math.inf,
+        "ninf": -math.inf,
+        "text": '<a>\n"é',
+    }
     with RunWriter(tmp_path, HEADER) as writer:
         writer.row(values)
     (row,) = read_run(writer.path).rows
@@ -86,7 +112,10 @@ def test_another_schema_version_is_refused(tmp_path: Path) -> None:
 def test_a_resumed_run_that_differs_is_an_error_and_keeps_what_was_recorded(tmp_path: Path) -> None:
     path = write(tmp_path, 3, end=False)
     before = path.read_bytes()
-    with RunWriter(tmp_path, HEADER) as writer, pytest.raises(RecordError, match=":2: the resumed run gives"):
+    with (
+        RunWriter(tmp_path, HEADER) as writer,
+        pytest.raises(RecordError, match=":2: the resumed run gives"),
+    ):
         writer.row({"step": 0, "loss": 2.0})
     assert path.read_bytes() == before
 
@@ -100,7 +129,9 @@ def test_timing_may_differ_on_resume(tmp_path: Path) -> None:
     assert read_run(writer.path).column("seconds") == [1.0, 3.0]
 
 
-def test_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_write_leaves_the_old_file_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
 
@@ -144,7 +175,10 @@ def test_every_changed_byte_is_named_or_harmless(tmp_path: Path) -> None:
 def test_a_record_under_another_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, 2)
     other = path.rename(path.with_name(path.name.replace("-3-", "-4-")))
-    with pytest.raises(RecordError, match="damaged header, or the file was renamed: its content belongs to method-3-"):
+    with pytest.raises(
+        RecordError,
+        match="damaged header, or the file was renamed: its content belongs to method-3-",
+    ):
         read_run(other)
 
 
@@ -172,7 +206,9 @@ def test_a_finished_record_takes_no_second_end_and_no_further_row(tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_a_record_that_is_being_written_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_being_written_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mindgap.record.store.PATIENCE", 0.1)
     with RunWriter(tmp_path, HEADER) as writer:
         with pytest.raises(RecordError, match="is being written by another process"):
@@ -182,7 +218,9 @@ def test_a_record_that_is_being_written_cannot_be_removed(tmp_path: Path, monkey
     assert not writer.path.exists()
 
 
-def test_names_are_on_the_disk_after_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_on_the_disk_after_a_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[bool] = []
     real = os.fsync
 
@@ -219,5 +257,8 @@ def test_every_changed_byte_of_a_form_is_named_or_harmless(
 
 def test_a_form_without_a_checksum_is_read(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
-    path.write_text('{"verdict": "holds", "measured": "all well", "numbers": {}, "files": ["a.jsonl"], "seeds": 1}')
+    path.write_text(
+        '{"verdict": "holds", "measured": "all well", "numbers": {}, "files": ["a.jsonl"], '
+        '"seeds": 1}'
+    )
     assert read_form(Verdict, path) == Verdict("holds", "all well", files=("a.jsonl",), seeds=1)

@@ -1,8 +1,8 @@
 """Literal transcriptions, part 1: the methods that carry z for the linear system H z = f_y.
 
-SLIP, BO-REP, SOBA, SABA, MA-SOBA, SRBA, AmIGO. A state is a dict of numpy vectors; a step takes the oracles ``o``,
-the state ``s``, the samples ``S`` (a dict of index arrays, named as in the text) and the method's letters, and
-returns a new state.
+SLIP, BO-REP, SOBA, SABA, MA-SOBA, SRBA, AmIGO. A state is a dict of numpy vectors; a step takes the
+oracles ``o``, the state ``s``, the samples ``S`` (a dict of index arrays, named as in the text) and
+the method's letters, and returns a new state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 from references.bilevel_oracles import ALL, into_ball
 
 
-# ---------------------------------------------------------------------------------------------------- SLIP
+# --------------------------------------------------------------------------------------------------
+# SLIP
 def slip_init(o, x0, y_init, S_warm, *, alpha_init):
     y = y_init.copy()
     for S in S_warm:  # T0 = len(S_warm) steps at the fixed x0
@@ -34,9 +35,12 @@ def slip(o, s, S, *, alpha, gamma, beta, eta, eps=0.0, normalise=True, released=
     return {"x": x_new, "y": y_new, "z": z_new, "m": m_new, "k": s["k"] + 1}
 
 
-# --------------------------------------------------------------------------------------------------- BO-REP
+# --------------------------------------------------------------------------------------------------
+# BO-REP
 def epoch_sgd(o, x0, y, S_epochs, *, alpha_0, D_0):
-    """Projected SGD in epochs; T_s = len(S_epochs[s]) (the paper doubles it), step halved, radius by sqrt 2."""
+    """Projected SGD in epochs; T_s = len(S_epochs[s]) (the paper doubles it), step halved,
+    radius by sqrt 2.
+    """
     alpha_s, D_s = alpha_0, D_0
     for S_epoch in S_epochs:
         centre, iterates = y, []
@@ -55,7 +59,9 @@ def borep_init(o, x0, y_init, S_epochs, *, alpha_0, D_0=np.inf):
 
 def borep(o, s, S, *, alpha, nu, beta, eta, period_I, R=np.inf, eps=0.0):
     x, y, z, m, k = s["x"], s["y"], s["z"], s["m"], s["k"]
-    if k > 0 and k % period_I == 0:  # UpdateLower: N = len(S["g"]) projected steps at the fixed x_k, averaged
+    if (
+        k > 0 and k % period_I == 0
+    ):  # UpdateLower: N = len(S["g"]) projected steps at the fixed x_k, averaged
         y_, iterates = y, []
         for S_i in S["g"]:
             y_ = into_ball(y_ - alpha * o.g_y(x, y_, S_i), y, R)
@@ -67,7 +73,8 @@ def borep(o, s, S, *, alpha, nu, beta, eta, period_I, R=np.inf, eps=0.0):
     return {"x": x_new, "y": y, "z": z_new, "m": m_new, "k": k + 1}
 
 
-# ----------------------------------------------------------------------------------------------------- SOBA
+# --------------------------------------------------------------------------------------------------
+# SOBA
 def soba_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "z": np.zeros_like(y0), "k": 0}
 
@@ -81,7 +88,8 @@ def soba(o, s, S, *, c, c_x, exponent=0.5):
     return {"x": x - gamma * D_x, "y": y - rho * D_y, "z": z - rho * D_z, "k": k + 1}
 
 
-# ----------------------------------------------------------------------------------------------------- SABA
+# --------------------------------------------------------------------------------------------------
+# SABA
 def saba_init(o, x0, y0, n_lower, n_upper):
     """Tables of zeros: one row a fixed batch; M[q] has n_lower or n_upper rows."""
     p, d = len(x0), len(y0)
@@ -97,7 +105,9 @@ def saba_init(o, x0, y0, n_lower, n_upper):
 
 
 def saba(o, s, S, *, rho, gamma, rho_z=None):
-    """S: "g" and "f" index arrays, "i" and "j" their batch numbers, "w_i" and "w_j" the batches' shares of the data."""
+    """S: "g" and "f" index arrays, "i" and "j" their batch numbers, "w_i" and "w_j" the
+    batches' shares of the data.
+    """
     x, y, z = s["x"], s["y"], s["z"]
     M, avg = {q: t.copy() for q, t in s["M"].items()}, dict(s["avg"])
 
@@ -124,7 +134,8 @@ def saba(o, s, S, *, rho, gamma, rho_z=None):
     }
 
 
-# -------------------------------------------------------------------------------------------------- MA-SOBA
+# --------------------------------------------------------------------------------------------------
+# MA-SOBA
 def masoba_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "z": np.zeros_like(y0), "h": np.zeros_like(x0), "k": 0}
 
@@ -140,7 +151,8 @@ def masoba(o, s, S, *, alpha, beta, gamma, theta):
     }
 
 
-# ----------------------------------------------------------------------------------------------------- SRBA
+# --------------------------------------------------------------------------------------------------
+# SRBA
 def srba_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "z": np.zeros_like(y0), "D": None, "old": None, "k": 0}
 
@@ -149,7 +161,11 @@ def srba(o, s, S, *, rho, gamma, q, R=np.inf):
     x, y, z, k = s["x"], s["y"], s["z"], s["k"]
 
     def directions(x, y, z, S_g, S_f):
-        return (o.g_y(x, y, S_g), o.H(x, y, S_g) @ z - o.f_y(x, y, S_f), o.f_x(x, y, S_f) - o.J(x, y, S_g) @ z)
+        return (
+            o.g_y(x, y, S_g),
+            o.H(x, y, S_g) @ z - o.f_y(x, y, S_f),
+            o.f_x(x, y, S_f) - o.J(x, y, S_g) @ z,
+        )
 
     if k % q == 0:
         D = directions(x, y, z, ALL, ALL)
@@ -167,7 +183,8 @@ def srba(o, s, S, *, rho, gamma, q, R=np.inf):
     }
 
 
-# ---------------------------------------------------------------------------------------------------- AmIGO
+# --------------------------------------------------------------------------------------------------
+# AmIGO
 def amigo_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "z": np.zeros_like(y0), "k": 0}
 

@@ -1,7 +1,8 @@
 """The bilevel methods, each as a literal, slow numpy float64 transcription of its rule.
 
-One entry per method: the function that makes the first state, and the step. Samples are explicit: the caller decides
-which index batches (and how many factors of a randomised Neumann series) every step sees.
+One entry per method: the function that makes the first state, and the step. Samples are explicit:
+the caller decides which index batches (and how many factors of a randomised Neumann series) every
+step sees.
 """
 
 from __future__ import annotations

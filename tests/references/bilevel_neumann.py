@@ -1,7 +1,8 @@
 """Literal transcriptions, part 2: the methods with a Neumann series for H^-1 f_y.
 
-BSA, ALSET, TTSA, StocBiO; with STORM: MRBO, SUSTAIN; with SPIDER: VRBO. Conventions as in part 1; ``S["H"]`` is the
-list of batches of the factors (its length is Q, or the drawn length of the randomised series).
+BSA, ALSET, TTSA, StocBiO; with STORM: MRBO, SUSTAIN; with SPIDER: VRBO. Conventions as in part 1;
+``S["H"]`` is the list of batches of the factors (its length is Q, or the drawn length of the
+randomised series).
 """
 
 from __future__ import annotations
@@ -11,20 +12,38 @@ from references.bilevel_oracles import neumann_random, neumann_sum
 
 def hypergradient_sum(o, x, y, S, eta):
     """f_x - J Neumann_Q(f_y), all on the samples of one frozen bundle S: "f", "J", "H"."""
-    return o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ neumann_sum(o, x, y, o.f_y(x, y, S["f"]), eta, S["H"])
+    return o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ neumann_sum(
+        o, x, y, o.f_y(x, y, S["f"]), eta, S["H"]
+    )
 
 
 def hypergradient_random(o, x, y, S, eta, N):
     """f_x - J RandNeumann_N(f_y), the same bundle; k = len(S["H"])."""
-    return o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ neumann_random(o, x, y, o.f_y(x, y, S["f"]), eta, N, S["H"])
+    return o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ neumann_random(
+        o, x, y, o.f_y(x, y, S["f"]), eta, N, S["H"]
+    )
 
 
 def point_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "k": 0}
 
 
-# ------------------------------------------------------------------------------------------------------ BSA
-def bsa(o, s, S, *, beta, alpha, eta, N, beta_exponent=1.0, alpha_exponent=0.5, y_cold=None, project_x=None):
+# --------------------------------------------------------------------------------------------------
+# BSA
+def bsa(
+    o,
+    s,
+    S,
+    *,
+    beta,
+    alpha,
+    eta,
+    N,
+    beta_exponent=1.0,
+    alpha_exponent=0.5,
+    y_cold=None,
+    project_x=None,
+):
     """S["g"] = t_k batches; beta_t = beta/(t+1)^e inside one call, alpha_k = alpha/(k+1)^e'."""
     x, k = s["x"], s["k"]
     y = s["y"] if y_cold is None else y_cold
@@ -34,16 +53,20 @@ def bsa(o, s, S, *, beta, alpha, eta, N, beta_exponent=1.0, alpha_exponent=0.5, 
     return {"x": x_new if project_x is None else project_x(x_new), "y": y, "k": k + 1}
 
 
-# ---------------------------------------------------------------------------------------------------- ALSET
+# --------------------------------------------------------------------------------------------------
+# ALSET
 def alset(o, s, S, *, beta_k, alpha_k, eta, N):
-    """S["g"] = T batches (T = 1: the single loop); both steps of one time scale, handed over as numbers."""
+    """S["g"] = T batches (T = 1: the single loop); both steps of one time scale, handed over as
+    numbers.
+    """
     x, y = s["x"], s["y"]
     for S_t in S["g"]:
         y = y - beta_k * o.g_y(x, y, S_t)
     return {"x": x - alpha_k * hypergradient_random(o, x, y, S, eta, N), "y": y, "k": s["k"] + 1}
 
 
-# ----------------------------------------------------------------------------------------------------- TTSA
+# --------------------------------------------------------------------------------------------------
+# TTSA
 def ttsa(o, s, S, *, a, b, eta, N, project_x=None):
     x, y, k = s["x"], s["y"], s["k"]
     alpha_k, beta_k = a / (1 + k) ** (3 / 5), b / (1 + k) ** (2 / 5)
@@ -52,7 +75,8 @@ def ttsa(o, s, S, *, a, b, eta, N, project_x=None):
     return {"x": x_new if project_x is None else project_x(x_new), "y": y_new, "k": k + 1}
 
 
-# -------------------------------------------------------------------------------------------------- StocBiO
+# --------------------------------------------------------------------------------------------------
+# StocBiO
 def stocbio(o, s, S, *, alpha, beta, eta):
     """S["g"] = T batches, S["H"] = Q batches, S["f"] = D_F, S["J"] = D_G."""
     x, y = s["x"], s["y"]
@@ -60,16 +84,23 @@ def stocbio(o, s, S, *, alpha, beta, eta):
         y = y - alpha * o.g_y(x, y, S_t)
     v_0 = o.f_y(x, y, S["f"])
     v_Q = neumann_sum(o, x, y, v_0, eta, S["H"])
-    return {"x": x - beta * (o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ v_Q), "y": y, "k": s["k"] + 1}
+    return {
+        "x": x - beta * (o.f_x(x, y, S["f"]) - o.J(x, y, S["J"]) @ v_Q),
+        "y": y,
+        "k": s["k"] + 1,
+    }
 
 
-# ----------------------------------------------------------------------------------------------------- MRBO
+# --------------------------------------------------------------------------------------------------
+# MRBO
 def storm_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "u": None, "v": None, "old": None, "k": 0}
 
 
 def mrbo(o, s, S, *, gamma, lam, d, m, c1, c2, eta, alpha=None, beta=None):
-    """eta_k = d/(m+k)^(1/3), alpha_{k+1} = c1 eta_k^2, beta_{k+1} = c2 eta_k^2; alpha, beta: fixed instead."""
+    """eta_k = d/(m+k)^(1/3), alpha_{k+1} = c1 eta_k^2, beta_{k+1} = c2 eta_k^2; alpha, beta:
+    fixed instead.
+    """
     x, y, k = s["x"], s["y"], s["k"]
     eta_k = d / (m + k) ** (1 / 3)
     if k == 0:
@@ -80,13 +111,25 @@ def mrbo(o, s, S, *, gamma, lam, d, m, c1, c2, eta, alpha=None, beta=None):
         b_k = c2 * eta_before**2 if beta is None else beta
         x_old, y_old = s["old"]
         u = o.g_y(x, y, S["g"]) + (1 - b_k) * (s["u"] - o.g_y(x_old, y_old, S["g"]))
-        v = hypergradient_sum(o, x, y, S, eta) + (1 - a_k) * (s["v"] - hypergradient_sum(o, x_old, y_old, S, eta))
-    return {"x": x - gamma * eta_k * v, "y": y - lam * eta_k * u, "u": u, "v": v, "old": (x, y), "k": k + 1}
+        v = hypergradient_sum(o, x, y, S, eta) + (1 - a_k) * (
+            s["v"] - hypergradient_sum(o, x_old, y_old, S, eta)
+        )
+    return {
+        "x": x - gamma * eta_k * v,
+        "y": y - lam * eta_k * u,
+        "u": u,
+        "v": v,
+        "old": (x, y),
+        "k": k + 1,
+    }
 
 
-# -------------------------------------------------------------------------------------------------- SUSTAIN
+# --------------------------------------------------------------------------------------------------
+# SUSTAIN
 def sustain(o, s, S, *, c_alpha, w, c_beta, c_f, c_g, eta, N):
-    """alpha_t = c_alpha/(w+t)^(1/3), beta_t = c_beta alpha_t, eta^f_{t+1} = c_f alpha_t^2, eta^g_{t+1} likewise."""
+    """alpha_t = c_alpha/(w+t)^(1/3), beta_t = c_beta alpha_t, eta^f_{t+1} = c_f alpha_t^2,
+    eta^g_{t+1} likewise.
+    """
     x, y, t = s["x"], s["y"], s["k"]
     alpha_t = c_alpha / (w + t) ** (1 / 3)
     grad, hyper = o.g_y(x, y, S["g"]), hypergradient_random(o, x, y, S, eta, N)
@@ -98,20 +141,32 @@ def sustain(o, s, S, *, c_alpha, w, c_beta, c_f, c_g, eta, N):
         x_old, y_old = s["old"]
         # the same samples and the same k at the old point
         h_g = eta_g * grad + (1 - eta_g) * (s["u"] + grad - o.g_y(x_old, y_old, S["g"]))
-        h_f = eta_f * hyper + (1 - eta_f) * (s["v"] + hyper - hypergradient_random(o, x_old, y_old, S, eta, N))
-    return {"x": x - alpha_t * h_f, "y": y - c_beta * alpha_t * h_g, "u": h_g, "v": h_f, "old": (x, y), "k": t + 1}
+        h_f = eta_f * hyper + (1 - eta_f) * (
+            s["v"] + hyper - hypergradient_random(o, x_old, y_old, S, eta, N)
+        )
+    return {
+        "x": x - alpha_t * h_f,
+        "y": y - c_beta * alpha_t * h_g,
+        "u": h_g,
+        "v": h_f,
+        "old": (x, y),
+        "k": t + 1,
+    }
 
 
-# ----------------------------------------------------------------------------------------------------- VRBO
+# --------------------------------------------------------------------------------------------------
+# VRBO
 def vrbo_init(o, x0, y0):
     return {"x": x0.copy(), "y": y0.copy(), "u": None, "v": None, "at": None, "k": 0}
 
 
 def vrbo(o, s, S, *, alpha, beta, q, eta, m):
-    """S["big"] = bundle of the refresh ("g", "f", "J", "H"); S["small"] = list of bundles for the corrections.
+    """S["big"] = bundle of the refresh ("g", "f", "J", "H"); S["small"] = list of bundles for the
+    corrections.
 
-    ``at`` is the point to which u and v belong. The first correction leads from there to (x_{k+1}, y_k). With
-    m + 1 small bundles the last one corrects to (x_{k+1}, y_{k+1}) without a further y step.
+    ``at`` is the point to which u and v belong. The first correction leads from there to (x_{k+1},
+    y_k). With m + 1 small bundles the last one corrects to (x_{k+1}, y_{k+1}) without a further y
+    step.
     """
     x, y, k = s["x"], s["y"], s["k"]
     if k % q == 0:

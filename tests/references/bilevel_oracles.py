@@ -1,7 +1,9 @@
-"""Plain numpy oracles of the bilevel quadratic and the two Neumann series, written out sample by sample.
+"""Plain numpy oracles of the bilevel quadratic and the two Neumann series, written out sample by
+sample.
 
-``S`` is always an array of sample numbers, or ``ALL`` for the whole data set. H and J are dense matrices here, so
-that a method reads as in its paper: ``H(S) @ z``. J maps y-space to x-space; z* = +H^-1 f_y throughout.
+``S`` is always an array of sample numbers, or ``ALL`` for the whole data set. H and J are dense
+matrices here, so that a method reads as in its paper: ``H(S) @ z``. J maps y-space to x-space; z* =
++H^-1 f_y throughout.
 """
 
 from __future__ import annotations
@@ -12,17 +14,20 @@ ALL = None
 
 
 class Level:
-    """One level, g_i = 1/2 y'A_i y + 1/2 x'B_i x + x'C_i y + a_i'y + b_i'x, from its dense matrices.
+    """One level, g_i = 1/2 y'A_i y + 1/2 x'B_i x + x'C_i y + a_i'y + b_i'x, from its dense
+    matrices.
 
-    ``rows``, ``outer_rows``: A_i = rows_i rows_i', B_i = outer_rows_i outer_rows_i'; ``left``, ``right``:
-    C_i = left_i right_i'; ``a``, ``b``: the linear terms.
+    ``rows``, ``outer_rows``: A_i = rows_i rows_i', B_i = outer_rows_i outer_rows_i'; ``left``,
+    ``right``: C_i = left_i right_i'; ``a``, ``b``: the linear terms.
     """
 
     def __init__(self, rows, outer_rows, left, right, a, b):
         self.n = len(rows)
         self.A = np.stack([np.outer(r, r) for r in np.asarray(rows, float)])
         self.B = np.stack([np.outer(r, r) for r in np.asarray(outer_rows, float)])
-        self.C = np.stack([np.outer(p, q) for p, q in zip(np.asarray(left, float), np.asarray(right, float))])
+        self.C = np.stack(
+            [np.outer(p, q) for p, q in zip(np.asarray(left, float), np.asarray(right, float))]
+        )
         self.a, self.b = np.asarray(a, float), np.asarray(b, float)
 
     def _mean(self, stack, S):
@@ -66,11 +71,15 @@ class Oracles:
         return self.upper.d_y(x, y, S)
 
     def y_star(self, x):
-        return -np.linalg.solve(self.lower.d_yy(ALL), self.lower._mean(self.lower.a, ALL) + self.lower.d_xy(ALL).T @ x)
+        return -np.linalg.solve(
+            self.lower.d_yy(ALL), self.lower._mean(self.lower.a, ALL) + self.lower.d_xy(ALL).T @ x
+        )
 
     def hypergradient(self, x):
         y = self.y_star(x)
-        return self.f_x(x, y, ALL) - self.J(x, y, ALL) @ np.linalg.solve(self.H(x, y, ALL), self.f_y(x, y, ALL))
+        return self.f_x(x, y, ALL) - self.J(x, y, ALL) @ np.linalg.solve(
+            self.H(x, y, ALL), self.f_y(x, y, ALL)
+        )
 
 
 def neumann_sum(o, x, y, v, eta, S_H):

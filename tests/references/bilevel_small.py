@@ -9,7 +9,9 @@ from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_problem
 
 
 def small_quadratic(lower=256, upper=128, dim_y=6, dim_x=3, seed=0, **constants) -> Quadratic:
-    return quadratic_problem(lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, **constants)
+    return quadratic_problem(
+        lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, **constants
+    )
 
 
 QUADRATIC = small_quadratic(seed=4)

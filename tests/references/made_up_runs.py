@@ -18,14 +18,26 @@ def count(runs):
 
 def toy_study(name, loop, settings, methods, **more):
     """A study of two seeds at scale quick."""
-    return Study(name, "S1", f"A {name}", "It is one.", Source("thesis", "1"), {"quick": Scale(settings, seeds=2)},
-                 methods, loop, count, **more)
+    return Study(
+        name,
+        "S1",
+        f"A {name}",
+        "It is one.",
+        Source("thesis", "1"),
+        {"quick": Scale(settings, seeds=2)},
+        methods,
+        loop,
+        count,
+        **more,
+    )
 
 
 def verdicts(*, holds=({},), refuted=(), undecided=()):
     """A test of (case, verdict) with these cases."""
     cases = {"holds": holds, "does not hold": refuted, "inconclusive": undecided}
-    return pytest.mark.parametrize(("case", "verdict"), [(c, said) for said, all_ in cases.items() for c in all_])
+    return pytest.mark.parametrize(
+        ("case", "verdict"), [(c, said) for said, all_ in cases.items() for c in all_]
+    )
 
 
 def only_first_seed(runs):
@@ -33,11 +45,15 @@ def only_first_seed(runs):
 
 
 def made_up(study, ends, scale="quick"):
-    """Runs of a study with given last rows: ``ends`` maps a method to one row per seed, or to all rows of that seed."""
+    """Runs of a study with given last rows: ``ends`` maps a method to one row per seed, or to
+    all rows of that seed.
+    """
     found = find(study)
     runs = []
     for method, rows in ends.items():
         for seed, row in enumerate(rows):
             header = Header(study, found.claim, scale, method, seed, found.settings(scale, method))
-            runs.append(Run(header, tuple(row) if isinstance(row, list) else (row, row), End("done")))
+            runs.append(
+                Run(header, tuple(row) if isinstance(row, list) else (row, row), End("done"))
+            )
     return runs

@@ -1,4 +1,6 @@
-"""Gradient noise as the papers define it, with the whole P x M matrix in memory and one backward pass per sample."""
+"""Gradient noise as the papers define it, with the whole P x M matrix in memory and one
+backward pass per sample.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ def gradient_matrix(model, loss, batches):
         parameters = [p for p in model.parameters() if p.requires_grad]
         g = torch.autograd.grad(loss(model, batch), parameters, allow_unused=True)
         rows.append(
-            torch.cat([torch.zeros_like(p).reshape(-1) if t is None else t.reshape(-1) for t, p in zip(g, parameters)])
+            torch.cat(
+                [
+                    torch.zeros_like(p).reshape(-1) if t is None else t.reshape(-1)
+                    for t, p in zip(g, parameters)
+                ]
+            )
         )
     return torch.stack(rows)
 
@@ -34,7 +41,9 @@ def pairwise_squared_mean(G):
 
 def leave_one_out(G):
     """The pairwise mean without row i, for every i."""
-    return torch.tensor([pairwise_squared_mean(torch.cat([G[:i], G[i + 1 :]])) for i in range(len(G))])
+    return torch.tensor(
+        [pairwise_squared_mean(torch.cat([G[:i], G[i + 1 :]])) for i in range(len(G))]
+    )
 
 
 def per_sample_norms(model, loss, take, n):

@@ -1,7 +1,7 @@
 """The smoothness estimate as published code computes it, faults included, to show what they cause.
 
-One midpoint; gradients summed over batches while the norm is divided by their number; the two gradients on different
-random chunks of the data.
+One midpoint; gradients summed over batches while the norm is divided by their number; the two
+gradients on different random chunks of the data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The papers' optimizers written down line by line, in numpy float64, with the papers' letters.
 
-A state is a dict; ``x`` is the whole parameter vector. Slow and plain on purpose: the fast forms are compared with it.
+A state is a dict; ``x`` is the whole parameter vector. Slow and plain on purpose: the fast forms
+are compared with it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def acclip(state, g, eta, beta1, beta2, alpha, eps, *, normalized=False, bias_co
 
 
 def acclip_second_moment(state, g, step, beta1, beta2, eps, *, two=2.0, bias_correction=False):
-    """acclip, 3.1: eta_k and tau_k as printed, with momentum; ``two`` is the factor 2. The correction is ours."""
+    """acclip, 3.1: eta_k and tau_k as printed, with momentum; ``two`` is the factor 2. The
+    correction is ours.
+    """
     k = state.get("k", 0) + 1
     m = beta1 * state.get("m", np.zeros_like(g)) + (1 - beta1) * g
     v_k = state.get("v", np.zeros_like(g))
@@ -107,7 +110,9 @@ def normalized_gd(state, g, eta_n, damping, beta):
 
 
 def stochastic_ingd(state, g_at_y, beta, p, q, u):
-    """thesis, Algorithm 3: line 7 for the gradient just taken (line 2 for the first), then lines 4 and 5."""
+    """thesis, Algorithm 3: line 7 for the gradient just taken (line 2 for the first), then
+    lines 4 and 5.
+    """
     m = g_at_y if "m" not in state else beta * state["m"] + (1 - beta) * g_at_y
     x = state["x"]
     eta = 1 / (p * np.linalg.norm(m) + q)

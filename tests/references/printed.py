@@ -7,14 +7,21 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import whole
-from mindgap.lab.theory.assumptions import BoundedNoise, HeavyTail, RelaxedSmooth, StronglyConvexMoment, accuracy
+from mindgap.lab.theory.assumptions import (
+    BoundedNoise,
+    HeavyTail,
+    RelaxedSmooth,
+    StronglyConvexMoment,
+    accuracy,
+)
 from mindgap.lab.theory.chapter3.section_3_2 import DeepLinear
 from mindgap.lab.theory.chapter3.section_3_4 import StochasticClippedStep
 from mindgap.lab.theory.chapter4.upper_bounds import ConstantClip, gclip_step, gclip_threshold  # noqa: F401
 
 
 def printed_gradient(net: DeepLinear, layer: int, w: np.ndarray) -> np.ndarray:
-    """∇_{vec(W_i)} as printed: ((W_ℓ⋯W_{i+1}) ⊗ (W_{i-1}⋯W_1 X)ᵀ)ᵀ vec(f(X) - Y), half of the gradient.
+    """∇_{vec(W_i)} as printed: ((W_ℓ⋯W_{i+1}) ⊗ (W_{i-1}⋯W_1 X)ᵀ)ᵀ vec(f(X) - Y), half of the
+    gradient.
 
     Args:
         net: the network.
@@ -47,7 +54,9 @@ def printed_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
     """The theorem as stated: (f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²)/ε⁴.
 
     Example:
-        >>> printed_sgd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0)
+        >>> printed_sgd_bound(
+        ...     RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0
+        ... )
         38.0
 
     Source: thesis, Theorem 3.4.5.
@@ -58,7 +67,8 @@ def printed_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
 
 
 def printed_parameters(a: HeavyTail, K: int) -> ConstantClip:
-    """As stated: η = min{1/(4L), 1/(L(12σ)^(α/(α-1))), (f0/(σ²K))^(α/(3α-2))/L^((2α-2)/(3α-2))}, τ = σ(ηL)^(-1/α).
+    """As stated: η = min{1/(4L), 1/(L(12σ)^(α/(α-1))), (f0/(σ²K))^(α/(3α-2))/L^((2α-2)/(3α-2))}, τ
+    = σ(ηL)^(-1/α).
 
     Example:
         >>> printed_parameters(HeavyTail(alpha=2.0, sigma=0.01, L=1.0, delta=1.0), K=100).eta
@@ -66,7 +76,9 @@ def printed_parameters(a: HeavyTail, K: int) -> ConstantClip:
     """
     whole("K", K, least=1)
     al = a.alpha
-    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** ((2 * al - 2) / (3 * al - 2))
+    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** (
+        (2 * al - 2) / (3 * al - 2)
+    )
     eta = min(1 / (4 * a.L), 1 / (a.L * (12 * a.sigma) ** (al / (al - 1))), rate)
     return ConstantClip(eta, a.sigma * (eta * a.L) ** (-1 / al))
 
@@ -76,7 +88,10 @@ def printed_nonconvex_bound(a: HeavyTail, K: int, *, last_term_as_proved: bool =
 
     Example:
         >>> a = HeavyTail(alpha=2.0, sigma=10.0, L=1.0, delta=1.0)
-        >>> [round(printed_nonconvex_bound(a, 10**8, last_term_as_proved=proved), 4) for proved in (False, True)]
+        >>> [
+        ...     round(printed_nonconvex_bound(a, 10**8, last_term_as_proved=proved), 4)
+        ...     for proved in (False, True)
+        ... ]
         [0.0029, 0.02]
     """
     whole("K", K, least=1)
@@ -100,7 +115,8 @@ def printed_threshold(a: StronglyConvexMoment, k: Any) -> Any:
 
 
 def one_step_terms(a: StronglyConvexMoment, k: Any, tau: Any) -> Any:
-    """k·(4 G^(2α) τ^(2-2α)/μ + η_k G^α τ^(2-α)/2): what the proof bounds by 8 G² k^((2-α)/α)/μ at step k.
+    """k·(4 G^(2α) τ^(2-2α)/μ + η_k G^α τ^(2-α)/2): what the proof bounds by 8 G² k^((2-α)/α)/μ at
+    step k.
 
     Example:
         >>> a = StronglyConvexMoment(alpha=2.0, G=1.0, mu=1.0)
@@ -110,4 +126,7 @@ def one_step_terms(a: StronglyConvexMoment, k: Any, tau: Any) -> Any:
     Source: thesis, 4.7.2.
     """
     al, G = a.alpha, a.G
-    return k * (4 * G ** (2 * al) * tau ** (2 - 2 * al) / a.mu + gclip_step(a, k) * G**al * tau ** (2 - al) / 2)
+    return k * (
+        4 * G ** (2 * al) * tau ** (2 - 2 * al) / a.mu
+        + gclip_step(a, k) * G**al * tau ** (2 - al) / 2
+    )

@@ -39,9 +39,18 @@ def g_d(x: list[float], z: int, p: float, gradient: list[float]) -> list[float]:
 
 
 def projected_clip(
-    kind: str, mu: float, optimum: float, x0: list[float], xi: list[list[float]], G: float, B: list[float], alpha: float
+    kind: str,
+    mu: float,
+    optimum: float,
+    x0: list[float],
+    xi: list[list[float]],
+    G: float,
+    B: list[float],
+    alpha: float,
 ) -> list[float]:
-    """x̄_K of (proj-GClip) or (CClip) on f(x) = μ‖x - x*‖²/2, box [-1, 1], steps and thresholds of the proofs."""
+    """x̄_K of (proj-GClip) or (CClip) on f(x) = μ‖x - x*‖²/2, box [-1, 1], steps and thresholds
+    of the proofs.
+    """
     x, weighted = list(x0), [0.0] * len(x0)
     for k in range(1, len(xi) + 1):
         weighted = [s + k * v for s, v in zip(weighted, x, strict=True)]  # x̄_k = Σ j x_{j-1} / Σ j

@@ -18,8 +18,9 @@ from mindgap.bilevel.steps import XStep, check_step, descend
 class AccBO(Method):
     """Accelerated bilevel method for upper levels of unbounded smoothness.
 
-    Symbols: alpha = ``lr_y``, gamma = ``gamma``, tau = ``tau``, beta = ``beta``, N = ``terms``, eta = ``eta``. After T0
-    plain steps on y at x_0, with G the randomised Neumann hypergradient on one bundle of samples S::
+    Symbols: alpha = ``lr_y``, gamma = ``gamma``, tau = ``tau``, beta = ``beta``, N = ``terms``, eta
+    = ``eta``. After T0 plain steps on y at x_0, with G the randomised Neumann hypergradient on one
+    bundle of samples S::
 
         u = y + gamma (y - y_before);   y <- u - alpha g_y(x, u; S_y);   a <- (1 - tau) a + tau y
         m <- G(x, a; S) + beta (m - G(x_before, a_before; S));   x <- x - lr_x m / ||m||
@@ -41,12 +42,12 @@ class AccBO(Method):
         >>> [i.kind for i in AccBO(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]
         ['first', 'step']
 
-    Source: Gong, Hao, Liu, NeurIPS 2024 (arXiv 2409.19212); the steps on y, the average and the recursive momentum are
-    those of a public copy of the authors' code.
+    Source: Gong, Hao, Liu, NeurIPS 2024 (arXiv 2409.19212); the steps on y, the average and the
+    recursive momentum are those of a public copy of the authors' code.
 
-    *Not confirmed from the paper's text*: whether y is stepped in every iteration (here) or in periods. *Differs from
-    that code*, whose momentum compares with the estimate of the iteration before instead of evaluating the old point on
-    the same samples, and whose average is not used.
+    *Not confirmed from the paper's text*: whether y is stepped in every iteration (here) or in
+    periods. *Differs from that code*, whose momentum compares with the estimate of the iteration
+    before instead of evaluating the old point on the same samples, and whose average is not used.
     """
 
     lr_x: Rate = rate()
@@ -84,7 +85,10 @@ class AccBO(Method):
 
         def inverses(points: list[tuple[Array, Array]], vs: list[Array]) -> list[Array]:
             each = zip(points, vs, strict=True)
-            return [neumann_random(oracle, *at, w, s["h"], self.eta, self.terms, s["k"]) for at, w in each]
+            return [
+                neumann_random(oracle, *at, w, s["h"], self.eta, self.terms, s["k"])
+                for at, w in each
+            ]
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
             found = implicits(oracle, [(p["x"], p["y"]) for p in points], inverses, s["f"], s["j"])

@@ -17,8 +17,8 @@ from mindgap.bilevel.steps import AdamStep, XStep, check_step, descend
 class AdamBO(Method):
     """Adam-type bilevel method for upper levels of unbounded smoothness.
 
-    Symbols: alpha = ``lr_y``, T0 = ``warm_start``, T = ``inner``, Q = ``terms``, eta = ``eta``. After T0 steps
-    on y at x_0::
+    Symbols: alpha = ``lr_y``, T0 = ``warm_start``, T = ``inner``, Q = ``terms``, eta = ``eta``.
+    After T0 steps on y at x_0::
 
         T times:  y <- y - alpha g_y(x, y; S)
         x <- Adam(x, lr_x, f_x - J(S_j) eta sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) f_y)
@@ -37,11 +37,12 @@ class AdamBO(Method):
         >>> AdamBO(lr_x=0.01, lr_y=0.1).x_step
         AdamStep(beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0)
 
-    Source: Gong, Hao, Liu 2025, "On the convergence of Adam-type algorithm for bilevel optimization under unbounded
-    smoothness"; the rule is that of the authors' published code.
+    Source: Gong, Hao, Liu 2025, "On the convergence of Adam-type algorithm for bilevel optimization
+    under unbounded smoothness"; the rule is that of the authors' published code.
 
-    *Not confirmed from the paper's text*: eps (the paper's lambda), the samples of the Neumann factors. *Differs from
-    the authors' code*, which uses one sample for all factors and lacks the term q = 0.
+    *Not confirmed from the paper's text*: eps (the paper's lambda), the samples of the Neumann
+    factors. *Differs from the authors' code*, which uses one sample for all factors and lacks the
+    term q = 0.
     """
 
     lr_x: Rate = rate()
@@ -56,7 +57,10 @@ class AdamBO(Method):
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
         warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
-        return SamplePlan((Iteration(slots, lower_steps=self.inner),), warm=Iteration(warm, "warm", self.warm_start))
+        return SamplePlan(
+            (Iteration(slots, lower_steps=self.inner),),
+            warm=Iteration(warm, "warm", self.warm_start),
+        )
 
     def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
         if not self.warm_start:

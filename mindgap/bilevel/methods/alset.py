@@ -17,28 +17,33 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 class ALSET(Method):
     """Alternating stochastic gradient descent; ``inner=1`` is the single loop.
 
-    Symbols: beta_k = ``lr_y``, alpha_k = ``lr_x``, T = ``inner``, N = ``terms``, eta = ``eta``. The update::
+    Symbols: beta_k = ``lr_y``, alpha_k = ``lr_x``, T = ``inner``, N = ``terms``, eta = ``eta``. The
+    update::
 
         T times:  y <- y - beta_k g_y(x, y; S)
-        x <- x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y),   k' uniform on 0..N-1
+        x <- x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y),   k' uniform on
+        0..N-1
 
     the second line at the new y (order "seidel").
 
     Args:
-        lr_x: step on x; the theory takes lr_x and lr_y both Theta(1 / sqrt K), constant over a run of K iterations.
+        lr_x: step on x; the theory takes lr_x and lr_y both Theta(1 / sqrt K), constant over a run
+            of K iterations.
         lr_y: step on y.
         eta, terms: step of the Neumann series and N, its number of terms.
-        inner: T, steps on y. 1 converges too, with a worse dependence on the condition number (footnote 2 of Table 1).
+        inner: T, steps on y. 1 converges too, with a worse dependence on the condition number
+            (footnote 2 of Table 1).
         x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps
         1
 
-    Source: Chen, Sun, Yin, NeurIPS 2021, Alg. 1; Table 1 and its footnote 2 in the authors' answer on SLIP.
+    Source: Chen, Sun, Yin, NeurIPS 2021, Alg. 1; Table 1 and its footnote 2 in the authors' answer
+    on SLIP.
 
-    *Differs from the paper*, which draws the number of factors from 1..N; 0..N-1 is the choice that is unbiased for the
-    sum of N terms. *Not confirmed from the paper's text*: that range.
+    *Differs from the paper*, which draws the number of factors from 1..N; 0..N-1 is the choice that
+    is unbiased for the sum of N terms. *Not confirmed from the paper's text*: that range.
     """
 
     lr_x: Rate = rate()

@@ -18,7 +18,8 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 class AmIGO(Method):
     """Amortised implicit gradient optimization.
 
-    Symbols: alpha = ``lr_y``, beta = ``lr_z``, gamma = ``lr_x``, T = ``inner``, N = ``solves``. The update::
+    Symbols: alpha = ``lr_y``, beta = ``lr_z``, gamma = ``lr_x``, T = ``inner``, N = ``solves``. The
+    update::
 
         T times:  y <- y - alpha g_y(x, y; S)
         (u, v) = (f_x, f_y)(x, y; S_f);   N times:  z <- z - beta (H(S') z - v)
@@ -31,15 +32,16 @@ class AmIGO(Method):
         lr_z: step on the linear system; that of y if not given.
         inner: T, steps on y.
         solves: N, steps on z.
-        x_step: see :mod:`mindgap.bilevel.steps`; the authors use Adam (``TorchStep(torch.optim.Adam, lr=...)``).
+        x_step: see :mod:`mindgap.bilevel.steps`; the authors use Adam
+            (``TorchStep(torch.optim.Adam, lr=...)``).
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 
     Example:
         >>> AmIGO(lr_x=0.1, lr_y=0.1, inner=2, solves=3).plan().period[0].slots
         {'y': ('lower', 2), 'f': ('upper', None), 'z': ('lower', 3), 'j': ('lower', None)}
 
-    Source: Arbel, Mairal, ICLR 2022; T = N = 1 with warm starts are the defaults of the authors' code, T = N = 10 those
-    of the public benchmark, whose rule agrees with this one.
+    Source: Arbel, Mairal, ICLR 2022; T = N = 1 with warm starts are the defaults of the authors'
+    code, T = N = 10 those of the public benchmark, whose rule agrees with this one.
     """
 
     lr_x: Rate = rate()

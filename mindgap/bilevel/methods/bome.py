@@ -17,11 +17,11 @@ from mindgap.bilevel.steps import XStep, check_step, descend
 class BOME(Method):
     """Bilevel optimization made easy: a dynamic barrier method.
 
-    Symbols: q(x, y) = g(x, y) - g(x, w) with w = y after T steps on g(x, .) of size ``lr_y``; eta = ``eta``. The
-    update::
+    Symbols: q(x, y) = g(x, y) - g(x, w) with w = y after T steps on g(x, .) of size ``lr_y``; eta =
+    ``eta``. The update::
 
-        df = (f_x, f_y);  dq = (g_x(x, y) - g_x(x, w), g_y(x, y));   lambda = max(0, eta ||dq||^2 - <df, dq>) / ||dq||^2
-        x <- x - lr_x (f_x + lambda dq_x);   y <- y - lr_y (f_y + lambda dq_y)
+        df = (f_x, f_y);  dq = (g_x(x, y) - g_x(x, w), g_y(x, y));   lambda = max(0, eta ||dq||^2 -
+        <df, dq>) / ||dq||^2 x <- x - lr_x (f_x + lambda dq_x);   y <- y - lr_y (f_y + lambda dq_y)
 
     First derivatives only, and no penalty to tune.
 
@@ -35,7 +35,8 @@ class BOME(Method):
         >>> BOME(lr_x=0.1, lr_y=0.1, inner=3).plan().period[0].slots
         {'w': ('lower', 3), 'g': ('lower', None), 'f': ('upper', None)}
 
-    Source: Ye, Liu, Wright, Stone, Liu, NeurIPS 2022, Alg. 1; the rule is that of the public benchmark code.
+    Source: Ye, Liu, Wright, Stone, Liu, NeurIPS 2022, Alg. 1; the rule is that of the public
+    benchmark code.
 
     *Differs from the paper* in that gradients are those of minibatches.
     """

@@ -10,18 +10,26 @@ from mindgap.bilevel.method import Method
 from mindgap.bilevel.protocols import Draws, Oracle, Values
 from mindgap.bilevel.schedules import Rate
 from mindgap.bilevel.settings import count, positive, rate, setting, within
-from mindgap.bilevel.steps import XStep, check_step, descend, descend_average, epoch_sgd, epoch_sgd_lengths
+from mindgap.bilevel.steps import (
+    XStep,
+    check_step,
+    descend,
+    descend_average,
+    epoch_sgd,
+    epoch_sgd_lengths,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BOREP(Method):
     """Bilevel optimizer with initialisation refinement and periodic updates of the lower variable.
 
-    Symbols: alpha = ``lr_y``, nu = ``lr_z``, eta = ``lr_x``, beta = ``beta``, I = ``period``, N = ``inner``,
-    R = ``radius``. The update::
+    Symbols: alpha = ``lr_y``, nu = ``lr_z``, eta = ``lr_x``, beta = ``beta``, I = ``period``, N =
+    ``inner``, R = ``radius``. The update::
 
-        if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y, R) (y' - alpha g_y(x, y'; S))
-        z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S') z);  x <- x - eta m / ||m||
+        if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y, R) (y' - alpha
+        g_y(x, y'; S)) z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S')
+        z);  x <- x - eta m / ||m||
 
     The last line is taken at the y just found (order "seidel") and at the old z.
 
@@ -30,7 +38,8 @@ class BOREP(Method):
         period: I, iterations from one update of y to the next.
         inner: N, steps of such an update.
         radius: R of the projection ball around y; infinite if not given (no source states a value).
-        refine: epochs of epoch-SGD before the first iteration; the s-th has ``refine_steps * 2**s`` steps.
+        refine: epochs of epoch-SGD before the first iteration; the s-th has ``refine_steps * 2**s``
+            steps.
         refine_steps: steps of the first epoch.
         lr_refine: their first step; ``lr_y`` at iteration 0 if not given.
         refine_radius: their first ball.
@@ -40,11 +49,11 @@ class BOREP(Method):
         >>> [i.kind for i in BOREP(lr_x=0.01, lr_y=0.1, lr_z=0.1, period=3).plan().at(0, 4)]
         ['hold', 'hold', 'hold', 'update']
 
-    Source: Hao, Gong, Liu, ICLR 2024 (arXiv 2401.09587). Published settings: lr_y 0.05, lr_z 0.01, beta 0.9, N = 3, I
-    = 2.
+    Source: Hao, Gong, Liu, ICLR 2024 (arXiv 2401.09587). Published settings: lr_y 0.05, lr_z 0.01,
+    beta 0.9, N = 3, I = 2.
 
-    *Not confirmed from the paper's text*: the epoch-SGD schedule (doubling lengths, halving steps, shrinking balls),
-    the value of R, the time indices of z and m.
+    *Not confirmed from the paper's text*: the epoch-SGD schedule (doubling lengths, halving steps,
+    shrinking balls), the value of R, the time indices of z and m.
 
     *Differs from the authors' code*, which has neither projection nor epoch-SGD nor averaging.
     """
@@ -72,10 +81,16 @@ class BOREP(Method):
         slots: Slots = {"z": LOWER, "f": UPPER}
         hold = Iteration(slots, "hold", 0)
         update = Iteration({"y": ("lower", self.inner), **slots}, "update", self.inner)
-        steps = sum(epoch_sgd_lengths(self.refine_steps, self.refine)) if self.refine else self.warm_start
+        steps = (
+            sum(epoch_sgd_lengths(self.refine_steps, self.refine))
+            if self.refine
+            else self.warm_start
+        )
         warm: Slots = {"warm": ("lower", steps)} if steps else {}
         # Iteration 0 starts from the refined y.
-        return SamplePlan((hold,) * (self.period - 1) + (update,), (hold,), Iteration(warm, "warm", steps))
+        return SamplePlan(
+            (hold,) * (self.period - 1) + (update,), (hold,), Iteration(warm, "warm", steps)
+        )
 
     def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
         lr = self.rates(0)["lr_y"] if self.lr_refine is None else self.lr_refine
@@ -93,4 +108,10 @@ class BOREP(Method):
             y = descend_average(oracle, x, y, s["y"], s["lr_y"], self.radius, self.inner)
         _, d_z, d_x = oracle.residuals(x, y, z, s["z"], s["f"], gradient=False)
         m = ops.mix(v["m"], d_x, 1.0 - self.beta)
-        return {**v, **self.move_x(oracle, v, m, s["lr_x"]), "y": y, "z": ops.move(z, d_z, s["lr_z"]), "m": m}
+        return {
+            **v,
+            **self.move_x(oracle, v, m, s["lr_x"]),
+            "y": y,
+            "z": ops.move(z, d_z, s["lr_z"]),
+            "m": m,
+        }

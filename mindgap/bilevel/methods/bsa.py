@@ -29,11 +29,12 @@ def _inner(name: str, value: object) -> None:
 class BSA(Method):
     """Bilevel stochastic approximation.
 
-    Symbols: alpha_k = ``lr_x`` (a number c means c / sqrt(k + 1)), beta_t = ``lr_y`` / (t + 1)^``inner_exponent``,
-    t_k = ``inner``, N = ``terms``, eta = ``eta``. The update::
+    Symbols: alpha_k = ``lr_x`` (a number c means c / sqrt(k + 1)), beta_t = ``lr_y`` / (t +
+    1)^``inner_exponent``, t_k = ``inner``, N = ``terms``, eta = ``eta``. The update::
 
-        t = 0 .. t_k - 1:  y <- y - beta_t g_y(x, y; S)    from y_0 (cold) or from the y before (warm)
-        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k' uniform on 0..N-1
+        t = 0 .. t_k - 1:  y <- y - beta_t g_y(x, y; S)    from y_0 (cold) or from the y before
+        (warm) x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k'
+        uniform on 0..N-1
 
     the second line at the new y (order "seidel").
 
@@ -52,12 +53,14 @@ class BSA(Method):
         >>> [plan.at(k)[0].lower_steps for k in (0, 1, 3, 4, 9)]
         [1, 2, 2, 3, 4]
 
-    Source: Ghadimi, Wang 2018 (arXiv 1802.02246), Alg. 1 and 2. The public benchmark uses 10 inner steps and 10 terms.
+    Source: Ghadimi, Wang 2018 (arXiv 1802.02246), Alg. 1 and 2. The public benchmark uses 10 inner
+    steps and 10 terms.
 
-    *Not confirmed from the paper's text*: the cold start, t_k = ceil(sqrt(k + 1)), beta_t = O(1 / t).
+    *Not confirmed from the paper's text*: the cold start, t_k = ceil(sqrt(k + 1)), beta_t = O(1 /
+    t).
 
-    *Differs from the benchmark code*, which warm-starts, lets beta fall with k instead (exponent 1/2) and moves x
-    before y.
+    *Differs from the benchmark code*, which warm-starts, lets beta fall with k instead (exponent
+    1/2) and moves x before y.
     """
 
     lr_x: Rate = rate(exponent=0.5)
@@ -79,7 +82,9 @@ class BSA(Method):
     def plan(self) -> SamplePlan:
         if isinstance(self.inner, int):
             return SamplePlan((self._iteration(self.inner),))
-        return SamplePlan((self._iteration(1),), growing=lambda t: self._iteration(math.isqrt(t) + 1))
+        return SamplePlan(
+            (self._iteration(1),), growing=lambda t: self._iteration(math.isqrt(t) + 1)
+        )
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         rates = super().rates(t)
@@ -90,6 +95,8 @@ class BSA(Method):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x = v["x"]
         y = v["y"] if self.warm else v["y0"]
-        y = descend(oracle, x, y, s["y"], s["lr_y"], length=s.get("inner"), exponent=self.inner_exponent)
+        y = descend(
+            oracle, x, y, s["y"], s["lr_y"], length=s.get("inner"), exponent=self.inner_exponent
+        )
         d_x = implicit_neumann(oracle, x, y, s, self.eta, self.terms)
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y}

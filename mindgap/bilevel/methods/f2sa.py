@@ -22,42 +22,45 @@ if TYPE_CHECKING:
 class F2SA(Method):
     """Fully first-order stochastic approximation.
 
-    Symbols: gamma_k = ``lr_y`` (a number c means c / (1 + k)^(4/7)), lambda_0 = ``lam``, delta_k = ``delta``
-    (c / (1 + k)^(6/7)), xi = ``lr_x``, T = ``inner``, alpha_k = ``alpha``, by default gamma_k / (2 lambda_k). The
-    update::
+    Symbols: gamma_k = ``lr_y`` (a number c means c / (1 + k)^(4/7)), lambda_0 = ``lam``, delta_k =
+    ``delta`` (c / (1 + k)^(6/7)), xi = ``lr_x``, T = ``inner``, alpha_k = ``alpha``, by default
+    gamma_k / (2 lambda_k). The update::
 
-        T times:  w <- w - gamma_k g_y(x, w; S_w);   y <- y - alpha_k (f_y(x, y; S_f) + lambda_k g_y(x, y; S_y))
+        T times:  w <- w - gamma_k g_y(x, w; S_w);   y <- y - alpha_k (f_y(x, y; S_f) + lambda_k
+            g_y(x, y; S_y))
         x <- x - xi alpha_k [f_x(x, y; S_f') + lambda_k (g_x(x, y; S_1) - g_x(x, w; S_2))]
         lambda_{k+1} = lambda_k + delta_k
 
-    y minimises f + lambda g, w minimises g; the last line is at the new y and w (order "seidel"). The bias of the
-    direction falls as 1 / lambda; below 2 L_f / mu_g the penalty problem is another problem.
+    y minimises f + lambda g, w minimises g; the last line is at the new y and w (order "seidel").
+    The bias of the direction falls as 1 / lambda; below 2 L_f / mu_g the penalty problem is another
+    problem.
 
     Args:
         lr_x: xi, the ratio of x's step to alpha_k.
         lr_y: gamma, the step of w.
-        alpha: the step of y; gamma_k / (2 lambda_k) if not given, as in the paper: alpha_k lambda_k must stay below
-            about 1 / L.
+        alpha: the step of y; gamma_k / (2 lambda_k) if not given, as in the paper: alpha_k lambda_k
+            must stay below about 1 / L.
         lam: lambda_0.
         delta: growth of lambda; 0.0 keeps it.
         inner: T.
-        shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers, since lambda
-            multiplies the *difference* of two noisy terms. The paper draws them independently.
+        shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers,
+            since lambda multiplies the *difference* of two noisy terms. The paper draws them
+            independently.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
     Example:
         >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].slots
         {'y': ('lower', 1), 'f': ('upper', 1), 'fx': ('upper', None), 'gx': ('lower', None)}
 
-    Source: Kwon, Kwon, Wright, Nowak, ICML 2023, Alg. 1. No second derivative is needed, so kernels without double
-    backward (cuDNN's recurrent nets, fused attention) work.
+    Source: Kwon, Kwon, Wright, Nowak, ICML 2023, Alg. 1. No second derivative is needed, so kernels
+    without double backward (cuDNN's recurrent nets, fused attention) work.
 
-    *Not confirmed from the paper's text*: the exponents 4/7, 5/7 (through the tie) and 6/7 of the fully stochastic
-    case.
+    *Not confirmed from the paper's text*: the exponents 4/7, 5/7 (through the tie) and 6/7 of the
+    fully stochastic case.
 
-    *Differs from the public benchmark code*, whose penalty grows as k^(6/7), whose x exponent is 4/7 and whose step of
-    y is not divided by the penalty (``delta=Power(0.1, 1 / 7)``, ``alpha=Power(0.1, 5 / 7)`` and an ``lr_x`` that grows
-    as k^(1/7) say the same here).
+    *Differs from the public benchmark code*, whose penalty grows as k^(6/7), whose x exponent is
+    4/7 and whose step of y is not divided by the penalty (``delta=Power(0.1, 1 / 7)``,
+    ``alpha=Power(0.1, 5 / 7)`` and an ``lr_x`` that grows as k^(1/7) say the same here).
     """
 
     lr_x: Rate = rate()
@@ -93,7 +96,9 @@ class F2SA(Method):
         gamma = s["lr_y"]
         alpha = gamma / (2.0 * lam) if self.alpha is None else s["alpha"]
 
-        def inner(carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample) -> tuple[Array, Array]:
+        def inner(
+            carry: tuple[Array, Array], at_y: Sample, f: Sample, at_w: Sample
+        ) -> tuple[Array, Array]:
             w, y = carry
             w = oracle.move_y(w, oracle.lower(x, w, at_w), gamma)
             f_y = oracle.upper_y(x, y, oracle.ops.after(f, w))
@@ -103,4 +108,10 @@ class F2SA(Method):
         at_w, gw = (s["y"], s["gx"]) if self.shared_samples else (s["w"], s["gw"])
         w, y = oracle.ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"], at_w))
         d_x = penalty(oracle, x, y, w, lam, s["fx"], s["gx"], gw)
-        return {**v, **self.move_x(oracle, v, d_x, s["lr_x"] * alpha), "y": y, "w": w, "lam": lam + s["delta"]}
+        return {
+            **v,
+            **self.move_x(oracle, v, d_x, s["lr_x"] * alpha),
+            "y": y,
+            "w": w,
+            "lam": lam + s["delta"],
+        }

@@ -27,8 +27,9 @@ def _order(name: str, value: object) -> None:
 class F2SAp(Method):
     """F²SA with a central difference of order p in nu = 1 / lambda.
 
-    Symbols: nu = ``nu``, p = ``p``, T = ``inner``; y_j follows argmin_y g + j nu f for the nodes j = -p/2 .. p/2,
-    j != 0, and a_j are the weights of the central difference of order p. The update::
+    Symbols: nu = ``nu``, p = ``p``, T = ``inner``; y_j follows argmin_y g + j nu f for the nodes j
+    = -p/2 .. p/2, j != 0, and a_j are the weights of the central difference of order p. The
+    update::
 
         T times, for every j:  y_j <- y_j - lr_y [g_y(x, y_j; S) + j nu f_y(x, y_j; S_f)]
         x <- x - lr_x sum_j a_j [j f_x(x, y_j) + g_x(x, y_j) / nu]
@@ -45,10 +46,14 @@ class F2SAp(Method):
     The y of the state is the mean of y_1 and y_-1. All nodes use the same samples.
 
     Example:
-        >>> {node: round(weight, 3) for node, weight in F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes().items()}
+        >>> {
+        ...     node: round(weight, 3)
+        ...     for node, weight in F2SAp(lr_x=0.1, lr_y=0.1, p=4).nodes().items()
+        ... }
         {-2: 0.083, -1: -0.667, 1: 0.667, 2: -0.083}
 
-    Source: Chen, Li, Zhang 2025, "Faster gradient methods for highly-smooth stochastic bilevel optimization".
+    Source: Chen, Li, Zhang 2025, "Faster gradient methods for highly-smooth stochastic bilevel
+    optimization".
 
     *Not confirmed from the paper's text*: shared samples and the plain (not normalised) step on x.
     """
@@ -77,13 +82,23 @@ class F2SAp(Method):
         x = v["x"]
 
         def inner(ys: dict[str, Any], g: Sample, f: Sample) -> dict[str, Any]:
-            return {j: oracle.move_y(y, oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f), s["lr_y"])
-                    for j, y in ys.items()}  # fmt: skip
+            return {
+                j: oracle.move_y(
+                    y,
+                    oracle.lower(x, y, g) + (int(j) * self.nu) * oracle.upper_y(x, y, f),
+                    s["lr_y"],
+                )
+                for j, y in ys.items()
+            }
 
         ys = oracle.ops.loop(inner, v["nodes"], (s["y"], s["f"]))
         d_x = oracle.ops.zeros_like(x)
         for j, a in self.nodes().items():
             y = ys[str(j)]
-            d_x = d_x + (a * j) * oracle.upper_x(x, y, s["fx"]) + (a / self.nu) * oracle.lower_x(x, y, s["g"])
+            d_x = (
+                d_x
+                + (a * j) * oracle.upper_x(x, y, s["fx"])
+                + (a / self.nu) * oracle.lower_x(x, y, s["g"])
+            )
         y = (ys["1"] + ys["-1"]) / 2.0
         return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), "y": y, "nodes": ys}

@@ -17,11 +17,12 @@ from mindgap.bilevel.steps import XStep, check_step
 class FSLA(Method):
     """Fully single loop algorithm.
 
-    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, a_t = ``weight`` (c / sqrt(t + 1) for a number c). The
-    update::
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, a_t = ``weight`` (c / sqrt(t + 1) for a
+    number c). The update::
 
         y' = y - rho g_y(x, y; S1);   z' = z - rho (H(x, y'; S2) z - f_y(x, y'; S_f))
-        d <- G(x, y', z'; S) + (1 - a_t) (d - G(x_before, y, z; S)),   G = f_x - J z;   x <- x - gamma d
+        d <- G(x, y', z'; S) + (1 - a_t) (d - G(x_before, y, z; S)),   G = f_x - J z;   x <- x -
+        gamma d
 
     The first iteration takes the plain direction.
 
@@ -65,8 +66,13 @@ class FSLA(Method):
         z = oracle.ops.move(z, d_z, s["lr_z"])
 
         def direction(points: list[Point]) -> list[dict[str, Array]]:
-            return [{"x": oracle.upper_x(p["x"], p["y"], s["fx"]) - oracle.mixed(p["x"], p["y"], p["z"], s["j"])}
-                    for p in points]  # fmt: skip
+            return [
+                {
+                    "x": oracle.upper_x(p["x"], p["y"], s["fx"])
+                    - oracle.mixed(p["x"], p["y"], p["z"], s["j"])
+                }
+                for p in points
+            ]
 
         point = {"x": x, "y": y, "z": z}
         memory = storm(direction, point, v["storm"], {"x": s["weight"]}, first=kind == "first")

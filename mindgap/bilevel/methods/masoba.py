@@ -16,10 +16,11 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 class MASOBA(Method):
     """Moving-average SOBA.
 
-    Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lr_z``, theta = ``theta``. The update, one lower and one upper
-    sample, all at the old point::
+    Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lr_z``, theta = ``theta``. The update, one
+    lower and one upper sample, all at the old point::
 
-        x <- x - alpha h;   y <- y - beta g_y;   z <- z - gamma (Hz - f_y);   h <- (1 - theta) h + theta (f_x - Jz)
+        x <- x - alpha h;   y <- y - beta g_y;   z <- z - gamma (Hz - f_y);   h <- (1 - theta) h +
+        theta (f_x - Jz)
 
     x moves along the average of the iteration before (a delay of one step).
 
@@ -27,17 +28,17 @@ class MASOBA(Method):
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         theta: weight of the newest direction, in (0, 1].
-        delayed: x uses the average before this iteration's direction enters it, as in the paper; False uses the new
-            one.
+        delayed: x uses the average before this iteration's direction enters it, as in the paper;
+            False uses the new one.
         x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.steps`.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].slots
         {'g': ('lower', None), 'f': ('upper', None)}
 
-    Source: Chen, Xiao, Balasubramanian 2023 (arXiv 2306.12067). The theory takes all four Theta(1 / sqrt K). Published
-    settings in the SLIP line: hyper-representation 0.05 / 0.05 / 0.01 (x / y / z), theta 0.1; cleaning 0.05 / 0.1 /
-    0.1.
+    Source: Chen, Xiao, Balasubramanian 2023 (arXiv 2306.12067). The theory takes all four Theta(1 /
+    sqrt K). Published settings in the SLIP line: hyper-representation 0.05 / 0.05 / 0.01 (x / y /
+    z), theta 0.1; cleaning 0.05 / 0.1 / 0.1.
 
     *Not confirmed from the paper's text*: the delay of one step.
 

@@ -17,12 +17,12 @@ from mindgap.bilevel.steps import XStep, check_step
 class MEHA(PenaltyMethod):
     """Moreau-envelope based Hessian-free algorithm.
 
-    Symbols: theta = ``w``, eta = ``lr_w``, alpha = ``lr_x``, beta = ``lr_y``, gamma = ``gamma``, c_k = ``c`` (k + 1)^p
-    with p = ``power``. The update::
+    Symbols: theta = ``w``, eta = ``lr_w``, alpha = ``lr_x``, beta = ``lr_y``, gamma = ``gamma``,
+    c_k = ``c`` (k + 1)^p with p = ``power``. The update::
 
-        w <- w - eta [g_y(x, w) + (w - y) / gamma]
-        x <- x - alpha [f_x(x, y) / c_k + g_x(x, y) - g_x(x, w)]
-        y <- y - beta [f_y(x, y) / c_k + g_y(x, y) - (y - w) / gamma]
+        w < -w - eta[g_y(x, w) + (w - y) / gamma]
+        x < -x - alpha[f_x(x, y) / c_k + g_x(x, y) - g_x(x, w)]
+        y < -y - beta[f_y(x, y) / c_k + g_y(x, y) - (y - w) / gamma]
 
     each at the newest values (order "seidel"). The lower level need not be strongly convex.
 
@@ -59,8 +59,16 @@ class MEHA(PenaltyMethod):
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         x, y, w = v["x"], v["y"], v["w"]
         w = oracle.move_y(w, oracle.lower(x, w, s["w"]) + (w - y) / self.gamma, s["lr_w"])
-        d_x = s["share"] * oracle.upper_x(x, y, s["f"]) + oracle.lower_x(x, y, s["g"]) - oracle.lower_x(x, w, s["g"])
+        d_x = (
+            s["share"] * oracle.upper_x(x, y, s["f"])
+            + oracle.lower_x(x, y, s["g"])
+            - oracle.lower_x(x, w, s["g"])
+        )
         moved = self.move_x(oracle, v, d_x, s["lr_x"])
         x = moved["x"]
-        d_y = s["share"] * oracle.upper_y(x, y, s["f"]) + oracle.lower(x, y, s["g"]) - (y - w) / self.gamma
+        d_y = (
+            s["share"] * oracle.upper_y(x, y, s["f"])
+            + oracle.lower(x, y, s["g"])
+            - (y - w) / self.gamma
+        )
         return {**v, **moved, "y": oracle.move_y(y, d_y, s["lr_y"]), "w": w}

@@ -17,12 +17,14 @@ from mindgap.bilevel.storm import StormMethod
 class MRBO(StormMethod):
     """Momentum-based recursive bilevel optimizer.
 
-    Symbols: gamma = ``lr_x``, lambda = ``lr_y``, eta_k = d / (m + k)^(1/3) with d = ``d``, m = ``m``,
-    alpha_{k+1} = min(1, c1 eta_k^2) with c1 = ``c_x``, beta_{k+1} likewise with c2 = ``c_y``; Neumann step ``eta``,
-    Q = ``terms``. With G(x, y; S) = f_x - J eta sum_q prod (I - eta H) f_y on a frozen bundle S::
+    Symbols: gamma = ``lr_x``, lambda = ``lr_y``, eta_k = d / (m + k)^(1/3) with d = ``d``, m =
+    ``m``, alpha_{k+1} = min(1, c1 eta_k^2) with c1 = ``c_x``, beta_{k+1} likewise with c2 =
+    ``c_y``; Neumann step ``eta``, Q = ``terms``. With G(x, y; S) = f_x - J eta sum_q prod (I - eta
+    H) f_y on a frozen bundle S::
 
-        u <- g_y(x, y; S) + (1 - beta_k) (u - g_y(x', y'; S))      v <- G(x, y; S) + (1 - alpha_k) (v - G(x', y'; S))
-        x <- x - gamma eta_k v                                     y <- y - lambda eta_k u
+        u <- g_y(x, y; S) + (1 - beta_k) (u - g_y(x', y'; S))      v <- G(x, y; S) + (1 - alpha_k)
+        (v - G(x', y'; S)) x <- x - gamma eta_k v                                     y <- y -
+        lambda eta_k u
 
     (x', y') being the point before; u_0 and v_0 are plain.
 
@@ -37,11 +39,11 @@ class MRBO(StormMethod):
         >>> [i.kind for i in MRBO(lr_x=0.1, lr_y=0.1).plan().at(0, 3)]
         ['first', 'step', 'step']
 
-    Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 1. The exponent 1/3 agrees with the public benchmark code (Q = 10,
-    Neumann step 0.5).
+    Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 1. The exponent 1/3 agrees with the public benchmark
+    code (Q = 10, Neumann step 0.5).
 
-    *Differs from the authors' code*, whose schedules start again in every epoch and which steps y twice, and from the
-    benchmark code, which starts the estimators and the old point at zero.
+    *Differs from the authors' code*, whose schedules start again in every epoch and which steps y
+    twice, and from the benchmark code, which starts the estimators and the old point at zero.
     """
 
     d: float = positive(1.0)

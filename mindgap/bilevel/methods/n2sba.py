@@ -19,11 +19,13 @@ from mindgap.bilevel.steps import XStep, check_step
 class N2SBA(PenaltyMethod):
     """Nested-loop normalised stochastic bilevel approximation.
 
-    Symbols: lambda = ``lam``, K = ``inner``, B = ``batches``, eta_x = ``lr_x``, tau = ``clip``. The update, with
-    c(d) = min(1, tau / ||d||) d::
+    Symbols: lambda = ``lam``, K = ``inner``, B = ``batches``, eta_x = ``lr_x``, tau = ``clip``. The
+    update, with c(d) = min(1, tau / ||d||) d::
 
-        K times:  w <- w - lr_y c(g_y(x, w; S));   y <- y - lr_y c(f_y(x, y; S_f) / lambda + g_y(x, y; S))
-        D = mean over B samples of f_x(x, y) + lambda (g_x(x, y) - g_x(x, w));   x <- x - eta_x D / ||D||
+        K times:  w <- w - lr_y c(g_y(x, w; S));   y <- y - lr_y c(f_y(x, y; S_f) / lambda + g_y(x,
+            y; S))
+        D = mean over B samples of f_x(x, y) + lambda (g_x(x, y) - g_x(x, w));   x <- x - eta_x D /
+        ||D||
 
     First derivatives only.
 
@@ -40,11 +42,11 @@ class N2SBA(PenaltyMethod):
         >>> N2SBA(lr_x=0.01, lr_y=0.1, inner=4).x_step
         'normalised'
 
-    Source: Liu, Luo 2025 (arXiv 2509.14952): the penalty, the nested loops and the normalised step on the mean of a
-    minibatch are stated in public summaries.
+    Source: Liu, Luo 2025 (arXiv 2509.14952): the penalty, the nested loops and the normalised step
+    on the mean of a minibatch are stated in public summaries.
 
-    *Not confirmed from the paper's text*: the inner solver (plain or clipped steps here), and that w and y share
-    samples.
+    *Not confirmed from the paper's text*: the inner solver (plain or clipped steps here), and that
+    w and y share samples.
     """
 
     lr_x: Rate = rate()
@@ -56,8 +58,12 @@ class N2SBA(PenaltyMethod):
     x_step: XStep = setting(check_step, "normalised")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "g": ("lower", self.batches),
-                 "fx": ("upper", self.batches)}  # fmt: skip
+        slots = {
+            "y": ("lower", self.inner),
+            "f": ("upper", self.inner),
+            "g": ("lower", self.batches),
+            "fx": ("upper", self.batches),
+        }
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
@@ -76,6 +82,9 @@ class N2SBA(PenaltyMethod):
 
         w, y = ops.loop(inner, (v["w"], v["y"]), (s["y"], s["f"]))
         lam = ops.scalar(self.lam, x)
-        total = ops.loop(lambda d, g, f: d + penalty(oracle, x, y, w, lam, f, g, g), ops.zeros_like(x),
-                         (s["g"], s["fx"]))
+        total = ops.loop(
+            lambda d, g, f: d + penalty(oracle, x, y, w, lam, f, g, g),
+            ops.zeros_like(x),
+            (s["g"], s["fx"]),
+        )
         return {**v, **self.move_x(oracle, v, total / self.batches, s["lr_x"]), "y": y, "w": w}

@@ -23,7 +23,8 @@ class PBGD(PenaltyMethod):
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lam``, T = ``inner``. The update::
 
         T times:  w <- w - beta g_y(x, w; S)
-        x <- x - alpha [f_x(x, y) + gamma (g_x(x, y) - g_x(x, w))];   y <- y - alpha [f_y(x, y) + gamma g_y(x, y)]
+        x <- x - alpha [f_x(x, y) + gamma (g_x(x, y) - g_x(x, w))];   y <- y - alpha [f_y(x, y) +
+        gamma g_y(x, y)]
 
     x and y move together with one step, from the old point; first derivatives only.
 
@@ -40,8 +41,8 @@ class PBGD(PenaltyMethod):
 
     Source: Shen, Chen, ICML 2023 (arXiv 2302.05185), Alg. 1 (V-PBGD).
 
-    *Not confirmed from the paper's text*: that w starts where it was, and that one lower sample serves both values of
-    g_x.
+    *Not confirmed from the paper's text*: that w starts where it was, and that one lower sample
+    serves both values of g_x.
     """
 
     lr_x: Rate = rate()

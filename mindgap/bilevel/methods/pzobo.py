@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class PZOBO(Method):
     """Partial zeroth-order bilevel optimizer.
 
-    Symbols: T = ``inner``, Q = ``directions``, mu = ``mu``; u_1 .. u_Q are standard normal. The update, with y_T(x)
-    the end of T steps of size ``lr_y`` from y at x, always on the same samples::
+    Symbols: T = ``inner``, Q = ``directions``, mu = ``mu``; u_1 .. u_Q are standard normal. The
+    update, with y_T(x) the end of T steps of size ``lr_y`` from y at x, always on the same
+    samples::
 
         d = f_x(x, y_T(x)) + 1/Q sum_j <y_T(x + mu u_j) - y_T(x), f_y(x, y_T(x))> / mu  u_j
         x <- x - lr_x d;   y <- y_T(x)
@@ -39,10 +40,11 @@ class PZOBO(Method):
         >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].slots
         {'y': ('lower', 3), 'f': ('upper', None), 'u': ('direction', 2)}
 
-    Source: Sow, Ji, Liang 2022, "On the convergence theory for Hessian-free bilevel algorithms", Alg. 1; the rule is
-    that of the public benchmark code.
+    Source: Sow, Ji, Liang 2022, "On the convergence theory for Hessian-free bilevel algorithms",
+    Alg. 1; the rule is that of the public benchmark code.
 
-    *Differs from the public benchmark code* in that gradients are those of minibatches, as in the paper's PZOBO-S.
+    *Differs from the public benchmark code* in that gradients are those of minibatches, as in the
+    paper's PZOBO-S.
     """
 
     order = "seidel"

@@ -18,9 +18,10 @@ from mindgap.bilevel.steps import XStep, check_step
 class SABA(Method):
     """Stochastic average bilevel algorithm.
 
-    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, constant. SOBA's directions, with each of g_y, Hz, Jz (tables
-    over the lower batches i) and f_x, f_y (over the upper batches j) replaced by ``q - M[i] + mean``; then
-    ``mean += w_i (q - M[i])``, ``M[i] = q``. Tables start at zero; stored products belong to the old z too.
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, constant. SOBA's directions, with each of
+    g_y, Hz, Jz (tables over the lower batches i) and f_x, f_y (over the upper batches j) replaced
+    by ``q - M[i] + mean``; then ``mean += w_i (q - M[i])``, ``M[i] = q``. Tables start at zero;
+    stored products belong to the old z too.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -29,18 +30,19 @@ class SABA(Method):
         memory_limit: bytes the tables may take; what is free if not given.
 
     Raises:
-        RuleError: for a step that is not positive; at ``start`` for batches that are not a fixed partition (a shuffled
-            loader) and for tables that do not fit, with their size in bytes.
+        RuleError: for a step that is not positive; at ``start`` for batches that are not a fixed
+            partition (a shuffled loader) and for tables that do not fit, with their size in bytes.
 
     Example:
         >>> SABA(lr_x=0.1, lr_y=0.1).rates(5)
         {'lr_x': 0.1, 'lr_y': 0.1, 'lr_z': 0.1}
 
-    Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 2; the common step of y and z also in the authors' answer
-    on SLIP (A5 to reviewer g3Q2). The zero start of the tables and the weights w_i (a batch's share of the samples)
-    agree with the public benchmark code.
+    Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 2; the common step of y and z also in
+    the authors' answer on SLIP (A5 to reviewer g3Q2). The zero start of the tables and the weights
+    w_i (a batch's share of the samples) agree with the public benchmark code.
 
-    *Differs from the paper* in the sign of z, and in that a table has one row per minibatch rather than one per sample.
+    *Differs from the paper* in the sign of z, and in that a table has one row per minibatch rather
+    than one per sample.
     """
 
     lr_x: Rate = rate()
@@ -56,9 +58,12 @@ class SABA(Method):
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
         return {
             "z": ops.zeros_like(y),
-            "g_y": empty_table(ops, lower, y), "Hz": empty_table(ops, lower, y), "Jz": empty_table(ops, lower, x),
-            "f_x": empty_table(ops, upper, x), "f_y": empty_table(ops, upper, y),
-        }  # fmt: skip
+            "g_y": empty_table(ops, lower, y),
+            "Hz": empty_table(ops, lower, y),
+            "Jz": empty_table(ops, lower, x),
+            "f_x": empty_table(ops, upper, x),
+            "f_y": empty_table(ops, upper, y),
+        }
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"g": LOWER, "f": UPPER}),))
@@ -70,10 +75,13 @@ class SABA(Method):
         tables: Values = {}
         for name, value in new.items():
             level, token = ("upper", s["f"]) if name.startswith("f") else ("lower", s["g"])
-            new[name], tables[name] = saga(ops, value, v[name], token.which, oracle.weight(level, token))
+            new[name], tables[name] = saga(
+                ops, value, v[name], token.which, oracle.weight(level, token)
+            )
         return {
-            **v, **tables,
+            **v,
+            **tables,
             **self.move_x(oracle, v, new["f_x"] - new["Jz"], s["lr_x"]),
             "y": oracle.move_y(y, new["g_y"], s["lr_y"]),
             "z": ops.move(z, new["Hz"] - new["f_y"], s["lr_z"]),
-        }  # fmt: skip
+        }

@@ -23,10 +23,11 @@ class SAMA(Method):
     Symbols: T = ``inner``, alpha = ``scale``, epsilon = ``radius``. The update::
 
         T times:  y <- y - lr_y g_y(x, y; S)
-        v = alpha f_y;  e = epsilon / ||v||;   x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e v)) / (2 e)]
+        v = alpha f_y;  e = epsilon / ||v||;   x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e
+        v)) / (2 e)]
 
-    the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so the direction is
-    biased unless the lower Hessian is a multiple of the identity.
+    the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so
+    the direction is biased unless the lower Hessian is a multiple of the identity.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -41,8 +42,8 @@ class SAMA(Method):
 
     Source: Choe et al., NeurIPS 2023; the finite difference as in the public library betty.
 
-    *Not confirmed from the paper's text*: the scale. *Differs from the paper*, which also multiplies v by the
-    derivative of an adaptive lower optimizer.
+    *Not confirmed from the paper's text*: the scale. *Differs from the paper*, which also
+    multiplies v by the derivative of an adaptive lower optimizer.
     """
 
     lr_x: Rate = rate()
@@ -70,5 +71,7 @@ class SAMA(Method):
         f_x, f_y = oracle.upper(x, y, s["f"])
         z = self.scale * f_y
         e = self.radius / ops.maximum(ops.norm(z), 1e-30)
-        jz = (oracle.lower_x(x, y + e * z, s["j"]) - oracle.lower_x(x, y - e * z, s["j"])) / (2.0 * e)
+        jz = (oracle.lower_x(x, y + e * z, s["j"]) - oracle.lower_x(x, y - e * z, s["j"])) / (
+            2.0 * e
+        )
         return {**v, **self.move_x(oracle, v, f_x - jz, s["lr_x"]), **lower}

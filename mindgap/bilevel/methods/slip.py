@@ -17,8 +17,8 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step, de
 class SLIP(Method):
     """Single-loop bilevel optimizer for upper levels of unbounded smoothness.
 
-    Symbols: alpha = ``lr_y``, alpha_init = ``lr_warm``, gamma = ``lr_z``, eta = ``lr_x``, beta = ``beta``,
-    T0 = ``warm_start``. The update, after T0 steps on y at x_0::
+    Symbols: alpha = ``lr_y``, alpha_init = ``lr_warm``, gamma = ``lr_z``, eta = ``lr_x``, beta =
+    ``beta``, T0 = ``warm_start``. The update, after T0 steps on y at x_0::
 
         y <- y - alpha g_y(x, y; S)                            z <- z - gamma (H(S') z - f_y(S_f))
         m <- beta m + (1 - beta) (f_x(S_f) - J(S') z)          x <- x - eta m / ||m||
@@ -26,8 +26,9 @@ class SLIP(Method):
     with S, S' and S_f drawn apart, and all right sides at the old (x, y, z) (order "jacobi").
 
     Args:
-        lr_x: length of a step on x. The normalised step never shrinks by itself: x ends in a ball of this radius, so
-            let it decay (``Power``) or use ``x_step="clipped"`` where accuracy matters.
+        lr_x: length of a step on x. The normalised step never shrinks by itself: x ends in a ball
+            of this radius, so let it decay (``Power``) or use ``x_step="clipped"`` where accuracy
+            matters.
         lr_y: step on y.
         lr_z: step on the linear system.
         beta: momentum, in [0, 1).
@@ -35,12 +36,13 @@ class SLIP(Method):
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
         x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.steps.TorchStep`.
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
-        samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double backward gives g_y,
-            Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the value (docs/bilevel.md). "as released"
-            follows the authors' code for hyper-cleaning: g_y and Hz share S at the old y, f_x and f_y are at the new y,
-            and J has a sample of its own, at the new y and with the new z.
-        order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y, which has then seen S.
-            Not with "as released".
+        samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double
+            backward gives g_y, Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the
+            value (docs/bilevel.md). "as released" follows the authors' code for hyper-cleaning: g_y
+            and Hz share S at the old y, f_x and f_y are at the new y, and J has a sample of its
+            own, at the new y and with the new z.
+        order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y,
+            which has then seen S. Not with "as released".
 
     Example:
         >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1).plan().period[0].slots
@@ -48,15 +50,17 @@ class SLIP(Method):
         >>> SLIP(lr_x=0.01, lr_y=0.1, lr_z=0.1, samples="shared").plan().period[0].slots
         {'z': ('lower', None), 'f': ('upper', None)}
 
-    Source: Gong, Hao, Liu, ICML 2024 (arXiv 2412.20017), Alg. 1 and 2; T0 = 3, gamma as the linear system's step and a
-    single y step per iteration are stated in the authors' answers. Published settings: hyper-representation lr_y 0.05,
-    lr_z 0.01, beta 0.9, lr_x 0.1; hyper-cleaning lr_y 0.05, lr_z 0.01, lr_x 0.05.
+    Source: Gong, Hao, Liu, ICML 2024 (arXiv 2412.20017), Alg. 1 and 2; T0 = 3, gamma as the linear
+    system's step and a single y step per iteration are stated in the authors' answers. Published
+    settings: hyper-representation lr_y 0.05, lr_z 0.01, beta 0.9, lr_x 0.1; hyper-cleaning lr_y
+    0.05, lr_z 0.01, lr_x 0.05.
 
-    *Not confirmed from the paper's text*: the time indices of z and m on the right sides, and which of S, S', S_f are
-    shared between z and m.
+    *Not confirmed from the paper's text*: the time indices of z and m on the right sides, and which
+    of S, S', S_f are shared between z and m.
 
-    *Differs from the authors' code*: that code sums three losses and takes one warm step, lets gradients accumulate
-    over inner steps, averages momenta over tasks, and starts z at random; here as in the paper, with z_0 = m_0 = 0.
+    *Differs from the authors' code*: that code sums three losses and takes one warm step, lets
+    gradients accumulate over inner steps, averages momenta over tasks, and starts z at random; here
+    as in the paper, with z_0 = m_0 = 0.
     """
 
     lr_x: Rate = rate()

@@ -17,8 +17,8 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 class SOBA(Method):
     """Stochastic bilevel algorithm with simultaneous steps.
 
-    Symbols: rho_t = ``lr_y`` = ``lr_z``, gamma_t = ``lr_x``; a number c means c / sqrt(t + 1). The update, all
-    directions at (x, y, z) on one lower and one upper sample::
+    Symbols: rho_t = ``lr_y`` = ``lr_z``, gamma_t = ``lr_x``; a number c means c / sqrt(t + 1). The
+    update, all directions at (x, y, z) on one lower and one upper sample::
 
         y <- y - rho g_y;   z <- z - rho (Hz - f_y);   x <- x - gamma (f_x - Jz)
 
@@ -32,8 +32,8 @@ class SOBA(Method):
         >>> SOBA(lr_x=1.0, lr_y=2.0).rates(3)
         {'lr_x': 0.5, 'lr_y': 1.0, 'lr_z': 1.0}
 
-    Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 1; the exponents 1/2 and the common step agree with the
-    public benchmark code.
+    Source: Dagreou, Ablin, Vaiter, Moreau, NeurIPS 2022, Alg. 1; the exponents 1/2 and the common
+    step agree with the public benchmark code.
 
     *Differs from the paper* in the sign of z only: the paper's v is -z.
     """
@@ -60,7 +60,11 @@ class SOBA(Method):
         x, y, z = v["x"], v["y"], v["z"]
         if self.order == "jacobi":
             d_y, d_z, d_x = oracle.residuals(x, y, z, s["g"], s["f"])
-            return {**v, **self.move_x(oracle, v, d_x, s["lr_x"]), **self.move_yz(oracle, v, s, d_y, d_z)}
+            return {
+                **v,
+                **self.move_x(oracle, v, d_x, s["lr_x"]),
+                **self.move_yz(oracle, v, s, d_y, d_z),
+            }
         new = oracle.move_y(y, oracle.lower(x, y, s["g"]), s["lr_y"])
         f_x, f_y = oracle.upper(x, new, s["f"])
         z = oracle.ops.move(z, oracle.hessian(x, new, z, s["g"]) - f_y, s["lr_z"])

@@ -21,12 +21,15 @@ from mindgap.bilevel.steps import XStep, check_step, project_ball
 class SPABA(Method):
     """Single-loop probabilistic stochastic bilevel algorithm.
 
-    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, p = 1 / ``period``, R = ``radius``. The update::
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, p = 1 / ``period``, R = ``radius``. The
+    update::
 
-        with probability p:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point before)
+        with probability p:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S;
+            point before)
         y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
 
-    with D = (g_y, Hz - f_y, f_x - Jz). This is SRBA with random refreshes in place of periodic ones.
+    with D = (g_y, Hz - f_y, f_x - Jz). This is SRBA with random refreshes in place of periodic
+    ones.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -35,7 +38,8 @@ class SPABA(Method):
         radius: R; infinite if not given.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
-    The full evaluation goes over the batches of a fixed partition; its calls count in the iteration that makes it.
+    The full evaluation goes over the batches of a fixed partition; its calls count in the iteration
+    that makes it.
 
     Example:
         >>> SPABA(lr_x=0.1, lr_y=0.1, period=8).plan().period[0].slots["coin"]
@@ -57,20 +61,32 @@ class SPABA(Method):
     def init(self, oracle: Oracle) -> Values:
         x, y = oracle.start
         z = oracle.ops.zeros_like(y)
-        return {"z": z, "page": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)}, "point": {"x": x, "y": y, "z": z}}
+        return {
+            "z": z,
+            "page": {"y": z, "z": z, "x": oracle.ops.zeros_like(x)},
+            "point": {"x": x, "y": y, "z": z},
+        }
 
     def plan(self) -> SamplePlan:
         slots = {"g": LOWER, "f": UPPER, "coin": ("uniform", self.period)}
         return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
 
-    def _full(self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar) -> dict[str, Array]:
-        """The directions over all samples where ``times`` is 1; zeros, at no cost, where it is 0."""
+    def _full(
+        self, oracle: Oracle, x: Array, y: Array, z: Array, times: Scalar
+    ) -> dict[str, Array]:
+        """The directions over all samples where ``times`` is 1; zeros, at no cost, where it is
+        0.
+        """
         ops = oracle.ops
         lower, upper = oracle.batches("lower"), oracle.batches("upper")
-        weights = {level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
-                   for level, n in (("lower", lower), ("upper", upper))}  # fmt: skip
+        weights = {
+            level: np.array([oracle.weight(level, Sample(i)) for i in range(n)])
+            for level, n in (("lower", lower), ("upper", upper))
+        }
 
-        def add_lower(carry: tuple[Array, Array, Array], token: Sample, w: Scalar) -> tuple[Array, Array, Array]:
+        def add_lower(
+            carry: tuple[Array, Array, Array], token: Sample, w: Scalar
+        ) -> tuple[Array, Array, Array]:
             g_y, hz, jz = oracle.system(x, y, z, token)
             return carry[0] + w * g_y, carry[1] + w * hz, carry[2] + w * jz
 
@@ -79,9 +95,18 @@ class SPABA(Method):
             return carry[0] + w * f_x, carry[1] + w * f_y
 
         no_y, no_x = ops.zeros_like(y), ops.zeros_like(x)
-        g_y, hz, jz = ops.loop(add_lower, (no_y, no_y, no_x), (Sample(np.arange(lower)), weights["lower"]),
-                               length=lower * times)  # fmt: skip
-        f_x, f_y = ops.loop(add_upper, (no_x, no_y), (Sample(np.arange(upper)), weights["upper"]), length=upper * times)
+        g_y, hz, jz = ops.loop(
+            add_lower,
+            (no_y, no_y, no_x),
+            (Sample(np.arange(lower)), weights["lower"]),
+            length=lower * times,
+        )
+        f_x, f_y = ops.loop(
+            add_upper,
+            (no_x, no_y),
+            (Sample(np.arange(upper)), weights["upper"]),
+            length=upper * times,
+        )
         return {"y": g_y, "z": hz - f_y, "x": f_x - jz}
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
@@ -96,6 +121,15 @@ class SPABA(Method):
             last = oracle.residuals(old["x"], old["y"], old["z"], s["g"], s["f"])
             step = {k: before[k] + (a - b) for k, a, b in zip("yzx", new, last, strict=True)}
             d = {k: refresh * full[k] + (1 - refresh) * step[k] for k in "yzx"}
-        z = project_ball(ops, ops.move(v["z"], d["z"], s["lr_z"]), ops.zeros_like(v["z"]), self.radius)
+        z = project_ball(
+            ops, ops.move(v["z"], d["z"], s["lr_z"]), ops.zeros_like(v["z"]), self.radius
+        )
         moved = self.move_x(oracle, v, d["x"], s["lr_x"])
-        return {**v, **moved, "y": oracle.move_y(v["y"], d["y"], s["lr_y"]), "z": z, "page": d, "point": point}
+        return {
+            **v,
+            **moved,
+            "y": oracle.move_y(v["y"], d["y"], s["lr_y"]),
+            "z": z,
+            "page": d,
+            "point": point,
+        }

@@ -20,30 +20,34 @@ from mindgap.bilevel.steps import XStep, check_step, project_ball
 class SRBA(Method):
     """Stochastic recursive bilevel algorithm.
 
-    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, q = ``period``, R = ``radius``. The update::
+    Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, q = ``period``, R = ``radius``. The
+    update::
 
-        t mod q = 0:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point before)
+        t mod q = 0:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point
+            before)
         y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
 
-    with D = (g_y, Hz - f_y, f_x - Jz); the point includes z, and both evaluations use the same pair of samples.
+    with D = (g_y, Hz - f_y, f_x - Jz); the point includes z, and both evaluations use the same pair
+    of samples.
 
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
-        period: iterations from one full evaluation to the next. The benchmark's rule is a fraction of
-            (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
+        period: iterations from one full evaluation to the next. The benchmark's rule is a fraction
+            of (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
         radius: R; infinite if not given.
         x_step: see :mod:`mindgap.bilevel.steps`.
 
     Raises:
-        RuleError: for a step, period or radius that is not positive; at ``start`` for data without an end.
+        RuleError: for a step, period or radius that is not positive; at ``start`` for data without
+            an end.
 
     Example:
         >>> [i.kind for i in SRBA(lr_x=0.1, lr_y=0.1, period=3).plan().period]
         ['refresh', 'move', 'move']
 
-    Source: Dagreou, Moreau, Vaiter, Ablin 2023 (arXiv 2302.08766). Constant steps and the common sample at both points
-    agree with the public benchmark code.
+    Source: Dagreou, Moreau, Vaiter, Ablin 2023 (arXiv 2302.08766). Constant steps and the common
+    sample at both points agree with the public benchmark code.
 
     *Not confirmed from the paper's text*: the value of R (the benchmark code has no projection).
 
@@ -65,7 +69,9 @@ class SRBA(Method):
 
     def plan(self) -> SamplePlan:
         move = Iteration({"g": LOWER, "f": UPPER}, "move")
-        return SamplePlan((Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True)
+        return SamplePlan(
+            (Iteration({}, "refresh"),) + (move,) * (self.period - 1), all_samples=True
+        )
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops = oracle.ops
@@ -76,7 +82,11 @@ class SRBA(Method):
             each = (oracle.residuals(p["x"], p["y"], p["z"], lower, upper) for p in points)
             return [{"y": d_y, "z": d_z, "x": d_x} for d_y, d_z, d_x in each]
 
-        memory = restart(direction, point) if kind == "refresh" else spider(direction, point, v["spider"])
+        memory = (
+            restart(direction, point)
+            if kind == "refresh"
+            else spider(direction, point, v["spider"])
+        )
         d = memory["estimate"]
         z = ops.move(v["z"], d["z"], s["lr_z"])
         return {

@@ -17,7 +17,8 @@ from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 class StocBio(Method):
     """Stochastic bilevel optimizer with a sample-efficient hypergradient.
 
-    Symbols: alpha = ``lr_y``, beta = ``lr_x``, T = ``inner``, Q = ``terms``, eta = ``eta``. The update::
+    Symbols: alpha = ``lr_y``, beta = ``lr_x``, T = ``inner``, Q = ``terms``, eta = ``eta``. The
+    update::
 
         T times:  y <- y - alpha g_y(x, y; S)
         x <- x - beta (f_x(S_f) - J(S_j) eta sum_{q=0..Q} prod_{i<=q} (I - eta H(S_i)) f_y(S_f))
@@ -30,20 +31,22 @@ class StocBio(Method):
         terms: Q, number of factors in its last term.
         inner: T, steps on y per iteration, which start from the last y.
         x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
-        order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO without memory).
+        order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO
+            without memory).
 
     Example:
         >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan().period[0].slots
         {'y': ('lower', 2), 'f': ('upper', None), 'h': ('lower', 3), 'j': ('lower', None)}
 
-    Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q = 3, eta 0.5,
-    steps 0.1, batch 1000; SLIP line: Q = 5, eta 0.1, T = 5 (representation) and 3 (cleaning).
+    Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q
+    = 3, eta 0.5, steps 0.1, batch 1000; SLIP line: Q = 5, eta 0.1, T = 5 (representation) and 3
+    (cleaning).
 
-    *Differs from the paper*: all factors use minibatches of the problem's size; the theory lets the q-th factor's batch
-    shrink geometrically (not confirmed from the paper's text).
+    *Differs from the paper*: all factors use minibatches of the problem's size; the theory lets the
+    q-th factor's batch shrink geometrically (not confirmed from the paper's text).
 
-    *Differs from the authors' code*, which multiplies only the last term by eta, omits the term q = 0 and reuses one
-    batch for all factors.
+    *Differs from the authors' code*, which multiplies only the last term by eta, omits the term q =
+    0 and reuses one batch for all factors.
     """
 
     lr_x: Rate = rate()

@@ -17,12 +17,14 @@ from mindgap.bilevel.storm import StormMethod
 class SUSTAIN(StormMethod):
     """Single-timescale double-momentum stochastic approximation.
 
-    Symbols: alpha_t = 1 / (w + t)^(1/3) with w = ``w``; steps ``lr_x`` alpha_t and ``lr_y`` alpha_t (the paper's
-    c_beta = lr_y / lr_x); eta^f_{t+1} = min(1, ``c_x`` alpha_t^2), eta^g likewise with ``c_y``; Neumann step ``eta``,
-    K = ``terms``. With the randomised hypergradient F(x, y; S) (number of factors and samples in S)::
+    Symbols: alpha_t = 1 / (w + t)^(1/3) with w = ``w``; steps ``lr_x`` alpha_t and ``lr_y`` alpha_t
+    (the paper's c_beta = lr_y / lr_x); eta^f_{t+1} = min(1, ``c_x`` alpha_t^2), eta^g likewise with
+    ``c_y``; Neumann step ``eta``, K = ``terms``. With the randomised hypergradient F(x, y; S)
+    (number of factors and samples in S)::
 
-        h^g <- eta^g g_y + (1 - eta^g) (h^g + g_y - g_y')          h^f <- eta^f F + (1 - eta^f) (h^f + F - F')
-        y <- y - lr_y alpha_t h^g                                  x <- x - lr_x alpha_t h^f
+        h^g <- eta^g g_y + (1 - eta^g) (h^g + g_y - g_y')          h^f <- eta^f F + (1 - eta^f) (h^f
+        + F - F') y <- y - lr_y alpha_t h^g                                  x <- x - lr_x alpha_t
+        h^f
 
     primes at the point before, with the same samples and the same number of factors.
 
@@ -37,11 +39,11 @@ class SUSTAIN(StormMethod):
         >>> SUSTAIN(lr_x=1.0, lr_y=1.0).rates(7)["lr_x"]
         0.5
 
-    Source: Khanduri, Zeng, Hong, Wai, Wang, Yang, NeurIPS 2021, Alg. 1. The exponents 1/3 and the joint samples agree
-    with the public benchmark code.
+    Source: Khanduri, Zeng, Hong, Wai, Wang, Yang, NeurIPS 2021, Alg. 1. The exponents 1/3 and the
+    joint samples agree with the public benchmark code.
 
-    *Not confirmed from the paper's text*: the constants of the weights, and whether y's new value enters x's direction
-    (here both move from the old point).
+    *Not confirmed from the paper's text*: the constants of the weights, and whether y's new value
+    enters x's direction (here both move from the old point).
     """
 
     w: float = positive(1.0)
@@ -56,4 +58,7 @@ class SUSTAIN(StormMethod):
 
     def inverses(self, oracle: Oracle, s: Draws, points: Places, vs: list[Array]) -> list[Array]:
         each = zip(points, vs, strict=True)
-        return [neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"]) for (x, y), v in each]
+        return [
+            neumann_random(oracle, x, y, v, s["h"], self.eta, self.terms, s["k"])
+            for (x, y), v in each
+        ]

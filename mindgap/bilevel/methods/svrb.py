@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 class SVRB(Method):
     """Stochastic variance-reduced bilevel method with a dense solve.
 
-    Symbols: eta_t = d / (m + t)^(1/3) with d = ``d``, m = ``m``; steps ``lr_x`` eta_t and ``lr_y`` eta_t (the paper's
-    tau eta_t); weights min(1, ``c`` eta_{t-1}^2); ``mu`` the lower level's modulus of strong convexity. STORM
-    estimates of w = g_y, s = f_x, v = f_y, V = J (matrix) and H (matrix)::
+    Symbols: eta_t = d / (m + t)^(1/3) with d = ``d``, m = ``m``; steps ``lr_x`` eta_t and ``lr_y``
+    eta_t (the paper's tau eta_t); weights min(1, ``c`` eta_{t-1}^2); ``mu`` the lower level's
+    modulus of strong convexity. STORM estimates of w = g_y, s = f_x, v = f_y, V = J (matrix) and H
+    (matrix)::
 
         y <- y - lr_y eta_t w;     x <- x - lr_x eta_t (s - V P(H)^-1 v)
 
@@ -42,18 +43,19 @@ class SVRB(Method):
         x_step: see :mod:`mindgap.bilevel.steps`.
 
     Raises:
-        RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower unknowns or matrices
-            that do not fit, with their size in bytes.
+        RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower
+            unknowns or matrices that do not fit, with their size in bytes.
 
     Example:
         >>> SVRB(lr_x=0.1, lr_y=0.1, mu=0.1).plan().period[0].slots
         {'g': ('lower', None), 'f': ('upper', None)}
 
-    Source: Guo, Hu, Zhang, Yang 2021 (arXiv 2105.02266). The five estimators with a dense solve agree with a version
-    that the public benchmark once held.
+    Source: Guo, Hu, Zhang, Yang 2021 (arXiv 2105.02266). The five estimators with a dense solve
+    agree with a version that the public benchmark once held.
 
-    *Not confirmed from the paper's text*: the projections of s, v and V onto balls (left out here), and that the
-    eigenvalues are raised where the estimate of H is used (as here) rather than in the stored estimate.
+    *Not confirmed from the paper's text*: the projections of s, v and V onto balls (left out here),
+    and that the eigenvalues are raised where the estimate of H is used (as here) rather than in the
+    stored estimate.
     """
 
     lr_x: float = positive()
@@ -66,7 +68,9 @@ class SVRB(Method):
     memory_limit: int | None = count(None, most=2**62)
     x_step: XStep = setting(check_step, "plain")
     tables: ClassVar[str] = "dense matrices"
-    copies: ClassVar[int] = 4  # the estimates, the fresh matrices at two points, and the eigenvectors
+    copies: ClassVar[int] = (
+        4  # the estimates, the fresh matrices at two points, and the eigenvectors
+    )
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
@@ -80,8 +84,13 @@ class SVRB(Method):
     def init(self, oracle: Oracle) -> Values:
         ops, (x, y) = oracle.ops, oracle.start
         d_x, d_y = x.shape[0], y.shape[0]
-        zero = {"w": ops.zeros_like(y), "s": ops.zeros_like(x), "v": ops.zeros_like(y),
-                "V": ops.zeros((d_x, d_y), y), "H": ops.zeros((d_y, d_y), y)}  # fmt: skip
+        zero = {
+            "w": ops.zeros_like(y),
+            "s": ops.zeros_like(x),
+            "v": ops.zeros_like(y),
+            "V": ops.zeros((d_x, d_y), y),
+            "H": ops.zeros((d_y, d_y), y),
+        }
         return {"storm": {"estimate": zero, "point": {"x": x, "y": y}}}
 
     def plan(self) -> SamplePlan:
@@ -90,8 +99,11 @@ class SVRB(Method):
 
     def rates(self, t: Scalar) -> dict[str, Any]:
         step = Power(self.d, 1 / 3, self.m)
-        return {"lr_x": Product(self.lr_x, step)(t), "lr_y": Product(self.lr_y, step)(t),
-                "a": StormWeight(self.c, step)(t)}  # fmt: skip
+        return {
+            "lr_x": Product(self.lr_x, step)(t),
+            "lr_y": Product(self.lr_y, step)(t),
+            "a": StormWeight(self.c, step)(t),
+        }
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         def direction(points: list[Point]) -> list[dict[str, Any]]:
@@ -103,7 +115,9 @@ class SVRB(Method):
             return found
 
         point = {"x": v["x"], "y": v["y"]}
-        memory = storm(direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]), first=kind == "first")
+        memory = storm(
+            direction, point, v["storm"], dict.fromkeys("wsvVH", s["a"]), first=kind == "first"
+        )
         e = memory["estimate"]
         d_x = e["s"] - e["V"] @ solve_raised(oracle.ops, e["H"], e["v"], self.mu)
         y = oracle.move_y(v["y"], e["w"], s["lr_y"])

@@ -17,11 +17,12 @@ from mindgap.bilevel.steps import XStep, check_step
 class TTSA(Method):
     """Two-timescale stochastic approximation.
 
-    Symbols: alpha_k = ``lr_x`` (a number a means a / (1 + k)^(3/5)), beta_k = ``lr_y`` (b / (1 + k)^(2/5)),
-    N = ``terms``, eta = ``eta``. The update::
+    Symbols: alpha_k = ``lr_x`` (a number a means a / (1 + k)^(3/5)), beta_k = ``lr_y`` (b / (1 +
+    k)^(2/5)), N = ``terms``, eta = ``eta``. The update::
 
         y <- y - beta_k g_y(x, y; S)
-        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k' uniform on 0..N-1
+        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k'
+        uniform on 0..N-1
 
     the second line at the new y (order "seidel").
 
@@ -34,8 +35,9 @@ class TTSA(Method):
         >>> {k: round(v, 4) for k, v in TTSA(lr_x=1.0, lr_y=1.0).rates(31).items()}
         {'lr_x': 0.125, 'lr_y': 0.25}
 
-    Source: Hong, Wai, Wang, Yang, SIAM J. Optim. 2023, Alg. 1. The exponents and the use of the new y agree with the
-    public benchmark code. Published settings in the SLIP line: lr_y 0.02, lr_x 0.1, eta 0.1, N = 5.
+    Source: Hong, Wai, Wang, Yang, SIAM J. Optim. 2023, Alg. 1. The exponents and the use of the new
+    y agree with the public benchmark code. Published settings in the SLIP line: lr_y 0.02, lr_x
+    0.1, eta 0.1, N = 5.
 
     *Not confirmed from the paper's text*: the projection onto X.
 

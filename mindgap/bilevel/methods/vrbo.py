@@ -19,16 +19,19 @@ from mindgap.bilevel.steps import XStep, check_step
 class VRBO(Method):
     """Variance-reduced bilevel optimizer.
 
-    Symbols: alpha = ``lr_x``, beta = ``lr_y``, q = ``period``, m = ``inner``, Q = ``terms``, eta = ``eta``,
+    Symbols: alpha = ``lr_x``, beta = ``lr_y``, q = ``period``, m = ``inner``, Q = ``terms``, eta =
+    ``eta``,
     |S1| = ``refresh``. With G(x, y; S) the Neumann hypergradient::
 
         k mod q = 0:  (u, v) <- (g_y, G)(x, y; S1)
         x' = x - alpha v
-        m times, on a fresh S2:  (u, v) <- (u, v) + (g_y, G)(new point; S2) - (g_y, G)(point before; S2);  y <- y -
+        m times, on a fresh S2:  (u, v) <- (u, v) + (g_y, G)(new point; S2) - (g_y, G)(point before;
+            S2);  y <- y -
         beta u
 
-    u and v always remember the point they belong to: after a refresh the first correction leads from (x, y) to (x', y),
-    otherwise from (x, y of the last correction) to (x', y), so no move stays uncorrected.
+    u and v always remember the point they belong to: after a refresh the first correction leads
+    from (x, y) to (x', y), otherwise from (x, y of the last correction) to (x', y), so no move
+    stays uncorrected.
 
     Args:
         lr_x, lr_y: steps on x and y.
@@ -42,13 +45,14 @@ class VRBO(Method):
         >>> [i.kind for i in VRBO(lr_x=0.1, lr_y=0.1, period=2).plan().period]
         ['refresh', 'move']
 
-    Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 2. Defaults of the authors' code: q = 3, eta 0.5, Q = 3, steps 0.1.
+    Source: Yang, Ji, Liang, NeurIPS 2021, Alg. 2. Defaults of the authors' code: q = 3, eta 0.5, Q
+    = 3, steps 0.1.
 
-    *Not confirmed from the paper's text*: whether a last correction without a step on y ends an iteration (not done
-    here).
+    *Not confirmed from the paper's text*: whether a last correction without a step on y ends an
+    iteration (not done here).
 
-    *Differs from the public benchmark code*, where both evaluations use the new x, so that the move of x is never
-    corrected.
+    *Differs from the public benchmark code*, where both evaluations use the new x, so that the move
+    of x is never corrected.
     """
 
     lr_x: Rate = rate()
@@ -66,10 +70,17 @@ class VRBO(Method):
         return {"spider": empty_memory(oracle.ops, {"x": x, "y": y}, "xy")}
 
     def plan(self) -> SamplePlan:
-        small: Slots = {"y": ("lower", self.inner), "f": ("upper", self.inner), "j": ("lower", self.inner),
-                        "h": ("lower", (self.inner, self.terms))}  # fmt: skip
-        large: Slots = {} if self.refresh is None else {"large": ("lower", self.refresh),
-                                                        "large_f": ("upper", self.refresh)}  # fmt: skip
+        small: Slots = {
+            "y": ("lower", self.inner),
+            "f": ("upper", self.inner),
+            "j": ("lower", self.inner),
+            "h": ("lower", (self.inner, self.terms)),
+        }
+        large: Slots = (
+            {}
+            if self.refresh is None
+            else {"large": ("lower", self.refresh), "large_f": ("upper", self.refresh)}
+        )
         first = Iteration({**large, **small}, "refresh", self.inner)
         move = Iteration(small, "move", self.inner)
         return SamplePlan((first,) + (move,) * (self.period - 1), all_samples=self.refresh is None)
@@ -83,19 +94,31 @@ class VRBO(Method):
 
             def of_all(at: Places, vs: list[Array]) -> list[Array]:
                 ((x, y),), (f_y,) = at, vs
-                return [neumann_of(ops, lambda r: oracle.hessian(x, y, r, lower), f_y, self.terms, self.eta)]
+                return [
+                    neumann_of(
+                        ops, lambda r: oracle.hessian(x, y, r, lower), f_y, self.terms, self.eta
+                    )
+                ]
 
-            memory = restart(lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here)
+            memory = restart(
+                lambda points: implicit_xy(oracle, points, of_all, upper, lower, lower), here
+            )
         moved = self.move_x(oracle, v, memory["estimate"]["x"], s["lr_x"])
         x = moved["x"]
 
-        def correct(carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample) -> tuple[Memory, Array]:
+        def correct(
+            carry: tuple[Memory, Array], g: Sample, f: Sample, j: Sample, h: Sample
+        ) -> tuple[Memory, Array]:
             memory, y = carry
 
             def of_some(at: Places, vs: list[Array]) -> list[Array]:
                 return neumann_sums(oracle, at, vs, h, self.eta)
 
-            memory = spider(lambda points: implicit_xy(oracle, points, of_some, f, j, g), {"x": x, "y": y}, memory)
+            memory = spider(
+                lambda points: implicit_xy(oracle, points, of_some, f, j, g),
+                {"x": x, "y": y},
+                memory,
+            )
             return memory, oracle.move_y(y, memory["estimate"]["y"], s["lr_y"])
 
         memory, y = ops.loop(correct, (memory, v["y"]), (s["y"], s["f"], s["j"], s["h"]))

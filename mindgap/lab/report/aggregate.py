@@ -1,4 +1,6 @@
-"""From rows to what is drawn: one value per run and place, statistics over seeds, and thinning that keeps extremes."""
+"""From rows to what is drawn: one value per run and place, statistics over seeds, and thinning
+that keeps extremes.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ STATISTICS = ("mean", "sd", "q10", "q50", "q90", "n")
 class Series:
     """What one method shows in one panel: equally long columns, ``x`` among them.
 
-    A series over seeds has the columns of :data:`STATISTICS`, and ``ends`` with the same statistics of the last values
-    of its runs; a series of one run has ``y``, and ``seed`` says whose.
+    A series over seeds has the columns of :data:`STATISTICS`, and ``ends`` with the same statistics
+    of the last values of its runs; a series of one run has ``y``, and ``seed`` says whose.
     """
 
     method: str
@@ -38,7 +40,9 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
         return [""]
     seen: dict[Any, None] = {}
     for run in runs:
-        for value in [_of_run(run, facet)] if _of_run(run, facet) is not None else run.column(facet):
+        for value in (
+            [_of_run(run, facet)] if _of_run(run, facet) is not None else run.column(facet)
+        ):
             seen.setdefault(tuple(value) if isinstance(value, list) else value)
     values = list(seen)
     if all(isinstance(v, (int, float)) for v in values):
@@ -47,7 +51,16 @@ def facet_values(runs: Iterable[Run], facet: str) -> list[str]:
 
 
 #: Settings that the papers write in Greek.
-GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "mu": "μ", "sigma": "σ", "tau": "τ"}
+GREEK = {
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "delta": "δ",
+    "epsilon": "ε",
+    "mu": "μ",
+    "sigma": "σ",
+    "tau": "τ",
+}
 
 
 def facet_label(facet: str, value: Any) -> str:
@@ -77,7 +90,9 @@ class Readings:
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
             number = np.array([isinstance(v, (int, float)) for v in raw], dtype=bool)
-            values = np.array([v if ok else np.nan for v, ok in zip(raw, number.tolist())], dtype=float)
+            values = np.array(
+                [v if ok else np.nan for v, ok in zip(raw, number.tolist())], dtype=float
+            )
             self._columns[name] = values, number
         return self._columns[name]
 
@@ -104,24 +119,37 @@ class Readings:
         return {label: (a[places], b[places]) for label, places in where.items()}
 
 
-def over_seeds(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: int = 512) -> dict[str, np.ndarray]:
+def over_seeds(
+    readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]], grid: int = 512
+) -> dict[str, np.ndarray]:
     """Statistics over runs at common places.
 
-    Where the runs were read at the same places (steps, epochs), those are used as they are. Where they were not
-    (seconds), each run is interpolated linearly, inside its own range only, at up to ``grid`` of the places read.
-    The statistics stop where the first run ends: beyond, they would be about other seeds.
-    A value that is not finite makes the mean there undefined (the line stops); in the quantiles it counts as largest.
+    Where the runs were read at the same places (steps, epochs), those are used as they are. Where
+    they were not (seconds), each run is interpolated linearly, inside its own range only, at up to
+    ``grid`` of the places read. The statistics stop where the first run ends: beyond, they would be
+    about other seeds. A value that is not finite makes the mean there undefined (the line stops);
+    in the quantiles it counts as largest.
 
     Example:
         >>> import numpy as np
-        >>> table = over_seeds([(np.array([0., 1.]), np.array([1., 3.])), (np.array([0., 1.]), np.array([3., 5.]))])
+        >>> table = over_seeds(
+        ...     [
+        ...         (np.array([0.0, 1.0]), np.array([1.0, 3.0])),
+        ...         (np.array([0.0, 1.0]), np.array([3.0, 5.0])),
+        ...     ]
+        ... )
         >>> table["mean"].tolist(), table["n"].tolist()
         ([2.0, 4.0], [2.0, 2.0])
     """
-    cleaned = [(x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
+    cleaned = [
+        (x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)
+    ]
     if not cleaned:
         return {name: np.empty(0) for name in ("x", *STATISTICS)}
-    places, first_end = np.unique(np.concatenate([x for x, _ in cleaned])), min(x[-1] for x, _ in cleaned)
+    places, first_end = (
+        np.unique(np.concatenate([x for x, _ in cleaned])),
+        min(x[-1] for x, _ in cleaned),
+    )
     places = places[places <= first_end]
     cleaned = [(x[x <= first_end], y[x <= first_end]) for x, y in cleaned]
     if not all(len(x) for x, _ in cleaned):
@@ -154,20 +182,30 @@ def one_value_per_place(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def end_values(readings_of_runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
-    """Statistics over runs of each run's last value, and the places ``first`` to ``last`` between which the runs end.
+    """Statistics over runs of each run's last value, and the places ``first`` to ``last`` between
+    which the runs end.
 
     Example:
         >>> import numpy as np
-        >>> ends = end_values([(np.array([0., 1.]), np.array([1., 3.])), (np.array([0., 5.]), np.array([3., 5.]))])
+        >>> ends = end_values(
+        ...     [
+        ...         (np.array([0.0, 1.0]), np.array([1.0, 3.0])),
+        ...         (np.array([0.0, 5.0]), np.array([3.0, 5.0])),
+        ...     ]
+        ... )
         >>> ends["mean"], ends["n"], ends["first"], ends["last"]
         (4.0, 2.0, 1.0, 5.0)
     """
-    cleaned = [(x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)]
+    cleaned = [
+        (x, y) for x, y in (one_value_per_place(x, y) for x, y in readings_of_runs) if len(x)
+    ]
     if not cleaned:
         return {}
     places, values = np.array([x[-1] for x, _ in cleaned]), np.array([[y[-1]] for _, y in cleaned])
     table = _statistics(values, np.ones(values.shape, dtype=bool))
-    return {"first": float(places.min()), "last": float(places.max())} | {k: float(v[0]) for k, v in table.items()}
+    return {"first": float(places.min()), "last": float(places.max())} | {
+        k: float(v[0]) for k, v in table.items()
+    }
 
 
 def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray]:
@@ -194,13 +232,16 @@ def _statistics(values: np.ndarray, present: np.ndarray) -> dict[str, np.ndarray
 
 
 def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
-    """A few rows per bucket that look the same: each bucket along x keeps its ends and its extremes.
+    """A few rows per bucket that look the same: each bucket along x keeps its ends and its
+    extremes.
 
-    Extremes are those of the value, or of mean and median (four or six rows per bucket), so that no peak is lost.
+    Extremes are those of the value, or of mean and median (four or six rows per bucket), so that no
+    peak is lost.
 
     Example:
         >>> import numpy as np
-        >>> y = np.zeros(10_000); y[7777] = 1.0
+        >>> y = np.zeros(10_000)
+        >>> y[7777] = 1.0
         >>> thinned = thin(Series("m", "", {"x": np.arange(1e4), "y": y}), 20)
         >>> len(thinned) <= 80, float(thinned.columns["y"].max())
         (True, 1.0)
@@ -217,19 +258,24 @@ def thin(series: Series, buckets: int, *, log_x: bool = False) -> Series:
     bucket = np.searchsorted(begin, np.arange(size), side="right")
     for name in names:
         column = series.columns[name]
-        # Sorted inside each bucket, the first is the smallest and the last the largest; an undefined value is neither.
+        # Sorted inside each bucket, the first is the smallest and the last the largest; an
+        # undefined value is neither.
         smallest = np.lexsort((np.where(np.isnan(column), np.inf, column), bucket))[begin]
         largest = np.lexsort((np.where(np.isnan(column), -np.inf, column), bucket))[stop - 1]
         keep.update(smallest.tolist(), largest.tolist())
     for edge in ("q10", "q90", "sd"):  # the widest places of the band, a few for the whole series
         if edge in series.columns and not np.isnan(series.columns[edge]).all():
-            keep.update((int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge]))))
+            keep.update(
+                (int(np.nanargmin(series.columns[edge])), int(np.nanargmax(series.columns[edge])))
+            )
     index = np.array(sorted(keep))
     return replace(series, columns={k: v[index] for k, v in series.columns.items()})
 
 
 def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
-    """Bucket borders as row numbers: equally wide on the axis where x is in order, equally many rows otherwise."""
+    """Bucket borders as row numbers: equally wide on the axis where x is in order, equally many
+    rows otherwise.
+    """
     if np.all(np.diff(x) >= 0):
         if log_x and (x > 0).any():
             x = np.log(np.maximum(x, x[x > 0].min()))
@@ -239,7 +285,9 @@ def _edges(x: np.ndarray, buckets: int, log_x: bool) -> np.ndarray:
 
 
 def thin_points(series: Series, most: int) -> Series:
-    """At most about ``most`` points of a scatter: every k-th, and the extremes of both coordinates in each stretch."""
+    """At most about ``most`` points of a scatter: every k-th, and the extremes of both
+    coordinates in each stretch.
+    """
     size = len(series)
     if size <= most:
         return series
@@ -250,6 +298,8 @@ def thin_points(series: Series, most: int) -> Series:
         for part in np.array_split(np.arange(size), max(most // 8, 1)):
             values = other[part]
             if not np.isnan(values).all():
-                keep.update((int(order[part[np.nanargmin(values)]]), int(order[part[np.nanargmax(values)]])))
+                keep.update(
+                    (int(order[part[np.nanargmin(values)]]), int(order[part[np.nanargmax(values)]]))
+                )
     index = np.array(sorted(keep))
     return replace(series, columns={k: v[index] for k, v in series.columns.items()})

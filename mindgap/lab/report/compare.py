@@ -1,4 +1,6 @@
-"""Two sets of records (two versions, two machines): which verdicts changed, which curves differ beyond seed noise."""
+"""Two sets of records (two versions, two machines): which verdicts changed, which curves differ
+beyond seed noise.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ PLACES = 20
 class Difference:
     """How one curve of folder B compares with that of folder A.
 
-    ``outcome`` is *same* (equal to rounding), *within noise*, *differs*, or *too few seeds* (curves differ, but one
-    seed per side says nothing about noise); ``where`` is the place of the largest difference and ``error`` that
-    difference in standard errors.
+    ``outcome`` is *same* (equal to rounding), *within noise*, *differs*, or *too few seeds* (curves
+    differ, but one seed per side says nothing about noise); ``where`` is the place of the largest
+    difference and ``error`` that difference in standard errors.
     """
 
     study: str
@@ -59,8 +61,9 @@ class Comparison:
 def compare(a: Path, b: Path, *, level: float = 0.001) -> Comparison:
     """Compare two folders of records, study by study and curve by curve.
 
-    Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some place. ``level`` is
-    divided by the number of places (Bonferroni): at most this share of equal curves is called different.
+    Two curves differ beyond seed noise if Welch's t of their means exceeds its quantile at some
+    place. ``level`` is divided by the number of places (Bonferroni): at most this share of equal
+    curves is called different.
     """
     between("level", level, 0, 1, ends="()")
     left = {(s.name, s.scale): s for s in load(a)}
@@ -85,7 +88,9 @@ def _curves(a: Loaded, b: Loaded, level: float) -> list[Difference]:
     quantities = dict.fromkeys((f.x, f.y, f.kind) for f in a.description.figures)
     for method in (m for m in a.methods if m in b.methods):
         for x, y, kind in quantities:
-            if kind != "lines":  # a scatter has no common places; its quantities show in the verdict's numbers
+            if (
+                kind != "lines"
+            ):  # a scatter has no common places; its quantities show in the verdict's numbers
                 continue
             sides = [_columns(study, method, x, y) for study in (a, b)]
             if all(sides):
@@ -99,8 +104,12 @@ def _columns(study: Loaded, method: str, x: str, y: str) -> list[tuple[np.ndarra
     return [panels[""] for panels in runs if "" in panels]
 
 
-def difference(place: Difference, a: Sequence[tuple[np.ndarray, np.ndarray]],
-               b: Sequence[tuple[np.ndarray, np.ndarray]], level: float) -> Difference:
+def difference(
+    place: Difference,
+    a: Sequence[tuple[np.ndarray, np.ndarray]],
+    b: Sequence[tuple[np.ndarray, np.ndarray]],
+    level: float,
+) -> Difference:
     """Two bundles of curves (one (x, y) per seed), compared at common places."""
     from scipy.stats import t as student
 
@@ -122,20 +131,40 @@ def difference(place: Difference, a: Sequence[tuple[np.ndarray, np.ndarray]],
         return place
     var_a, var_b = one["sd"][at_one] ** 2 / n_a, two["sd"][at_two] ** 2 / n_b
     if min(n_a.min(), n_b.min()) < 2:
-        worst = int(np.argmax(np.where(apart, np.abs(mean_a - mean_b) / np.maximum(scale, 1e-300), -1)))
+        worst = int(
+            np.argmax(np.where(apart, np.abs(mean_a - mean_b) / np.maximum(scale, 1e-300), -1))
+        )
         return _at(place, "too few seeds", common, mean_a, mean_b, worst, math.nan)
     error = np.sqrt(var_a + var_b)
     with np.errstate(divide="ignore", invalid="ignore"):
         score = np.where(apart, np.abs(mean_a - mean_b) / error, 0.0)
         degrees = (var_a + var_b) ** 2 / (var_a**2 / (n_a - 1) + var_b**2 / (n_b - 1))
-    limit = student.ppf(1 - level / len(common) / 2, np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9))
+    limit = student.ppf(
+        1 - level / len(common) / 2, np.where(np.isfinite(degrees), np.maximum(degrees, 1), 1e9)
+    )
     beyond = score / limit
     worst = int(np.argmax(beyond))
     outcome = "differs" if beyond[worst] > 1 else "within noise"
     return _at(place, outcome, common, mean_a, mean_b, worst, float(score[worst]))
 
 
-def _at(place: Difference, outcome: str, x: np.ndarray, a: np.ndarray, b: np.ndarray, i: int,
-        error: float) -> Difference:
-    return Difference(place.study, place.scale, place.method, place.quantity, outcome, float(x[i]), float(a[i]),
-                      float(b[i]), error)
+def _at(
+    place: Difference,
+    outcome: str,
+    x: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    i: int,
+    error: float,
+) -> Difference:
+    return Difference(
+        place.study,
+        place.scale,
+        place.method,
+        place.quantity,
+        outcome,
+        float(x[i]),
+        float(a[i]),
+        float(b[i]),
+        error,
+    )

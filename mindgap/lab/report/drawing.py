@@ -1,4 +1,6 @@
-"""The numbers of one figure: every method's curve or points, what the claim is about, and what the figure shows."""
+"""The numbers of one figure: every method's curve or points, what the claim is about, and what
+the figure shows.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ from mindgap.lab.report.aggregate import (
 from mindgap.lab.report.words import MORE_IS_BETTER, headline
 from mindgap.record.forms import Figure, Tuning
 
-#: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark screen.
+#: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark
+#: screen.
 LIGHT = ("#0b5cad", "#c2410c", "#15803d", "#8b2fc9", "#946800", "#0e7490", "#be185d", "#4b5563")
-#: Methods that the claim is not about; where the claim names none, beyond eight the colours come again with a dash.
+#: Methods that the claim is not about; where the claim names none, beyond eight the colours come
+#: again with a dash.
 GREY = "#868e96"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 #: With more methods than this, those that the claim is not about are grey.
@@ -34,9 +38,19 @@ FEW_METHODS = 4
 ENOUGH_SEEDS = 4
 #: A line that runs along earlier ones is broken, so that they show through its gaps.
 ALONG = ([1, 0], [7, 7], [2, 7], [7, 3, 1, 3])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
 
-#: The order in which x-axes are offered (a description on disk has its keys in order of the alphabet).
+#: The order in which x-axes are offered (a description on disk has its keys in order of the
+#: alphabet).
 AXES = ("step", "x_epoch", "y_epoch", "oracle_calls", "seconds", "cpu_seconds")
 
 
@@ -54,12 +68,15 @@ class Axis:
 class Drawing:
     """A figure with its numbers, ready for the page or for a picture.
 
-    ``single`` says that no method has more than one run, so that there is no band to draw. ``accent`` lists the methods
-    that the claim is about; the others are drawn in grey.
+    ``single`` says that no method has more than one run, so that there is no band to draw.
+    ``accent`` lists the methods that the claim is about; the others are drawn in grey.
     """
 
     TIMES: ClassVar[tuple[str, ...]] = AXES
-    SEARCHED: ClassVar[tuple[str, ...]] = ("factor", "candidate")  # along these a search looks for the lowest value
+    SEARCHED: ClassVar[tuple[str, ...]] = (
+        "factor",
+        "candidate",
+    )  # along these a search looks for the lowest value
 
     id: str
     figure: Figure
@@ -78,12 +95,14 @@ class Drawing:
 
     @property
     def single(self) -> bool:
-        return self.kind != "lines" or all(s.columns["n"].max(initial=1) <= 1 for a in self.axes for s in a.series)
+        return self.kind != "lines" or all(
+            s.columns["n"].max(initial=1) <= 1 for a in self.axes for s in a.series
+        )
 
     @property
     def statistic(self) -> str:
-        """What is drawn first: the seeds where they are few; medians on a log axis, where a mean follows the largest
-        value; means otherwise."""
+        """What is drawn first: the seeds where they are few; medians on a log axis, where a mean
+        follows the largest value; means otherwise."""
         if self.single:
             return "value"
         if self.seeds < ENOUGH_SEEDS:
@@ -94,7 +113,15 @@ class Drawing:
     def seeds(self) -> int:
         """The largest number of seeds of a method."""
         return int(
-            max((s.columns["n"].max(initial=1) for a in self.axes for s in a.series if "n" in s.columns), default=1)
+            max(
+                (
+                    s.columns["n"].max(initial=1)
+                    for a in self.axes
+                    for s in a.series
+                    if "n" in s.columns
+                ),
+                default=1,
+            )
         )
 
     @cached_property
@@ -107,15 +134,23 @@ class Drawing:
         """The number of each method's colour; ``None``: grey."""
         if not self.accent:
             return [place % len(LIGHT) for place in range(len(self.methods))]
-        return [self.accent.index(m) % len(LIGHT) if m in self.accent else None for m in self.methods]
+        return [
+            self.accent.index(m) % len(LIGHT) if m in self.accent else None for m in self.methods
+        ]
 
     @property
     def ranked(self) -> bool:
         """Whether a ranking of the last values replaces the bundle of lines."""
-        return self.kind == "lines" and not self.names and len(self.ends()) > len(LIGHT) * len(self.facets)
+        return (
+            self.kind == "lines"
+            and not self.names
+            and len(self.ends()) > len(LIGHT) * len(self.facets)
+        )
 
     def ends(self) -> dict[tuple[str, str], float]:
-        """(method, panel) -> the median of its runs' last values or of its points; along a search the lowest."""
+        """(method, panel) -> the median of its runs' last values or of its points; along a
+        search the lowest.
+        """
         found: dict[tuple[str, str], list[np.ndarray]] = {}
         searched = self.axes[0].name in self.SEARCHED
         for s in self.axes[0].series:
@@ -126,7 +161,9 @@ class Drawing:
             values = values[np.isfinite(values)]
             values = np.sort(values)[::-1] if searched else values
             if len(values):
-                found.setdefault((s.method, s.facet), []).append(values if "y" in s.columns else values[-1:])
+                found.setdefault((s.method, s.facet), []).append(
+                    values if "y" in s.columns else values[-1:]
+                )
         return {key: float(np.median(np.concatenate(parts))) for key, parts in found.items()}
 
     @property
@@ -143,32 +180,46 @@ class Drawing:
 
     @property
     def shifts(self) -> list[float]:
-        """How far each method's points stand beside a named place: those of several methods must not hide another."""
+        """How far each method's points stand beside a named place: those of several methods
+        must not hide another.
+        """
         number = len(self.methods) if self.names and self.figure.x != "method" else 0
-        return [(place - (number - 1) / 2) * 0.7 / number if number else 0.0 for place in range(len(self.methods))]
+        return [
+            (place - (number - 1) / 2) * 0.7 / number if number else 0.0
+            for place in range(len(self.methods))
+        ]
 
     @property
     def dashes(self) -> list[list[int]]:
-        """The dash of each method's line: one per block of eight colours; others for lines along earlier ones."""
+        """The dash of each method's line: one per block of eight colours; others for lines
+        along earlier ones.
+        """
         if len(self.methods) > len(LIGHT):
             return [DASHES[i // len(LIGHT) % len(DASHES)] for i in range(len(self.methods))]
         log = self.figure.log_y
         curves = [{s.facet: s for s in self.axes[0].series if s.method == m} for m in self.methods]
         along = [
-            sum(_run_along(curves[j], curves[i], log) for j in range(i)) if self.kind == "lines" else 0
+            sum(_run_along(curves[j], curves[i], log) for j in range(i))
+            if self.kind == "lines"
+            else 0
             for i in range(len(self.methods))
         ]
         return [ALONG[min(number, len(ALONG) - 1)] for number in along]
 
     def alone(self, axis: Axis) -> dict[str, str]:
-        """The channels on which each panel needs an axis of its own: it would fill too little of a common one."""
+        """The channels on which each panel needs an axis of its own: it would fill too little
+        of a common one.
+        """
         if len(self.facets) < 2:
             return {}
         apart = {}
         for channel in ("x", "y"):
             log = getattr(self.figure, f"log_{channel}")
             column = channel if channel == "x" or self.kind != "lines" else "q50"
-            ends = [_ends([s.columns[column] for s in axis.series if s.facet == f], log) for f in self.facets]
+            ends = [
+                _ends([s.columns[column] for s in axis.series if s.facet == f], log)
+                for f in self.facets
+            ]
             spans = [end for end in ends if end is not None]
             if spans:
                 whole = max(high for _, high in spans) - min(low for low, _ in spans)
@@ -178,7 +229,9 @@ class Drawing:
 
 
 def _run_along(a: dict[str, Series], b: dict[str, Series], log: bool) -> bool:
-    """Whether in some panel nearly all of curve ``b`` is as good as on curve ``a``: within a hundredth of the range."""
+    """Whether in some panel nearly all of curve ``b`` is as good as on curve ``a``: within a
+    hundredth of the range.
+    """
     for facet in a.keys() & b.keys():
         (x, y), (u, v) = (_drawn(s, log) for s in (a[facet], b[facet]))
         if len(x) and (np.diff(x) >= 0).all() and (inside := (u >= x[0]) & (u <= x[-1])).any():
@@ -203,8 +256,15 @@ def _ends(columns: list[np.ndarray], log: bool) -> tuple[float, float] | None:
     return (float(values.min()), float(values.max())) if len(values) else None
 
 
-def draw(identity: str, figure: Figure, runs: Sequence[Readings], methods: list[str], axes: dict[str, str],
-         budget: int = 6000, accent: Sequence[str] = ()) -> Drawing:
+def draw(
+    identity: str,
+    figure: Figure,
+    runs: Sequence[Readings],
+    methods: list[str],
+    axes: dict[str, str],
+    budget: int = 6000,
+    accent: Sequence[str] = (),
+) -> Drawing:
     """Collect the numbers of one figure.
 
     Args:
@@ -232,7 +292,10 @@ def about(title: str, methods: Sequence[str]) -> list[str]:
     """The methods that a claim's title names, where there are many and it names some of them only.
 
     Example:
-        >>> about("SLIP against four", ["SLIP", "BSA", "TTSA", "MRBO", "VRBO"]), about("SGD or Adam", ["SGD", "Adam"])
+        >>> (
+        ...     about("SLIP against four", ["SLIP", "BSA", "TTSA", "MRBO", "VRBO"]),
+        ...     about("SGD or Adam", ["SGD", "Adam"]),
+        ... )
         (['SLIP'], [])
     """
     named = [m for m in methods if re.search(rf"(?<![\w-]){re.escape(m)}(?![\w-])", title)]
@@ -240,7 +303,9 @@ def about(title: str, methods: Sequence[str]) -> list[str]:
 
 
 def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
-    """The best value so far against the number of trials: how a search with equal budgets went for each method."""
+    """The best value so far against the number of trials: how a search with equal budgets went
+    for each method.
+    """
     figure = Figure(
         title="Tuning: best value so far",
         y=tuning.metric,
@@ -248,7 +313,8 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
         x="trial",
         caption="Every method had the same number of trials in the same space."
         if not tuning.extended
-        else f"Every method had the same {tuning.trials} points; further ones lie beyond an end of the grid.",
+        else f"Every method had the same {tuning.trials} points; further ones lie beyond an end "
+        "of the grid.",
     )
     series = []
     for method, made in tuning.methods.items():
@@ -261,8 +327,15 @@ def draw_tuning(identity: str, tuning: Tuning, methods: list[str]) -> Drawing:
     return Drawing(identity, figure, tuple(known), ("",), (Axis("trial", "trial", tuple(series)),))
 
 
-def _axis(name: str, label: str, figure: Figure, runs: Sequence[Readings], methods: list[str], facets: list[str],
-          budget: int) -> Axis:
+def _axis(
+    name: str,
+    label: str,
+    figure: Figure,
+    runs: Sequence[Readings],
+    methods: list[str],
+    facets: list[str],
+    budget: int,
+) -> Axis:
     by_place: dict[tuple[str, str], list[tuple[int, np.ndarray, np.ndarray]]] = {}
     for run in runs:
         header = run.run.header
@@ -283,9 +356,19 @@ def _axis(name: str, label: str, figure: Figure, runs: Sequence[Readings], metho
     if kind == "path":
         return Axis(name, label, tuple(thin(s, max(share // 4, 3)) for s in each))
     bundles = {key: [(x, y) for _, x, y in by_place[key]] for key in order}
-    table = [Series(*key, over_seeds(curves), ends=end_values(curves)) for key, curves in bundles.items()]
+    table = [
+        Series(*key, over_seeds(curves), ends=end_values(curves)) for key, curves in bundles.items()
+    ]
     buckets = min(max(budget // max(len(table), 1) // 6, 6), 200)
     series = tuple(thin(s, buckets, log_x=log_x) for s in table)
     several = len(each) > len(table)
-    each = [replace(s, columns=dict(zip("xy", one_value_per_place(s.columns["x"], s.columns["y"])))) for s in each]
-    return Axis(name, label, series, tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else ())
+    each = [
+        replace(s, columns=dict(zip("xy", one_value_per_place(s.columns["x"], s.columns["y"]))))
+        for s in each
+    ]
+    return Axis(
+        name,
+        label,
+        series,
+        tuple(thin(s, max(share // 4, 3), log_x=log_x) for s in each) if several else (),
+    )

@@ -19,31 +19,50 @@ SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v6.json"
 
 
 def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, Any]]:
-    """The rows the specification is filled with; the page's script does the same for what the reader chooses."""
+    """The rows the specification is filled with; the page's script does the same for what the
+    reader chooses.
+    """
     log_x, log_y = drawing.figure.log_x, drawing.figure.log_y
     rows: list[dict[str, Any]] = []
     shifts = dict(zip(drawing.methods, drawing.shifts))
     lows = [s.columns["q10"] for s in axis.series if "q10" in s.columns]
     floor = 0.0 if lows and all((low[np.isfinite(low)] >= 0).all() for low in lows) else -math.inf
     drawn = axis.runs if statistic == "every" and axis.runs else axis.series
-    for place, series in sorted(enumerate(drawn), key=lambda item: item[1].method in drawing.accent):
+    for place, series in sorted(
+        enumerate(drawn), key=lambda item: item[1].method in drawing.accent
+    ):
         columns = series.columns
         if "y" in columns:
             middle, low, high = columns["y"], None, None
         elif statistic == "quantiles":
             middle, low, high = columns["q50"], columns["q10"], columns["q90"]
         elif statistic == "mean":
-            middle, low, high = columns["mean"], columns["mean"] - columns["sd"], columns["mean"] + columns["sd"]
+            middle, low, high = (
+                columns["mean"],
+                columns["mean"] - columns["sd"],
+                columns["mean"] + columns["sd"],
+            )
         else:
             middle, low, high = columns["mean"], None, None
         for i, (x, y) in enumerate(zip(columns["x"].tolist(), middle.tolist())):
             if not math.isfinite(x) or (log_x and x <= 0):
                 continue
             x += shifts[series.method]
-            row: dict[str, Any] = {"x": x, "m": series.method, "f": series.facet, "r": place, "o": i}
+            row: dict[str, Any] = {
+                "x": x,
+                "m": series.method,
+                "f": series.facet,
+                "r": place,
+                "o": i,
+            }
             row["k"] = not drawing.accent or series.method in drawing.accent
             row["y"] = y if math.isfinite(y) and (y > 0 or not log_y) else None
-            if low is not None and high is not None and math.isfinite(high[i]) and row["y"] is not None:
+            if (
+                low is not None
+                and high is not None
+                and math.isfinite(high[i])
+                and row["y"] is not None
+            ):
                 # The band of a quantity that is never negative ends at zero.
                 row["lo"], row["hi"] = max(float(low[i]), floor), float(high[i])
             rows.append(row)
@@ -55,14 +74,22 @@ def view_rows(drawing: Drawing, axis: Axis, statistic: str) -> list[dict[str, An
     return rows
 
 
-def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them the page's template."""
+def specification(
+    drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The Vega-Lite specification of a figure: with ``rows`` a picture by itself, without them
+    the page's template.
+    """
     figure, kind = drawing.figure, drawing.kind
     methods = list(drawing.methods)
     colours = [GREY if i is None else LIGHT[i] for i in drawing.colours]
     alone = drawing.alone(axis)
     log_x, log_y = figure.log_x, figure.log_y
-    x: dict[str, Any] = {"field": "x", "type": "quantitative", "scale": scale(log_x, padded=kind == "points")}
+    x: dict[str, Any] = {
+        "field": "x",
+        "type": "quantitative",
+        "scale": scale(log_x, padded=kind == "points"),
+    }
     x["axis"] = {"title": signs(axis.label), **ticks(log_x, "x", own="x" in alone)}
     if drawing.names:
         found = named(drawing.names)
@@ -71,56 +98,112 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
     y_scale = scale(log_y, padded=bool(log_y), flat=len(heights) == 1)
     y_axis = {"title": None, **ticks(log_y, "y", own="y" in alone)}
     y = {"field": "y", "type": "quantitative", "title": None, "scale": y_scale, "axis": y_axis}
-    legend = {"title": None, "orient": "bottom", "direction": "horizontal", "columns": 3, "labelLimit": 260}
+    legend = {
+        "title": None,
+        "orient": "bottom",
+        "direction": "horizontal",
+        "columns": 3,
+        "labelLimit": 260,
+    }
     legend |= {"symbolOpacity": 1, "symbolType": "circle" if kind == "points" else "stroke"}
-    colour = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": colours}, "legend": legend}
+    colour = {
+        "field": "m",
+        "type": "nominal",
+        "scale": {"domain": methods, "range": colours},
+        "legend": legend,
+    }
     detail = {"field": "r", "type": "nominal"}
-    # The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for the fields of a
-    # tooltip channel in the wrong place and shows "undefined".
+    # The whole row, of which the page shows one ready text: with `nearest`, Vega-Lite 6 looks for
+    # the fields of a tooltip channel in the wrong place and shows "undefined".
     tooltip = {"content": "data"}
     hover = {
         "transform": [{"filter": "datum.h"}],
         "params": [
             {
                 "name": "hover",
-                "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
+                "select": {
+                    "type": "point",
+                    "on": "pointerover",
+                    "nearest": True,
+                    "clear": "pointerout",
+                },
             }
         ],
         "mark": {"type": "point", "filled": True, "size": 70, "tooltip": tooltip},
-        "encoding": {"y": y, "detail": detail,
-                     "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}},
+        "encoding": {
+            "y": y,
+            "detail": detail,
+            "opacity": {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0},
+        },
     }
     layers: list[dict[str, Any]]
     if kind == "points":
         shapes = [SHAPES[i % len(SHAPES)] for i in range(len(methods))]
-        shape = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": shapes}, "legend": legend}
+        shape = {
+            "field": "m",
+            "type": "nominal",
+            "scale": {"domain": methods, "range": shapes},
+            "legend": legend,
+        }
         few = sum(len(s) for s in axis.series) <= FEW
-        mark = {"type": "point", "filled": True, "size": 60 if few else 26, "opacity": 0.6, "tooltip": tooltip}
+        mark = {
+            "type": "point",
+            "filled": True,
+            "size": 60 if few else 26,
+            "opacity": 0.6,
+            "tooltip": tooltip,
+        }
         layers = [{"mark": mark, "encoding": {"y": y, "shape": shape}}]
     elif kind == "path":
         order = {"field": "o", "type": "quantitative"}
         path = {"type": "line", "strokeWidth": 1.5}
-        layers = [{"mark": path, "encoding": {"y": y, "order": order, "detail": detail, **_lit(1.5)}}, hover]
+        layers = [
+            {"mark": path, "encoding": {"y": y, "order": order, "detail": detail, **_lit(1.5)}},
+            hover,
+        ]
     else:
-        line: dict[str, Any] = {"y": y, "detail": detail, **_lit(1.4 if drawing.statistic == "every" else 2.4)}
+        line: dict[str, Any] = {
+            "y": y,
+            "detail": detail,
+            **_lit(1.4 if drawing.statistic == "every" else 2.4),
+        }
         dashes = drawing.dashes
         if any(dash != DASHES[0] for dash in dashes):
-            line["strokeDash"] = {"field": "m", "type": "nominal", "scale": {"domain": methods, "range": dashes},
-                                  "legend": legend}
+            line["strokeDash"] = {
+                "field": "m",
+                "type": "nominal",
+                "scale": {"domain": methods, "range": dashes},
+                "legend": legend,
+            }
         low = {**y, "field": "lo"}
-        band = {"name": "band", "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
-                "mark": {"type": "area", "opacity": 0.18},
-                "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail}}
+        band = {
+            "name": "band",
+            "transform": [{"filter": "isValid(datum.lo) && isValid(datum.hi)"}],
+            "mark": {"type": "area", "opacity": 0.18},
+            "encoding": {"y": low, "y2": {"field": "hi"}, "detail": detail},
+        }
         layers = [{"mark": {"type": "line"}, "encoding": line}, hover]
         if drawing.seeds >= ENOUGH_SEEDS:
             layers.insert(0, band)
     layers += rules(figure.hlines, y_scale)
     unit: dict[str, Any] = {"layer": layers, "encoding": {"x": x, "color": colour}}
-    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, signs(figure.y_label)),
-                            "params": [{"name": "lit", "value": ""}], "background": "#ffffff", "config": CONFIG,
-                            "datasets": {"rows": rows or []}, "data": {"name": "rows"}}
+    spec: dict[str, Any] = {
+        "$schema": SCHEMA_URL,
+        "title": _title(drawing, signs(figure.y_label)),
+        "params": [{"name": "lit", "value": ""}],
+        "background": "#ffffff",
+        "config": CONFIG,
+        "datasets": {"rows": rows or []},
+        "data": {"name": "rows"},
+    }
     if drawing.facets == ("",):
-        return {**spec, "width": 620, "height": 320, "autosize": {"type": "fit", "contains": "padding"}, **unit}
+        return {
+            **spec,
+            "width": 620,
+            "height": 320,
+            "autosize": {"type": "fit", "contains": "padding"},
+            **unit,
+        }
     across = columns(len(drawing.facets), 3)
     spec["facet"] = {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}
     spec["columns"] = across
@@ -133,10 +216,18 @@ def specification(drawing: Drawing, axis: Axis, *, rows: list[dict[str, Any]] | 
 
 
 def _lit(width: float) -> dict[str, Any]:
-    """Lines fade while another method is pointed at; those that the claim is about are the thicker ones."""
+    """Lines fade while another method is pointed at; those that the claim is about are the
+    thicker ones.
+    """
     return {
-        "opacity": {"condition": {"test": "lit === '' || datum.m === lit", "value": 1}, "value": 0.12},
-        "strokeWidth": {"condition": {"test": "datum.k || datum.m === lit", "value": width}, "value": 1},
+        "opacity": {
+            "condition": {"test": "lit === '' || datum.m === lit", "value": 1},
+            "value": 0.12,
+        },
+        "strokeWidth": {
+            "condition": {"test": "datum.k || datum.m === lit", "value": width},
+            "value": 1,
+        },
     }
 
 
@@ -147,7 +238,9 @@ def _title(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
 
 
 def ranking(drawing: Drawing) -> dict[str, Any]:
-    """Where every method ends, best first: the median with the 10 and 90 % quantiles, or the few seeds themselves."""
+    """Where every method ends, best first: the median with the 10 and 90 % quantiles, or the
+    few seeds themselves.
+    """
     figure, axis = drawing.figure, drawing.axes[0]
     ends, log = drawing.ends(), figure.log_y
     rows: list[dict[str, Any]] = []
@@ -155,8 +248,17 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
         if (end := ends.get((s.method, s.facet))) is None or (log and end <= 0):
             continue
         last = s.ends or {name: float(s.columns[name][-1]) for name in ("q10", "q90", "n")}
-        row: dict[str, Any] = {"m": s.method, "f": s.facet, "v": end, "k": s.method in drawing.accent}
-        if last["n"] >= ENOUGH_SEEDS and math.isfinite(last["q90"]) and (last["q10"] > 0 or not log):
+        row: dict[str, Any] = {
+            "m": s.method,
+            "f": s.facet,
+            "v": end,
+            "k": s.method in drawing.accent,
+        }
+        if (
+            last["n"] >= ENOUGH_SEEDS
+            and math.isfinite(last["q90"])
+            and (last["q10"] > 0 or not log)
+        ):
             row |= {"lo": last["q10"], "hi": last["q90"]}
         row["t"] = f"{s.method}\n{figure.y_label}: {number(end)}" + (
             f"  [{number(row['lo'])}, {number(row['hi'])}]" if "lo" in row else ""
@@ -164,40 +266,90 @@ def ranking(drawing: Drawing) -> dict[str, Any]:
         rows.append(row)
     few = drawing.seeds < ENOUGH_SEEDS
     runs = [(s, s.columns["y"][np.isfinite(s.columns["y"])]) for s in axis.runs if few]
-    seeds = [{"m": s.method, "f": s.facet, "s": float(y[-1])} for s, y in runs if len(y) and (y[-1] > 0 or not log)]
-    order = list(dict.fromkeys(row["m"] for row in sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)))
+    seeds = [
+        {"m": s.method, "f": s.facet, "s": float(y[-1])}
+        for s, y in runs
+        if len(y) and (y[-1] > 0 or not log)
+    ]
+    order = list(
+        dict.fromkeys(
+            row["m"] for row in sorted(rows, key=lambda row: row["v"], reverse=drawing.upwards)
+        )
+    )
     colours = [GREY if i is None or not drawing.accent else LIGHT[i] for i in drawing.colours]
-    colour = {"field": "m", "type": "nominal", "legend": None,
-              "scale": {"domain": list(drawing.methods), "range": colours}}
+    colour = {
+        "field": "m",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": list(drawing.methods), "range": colours},
+    }
     y: dict[str, Any] = {"field": "m", "type": "nominal", "sort": order, "title": None}
     y["axis"] = {"labelLimit": 240, "grid": True, "domain": False, "ticks": False}
-    apart = len(rows) == len(order) and len(drawing.facets) > 1  # every method stands in one panel alone
+    apart = (
+        len(rows) == len(order) and len(drawing.facets) > 1
+    )  # every method stands in one panel alone
     if apart and all(len(found) == 1 for found in _last_parts(rows).values()):
         y["axis"]["labelExpr"] = "replace(datum.label, /, [^,]*$/, '')"
-    x: dict[str, Any] = {"type": "quantitative", "scale": scale(log, padded=True), "title": signs(figure.y_label)}
+    x: dict[str, Any] = {
+        "type": "quantitative",
+        "scale": scale(log, padded=True),
+        "title": signs(figure.y_label),
+    }
     x["axis"] = ticks(log, "x", own=len(drawing.facets) > 1 and "y" in drawing.alone(axis))
     layers: list[dict[str, Any]] = [
-        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}}},
-        {"data": {"values": seeds}, "mark": {"type": "tick", "thickness": 2, "height": 12},
-         "encoding": {"x": {**x, "field": "s"}}},
-        {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1, "tooltip": {"content": "data"}},
-         "encoding": {"x": {**x, "field": "v"}}},
-    ]  # fmt: skip
+        {
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": {"x": {**x, "field": "lo"}, "x2": {"field": "hi"}},
+        },
+        {
+            "data": {"values": seeds},
+            "mark": {"type": "tick", "thickness": 2, "height": 12},
+            "encoding": {"x": {**x, "field": "s"}},
+        },
+        {
+            "mark": {
+                "type": "point",
+                "filled": True,
+                "size": 80,
+                "opacity": 1,
+                "tooltip": {"content": "data"},
+            },
+            "encoding": {"x": {**x, "field": "v"}},
+        },
+    ]
     intervals = any("lo" in row for row in rows)
     kept = [layer for layer, wanted in zip(layers, (intervals, seeds, True)) if wanted]
     unit: dict[str, Any] = {"layer": kept, "encoding": {"y": y, "color": colour}}
-    spec: dict[str, Any] = {"$schema": SCHEMA_URL, "title": _title(drawing, "best first", 64),
-                            "background": "#ffffff", "config": CONFIG, "data": {"values": rows}}  # fmt: skip
+    spec: dict[str, Any] = {
+        "$schema": SCHEMA_URL,
+        "title": _title(drawing, "best first", 64),
+        "background": "#ffffff",
+        "config": CONFIG,
+        "data": {"values": rows},
+    }
     if drawing.facets == ("",):
         fit = {"type": "fit", "contains": "padding"}
         return {**spec, "width": 620, "height": 21 * len(order) + 80, "autosize": fit, **unit}
-    spec |= {"facet": {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)}, "columns": 2}
-    own = {channel: "independent" for channel, wanted in (("x", "y" in drawing.alone(axis)), ("y", apart)) if wanted}
-    return {**spec, "spec": {"width": 220, "height": {"step": 21}, **unit}, "resolve": {"scale": own}}
+    spec |= {
+        "facet": {"field": "f", "type": "nominal", "title": None, "sort": list(drawing.facets)},
+        "columns": 2,
+    }
+    own = {
+        channel: "independent"
+        for channel, wanted in (("x", "y" in drawing.alone(axis)), ("y", apart))
+        if wanted
+    }
+    return {
+        **spec,
+        "spec": {"width": 220, "height": {"step": 21}, **unit},
+        "resolve": {"scale": own},
+    }
 
 
 def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Panel -> what the names of its methods have behind their last comma; a name without one gives itself."""
+    """Panel -> what the names of its methods have behind their last comma; a name without one
+    gives itself.
+    """
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row["f"], set()).add(row["m"].rpartition(", ")[2])
@@ -205,19 +357,47 @@ def _last_parts(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
 
 
 _FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
-_LETTERS = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"  # has the papers' signs (norms, gradients)
+# has the papers' signs (norms, gradients)
+_LETTERS = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 CONFIG: dict[str, Any] = {
     "font": _FONT,
     "aria": False,
     "view": {"stroke": None},
-    "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFont": _LETTERS, "titleFontWeight": "normal",
-             "labelColor": "#3d444d", "titleColor": "#3d444d", "gridColor": "#e4e8ec", "domainColor": "#8c959f",
-             "tickColor": "#8c959f", "labelOverlap": True, "titlePadding": 8},
+    "axis": {
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFont": _LETTERS,
+        "titleFontWeight": "normal",
+        "labelColor": "#3d444d",
+        "titleColor": "#3d444d",
+        "gridColor": "#e4e8ec",
+        "domainColor": "#8c959f",
+        "tickColor": "#8c959f",
+        "labelOverlap": True,
+        "titlePadding": 8,
+    },
     "axisX": {"labelFlush": 16},  # a number near the end of an axis must not reach over it
-    "title": {"fontSize": 15, "subtitleFontSize": 12, "subtitleFont": _LETTERS, "color": "#1f2328",
-              "subtitleColor": "#3d444d", "offset": 10, "subtitlePadding": 4},
-    "header": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFontWeight": "bold", "labelAnchor": "start"},
-    "legend": {"labelFontSize": 12, "labelColor": "#1f2328", "labelFont": _LETTERS, "symbolStrokeWidth": 2.5},
+    "title": {
+        "fontSize": 15,
+        "subtitleFontSize": 12,
+        "subtitleFont": _LETTERS,
+        "color": "#1f2328",
+        "subtitleColor": "#3d444d",
+        "offset": 10,
+        "subtitlePadding": 4,
+    },
+    "header": {
+        "labelFontSize": 12,
+        "labelColor": "#1f2328",
+        "labelFontWeight": "bold",
+        "labelAnchor": "start",
+    },
+    "legend": {
+        "labelFontSize": 12,
+        "labelColor": "#1f2328",
+        "labelFont": _LETTERS,
+        "symbolStrokeWidth": 2.5,
+    },
     "facet": {"spacing": 28},
 }
 
@@ -231,11 +411,17 @@ def picture(drawing: Drawing) -> dict[str, Any]:
 
 
 @checked
-def figure_png(spec: dict[str, Any], *, scale: Annotated[float, Range(0, 100, "(]")] = 2.0) -> bytes:
+def figure_png(
+    spec: dict[str, Any], *, scale: Annotated[float, Range(0, 100, "(]")] = 2.0
+) -> bytes:
     """A Vega-Lite specification as a PNG picture, drawn offline.
 
     Example:
-        >>> spec = {"data": {"values": [{"a": 1}]}, "mark": "point", "encoding": {"x": {"field": "a"}}}
+        >>> spec = {
+        ...     "data": {"values": [{"a": 1}]},
+        ...     "mark": "point",
+        ...     "encoding": {"x": {"field": "a"}},
+        ... }
         >>> figure_png(spec)[:4]
         b'\\x89PNG'
     """

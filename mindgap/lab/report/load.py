@@ -19,11 +19,19 @@ NO_TUNING = Tuning("", "", "", {}, 0, (), {})
 class Loaded:
     """One study at one scale, as found on the disk."""
 
-    description: StudyDescription  # what ``study.json`` says (title, claim, statement, figures, ...)
+    description: (
+        StudyDescription  # what ``study.json`` says (title, claim, statement, figures, ...)
+    )
     verdict: Verdict  # what ``verdict.json`` says; ``NO_VERDICT`` if there is none yet
-    runs: tuple[Run, ...]  # the records that belong to the last plan, by method in the study's order, then by seed
-    problems: tuple[str, ...] = ()  # sentences about files that could not be read, with file and line
-    others: int = 0  # how many further records (of other settings) lie in the folder; they are not drawn
+    runs: tuple[
+        Run, ...
+    ]  # the records that belong to the last plan, by method in the study's order, then by seed
+    problems: tuple[
+        str, ...
+    ] = ()  # sentences about files that could not be read, with file and line
+    others: int = (
+        0  # how many further records (of other settings) lie in the folder; they are not drawn
+    )
     tuning: Tuning = NO_TUNING  # what ``tuning.json`` says; ``NO_TUNING`` if nothing was tuned
 
     @property
@@ -79,7 +87,9 @@ def load_study(folder: Path) -> Loaded:
             problems.append(str(error).replace(f"{folder}/", ""))
             return default
 
-    unknown = StudyDescription(folder.parent.name, folder.name, title="The description cannot be read")
+    unknown = StudyDescription(
+        folder.parent.name, folder.name, title="The description cannot be read"
+    )
     description = read(StudyDescription, STUDY_FILE, unknown)
     verdict = read(Verdict, VERDICT_FILE, NO_VERDICT)
     if description.files and verdict.files and description.files != verdict.files:
@@ -94,6 +104,10 @@ def load_study(folder: Path) -> Loaded:
         except RecordError as error:
             problems.append(str(error).replace(f"{folder}/", ""))
     order = {method: place for place, method in enumerate(description.methods)}
-    kept.sort(key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed))
+    kept.sort(
+        key=lambda r: (order.get(r.header.method, len(order)), r.header.method, r.header.seed)
+    )
     tuning = read(Tuning, TUNING_FILE, NO_TUNING)
-    return Loaded(description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning)
+    return Loaded(
+        description, verdict, tuple(kept), tuple(problems), len(paths) - len(drawn), tuning
+    )

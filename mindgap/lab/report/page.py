@@ -31,12 +31,16 @@ POINTS = 250_000
 SIGNS = {"error": "!", "does not hold": "✗", "inconclusive": "?", "": "…", "holds": "✓"}
 
 
-def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float | None = None) -> Path:
+def write_page(
+    runs: Path, out: Path, *, png: Path | None = None, refresh: float | None = None
+) -> Path:
     """Write the report on a folder of records; the file appears whole or not at all.
 
     Args:
-        png: folder for a PNG and an SVG of every figure, drawn from the same specifications; ``None``: none.
-        refresh: seconds after which an open page loads itself again (``mindgap watch``); ``None``: never.
+        png: folder for a PNG and an SVG of every figure, drawn from the same specifications;
+            ``None``: none.
+        refresh: seconds after which an open page loads itself again (``mindgap watch``); ``None``:
+            never.
     """
     studies = load(Path(runs))
     drawings = draw_all(studies)
@@ -55,7 +59,9 @@ def write_page(runs: Path, out: Path, *, png: Path | None = None, refresh: float
 def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
     """Every study's figures with their numbers, within the page's budget of points."""
     number = sum(
-        max(1, len(s.description.axes)) if f.kind == "lines" else 1 for s in studies for f in s.description.figures
+        max(1, len(s.description.axes)) if f.kind == "lines" else 1
+        for s in studies
+        for f in s.description.figures
     )
     budget = min(6000, max(300, POINTS // max(number, 1)))
     drawings = []
@@ -64,7 +70,10 @@ def draw_all(studies: Sequence[Loaded]) -> list[list[Drawing]]:
         axes = dict(study.description.axes)
         accent = about(study.description.title, study.methods)
         figures = enumerate(study.description.figures, 1)
-        group = [draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget, accent) for n, f in figures]
+        group = [
+            draw(f"fig-{anchor}-{n}", f, readings, study.methods, axes, budget, accent)
+            for n, f in figures
+        ]
         if study.tuning.methods:
             group.append(draw_tuning(f"fig-{anchor}-tuning", study.tuning, study.methods))
         drawings.append(group)
@@ -81,7 +90,12 @@ def anchors(studies: Sequence[Loaded]) -> list[str]:
     return taken
 
 
-def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, refresh: float | None = None) -> str:
+def render(
+    studies: Sequence[Loaded],
+    drawings: Sequence[Sequence[Drawing]],
+    *,
+    refresh: float | None = None,
+) -> str:
     """The whole page as text."""
     shown = sections(studies, anchors(studies), drawings)
     order = list(SIGNS)
@@ -96,8 +110,14 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, 
         studies=shown,
         judged=sorted(shown, key=lambda s: order.index(s.word)),
         findings=main_findings(shown),
-        groups=[(key, {"name": named[key], "studies": found}) for key, found in groups.items() if found],
-        papers=[(key, name) for key, name in PAPERS.items() if any(s.about.source.startswith(key) for s in shown)],
+        groups=[
+            (key, {"name": named[key], "studies": found}) for key, found in groups.items() if found
+        ],
+        papers=[
+            (key, name)
+            for key, name in PAPERS.items()
+            if any(s.about.source.startswith(key) for s in shown)
+        ],
         labels=("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"),
         counts=count(len(shown), "study"),
         period=_period(studies),
@@ -105,16 +125,24 @@ def render(studies: Sequence[Loaded], drawings: Sequence[Sequence[Drawing]], *, 
         css=asset("page.css"),
         js=asset("page.js"),
         bundle=Markup(_inert(_bundle())),
-        data=Markup(_embedded({"statistics": list(STATISTICS), "labels": labels, "figures": figures})),
+        data=Markup(
+            _embedded({"statistics": list(STATISTICS), "labels": labels, "figures": figures})
+        ),
         **HELPERS,
     )
 
 
 def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Three sentences: what fails, what holds, what is open; each with the first claims of as many groups as it can."""
+    """Three sentences: what fails, what holds, what is open; each with the first claims of as
+    many groups as it can.
+    """
     found = []
     for word, one, many in (
-        ("does not hold", "studies contradicts a claim and finds:", "studies contradict a claim and find:"),
+        (
+            "does not hold",
+            "studies contradicts a claim and finds:",
+            "studies contradict a claim and find:",
+        ),
         ("holds", "studies finds that a claim holds", "studies find that a claim holds"),
         ("inconclusive", "studies cannot decide:", "studies cannot decide, among them:"),
     ):
@@ -130,7 +158,9 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
         words = one if len(these) == 1 else many
         if word == "holds":
             mended = sum(s.printed == "does not hold" for s in these)
-            words += (f" ({mended} of them only after a slip in the text is corrected)" if mended else "") + ":"
+            words += (
+                f" ({mended} of them only after a slip in the text is corrected)" if mended else ""
+            ) + ":"
         if len(firsts) == len(these):
             words = words.replace(", among them", "")
         found.append((f"{len(these)} of {len(shown)} {words}", firsts))
@@ -138,7 +168,9 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
 
 
 def _period(studies: Sequence[Loaded]) -> str:
-    days = sorted({run.header.started[:10] for study in studies for run in study.runs if run.header.started})
+    days = sorted(
+        {run.header.started[:10] for study in studies for run in study.runs if run.header.started}
+    )
     if not days:
         return ""
     return f"Runs of {days[0]}." if days[0] == days[-1] else f"Runs of {days[0]} to {days[-1]}."
@@ -150,7 +182,11 @@ def encode(drawing: Drawing) -> dict[str, Any]:
     def columns(series: Series, names: Sequence[str]) -> dict[str, Any]:
         place = {"m": drawing.methods.index(series.method), "f": drawing.facets.index(series.facet)}
         seed = {} if series.seed is None else {"s": series.seed}
-        ends = {"ends": dict(zip(series.ends, short(np.array(list(series.ends.values())))))} if series.ends else {}
+        ends = (
+            {"ends": dict(zip(series.ends, short(np.array(list(series.ends.values())))))}
+            if series.ends
+            else {}
+        )
         return {**place, **seed, **ends, **{n: short(series.columns[n]) for n in names}}
 
     names = ("x", "mean") if drawing.single and drawing.kind == "lines" else ("x", *STATISTICS)
@@ -207,7 +243,9 @@ def _six(value: float) -> float | int:
 def _embedded(data: Any) -> str:
     """JSON inside a script element: no ``<`` at all, so nothing in it can end the element."""
     plain_text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return plain_text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return (
+        plain_text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
 
 
 def _inert(script: str) -> str:

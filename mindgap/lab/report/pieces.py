@@ -43,7 +43,9 @@ class Section:
         return getattr(self.study, name)
 
 
-def sections(studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]) -> list[Section]:
+def sections(
+    studies: Sequence[Loaded], anchors: Sequence[str], drawings: Sequence[Sequence[Drawing]]
+) -> list[Section]:
     """Every study with its figures."""
     return [Section(*parts) for parts in zip(studies, anchors, drawings)]
 
@@ -62,39 +64,52 @@ class Answered:
 
 
 def evidence(parts: Mapping[str, str], measured: str) -> tuple[list[Answered], list[str]]:
-    """The parts of a verdict in the order in which they were asked, with their numbers, and the other sentences.
+    """The parts of a verdict in the order in which they were asked, with their numbers, and the
+    other sentences.
 
     A verdict keeps its parts and one text in which every part stands as ``name: answer (numbers)``.
 
     Example:
-        >>> parts, notes = evidence({"a": "yes", "b": "no"}, "b: no (x (1); y); a: yes; more (1; 2); further")
+        >>> parts, notes = evidence(
+        ...     {"a": "yes", "b": "no"}, "b: no (x (1); y); a: yes; more (1; 2); further"
+        ... )
         >>> [part.sentence for part in parts], notes
         (['b: no (x (1); y)', 'a: yes'], ['more (1; 2)', 'further'])
     """
     found, rest = [], measured
-    for name, answer in sorted(parts.items(), key=lambda part: -len(part[0])):  # a short name may end a longer one
+    for name, answer in sorted(
+        parts.items(), key=lambda part: -len(part[0])
+    ):  # a short name may end a longer one
         said, words = f"{name}: {answer}", ""
         if (place := rest.find(said)) >= 0:
             end = place + len(said)
             if rest.startswith(" (", end):
                 depths = accumulate((c == "(") - (c == ")") for c in rest[end + 1 :])
-                length = next((i for i, depth in enumerate(depths) if not depth), len(rest) - end - 2)
+                length = next(
+                    (i for i, depth in enumerate(depths) if not depth), len(rest) - end - 2
+                )
                 words, end = rest[end + 2 : end + 1 + length], end + 2 + length
-            reading = next((r for r in ("as printed, ", "as corrected, ") if rest[:place].endswith(r)), "")
+            reading = next(
+                (r for r in ("as printed, ", "as corrected, ") if rest[:place].endswith(r)), ""
+            )
             name, place = reading + name, place - len(reading)
-            rest = rest[:place] + "\n" * (end - place) + rest[end:]  # as long as before: places stay comparable
+            rest = (
+                rest[:place] + "\n" * (end - place) + rest[end:]
+            )  # as long as before: places stay comparable
         found.append((place, Answered(name, answer, words)))
     found.sort(key=lambda part: part[0])
     notes = re.split(r"; (?![^()]*\))", rest.replace("\n", ""))  # not inside brackets
     return [part for _, part in found], [note for note in notes if note.strip(" ;")]
 
 
-#: So many sentences of the evidence stand in the table of verdicts; all of them stand in the study's section.
+#: So many sentences of the evidence stand in the table of verdicts; all of them stand in the
+#: study's section.
 MOST = 3
 
 
 def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list[str]:
-    """The sentences on which a verdict rests: the parts that decide it, or why nothing could be decided.
+    """The sentences on which a verdict rests: the parts that decide it, or why nothing could be
+    decided.
 
     Example:
         >>> decisive("does not hold", [Answered("a", "yes", ""), Answered("b", "no", "2 of 9")], [])
@@ -109,7 +124,9 @@ def decisive(word: str, parts: Sequence[Answered], notes: Sequence[str]) -> list
 
 
 def _calls(study: Loaded) -> str:
-    """How many oracle calls a run of each method used: methods with the same number together, largest first."""
+    """How many oracle calls a run of each method used: methods with the same number together,
+    largest first.
+    """
     used: dict[str, float] = {}
     for run in study.runs:
         if column := run.column("oracle_calls"):
@@ -144,11 +161,18 @@ def legend(drawing: Drawing) -> list[dict[str, Any]]:
         colour = drawing.colours[place]
         name = "var(--grey)" if colour is None else f"var(--s{colour})"
         dash = " ".join(str(d) for d in drawing.dashes[place])
-        line = f'<path d="M0 7H24" stroke="{name}" stroke-width="3" stroke-dasharray="{dash}" fill="none"/>'
+        line = (
+            f'<path d="M0 7H24" stroke="{name}" stroke-width="3" stroke-dasharray="{dash}" '
+            'fill="none"/>'
+        )
         point = f'<g fill="{name}">{_PATHS[SHAPES[place % len(SHAPES)]]}</g>'
         if method in present:
             entries.append(
-                {"place": place, "method": method, "drawn": Markup(point if drawing.kind == "points" else line)}
+                {
+                    "place": place,
+                    "method": method,
+                    "drawn": Markup(point if drawing.kind == "points" else line),
+                }
             )
     return entries
 
@@ -171,7 +195,8 @@ def axes(drawing: Drawing) -> list[tuple[int, str]]:
 
 def failed(study: Loaded) -> list[tuple[str, ...]]:
     return [
-        (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "") for r in study.failed
+        (r.header.method, str(r.header.seed), str(len(r.rows)), r.end.message if r.end else "")
+        for r in study.failed
     ]
 
 
@@ -197,7 +222,11 @@ def tried(study: Loaded) -> list[tuple[str, ...]]:
     """Every point that ``mindgap tune`` tried: method, its settings, its value."""
     names = list(study.tuning.space)
     return [
-        (method, *(f"{t.settings[name]:.3g}" if name in t.settings else "" for name in names), number(t.value))
+        (
+            method,
+            *(f"{t.settings[name]:.3g}" if name in t.settings else "" for name in names),
+            number(t.value),
+        )
         for method, made in study.tuning.methods.items()
         for t in made.trials
     ]
@@ -222,15 +251,28 @@ def facts(study: Loaded) -> dict[str, Any]:
         "machine": _distinct(study.runs, "machine"),
         "commands": sorted({run.header.command for run in study.runs if run.header.command}),
         "runs": [
-            (run.header.method, str(run.header.seed), run.end.outcome if run.end else "not finished",
-             str(len(run.rows)), number(run.end.seconds) if run.end else "–", run.header.started, run.header.key)
+            (
+                run.header.method,
+                str(run.header.seed),
+                run.end.outcome if run.end else "not finished",
+                str(len(run.rows)),
+                number(run.end.seconds) if run.end else "–",
+                run.header.started,
+                run.header.key,
+            )
             for run in study.runs
         ],
     }
 
 
 def _distinct(runs: Sequence[Run], field: str) -> list[str]:
-    return sorted({", ".join(f"{k} {plain(v)}" for k, v in getattr(run.header, field).items()) for run in runs} - {""})
+    return sorted(
+        {
+            ", ".join(f"{k} {plain(v)}" for k, v in getattr(run.header, field).items())
+            for run in runs
+        }
+        - {""}
+    )
 
 
 #: What the template calls.

@@ -1,4 +1,6 @@
-"""Axes of a figure: scales, tick labels and horizontal rules, as Vega-Lite has them; page.js does the same."""
+"""Axes of a figure: scales, tick labels and horizontal rules, as Vega-Lite has them; page.js
+does the same.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ _POWER = "floor(log(datum.value) / LN10 + 1e-9)"
 _DIGIT = f"round(100 * datum.value / pow(10, {_POWER})) / 100"
 _UP = "substring('⁰¹²³⁴⁵⁶⁷⁸⁹', {0}, 1 + {0})"
 _RAISED = (
-    f"({_POWER} < 0 ? '⁻' : '') + (abs({_POWER}) > 9 ? {_UP.format(f'floor(abs({_POWER}) / 10)')} : '')"
+    f"({_POWER} < 0 ? '⁻' : '') + (abs({_POWER}) > 9 ? {_UP.format(f'floor(abs({_POWER}) / 10)')} "
+    ": '')"
     f" + {_UP.format(f'abs({_POWER}) % 10')}"
 )
 _LABEL = (
-    f"(datum.value < 1e-3 || datum.value >= 1e5 ? ({_DIGIT} == 1 ? '' : format({_DIGIT}, '~g') + '·') + '10'"
+    f"(datum.value < 1e-3 || datum.value >= 1e5 ? ({_DIGIT} == 1 ? '' : format({_DIGIT}, '~g') + "
+    "'·') + '10'"
     f" + {_RAISED} : format(datum.value, '~g'))"
 )
 
@@ -29,10 +33,13 @@ def scale(log: Any, *, padded: bool = False, flat: bool = False) -> dict[str, An
     Args:
         log: whether logarithmic; then it ends where the values end, not at the next power of ten.
         padded: keep the outermost values away from the frame.
-        flat: whether all values are the same; zero is then shown too, or there would be no scale at all.
+        flat: whether all values are the same; zero is then shown too, or there would be no scale at
+            all.
     """
     room = {"padding": PADDING} if padded else {}
-    return {"type": "log", "nice": False, **room} if log else {"type": "linear", "zero": flat, **room}
+    return (
+        {"type": "log", "nice": False, **room} if log else {"type": "linear", "zero": flat, **room}
+    )
 
 
 def named(names: Sequence[str]) -> dict[str, Any]:
@@ -41,7 +48,11 @@ def named(names: Sequence[str]) -> dict[str, Any]:
     turned = {"labelAngle": -35} if len(names) > 4 else {}
     return {
         "scale": {"type": "linear", "domain": [-0.5, len(names) - 0.5], "nice": False},
-        "axis": {"values": list(range(len(names))), "labelExpr": f"{listed}[datum.value]", "grid": False}
+        "axis": {
+            "values": list(range(len(names))),
+            "labelExpr": f"{listed}[datum.value]",
+            "grid": False,
+        }
         | {"labelOverlap": False, "ticks": False, "labelPadding": 6, **turned},
     }
 
@@ -50,8 +61,8 @@ def ticks(log: Any, channel: str, *, own: bool = False) -> dict[str, Any]:
     """Tick labels of an axis.
 
     Args:
-        log: a logarithmic axis labels powers of ten, with 2 and 5 between where it spans little more than two of them,
-            and every tick where it spans less than half of one.
+        log: a logarithmic axis labels powers of ten, with 2 and 5 between where it spans little
+            more than two of them, and every tick where it spans less than half of one.
         channel: ``"x"`` or ``"y"``.
         own: whether each panel has an axis of its own, which Vega-Lite calls by another name.
     """
@@ -77,11 +88,19 @@ def rules(hlines: Mapping[str, float], y_scale: dict[str, Any]) -> list[dict[str
     place = {"x": {"value": "width"}, "y": y, "text": {"field": "label"}}
     rule = {"type": "rule", "strokeDash": [5, 4], "strokeWidth": 1.2}
     return [
-        {"data": data, "mark": rule,
-         "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey}},
-        # Under the words, the same words with a broad rim in the colour of the paper: crossing lines do not hide them.
-        {"name": "rim", "data": data, "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
-         "encoding": {**place, "color": {"value": "#ffffff"}}},
+        {
+            "data": data,
+            "mark": rule,
+            "encoding": {"x": {"value": 0}, "x2": {"value": "width"}, "y": y, "color": grey},
+        },
+        # Under the words, the same words with a broad rim in the colour of the paper: crossing
+        # lines do not hide them.
+        {
+            "name": "rim",
+            "data": data,
+            "mark": {**words, "stroke": "#ffffff", "strokeWidth": 4},
+            "encoding": {**place, "color": {"value": "#ffffff"}},
+        },
         {"data": data, "mark": words, "encoding": {**place, "color": grey}},
     ]
 

@@ -1,4 +1,5 @@
-"""The page of a survey: what ``mindgap measure`` found, as sentences, advice and figures; drawn without torch.
+"""The page of a survey: what ``mindgap measure`` found, as sentences, advice and figures; drawn
+without torch.
 
 The figures are SVG pictures inside the page, so that it needs no script at all.
 """
@@ -22,8 +23,11 @@ from mindgap.record.survey import Survey, read_survey
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#0b5cad", "#c2410c", "#15803d", "#8b2fc9"
 _LEGEND = {"orient": "bottom", "direction": "horizontal", "columns": 2, "labelLimit": 240}
-_CONFIG = {**CONFIG, "legend": {**CONFIG["legend"], **_LEGEND},
-           "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]}}
+_CONFIG = {
+    **CONFIG,
+    "legend": {**CONFIG["legend"], **_LEGEND},
+    "range": {"category": [_BLUE, _ORANGE, _GREEN, _VIOLET]},
+}
 
 
 def write_survey_page(survey: Path, out: Path) -> Path:
@@ -43,32 +47,54 @@ _FAILURES = {
 
 
 def render(survey: Survey) -> str:
-    """The whole page as text: the verdict and the advice first, then figures, every measurement last."""
+    """The whole page as text: the verdict and the advice first, then figures, every measurement
+    last.
+    """
     findings = diagnose(survey)
     failing = [_FAILURES.get(f.assumption, f"{f.assumption} fails") for f in findings if f.fails]
     about = dict(survey.about)
-    return str(template("survey.html").render(
-        verdict=". ".join(failing) or "No assumption of the textbook was seen to fail",
-        model=about.pop("model", "your model"),
-        size=f"{about['parameters']:,} parameters" if isinstance(about.get("parameters"), int) else "",
-        advice=prescribe(findings),
-        findings=findings,
-        cards=[_card(_finding(survey, quantity), title, caption, draw(survey.figures[name]))
-               for name, quantity, title, caption, draw in _FIGURES if name in survey.figures],
-        sentences=[(line.quantity, line.sentence) for line in survey.findings],
-        about=[(name.replace("_", " "), plain(value)) for name, value in about.items()],
-        css=asset("page.css"),
-    ))  # fmt: skip
+    return str(
+        template("survey.html").render(
+            verdict=". ".join(failing) or "No assumption of the textbook was seen to fail",
+            model=about.pop("model", "your model"),
+            size=f"{about['parameters']:,} parameters"
+            if isinstance(about.get("parameters"), int)
+            else "",
+            advice=prescribe(findings),
+            findings=findings,
+            cards=[
+                _card(_finding(survey, quantity), title, caption, draw(survey.figures[name]))
+                for name, quantity, title, caption, draw in _FIGURES
+                if name in survey.figures
+            ],
+            sentences=[(line.quantity, line.sentence) for line in survey.findings],
+            about=[(name.replace("_", " "), plain(value)) for name, value in about.items()],
+            css=asset("page.css"),
+        )
+    )
 
 
-#: Colours of a picture -> variables of the page's style, so that light, dark and print need no new picture.
-_VARIABLES = {_BLUE: "--s0", _ORANGE: "--s1", _GREEN: "--s2", _VIOLET: "--s3", "#3d444d": "--muted",
-              "#1f2328": "--text", "#e4e8ec": "--grid", "#8c959f": "--rule"}  # fmt: skip
+#: Colours of a picture -> variables of the page's style, so that light, dark and print need no new
+#: picture.
+_VARIABLES = {
+    _BLUE: "--s0",
+    _ORANGE: "--s1",
+    _GREEN: "--s2",
+    _VIOLET: "--s3",
+    "#3d444d": "--muted",
+    "#1f2328": "--text",
+    "#e4e8ec": "--grid",
+    "#8c959f": "--rule",
+}
 
 
 def _finding(survey: Survey, quantity: str) -> str:
-    """What was found about a quantity, as a title: its sentence up to the numbers; empty where nothing was."""
-    said = next((line.sentence for line in survey.findings if line.quantity == quantity), "not measured")
+    """What was found about a quantity, as a title: its sentence up to the numbers; empty where
+    nothing was.
+    """
+    said = next(
+        (line.sentence for line in survey.findings if line.quantity == quantity), "not measured"
+    )
     head = re.split(r": | \(", said)[0]
     return "" if said.startswith("not measured") else head[:1].upper() + head[1:]
 
@@ -76,7 +102,13 @@ def _finding(survey: Survey, quantity: str) -> str:
 def _card(finding: str, title: str, caption: str, spec: dict[str, Any]) -> dict[str, Any]:
     if finding:
         title, caption = finding, f"{title}. {caption}"
-    full = {"$schema": SCHEMA_URL, "config": _CONFIG, "background": None, "width": 420, "height": 240}
+    full = {
+        "$schema": SCHEMA_URL,
+        "config": _CONFIG,
+        "background": None,
+        "width": 420,
+        "height": 240,
+    }
     described = str(escape(f"{title}. {caption}"))
     # One picture with one description: the roles of its parts would each need a name of their own.
     svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", figure_svg({**full, **spec}))
@@ -99,17 +131,27 @@ def _histogram(data: dict[str, Any]) -> dict[str, Any]:
         for law, key in (("Gaussian", "gaussian"), (f"stable, index {data['alpha']:.2f}", "stable"))
         for a, b, d in zip(edges, edges[1:], data[key])
     ]
-    x = {"field": "a", "type": "quantitative", "title": "norm of the noise of a minibatch", "bin": "binned"}
+    x = {
+        "field": "a",
+        "type": "quantitative",
+        "title": "norm of the noise of a minibatch",
+        "bin": "binned",
+    }
     return {
         "layer": [
-            {"data": {"values": bars}, "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
-             "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")}},
+            {
+                "data": {"values": bars},
+                "mark": {"type": "bar", "color": _BLUE, "opacity": 0.45},
+                "encoding": {"x": x, "x2": {"field": "b"}, "y": _axis("density", "density")},
+            },
             {
                 "data": {"values": lines},
                 "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {"x": {"field": "x", "type": "quantitative"},
-                             "y": {"field": "density", "type": "quantitative"},
-                             "color": {"field": "law", "title": None, "scale": {"range": [_GREEN, _ORANGE]}}},
+                "encoding": {
+                    "x": {"field": "x", "type": "quantitative"},
+                    "y": {"field": "density", "type": "quantitative"},
+                    "color": {"field": "law", "title": None, "scale": {"range": [_GREEN, _ORANGE]}},
+                },
             },
         ]
     }
@@ -132,22 +174,34 @@ def _variance(data: dict[str, Any]) -> dict[str, Any]:
 def _smoothness(data: dict[str, Any]) -> dict[str, Any]:
     rows = _rows(data, ("gradient_norm", "smoothness", "noise_floor"))
     rows = [row for row in rows if row["gradient_norm"] > 0 and row["smoothness"] > 0]
-    x, y = _axis("gradient_norm", "‖∇f‖", log=True), _axis("smoothness", "local smoothness", log=True)
-    return {"data": {"values": rows}, "mark": {"type": "point", "filled": True, "color": _BLUE},
-            "encoding": {"x": x, "y": y}}
+    x, y = (
+        _axis("gradient_norm", "‖∇f‖", log=True),
+        _axis("smoothness", "local smoothness", log=True),
+    )
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "color": _BLUE},
+        "encoding": {"x": x, "y": y},
+    }
 
 
 def _spectrum(data: dict[str, Any]) -> dict[str, Any]:
     values = [{"value": v, "what": "Ritz values"} for v in data["values"]]
     layers: list[dict[str, Any]] = [
-        {"data": {"values": values}, "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
-         "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")}}
+        {
+            "data": {"values": values},
+            "mark": {"type": "tick", "color": _BLUE, "thickness": 2, "height": 60},
+            "encoding": {"x": _axis("value", "eigenvalues of the Hessian (estimates)")},
+        }
     ]
     if math.isfinite(data["threshold"]):
         rule = {"x": {"field": "value", "type": "quantitative"}}
         layers.append(
-            {"data": {"values": [{"value": data["threshold"]}]},
-             "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]}, "encoding": rule}
+            {
+                "data": {"values": [{"value": data["threshold"]}]},
+                "mark": {"type": "rule", "color": _ORANGE, "strokeWidth": 2, "strokeDash": [6, 4]},
+                "encoding": rule,
+            }
         )
     return {"height": 110, "layer": layers}
 
@@ -156,14 +210,21 @@ def _settling(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     names = ("loss", "gradient_norm", "noise", "sharpness")
     last = data[-1]
     rows = [
-        {"samples": row["samples"], "share": row[name] / last[name], "quantity": name.replace("_", " ")}
+        {
+            "samples": row["samples"],
+            "share": row[name] / last[name],
+            "quantity": name.replace("_", " "),
+        }
         for row in data
         for name in names
         if last[name] and math.isfinite(row[name]) and math.isfinite(last[name])
     ]
     x, y = _axis("samples", "samples used", log=True), _axis("share", "estimate over the last one")
-    return {"data": {"values": rows}, "mark": {"type": "line", "point": True},
-            "encoding": {"x": x, "y": y, "color": {"field": "quantity", "title": None}}}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "line", "point": True},
+        "encoding": {"x": x, "y": y, "color": {"field": "quantity", "title": None}},
+    }
 
 
 def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,18 +233,46 @@ def _rows(data: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     return [row for row in rows if all(math.isfinite(v) for v in row.values())]
 
 
-#: Name in the survey, the quantity whose sentence is the title, what is drawn, how to read it, how to draw it.
+#: Name in the survey, the quantity whose sentence is the title, what is drawn, how to read it, how
+#: to draw it.
 _FIGURES: tuple[tuple[str, str, str, str, Callable[[Any], dict[str, Any]]], ...] = (
-    ("noise_histogram", "infinite variance", "Norms of the gradient noise",
-     "Bars: measured. Lines: Gaussian noise of the same mean square and effective dimension; stable noise of the same "
-     "median.", _histogram),
-    ("variance_growth", "variance", "Empirical variance against the number of minibatches",
-     "Line: in the order drawn. Band: over random orders. It levels off where the variance is finite.", _variance),
-    ("smoothness", "smoothness and gradient norm", "Local smoothness against the gradient norm",
-     "Along one ray, up the gradient from here. A rising cloud means smoothness that grows with the gradient.",
-     _smoothness),
-    ("spectrum", "edge of stability", "Edge of the Hessian's spectrum",
-     "The dashed line is the stability threshold of the optimizer, where one is known.", _spectrum),
-    ("settling", "settling", "How the estimates settle as the sample grows",
-     "Each quantity over its value on the whole sample.", _settling),
-)  # fmt: skip
+    (
+        "noise_histogram",
+        "infinite variance",
+        "Norms of the gradient noise",
+        "Bars: measured. Lines: Gaussian noise of the same mean square and effective dimension; "
+        "stable noise of the same "
+        "median.",
+        _histogram,
+    ),
+    (
+        "variance_growth",
+        "variance",
+        "Empirical variance against the number of minibatches",
+        "Line: in the order drawn. Band: over random orders. It levels off where the variance is "
+        "finite.",
+        _variance,
+    ),
+    (
+        "smoothness",
+        "smoothness and gradient norm",
+        "Local smoothness against the gradient norm",
+        "Along one ray, up the gradient from here. A rising cloud means smoothness that grows "
+        "with the gradient.",
+        _smoothness,
+    ),
+    (
+        "spectrum",
+        "edge of stability",
+        "Edge of the Hessian's spectrum",
+        "The dashed line is the stability threshold of the optimizer, where one is known.",
+        _spectrum,
+    ),
+    (
+        "settling",
+        "settling",
+        "How the estimates settle as the sample grows",
+        "Each quantity over its value on the whole sample.",
+        _settling,
+    ),
+)

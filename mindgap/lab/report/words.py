@@ -1,4 +1,6 @@
-"""Words of the page: numbers with three digits, subscripts and exponents, and one sentence per verdict and figure."""
+"""Words of the page: numbers with three digits, subscripts and exponents, and one sentence per
+verdict and figure.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,15 @@ def signs(text: Any, *, digits: bool = False) -> str:
     """Proper signs in plain text: ≤, exponents of ten, subscripts that have a letter of their own.
 
     Args:
-        digits: also cut decimal numbers to three digits (what was measured, never what a paper states).
+        digits: also cut decimal numbers to three digits (what was measured, never what a paper
+            states).
 
     Example:
-        >>> signs("h_k/2 <= 1e-3"), signs("0.3087 to 103.8", digits=True), signs("||g|| in [-1.8, inf]")
+        >>> (
+        ...     signs("h_k/2 <= 1e-3"),
+        ...     signs("0.3087 to 103.8", digits=True),
+        ...     signs("||g|| in [-1.8, inf]"),
+        ... )
         ('hₖ/2 ≤ 10⁻³', '0.309 to 104', '‖g‖ in [−1.8, ∞]')
     """
     shown = str(text)
@@ -58,8 +65,11 @@ def signs(text: Any, *, digits: bool = False) -> str:
     shown = re.sub(r"(?<![^ (\[])-(?=[\d.])", "−", shown)
     if digits:
         shown = re.sub(r"(?<![\w.^])\d+\.\d+(?![\w.])", _three, shown)
-    return re.sub(r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])", lambda m: m[1].translate(_DOWN),
-                  shown)
+    return re.sub(
+        r"(?<=[A-Za-z\u0370-\u03ff‖])_([0-9aehijklmnoprstuvx])(?![\w])",
+        lambda m: m[1].translate(_DOWN),
+        shown,
+    )
 
 
 def _three(match: re.Match[str]) -> str:
@@ -81,11 +91,15 @@ def typeset(text: Any, *, digits: bool = False) -> Markup:
     shown = re.sub(r"_\{([^}]*)\}", r"<sub>\1</sub>", shown)
     shown = re.sub(r"\^\(([^()]*(?:\([^()]*\)[^()]*)*)\)", r"<sup>\1</sup>", shown)
     shown = re.sub(r"\^(-?[\w./]*\w(?:±[\d.]*\d)?)", lambda m: f"<sup>{_minus(m[1])}</sup>", shown)
-    return Markup(re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown))
+    return Markup(
+        re.sub(r"(?<![A-Za-z_])([A-Za-z\u0370-\u03ff]|‖)_(\w+)", r"\1<sub>\2</sub>", shown)
+    )
 
 
 def _minus(exponent: str) -> str:
-    """An exponent with a proper minus sign, at which no line breaks, and without it before a zero."""
+    """An exponent with a proper minus sign, at which no line breaks, and without it before a
+    zero.
+    """
     return exponent[1:] if re.fullmatch(r"-0(\.0*)?", exponent) else exponent.replace("-", "−")
 
 
@@ -110,21 +124,29 @@ def count(n: int, noun: str) -> str:
     >>> count(1, "run"), count(2, "run"), count(2, "study")
     ('1 run', '2 runs', '2 studies')
     """
-    return f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+    return (
+        f"{n} {noun}" if n == 1 else f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+    )
 
 
 @cache
 def _sentences() -> dict[str, tuple[str, str]]:
-    lines = (resources.files("mindgap.lab.report") / "assets" / "findings.txt").read_text(encoding="utf-8")
+    lines = (resources.files("mindgap.lab.report") / "assets" / "findings.txt").read_text(
+        encoding="utf-8"
+    )
     rows = (line.split(" | ") for line in lines.splitlines())
     return {name: (holds, fails) for name, holds, fails in rows}
 
 
 def finding(name: str, title: str, verdict: str) -> str:
-    """What a verdict says, in one sentence; a study without a sentence of its own is named by its title.
+    """What a verdict says, in one sentence; a study without a sentence of its own is named by its
+    title.
 
     Example:
-        >>> finding("e8-windows", "Windows", "holds"), finding("x1-new", "A new claim", "inconclusive")
+        >>> (
+        ...     finding("e8-windows", "Windows", "holds"),
+        ...     finding("x1-new", "A new claim", "inconclusive"),
+        ... )
         ('An average over a window may never settle.', 'A new claim')
     """
     if verdict in ("holds", "does not hold") and name in _sentences():
@@ -137,7 +159,9 @@ MORE_IS_BETTER = ("accuracy", "right", "found exactly", "F1", "area under the cu
 
 
 def headline(drawing: Drawing) -> str:
-    """What a figure shows, as a sentence made from its own numbers: where each method ends, or lies."""
+    """What a figure shows, as a sentence made from its own numbers: where each method ends, or
+    lies.
+    """
     title = signs(drawing.figure.title).rstrip(".")
     if drawing.empty or drawing.kind == "path" or title.startswith("Where "):
         return title
@@ -146,7 +170,11 @@ def headline(drawing: Drawing) -> str:
     at = " at the end" if time_like else ""
     middle = "median " if drawing.kind == "points" else ""
     if drawing.figure.y_label == "share of minibatches":  # a histogram: where it is highest
-        tops = {s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])]) for s in first.series if len(s)}
+        tops = {
+            s.method: float(s.columns["x"][np.nanargmax(s.columns["q50"])])
+            for s in first.series
+            if len(s)
+        }
         return f"{title}: highest at {_span(tops)}"
     if "its last value" in drawing.figure.y_label:  # all of them end at 1
         return title
@@ -158,8 +186,15 @@ def headline(drawing: Drawing) -> str:
     if first.name in drawing.SEARCHED:
         at = " at the best step"
     elif drawing.kind == "lines" and not time_like and not drawing.names:
-        label, last = signs(first.label), max(float(s.columns["x"][-1]) for s in first.series if len(s))
-        at = f" at {label}{' =' if len(label) < 3 else ''} {number(last)}" if len(label) <= 24 else " at the right end"
+        label, last = (
+            signs(first.label),
+            max(float(s.columns["x"][-1]) for s in first.series if len(s)),
+        )
+        at = (
+            f" at {label}{' =' if len(label) < 3 else ''} {number(last)}"
+            if len(label) <= 24
+            else " at the right end"
+        )
     ends = {m: v for (m, _), v in values.items()}
     if len(ends) == 1 and time_like:
         start = float(first.series[0].columns["q50"][0])
@@ -168,19 +203,29 @@ def headline(drawing: Drawing) -> str:
     others = {m: v for m, v in ends.items() if m not in named}
     if not named:
         return f"{title}{at}: {middle}{_span(others)}" if others else f"{title}{at}"
-    if any(re.search(r"[\d,:]", m) for m in named):  # a name that ends in a number would run into the value
-        parts = [f"{middle if i == 0 else ''}{number(ends[m])} ({signs(m)})" for i, m in enumerate(named)]
+    if any(
+        re.search(r"[\d,:]", m) for m in named
+    ):  # a name that ends in a number would run into the value
+        parts = [
+            f"{middle if i == 0 else ''}{number(ends[m])} ({signs(m)})" for i, m in enumerate(named)
+        ]
     else:
-        parts = [f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)]
+        parts = [
+            f"{signs(m)} {middle if i == 0 else ''}{number(ends[m])}" for i, m in enumerate(named)
+        ]
     if len(others) == 1:
         parts += [f"{signs(m)} {number(v)}" for m, v in others.items()]
     elif others:
-        parts.append(f"{len(others)} others {number(min(others.values()))} to {number(max(others.values()))}")
+        parts.append(
+            f"{len(others)} others {number(min(others.values()))} to {number(max(others.values()))}"
+        )
     return f"{title}{at}: {', '.join(parts)}"
 
 
 def _of_points(drawing: Drawing) -> str:
-    """A scatter: where it lies if a level is drawn to compare it with, else how closely y follows x."""
+    """A scatter: where it lies if a level is drawn to compare it with, else how closely y
+    follows x.
+    """
     from scipy.stats import spearmanr
 
     said = []
@@ -208,7 +253,9 @@ def _span(values: dict[str, float]) -> str:
 
 
 def _in_panels(drawing: Drawing, values: dict[tuple[str, str], float], at: str, middle: str) -> str:
-    """How often the method in question ends lowest; else all values if few, the best per panel, or the span."""
+    """How often the method in question ends lowest; else all values if few, the best per panel,
+    or the span.
+    """
     present = list(dict.fromkeys(m for m, _ in values))
     lead = drawing.accent[0] if drawing.accent else present[0] if len(present) == 2 else ""
     if lead in present and len(present) > 1:
@@ -220,16 +267,27 @@ def _in_panels(drawing: Drawing, values: dict[tuple[str, str], float], at: str, 
                 lowest += here[lead] < min(v for m, v in here.items() if m != lead)
         other = next(m for m in present if m != lead)
         first, second = (f"“{signs(m)}”" if "," in m else signs(m) for m in (lead, other))
-        return f": {first} {f'below {second}' if len(present) == 2 else 'lowest'} in {lowest} of {panels} panels"
+        return (
+            f": {first} {f'below {second}' if len(present) == 2 else 'lowest'} in {lowest} of "
+            f"{panels} panels"
+        )
     alone = len(values) == len(present)  # every method has a panel of its own: its name says which
     names = {(m, f): signs(m) if alone else f"{signs(m)}, {signs(f)}" for m, f in values}
     if len(values) <= 4:
-        return f"{at}: {middle}" + ", ".join(f"{number(v)} ({names[key]})" for key, v in values.items())
+        return f"{at}: {middle}" + ", ".join(
+            f"{number(v)} ({names[key]})" for key, v in values.items()
+        )
     if len(drawing.facets) > 3 or drawing.kind == "points":
         low, high = number(min(values.values())), number(max(values.values()))
-        return f"{at}: {middle}{f'{low} to {high}' if low != high else low} over {len(drawing.facets)} panels"
+        return (
+            f"{at}: {middle}{f'{low} to {high}' if low != high else low} over "
+            f"{len(drawing.facets)} panels"
+        )
     more = drawing.upwards
     pick = max if more else min
-    best = [pick((k for k in values if k[1] == f), key=values.__getitem__, default=None) for f in drawing.facets]
+    best = [
+        pick((k for k in values if k[1] == f), key=values.__getitem__, default=None)
+        for f in drawing.facets
+    ]
     shown = ", ".join(f"{number(values[key])} ({names[key]})" for key in best if key is not None)
     return f"{at}, {'highest' if more else 'lowest'} per panel: {shown}"

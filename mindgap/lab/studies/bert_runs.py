@@ -1,4 +1,6 @@
-"""BERT at scale gpu: pre-training on masked word pieces and fine-tuning on questions, by the loop of `device_runs`."""
+"""BERT at scale gpu: pre-training on masked word pieces and fine-tuning on questions, by the
+loop of `device_runs`.
+"""
 
 from __future__ import annotations
 
@@ -16,41 +18,63 @@ if TYPE_CHECKING:
     #: Parameters -> optimizer.
     Build = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
-#: Width, dropout and windows are those of BERT-base. The text is the largest at hand: 5.4 million words.
-BERT: dict[str, Any] = {"words": 8192, "width": 768, "length": 128, "dropout": 0.1, "reviews": True, "device": "cuda"}
+#: Width, dropout and windows are those of BERT-base. The text is the largest at hand: 5.4 million
+#: words.
+BERT: dict[str, Any] = {
+    "words": 8192,
+    "width": 768,
+    "length": 128,
+    "dropout": 0.1,
+    "reviews": True,
+    "device": "cuda",
+}
 PRE_TRAINING: dict[str, Any] = {**BERT, "batch": 32, "held_out": 1024, "schedule": "linear"}
 
 #: The model of scale gpu, and why it is not the paper's.
-BERT_ON_TEXT = "width 768, random start, 8,192 word pieces) on WikiText-2 and the reviews of FDU-MTL"
-NO_BOOKS = ("Wikipedia and Books are not here: the statement itself cannot be settled with the data at hand, and at "
-            "scale gpu the verdict is about a proxy, BERT on 5.4 million words (WikiText-2 and the reviews of FDU-MTL, "
-            "the largest text at hand). Losses are of WikiText-2's own validation and test parts.")  # fmt: skip
+BERT_ON_TEXT = (
+    "width 768, random start, 8,192 word pieces) on WikiText-2 and the reviews of FDU-MTL"
+)
+NO_BOOKS = (
+    "Wikipedia and Books are not here: the statement itself cannot be settled with the data at "
+    "hand, and at "
+    "scale gpu the verdict is about a proxy, BERT on 5.4 million words (WikiText-2 and the reviews "
+    "of FDU-MTL, "
+    "the largest text at hand). Losses are of WikiText-2's own validation and test parts."
+)
 
 
-def masked_run(trial: Trial, layers: int, build: Build, stream: str) -> tuple[MaskedBert, Iterator[Row]]:
+def masked_run(
+    trial: Trial, layers: int, build: Build, stream: str
+) -> tuple[MaskedBert, Iterator[Row]]:
     """BERT from a random start, and the rows of its pre-training (see `device_runs.device_run`).
 
     Args:
         trial: with the settings of :data:`PRE_TRAINING`, ``steps`` and ``every``.
         layers: of the network; it has one head per 64 of width.
         build: parameters -> optimizer.
-        stream: the network's start, order and masks of the text are drawn from streams of this name.
+        stream: the network's start, order and masks of the text are drawn from streams of this
+            name.
 
     Yields:
-        Beside the loop's columns loss and accuracy at masked places of validation and test text, and ``by_frequency``,
-        the loss on test text of one who knows the frequencies of pieces alone.
+        Beside the loop's columns loss and accuracy at masked places of validation and test text,
+        and ``by_frequency``, the loss on test text of one who knows the frequencies of pieces
+        alone.
     """
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.models import MaskedBert
     from mindgap.lab.tasks.problems.word_pieces import masked_loss, masked_reading, masked_text
 
     device = device_of(trial)
-    text = masked_text(device, **{name: trial[name] for name in ("words", "length", "held_out", "reviews")})
+    text = masked_text(
+        device, **{name: trial[name] for name in ("words", "length", "held_out", "reviews")}
+    )
     model = _built(MaskedBert, trial, layers, f"{stream} network").to(device)
     floor = text.by_frequency()
 
     def epoch(number: int) -> Any:
-        return text.batches(trial["batch"], torch_stream(trial.seed, f"{stream} text", number, device=device))
+        return text.batches(
+            trial["batch"], torch_stream(trial.seed, f"{stream} text", number, device=device)
+        )
 
     def read() -> Row:
         row: Row = {"by_frequency": floor}
@@ -62,7 +86,8 @@ def masked_run(trial: Trial, layers: int, build: Build, stream: str) -> tuple[Ma
 
 
 def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[str, torch.Tensor]:
-    """The encoder at the end of :func:`masked_run`; trained once per machine and kept in the cache folder.
+    """The encoder at the end of :func:`masked_run`; trained once per machine and kept in the cache
+    folder.
 
     Several processes that ask at the same time wait for the one that trains it.
     """
@@ -81,20 +106,24 @@ def pre_trained(trial: Trial, layers: int, build: Build, stream: str) -> dict[st
     return {key: torch.as_tensor(array) for key, array in prepared(f"bert-{name}", make).items()}
 
 
-def question_run(trial: Trial, layers: int, encoder: dict[str, torch.Tensor], build: Build,
-                 stream: str) -> Iterator[Row]:
-    """Fine-tune an encoder on SQuAD's questions; exact match and F1 on validation and test questions.
+def question_run(
+    trial: Trial, layers: int, encoder: dict[str, torch.Tensor], build: Build, stream: str
+) -> Iterator[Row]:
+    """Fine-tune an encoder on SQuAD's questions; exact match and F1 on validation and test
+    questions.
 
     Args:
-        trial: with the settings of :data:`BERT`, ``question``, ``passage``, ``batch``, ``schedule``, ``steps`` and
-            ``every``.
+        trial: with the settings of :data:`BERT`, ``question``, ``passage``, ``batch``,
+            ``schedule``, ``steps`` and ``every``.
         layers, encoder: of the encoder, as :func:`pre_trained` gives it.
         build: parameters -> optimizer.
-        stream: the start of the two scores and the order of questions are drawn from streams of this name.
+        stream: the start of the two scores and the order of questions are drawn from streams of
+            this name.
 
     Yields:
-        Beside the loop's columns, for both parts, ``_exact``, ``_f1`` and ``_miss`` (1 - F1), and ``by_place``, the
-        share of test questions that the most frequent place of the training questions answers.
+        Beside the loop's columns, for both parts, ``_exact``, ``_f1`` and ``_miss`` (1 - F1), and
+        ``by_place``, the share of test questions that the most frequent place of the training
+        questions answers.
     """
     import torch
 
@@ -104,7 +133,9 @@ def question_run(trial: Trial, layers: int, encoder: dict[str, torch.Tensor], bu
     from mindgap.lab.tasks.problems.word_pieces import LONGEST, squad_questions
 
     device = device_of(trial)
-    made = squad_questions(device, **{name: trial[name] for name in ("words", "question", "passage", "reviews")})
+    made = squad_questions(
+        device, **{name: trial[name] for name in ("words", "question", "passage", "reviews")}
+    )
     model = _built(QuestionBert, trial, layers, f"{stream} network")
     model.encoder.load_state_dict(encoder)
     model.to(device)
@@ -112,7 +143,9 @@ def question_run(trial: Trial, layers: int, encoder: dict[str, torch.Tensor], bu
     frequent = places[counts.argmax()]
 
     def epoch(number: int) -> Any:
-        return made.batches(trial["batch"], torch_stream(trial.seed, f"{stream} order", number, device=device))
+        return made.batches(
+            trial["batch"], torch_stream(trial.seed, f"{stream} order", number, device=device)
+        )
 
     @torch.no_grad()
     def read() -> Row:
@@ -120,7 +153,11 @@ def question_run(trial: Trial, layers: int, encoder: dict[str, torch.Tensor], bu
         model.eval()
         for part in ("validation", "test"):
             inputs, answers = made.parts[part]
-            scores = torch.cat([made.scores(model, some) for some in inputs.split(256)]).float().nan_to_num()
+            scores = (
+                torch.cat([made.scores(model, some) for some in inputs.split(256)])
+                .float()
+                .nan_to_num()
+            )
             exact, f1 = exact_and_f1(best_spans(scores, after=made.after, longest=LONGEST), answers)
             row |= {f"{part}_exact": exact, f"{part}_f1": f1, f"{part}_miss": 1 - f1}
         model.train()
@@ -137,18 +174,40 @@ def _built(kind: Any, trial: Trial, layers: int, stream: str) -> Any:
     width = trial["width"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(trial.seed, stream))
-        return kind(trial["words"], width, layers=layers, heads=max(width // 64, 1), inner=4 * width,
-                    length=trial["length"], dropout=trial["dropout"])  # fmt: skip
+        return kind(
+            trial["words"],
+            width,
+            layers=layers,
+            heads=max(width // 64, 1),
+            inner=4 * width,
+            length=trial["length"],
+            dropout=trial["dropout"],
+        )
 
 
-def _trained(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer,
-             epoch: Callable[[int], Any], read: Callable[[], Row]) -> Iterator[Row]:
+def _trained(
+    trial: Trial,
+    model: torch.nn.Module,
+    loss: Callable[..., torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    epoch: Callable[[int], Any],
+    read: Callable[[], Row],
+) -> Iterator[Row]:
     """Train in bf16 on CUDA; readings are taken in TF32."""
     import torch
 
     from mindgap.lab.tasks.captured import tf32
 
     with tf32(True):
-        yield from device_run(trial, model, loss, optimizer, epoch, read, steps=trial["steps"], every=trial["every"],
-                              schedule=trial["schedule"],
-                              autocast=torch.bfloat16 if trial["device"].startswith("cuda") else None)
+        yield from device_run(
+            trial,
+            model,
+            loss,
+            optimizer,
+            epoch,
+            read,
+            steps=trial["steps"],
+            every=trial["every"],
+            schedule=trial["schedule"],
+            autocast=torch.bfloat16 if trial["device"].startswith("cuda") else None,
+        )

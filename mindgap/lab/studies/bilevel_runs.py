@@ -1,7 +1,8 @@
 """What the bilevel studies share: all methods set up alike, and a run cut at equal oracle calls.
 
-No method is treated better than another: ``lr_x`` and ``lr_y`` come from one grid, the step of a linear system or of a
-Neumann series is ``lr_y``, and loop lengths are the same for all methods that have the loop.
+No method is treated better than another: ``lr_x`` and ``lr_y`` come from one grid, the step of a
+linear system or of a Neumann series is ``lr_y``, and loop lengths are the same for all methods that
+have the loop.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 TITLES = {row.name: key for key, row in SIXTEEN.items()}
 
 
-def tuned_methods(steps: Mapping[str, tuple[float, float]], **more: Any) -> dict[str, dict[str, Any]]:
-    """Title -> settings of every method that has tuned steps (lr_x, lr_y); a method without them is left out.
+def tuned_methods(
+    steps: Mapping[str, tuple[float, float]], **more: Any
+) -> dict[str, dict[str, Any]]:
+    """Title -> settings of every method that has tuned steps (lr_x, lr_y); a method without them is
+    left out.
 
     Example:
         >>> tuned_methods({"SLIP": (1.0, 0.1), "not in the table": (1.0, 1.0)})
@@ -39,15 +43,19 @@ def tuned_methods(steps: Mapping[str, tuple[float, float]], **more: Any) -> dict
 
 
 def method_of(settings: Mapping[str, Any]) -> Any:
-    """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``, ``convexity``.
+    """The bilevel method of a trial's settings: ``key``, ``lr_x``, ``lr_y``, ``inner``, ``terms``,
+    ``convexity``.
 
-    A setting ``lr_z``, where there is one, is the step of the linear system or of a Neumann series; else that is
-    ``lr_y`` (``eta``, where there is one, is the step of the series alone). F²SA has neither: its third number is the
-    penalty λ₀ = 1 / ``lr_z``. What a method does not have is not passed on; everything else, ``samples`` and
-    ``refresh`` where there are none, stays at the method's own default.
+    A setting ``lr_z``, where there is one, is the step of the linear system or of a Neumann series;
+    else that is ``lr_y`` (``eta``, where there is one, is the step of the series alone). F²SA has
+    neither: its third number is the penalty λ₀ = 1 / ``lr_z``. What a method does not have is not
+    passed on; everything else, ``samples`` and ``refresh`` where there are none, stays at the
+    method's own default.
 
     Example:
-        >>> method_of({"key": "soba", "lr_x": 0.1, "lr_y": 0.2, "inner": 3, "terms": 5, "convexity": 0.1}).lr_y
+        >>> method_of(
+        ...     {"key": "soba", "lr_x": 0.1, "lr_y": 0.2, "inner": 3, "terms": 5, "convexity": 0.1}
+        ... ).lr_y
         0.2
     """
     from dataclasses import fields
@@ -55,20 +63,38 @@ def method_of(settings: Mapping[str, Any]) -> Any:
     kind = METHODS[settings["key"]].load()
     known = {field.name for field in fields(kind)}
     lr_z = settings.get("lr_z", settings["lr_y"])
-    wanted = {"lr_x": settings["lr_x"], "lr_y": settings["lr_y"], "lr_z": lr_z, "eta": settings.get("eta", lr_z),
-              "terms": settings["terms"], "solves": settings["inner"], "mu": settings["convexity"]}
+    wanted = {
+        "lr_x": settings["lr_x"],
+        "lr_y": settings["lr_y"],
+        "lr_z": lr_z,
+        "eta": settings.get("eta", lr_z),
+        "terms": settings["terms"],
+        "solves": settings["inner"],
+        "mu": settings["convexity"],
+    }
     if "lr_z" in settings:
         wanted["lam"] = settings.get("lam", 1 / lr_z)
     wanted |= {name: settings[name] for name in ("samples", "refresh") if name in settings}
-    # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are free.
+    # F2SA's and BO-REP's short inner loops are part of the method as published; the others' are
+    # free.
     if settings["key"] not in ("f2sa", "borep"):
         wanted["inner"] = settings["inner"]
     return kind(**{name: value for name, value in wanted.items() if name in known})
 
 
-def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: int, least: int = 1,
-           spent: Callable[[State], int] | None = None, runner: Backend | None = None) -> Iterator[State]:
-    """Run a method to a budget of oracle calls and hand out its state at equal distances of calls, ends included.
+def states(
+    trial: Trial,
+    problem: Any,
+    method: Any,
+    *,
+    budget: int,
+    readings: int,
+    least: int = 1,
+    spent: Callable[[State], int] | None = None,
+    runner: Backend | None = None,
+) -> Iterator[State]:
+    """Run a method to a budget of oracle calls and hand out its state at equal distances of calls,
+    ends included.
 
     Args:
         trial: its stopwatch runs while the method does.
@@ -77,10 +103,12 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
         readings: how many states to hand out after the first.
         least: fewest iterations per method, even where they cost more than the budget.
         spent: what the budget counts, where it is not oracle calls.
-        runner: runs all iterations between two states at once; without one they are stepped eagerly.
+        runner: runs all iterations between two states at once; without one they are stepped
+            eagerly.
 
-    The run ends early when x or y is no longer finite: at that iteration, or with a runner at the next state. With
-    every state a checkpoint is offered, and a trial that was restored goes on after the state of its last one.
+    The run ends early when x or y is no longer finite: at that iteration, or with a runner at the
+    next state. With every state a checkpoint is offered, and a trial that was restored goes on
+    after the state of its last one.
     """
     import torch
 
@@ -101,10 +129,19 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
             with trial.timed():
                 state = method.step(state)
         else:
-            state = _run_to(trial, runner, state, lambda s: spent(s) >= marks[0] and (s.t >= least or len(marks) > 1))
+            state = _run_to(
+                trial,
+                runner,
+                state,
+                lambda s: spent(s) >= marks[0] and (s.t >= least or len(marks) > 1),
+            )
         finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
         if not finite or (spent(state) >= marks[0] and (state.t >= least or len(marks) > 1)):
-            while marks and (not finite or spent(state) >= marks[0]) and (len(marks) > 1 or state.t >= least):
+            while (
+                marks
+                and (not finite or spent(state) >= marks[0])
+                and (len(marks) > 1 or state.t >= least)
+            ):
                 marks.pop(0)
             trial.save(lambda: {"state": pack_state(state), "marks": len(marks) if finite else 0})  # noqa: B023
             yield state
@@ -113,7 +150,9 @@ def states(trial: Trial, problem: Any, method: Any, *, budget: int, readings: in
 
 
 def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[State], bool]) -> State:
-    """Run until the counters are where they should be; what graphs take to be captured is not counted as time."""
+    """Run until the counters are where they should be; what graphs take to be captured is not
+    counted as time.
+    """
     import torch
 
     from mindgap.bilevel.count import steps_until
@@ -128,7 +167,9 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
 
 
 def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None) -> Backend:
-    """Who runs the iterations: "eager", "graphs", or "compiled", for which ``losses`` gives both losses in JAX."""
+    """Who runs the iterations: "eager", "graphs", or "compiled", for which ``losses`` gives
+    both losses in JAX.
+    """
     from mindgap.bilevel.solver import Eager
 
     if one_of("backend", backend, ("eager", "graphs", "compiled")) == "eager":
@@ -154,12 +195,22 @@ def in_units(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def counters(state: State) -> Row:
     """The columns of every bilevel study: three of the four x-axes; the runner adds seconds."""
-    return {"step": state.t, "x_epoch": round(state.x_epochs, 6), "y_epoch": round(state.y_epochs, 6),
-            "oracle_calls": state.total_calls}
+    return {
+        "step": state.t,
+        "x_epoch": round(state.x_epochs, 6),
+        "y_epoch": round(state.y_epochs, 6),
+        "oracle_calls": state.total_calls,
+    }
 
 
-def measured(trial: Trial, problem: Any, method: Any, measure: Callable[[Tensor, Tensor], Row], lost: Row,
-             **how: Any) -> Iterator[Row]:
+def measured(
+    trial: Trial,
+    problem: Any,
+    method: Any,
+    measure: Callable[[Tensor, Tensor], Row],
+    lost: Row,
+    **how: Any,
+) -> Iterator[Row]:
     """Run a method and read counters and measures at equal distances of calls.
 
     Args:
@@ -176,12 +227,15 @@ def measured(trial: Trial, problem: Any, method: Any, measure: Callable[[Tensor,
         yield {**counters(state), **found, "diverged": not finite}
 
 
-def end_of(trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int) -> Row:
+def end_of(
+    trial: Trial, rows_of: Callable[..., Iterator[Row]], task: Any, method: Any, seed: int
+) -> Row:
     """Run to the trial's budget on a given task with a given seed, and return the last row.
 
     ``rows_of`` reads runs on tasks of that kind.
 
-    For searches inside a trial: nothing of the run is recorded and its checkpoints are not the trial's; its time is.
+    For searches inside a trial: nothing of the run is recorded and its checkpoints are not the
+    trial's; its time is.
     """
     inner = Trial(trial.method, seed, trial.settings)
     rows = deque(rows_of(inner, task, method, budget=trial["oracle_calls"], readings=1), maxlen=1)

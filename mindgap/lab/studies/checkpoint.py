@@ -1,4 +1,6 @@
-"""Checkpoints of long runs: a file beside the record, written by atomic rename, loaded with ``weights_only``."""
+"""Checkpoints of long runs: a file beside the record, written by atomic rename, loaded with
+``weights_only``.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,11 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def restore(self, trial: Trial) -> bool:
-        """Put the trial where its last checkpoint was taken; ``False`` if there is none that fits the record.
+        """Put the trial where its last checkpoint was taken; ``False`` if there is none that fits
+        the record.
 
-        A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is not used, nor is
-        one that cannot be read: the run then starts from its beginning.
+        A checkpoint taken after more rows than are recorded (power failed, and rows were lost) is
+        not used, nor is one that cannot be read: the run then starts from its beginning.
         """
         if not self.path.exists():
             return False
@@ -42,7 +45,11 @@ class Checkpoints:
             return False
         if rows > len(self._writer.recorded):
             return False
-        trial.seconds, trial.cpu_seconds, trial.restored = seconds, saved.get("cpu_seconds", 0.0), state
+        trial.seconds, trial.cpu_seconds, trial.restored = (
+            seconds,
+            saved.get("cpu_seconds", 0.0),
+            state,
+        )
         self._writer.skip_to(rows)
         return True
 

@@ -1,4 +1,6 @@
-"""What the studies on data hyper-cleaning share: the task of a seed, its sizes, tuned steps, and the rows of a run."""
+"""What the studies on data hyper-cleaning share: the task of a seed, its sizes, tuned steps,
+and the rows of a run.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ TEXTS = SOURCES[-2:]
 
 
 def task_of(trial: Trial) -> Any:
-    """The hyper-cleaning task of a trial: data, splits and corruption depend on the seed, not on the method."""
+    """The hyper-cleaning task of a trial: data, splits and corruption depend on the seed, not
+    on the method.
+    """
     import torch
 
     from mindgap.lab.tasks.data import digits, mnist, mnist_5000
@@ -31,10 +35,18 @@ def task_of(trial: Trial) -> Any:
     if source in TEXTS:
         return _texts_of(trial)
     table = {"digits": digits, "mnist-5000": mnist_5000, "mnist": mnist}[source]()
-    return hyper_cleaning(table, mnist("test") if source == "mnist" else None, corruption=trial["corruption"],
-                          train=trial["train"], validation=trial["validation"], components=trial["components"] or None,
-                          decay=trial["decay"], seed=trial.seed,
-                          dtype=torch.float64 if trial["device"] == "cpu" else torch.float32, device=trial["device"])
+    return hyper_cleaning(
+        table,
+        mnist("test") if source == "mnist" else None,
+        corruption=trial["corruption"],
+        train=trial["train"],
+        validation=trial["validation"],
+        components=trial["components"] or None,
+        decay=trial["decay"],
+        seed=trial.seed,
+        dtype=torch.float64 if trial["device"] == "cpu" else torch.float32,
+        device=trial["device"],
+    )
 
 
 def _texts_of(trial: Trial) -> Any:
@@ -42,26 +54,42 @@ def _texts_of(trial: Trial) -> Any:
     from mindgap.lab.tasks.data.tweets import made_up_tweets, tweets
     from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning
 
-    length, sizes = trial["words"], ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start")
+    length, sizes = (
+        trial["words"],
+        ("corruption", "train", "validation", "test", "hidden", "head", "decay", "start"),
+    )
     texts = tweets(length) if trial["data"] == "sentiment140" else made_up_tweets(length=length)
-    return recurrent_cleaning(texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device_of(trial))
+    return recurrent_cleaning(
+        texts, **{name: trial[name] for name in sizes}, seed=trial.seed, device=device_of(trial)
+    )
 
 
 def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
-    """Run a method on a task and read counters, accuracies, weights and validation loss at equal distances.
+    """Run a method on a task and read counters, accuracies, weights and validation loss at equal
+    distances.
 
-    ``how`` are further arguments of :func:`mindgap.lab.studies.bilevel_runs.states`, which carries the run out.
+    ``how`` are further arguments of :func:`mindgap.lab.studies.bilevel_runs.states`, which carries
+    the run out.
     """
 
     def measure(x: Tensor, y: Tensor) -> Row:
-        found = {"test_accuracy": task.accuracy(y), "train_accuracy": task.accuracy(y, "train"),
-                 "weight_auc": task.weight_auc(x), "validation_loss": task.validation_loss(y)}
+        found = {
+            "test_accuracy": task.accuracy(y),
+            "train_accuracy": task.accuracy(y, "train"),
+            "weight_auc": task.weight_auc(x),
+            "validation_loss": task.validation_loss(y),
+        }
         return {**found, "manual_accuracy": task.accuracy(y, "manual")} if texts else found
 
     from mindgap.lab.tasks.captured import tf32
 
     texts = trial["data"] in TEXTS
-    lost = {"test_accuracy": 0.0, "train_accuracy": 0.0, "weight_auc": 0.5, "validation_loss": float("inf")}
+    lost = {
+        "test_accuracy": 0.0,
+        "train_accuracy": 0.0,
+        "weight_auc": 0.5,
+        "validation_loss": float("inf"),
+    }
     lost |= {"manual_accuracy": 0.0} if texts else {}
     problem = task.problem(trial["batch_size"])
     runner = runner_of("graphs") if texts else None
@@ -70,26 +98,71 @@ def rows_of(trial: Trial, task: Any, method: Any, **how: Any) -> Iterator[Row]:
 
 
 def cleaning_method(trial: Trial, **chosen: Any) -> Any:
-    """The method of a trial, with settings chosen by a search laid over its own; ``units`` multiply the three steps."""
+    """The method of a trial, with settings chosen by a search laid over its own; ``units``
+    multiply the three steps.
+    """
     return method_of(in_units({**trial.settings, **chosen, "convexity": 2 * trial["decay"]}))
 
 
 #: seconds on digits, and minutes on all their pixels; a study adds the corruption
-QUICK: dict[str, Any] = {"data": "digits", "train": 300, "validation": 300, "components": 16, "decay": 1e-2,
-                         "batch_size": 32, "oracle_calls": 400, "least_steps": 10, "readings": 8, "inner": 3,
-                         "terms": 5, "device": "cpu"}
-CPU: dict[str, Any] = {**QUICK, "train": 700, "validation": 700, "components": 0, "oracle_calls": 20_000,
-                       "least_steps": 20, "readings": 40}
+QUICK: dict[str, Any] = {
+    "data": "digits",
+    "train": 300,
+    "validation": 300,
+    "components": 16,
+    "decay": 1e-2,
+    "batch_size": 32,
+    "oracle_calls": 400,
+    "least_steps": 10,
+    "readings": 8,
+    "inner": 3,
+    "terms": 5,
+    "device": "cpu",
+}
+CPU: dict[str, Any] = {
+    **QUICK,
+    "train": 700,
+    "validation": 700,
+    "components": 0,
+    "oracle_calls": 20_000,
+    "least_steps": 20,
+    "readings": 40,
+}
 
 #: Minutes on a GPU: a two-layer recurrent net on tweets; 20 batches per epoch of x or y.
-GPU: dict[str, Any] = {"data": "sentiment140", "train": 10_240, "validation": 10_240, "test": 8192, "words": 16,
-                       "hidden": 64, "head": 64, "decay": 1e-4, "start": 1.0, "batch_size": 512, "oracle_calls": 2000,
-                       "least_steps": 20, "readings": 10, "inner": 3, "terms": 5, "refresh": 4, "lr_z": 0.1,
-                       "device": "cuda"}
+GPU: dict[str, Any] = {
+    "data": "sentiment140",
+    "train": 10_240,
+    "validation": 10_240,
+    "test": 8192,
+    "words": 16,
+    "hidden": 64,
+    "head": 64,
+    "decay": 1e-4,
+    "start": 1.0,
+    "batch_size": 512,
+    "oracle_calls": 2000,
+    "least_steps": 20,
+    "readings": 10,
+    "inner": 3,
+    "terms": 5,
+    "refresh": 4,
+    "lr_z": 0.1,
+    "device": "cuda",
+}
 
 #: the net of the published code, with as many texts and calls as 20 minutes of a GPU allow
-PAPER: dict[str, Any] = {**GPU, "train": 5120, "validation": 5120, "test": 4096, "hidden": 4096, "head": 1024,
-                         "batch_size": 256, "oracle_calls": 360, "readings": 4}
+PAPER: dict[str, Any] = {
+    **GPU,
+    "train": 5120,
+    "validation": 5120,
+    "test": 4096,
+    "hidden": 4096,
+    "head": 1024,
+    "batch_size": 256,
+    "oracle_calls": 360,
+    "readings": 4,
+}
 
 #: the methods at scales gpu (beside SLIP with shared samples) and paper
 GPU_METHODS = ("SLIP", "BO-REP", "StocBio", "TTSA", "SABA", "MA-SOBA", "F²SA", "SOBA")
@@ -101,27 +174,53 @@ PAPER_MODEL = "a recurrent net of 4,096 units on Sentiment140"
 #: what a verdict at scale paper is about
 SHORT_PAPER_MODEL = f"{PAPER_MODEL} (word vectors of 50 dimensions, 360 oracle calls)"
 
-#: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, so that one grid serves all: a normalised step on x has another
-#: size than a plain one, and a step that decays starts higher. They were chosen before the search.
+#: Method -> units of (lr_x, lr_y, lr_z) at scale gpu, so that one grid serves all: a normalised
+#: step on x has another size than a plain one, and a step that decays starts higher. They were
+#: chosen before the search.
 UNITS: dict[str, list[float]] = {
-    "SLIP": [1.0, 1.0, 1.0], "SLIP, shared samples": [1.0, 1.0, 1.0], "BO-REP": [1.0, 1.0, 1.0],
-    "StocBio": [3e3, 1.0, 1.0], "AmIGO": [3e3, 1.0, 1.0], "SABA": [3e3, 1.0, 1.0], "MA-SOBA": [3e3, 1.0, 1.0],
-    "VRBO": [3e3, 1.0, 1.0], "SVRB": [3e3, 1.0, 1.0], "TTSA": [3e4, 10.0, 1.0], "MRBO": [3e4, 10.0, 1.0],
-    "SUSTAIN": [3e4, 10.0, 1.0], "SOBA": [3e4, 10.0, 10.0], "F²SA": [300.0, 10.0, 1.0],
-}  # fmt: skip
+    "SLIP": [1.0, 1.0, 1.0],
+    "SLIP, shared samples": [1.0, 1.0, 1.0],
+    "BO-REP": [1.0, 1.0, 1.0],
+    "StocBio": [3e3, 1.0, 1.0],
+    "AmIGO": [3e3, 1.0, 1.0],
+    "SABA": [3e3, 1.0, 1.0],
+    "MA-SOBA": [3e3, 1.0, 1.0],
+    "VRBO": [3e3, 1.0, 1.0],
+    "SVRB": [3e3, 1.0, 1.0],
+    "TTSA": [3e4, 10.0, 1.0],
+    "MRBO": [3e4, 10.0, 1.0],
+    "SUSTAIN": [3e4, 10.0, 1.0],
+    "SOBA": [3e4, 10.0, 10.0],
+    "F²SA": [300.0, 10.0, 1.0],
+}
 
 #: steps before a search, in these units, and the grid of the search
 GPU_STEPS = {method: {"lr_x": 1.0, "lr_y": 0.3, "units": units} for method, units in UNITS.items()}
 #: a net of 4,096 units bears a third of the step on y and z; the third number of F²SA is no step
-PAPER_STEPS = {method: {**own, "units": [x, y / 3, z if method == "F²SA" else z / 3]}
-               for method, own in GPU_STEPS.items() for x, y, z in [UNITS[method]]}  # fmt: skip
+PAPER_STEPS = {
+    method: {**own, "units": [x, y / 3, z if method == "F²SA" else z / 3]}
+    for method, own in GPU_STEPS.items()
+    for x, y, z in [UNITS[method]]
+}
 GPU_GRID = {"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.03, 0.1, 0.3)}
 
-#: (lr_x, lr_y) by method, from the grid search of ``b3-hyper-cleaning`` at scale quick and p = 0.3, which had
-#: 600 oracle calls then
-TUNED: dict[str, tuple[float, float]] = {"BSA": (100.0, 10.0), "StocBio": (1000.0, 1.0), "AmIGO": (1000.0, 1.0),
-                                         "ALSET": (1000.0, 1.0), "TTSA": (1000.0, 3.0), "F²SA": (10.0, 10.0),
-                                         "SOBA": (1000.0, 10.0), "SABA": (1000.0, 1.0), "MA-SOBA": (100.0, 1.0),
-                                         "BO-REP": (10.0, 1.0), "SLIP": (1.0, 1.0), "VRBO": (1000.0, 1.0),
-                                         "MRBO": (1000.0, 3.0), "SUSTAIN": (100.0, 3.0), "SVRB": (1000.0, 10.0),
-                                         "SRBA": (100.0, 1.0)}
+#: (lr_x, lr_y) by method, from the grid search of ``b3-hyper-cleaning`` at scale quick and p = 0.3,
+#: which had 600 oracle calls then
+TUNED: dict[str, tuple[float, float]] = {
+    "BSA": (100.0, 10.0),
+    "StocBio": (1000.0, 1.0),
+    "AmIGO": (1000.0, 1.0),
+    "ALSET": (1000.0, 1.0),
+    "TTSA": (1000.0, 3.0),
+    "F²SA": (10.0, 10.0),
+    "SOBA": (1000.0, 10.0),
+    "SABA": (1000.0, 1.0),
+    "MA-SOBA": (100.0, 1.0),
+    "BO-REP": (10.0, 1.0),
+    "SLIP": (1.0, 1.0),
+    "VRBO": (1000.0, 1.0),
+    "MRBO": (1000.0, 3.0),
+    "SUSTAIN": (100.0, 3.0),
+    "SVRB": (1000.0, 10.0),
+    "SRBA": (100.0, 1.0),
+}

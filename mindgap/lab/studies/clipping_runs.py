@@ -1,4 +1,6 @@
-"""What the studies of clipping share: noise laws with a finite α-moment, means against bounds, draws that resume."""
+"""What the studies of clipping share: noise laws with a finite α-moment, means against bounds,
+draws that resume.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,20 @@ from mindgap.lab.studies.verdict import by_method
 def noise_law(name: str, alpha: float, horizon: int) -> Any:
     """A law whose α-moment is finite, with a tail as heavy as that allows (or none).
 
-    The rare jump is made for the longest horizon: about one of them in a run, of the size of the last threshold.
+    The rare jump is made for the longest horizon: about one of them in a run, of the size of the
+    last threshold.
     """
     from mindgap.lab import theory
 
-    return {"gaussian": lambda: theory.Gaussian(scale=0.5),
-            "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),
-            "pareto": lambda: theory.SymmetricPareto(index=alpha + 0.1, scale=0.2),
-            "stable": lambda: theory.Stable(index=min(2.0, alpha + 0.05), scale=0.2),
-            "rare jump": lambda: theory.TwoPoint(probability=1 / horizon, scale=8 * horizon ** (1 / alpha))}[name]()
+    return {
+        "gaussian": lambda: theory.Gaussian(scale=0.5),
+        "student": lambda: theory.Student(df=alpha + 0.1, scale=0.2),
+        "pareto": lambda: theory.SymmetricPareto(index=alpha + 0.1, scale=0.2),
+        "stable": lambda: theory.Stable(index=min(2.0, alpha + 0.05), scale=0.2),
+        "rare jump": lambda: theory.TwoPoint(
+            probability=1 / horizon, scale=8 * horizon ** (1 / alpha)
+        ),
+    }[name]()
 
 
 def below_bounds(runs: Sequence[Run], cell: Sequence[str]) -> Parts:
@@ -45,9 +52,12 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str]) -> Parts:
             se = math.sqrt(sum(row["se"] ** 2 for row in rows)) / len(rows)
             over += mean - 4 * se > rows[0]["bound"]
         largest = max(row["ratio"] for run in group for row in run.rows)
-        parts.add(f"{name} stays below", over == 0,
-                  words=f"{over} of {len(cells)} cells above, largest value/bound {largest:.2g}",
-                  numbers={name: {"cells": len(cells), "above": over, "largest_ratio": largest}})  # fmt: skip
+        parts.add(
+            f"{name} stays below",
+            over == 0,
+            words=f"{over} of {len(cells)} cells above, largest value/bound {largest:.2g}",
+            numbers={name: {"cells": len(cells), "above": over, "largest_ratio": largest}},
+        )
     return parts
 
 

@@ -1,7 +1,9 @@
-"""Training on a GPU, for the studies at scale gpu: no wait for the device between two readings, exact resume.
+"""Training on a GPU, for the studies at scale gpu: no wait for the device between two readings,
+exact resume.
 
-The settings are chosen before, by ``mindgap tune``: a trial trains once. Forward and backward pass are one launch (see
-:class:`~mindgap.lab.tasks.captured.CapturedGradient`), which small networks need.
+The settings are chosen before, by ``mindgap tune``: a trial trains once. Forward and backward pass
+are one launch (see :class:`~mindgap.lab.tasks.captured.CapturedGradient`), which small networks
+need.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Epoch = Callable[[int], Iterable[tuple[Any, ...]]]
 
 
 def device_of(trial: Trial) -> torch.device:
-    """The device of the setting ``device``; what an earlier trial of this process left there is given back.
+    """The device of the setting ``device``; what an earlier trial of this process left there is
+    given back.
 
     Example:
         >>> device_of(Trial("sgd", 0, {"device": "cpu"}))
@@ -42,34 +45,49 @@ def device_of(trial: Trial) -> torch.device:
     return device
 
 
-def device_run(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.Tensor],
-               optimizer: torch.optim.Optimizer, epoch: Epoch, read: Callable[[], Row], *, steps: int, every: int,
-               schedule: str = "constant", autocast: torch.dtype | None = None, carried: Sequence[torch.Tensor] = (),
-               kept: dict[str, Any] | None = None, graph: bool = True, at_start: bool = False) -> Iterator[Row]:
+def device_run(
+    trial: Trial,
+    model: torch.nn.Module,
+    loss: Callable[..., torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    epoch: Epoch,
+    read: Callable[[], Row],
+    *,
+    steps: int,
+    every: int,
+    schedule: str = "constant",
+    autocast: torch.dtype | None = None,
+    carried: Sequence[torch.Tensor] = (),
+    kept: dict[str, Any] | None = None,
+    graph: bool = True,
+    at_start: bool = False,
+) -> Iterator[Row]:
     """Train for that many steps; one row every so many steps, with a checkpoint offered for each.
 
     Args:
         trial: its stopwatch runs while the network trains, not while it is read.
         model: on the device, in training mode.
-        loss: ``loss(model, *batch)``. It may read the tensors of ``carried`` and overwrite them in place (``copy_``):
-            clone them before use, since the backward pass needs the values that were read.
+        loss: ``loss(model, *batch)``. It may read the tensors of ``carried`` and overwrite them in
+            place (``copy_``): clone them before use, since the backward pass needs the values that
+            were read.
         optimizer: of the model's parameters; its ``lr`` is multiplied by the schedule.
-        epoch: number of an epoch, from 0 -> its batches. Its random numbers depend on that number alone (a stream
-            of that name), so that a resumed run sees the same.
+        epoch: number of an epoch, from 0 -> its batches. Its random numbers depend on that number
+            alone (a stream of that name), so that a resumed run sees the same.
         read: a row, without ``step``, of evaluation data; the model must be as before afterwards.
         steps, every: steps in all, and steps between two rows.
         schedule: see :func:`~mindgap.lab.studies.training_runs.step_factor`.
         autocast: dtype of autocast, or None for full precision.
-        carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is zero
-            at the start of an epoch, and checkpoints hold it.
-        kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it again.
+        carried: state that goes on from batch to batch (of an LSTM, a memory), on the device; it is
+            zero at the start of an epoch, and checkpoints hold it.
+        kept: what a study collects from row to row; checkpoints hold it, and a resumed run fills it
+            again.
         graph: False runs forward and backward pass without a CUDA graph.
         at_start: begin with a row of what is read before the first step; it has no ``train_loss``.
 
     Yields:
-        ``step``, ``train_loss`` (mean over the steps since the row before) and what was read. Columns that end in
-        ``loss`` are at most ``WORST`` times the loss of the first batch. After a training loss that is not finite the
-        run ends with a row that says ``diverged``.
+        ``step``, ``train_loss`` (mean over the steps since the row before) and what was read.
+        Columns that end in ``loss`` are at most ``WORST`` times the loss of the first batch. After
+        a training loss that is not finite the run ends with a row that says ``diverged``.
 
     Dropout draws from torch's default generator, which is seeded here by the trial's seed.
     """
@@ -100,7 +118,9 @@ def device_run(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.T
     while step < steps:
         length = min(every, steps - step)
         with trial.timed():
-            total = torch.zeros((), device=batch[0].device)  # read once per row: reading it waits for the device
+            total = torch.zeros(
+                (), device=batch[0].device
+            )  # read once per row: reading it waits for the device
             for k in range(length):
                 if taken == 1:
                     for tensor in carried:
@@ -118,17 +138,31 @@ def device_run(trial: Trial, model: torch.nn.Module, loss: Callable[..., torch.T
         step, diverged = step + length, not math.isfinite(mean)
         row = {"train_loss": mean, **read()}
         bound = WORST * first if math.isfinite(first) else WORST
-        row = {name: _bounded(value, bound) if name.endswith("loss") else value for name, value in row.items()}
-        trial.save(lambda: {"step": step, "first": first, **done, "random": random.get_rng_state(),  # noqa: B023
-                            "model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                            "carried": list(carried), "kept": kept})  # fmt: skip
+        row = {
+            name: _bounded(value, bound) if name.endswith("loss") else value
+            for name, value in row.items()
+        }
+        trial.save(
+            lambda: {
+                "step": step,  # noqa: B023
+                "first": first,  # noqa: B023
+                **done,  # noqa: B023
+                "random": random.get_rng_state(),
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "carried": list(carried),
+                "kept": kept,
+            }
+        )
         yield {"step": step, **row, **({"diverged": True} if diverged else {})}
         if diverged:
             return
 
 
 def _endless(epoch: Epoch, number: int, taken: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Batches of one epoch after the other, from a place on: number of the epoch, batches taken of it, batch."""
+    """Batches of one epoch after the other, from a place on: number of the epoch, batches taken
+    of it, batch.
+    """
     while True:
         for batch in islice(epoch(number), taken, None):
             taken += 1

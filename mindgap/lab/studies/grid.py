@@ -1,4 +1,6 @@
-"""A grid search that several methods share: points in parallel, a journal, and further points beyond an end."""
+"""A grid search that several methods share: points in parallel, a journal, and further points
+beyond an end.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,19 @@ def grid_points(grid: Mapping[str, Sequence[float]]) -> list[Settings]:
 
 
 def beyond(tried: Sequence[TunedTrial], grid: Mapping[str, Sequence[float]]) -> list[Settings]:
-    """The next points where the best one has the smallest or largest value tried of a setting; none if it is inside.
+    """The next points where the best one has the smallest or largest value tried of a setting; none
+    if it is inside.
 
-    The new value is as far from the end as the value before it, as a ratio; the other settings are those of the best
-    point. A setting with one value or with values that are not positive is left as it is.
+    The new value is as far from the end as the value before it, as a ratio; the other settings are
+    those of the best point. A setting with one value or with values that are not positive is left
+    as it is.
 
     Example:
         >>> scores = {1.0: 0.5, 3.0: 0.3, 9.0: 0.2}
-        >>> beyond([TunedTrial({"lr": lr}, score) for lr, score in scores.items()], {"lr": (1.0, 3.0, 9.0)})
+        >>> beyond(
+        ...     [TunedTrial({"lr": lr}, score) for lr, score in scores.items()],
+        ...     {"lr": (1.0, 3.0, 9.0)},
+        ... )
         [{'lr': 27.0}]
     """
     top = min(tried, key=lambda one: one.value).settings
@@ -66,14 +73,16 @@ def grid_search(
     jobs: int = 1,
     on_trial: Callable[[str, int, float], None] = lambda method, number, value: None,
 ) -> dict[str, list[TunedTrial]]:
-    """Try every point for every method, then points :func:`beyond` the ends until each method's best lies inside.
+    """Try every point for every method, then points :func:`beyond` the ends until each method's
+    best lies inside.
 
     Args:
         grid: setting -> values; the same start for all methods.
         methods, seeds: a point's value is the mean over the seeds.
         score: method, point, seed -> value, the smaller the better, and the seconds it took.
         name: method, point, seed -> what the journal calls them.
-        journal: one line per value, written as it comes; values that it holds are not computed again.
+        journal: one line per value, written as it comes; values that it holds are not computed
+            again.
         jobs: processes; each computes one value at a time.
         on_trial: called with method, number and value of each point.
     """
@@ -81,12 +90,18 @@ def grid_search(
     points = {method: grid_points(grid) for method in methods}
     made: dict[str, list[TunedTrial]] = {method: [] for method in methods}
     while todo := [(m, point) for m in methods for point in points[m][len(made[m]) :]]:
-        names = {name(m, point, seed): partial(score, m, point, seed) for m, point in todo for seed in seeds}
+        names = {
+            name(m, point, seed): partial(score, m, point, seed)
+            for m, point in todo
+            for seed in seeds
+        }
         missing = [key for key in names if key not in known]
         with journal.open("a") as file:
             for place, result in _values([names[key] for key in missing], jobs):
                 known[missing[place]] = result
-                file.write("\n" + to_json([missing[place], *result]))  # a line cut short before stays alone
+                file.write(
+                    "\n" + to_json([missing[place], *result])
+                )  # a line cut short before stays alone
                 file.flush()
         for m, point in todo:
             values, seconds = zip(*(known[name(m, point, seed)] for seed in seeds))
@@ -97,7 +112,9 @@ def grid_search(
     return made
 
 
-def _values(calls: Sequence[Callable[[], Any]], jobs: int) -> Iterator[tuple[int, tuple[float, float]]]:
+def _values(
+    calls: Sequence[Callable[[], Any]], jobs: int
+) -> Iterator[tuple[int, tuple[float, float]]]:
     if jobs == 1:
         yield from ((place, call()) for place, call in enumerate(calls))
         return

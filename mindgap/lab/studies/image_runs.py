@@ -1,4 +1,6 @@
-"""Optimizers compared on images: a small network whose step each trial tunes, or ResNet20 at scale gpu."""
+"""Optimizers compared on images: a small network whose step each trial tunes, or ResNet20 at
+scale gpu.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
 
     With the setting ``model="ResNet20"`` one run with the step ``lr`` times ``factor`` (see
     :func:`~mindgap.lab.studies.resnet_runs.resnet_run`). Otherwise the network of
-    :func:`~mindgap.lab.studies.training_runs.image_problem`: every candidate step is tried, by validation accuracy
-    (ties by the loss there), then the best one runs anew.
+    :func:`~mindgap.lab.studies.training_runs.image_problem`: every candidate step is tried, by
+    validation accuracy (ties by the loss there), then the best one runs anew.
 
     Args:
         trial: with the settings of either.
@@ -34,24 +36,35 @@ def image_run(trial: Trial, build: Build, name: str) -> Iterator[Row]:
 
     if trial.settings.get("model") == "ResNet20":
         lr = trial["lr"] * trial["factor"]
-        yield from ({**row, "lr": lr} for row in resnet_run(trial, lambda parameters: build(lr, parameters), name))
+        yield from (
+            {**row, "lr": lr}
+            for row in resnet_run(trial, lambda parameters: build(lr, parameters), name)
+        )
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         # One split for both phases: the test part is held out of the tuning too.
         split, begin = (stream_seed(trial.seed, f"{name} {part}") for part in ("split", phase))
         problem = image_problem(trial.settings, split, begin)
-        model, parts = problem.objective.model, ("validation",) if phase == "tuning" else tuple(problem.parts)
+        model, parts = (
+            problem.objective.model,
+            ("validation",) if phase == "tuning" else tuple(problem.parts),
+        )
 
         def read() -> Row:
             row: Row = {}
             for part in parts:
                 accuracy, loss = _score(model, problem.parts[part])
                 row |= {f"{part}_accuracy": accuracy, f"{part}_loss": loss}
-            return {**row, "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"])}
+            return {
+                **row,
+                "validation_error": 1 - row["validation_accuracy"] + tie(row["validation_loss"]),
+            }
 
         optimizer = build(lr, problem.objective.parameters)
-        return Training(problem, optimizer, trial.torch_generator(f"{name} {phase} order"), {}), read
+        return Training(
+            problem, optimizer, trial.torch_generator(f"{name} {phase} order"), {}
+        ), read
 
     yield from tuned_run(trial, start, on="validation_error")
 

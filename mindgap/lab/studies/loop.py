@@ -1,4 +1,6 @@
-"""What a loop receives: one method, one seed, its settings, named random streams and a stopwatch."""
+"""What a loop receives: one method, one seed, its settings, named random streams and a
+stopwatch.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ State = dict[str, Any] | Callable[[], dict[str, Any]]
 class Trial:
     """One run of a study.
 
-    Streams are hashed from the seed and a name, not from the method: all methods see the same data order, the same
-    start and the same noise.
+    Streams are hashed from the seed and a name, not from the method: all methods see the same data
+    order, the same start and the same noise.
 
     Example:
         >>> trial = Trial("sgd", 0, {"lr": 0.1})
-        >>> trial["lr"], trial.numpy_generator("noise").random() == Trial("b", 0, {}).numpy_generator("noise").random()
+        >>> (
+        ...     trial["lr"],
+        ...     trial.numpy_generator("noise").random()
+        ...     == Trial("b", 0, {}).numpy_generator("noise").random(),
+        ... )
         (0.1, True)
     """
 
@@ -37,7 +43,8 @@ class Trial:
     seed: int
     settings: Mapping[str, Any]
     seconds: float = 0.0
-    #: As ``seconds``, of the processor instead of the clock: waiting for other processes does not count.
+    #: As ``seconds``, of the processor instead of the clock: waiting for other processes does not
+    #: count.
     cpu_seconds: float = 0.0
     #: What :meth:`save` stored before an interruption; empty on a fresh start.
     restored: dict[str, Any] = field(default_factory=dict)
@@ -65,11 +72,12 @@ class Trial:
             self.seconds += time.perf_counter() - start
 
     def save(self, state: State) -> None:
-        """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it yields next.
+        """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it
+        yields next.
 
-        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``; or a function
-        that makes such a mapping, called only when a checkpoint is due. The runner decides when that is. A loop that
-        finds :attr:`restored` filled goes on from there::
+        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``; or
+        a function that makes such a mapping, called only when a checkpoint is due. The runner
+        decides when that is. A loop that finds :attr:`restored` filled goes on from there::
 
             start = trial.restored.get("step", 0)
             for step in range(start, trial["steps"]):
@@ -80,10 +88,11 @@ class Trial:
         self._saved = state
 
     def cells(self, cells: Iterable[Cell]) -> Iterator[Cell]:
-        """The cells of a grid, with a checkpoint offered for each; those recorded before an interruption are left out.
+        """The cells of a grid, with a checkpoint offered for each; those recorded before an
+        interruption are left out.
 
-        For a loop that yields one row per cell and in which no cell depends on another: each has random streams of
-        its own name.
+        For a loop that yields one row per cell and in which no cell depends on another: each has
+        random streams of its own name.
 
         Example:
             >>> trial = Trial("sgd", 0, {}, restored={"cell": 1})
@@ -96,6 +105,8 @@ class Trial:
                 yield cell
 
     def take_saved(self) -> State | None:
-        """Return and clear the checkpoint that was offered since the last call; the runner calls this."""
+        """Return and clear the checkpoint that was offered since the last call; the runner
+        calls this.
+        """
         saved, self._saved = self._saved, None
         return saved

@@ -1,4 +1,6 @@
-"""What the studies of gradient noise share: rows about a sample of noise norms, controls, and answers as numbers."""
+"""What the studies of gradient noise share: rows about a sample of noise norms, controls, and
+answers as numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,34 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.training import TrainingProblem
     from mindgap.measure.probes.noise import NoiseSample
 
-#: Scale gpu, for every study of noise: 20,000 minibatches around the mean of 2,000 others, and the BERT that is
-#: measured. A minibatch has about as many terms of the loss for both networks: 40 masked word pieces, 32 images.
-ON_DEVICE = {"device": "cuda", "minibatches": 20_000, "reference": 2000, "coordinates": 2048, "batch": 4,
-             "words": 8192, "text_width": 512, "layers": 6, "length": 64}  # fmt: skip
+#: Scale gpu, for every study of noise: 20,000 minibatches around the mean of 2,000 others, and the
+#: BERT that is measured. A minibatch has about as many terms of the loss for both networks: 40
+#: masked word pieces, 32 images.
+ON_DEVICE = {
+    "device": "cuda",
+    "minibatches": 20_000,
+    "reference": 2000,
+    "coordinates": 2048,
+    "batch": 4,
+    "words": 8192,
+    "text_width": 512,
+    "layers": 6,
+    "length": 64,
+}
 IMAGES_ON_DEVICE = {"batch": 32}
 
 #: The models of scale gpu, and why they are not the paper's.
 BERT_PROXY = "BERT (6 layers, width 512, random start, 8,192 word pieces) on WikiText-2"
 RESNET_PROXY = "ResNet20 on CIFAR-10"
-PROXIES = ("ImageNet, Wikipedia and Books are not here: the statement itself cannot be settled with the data at hand, "
-           "and at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. BERT has no dropout there and "
-           "predicts no next sentences. The mean gradient is that of 2,000 other minibatches; matrix products round "
-           "their factors to 10 bits (TF32), sums and gradients are float32.")
+PROXIES = (
+    "ImageNet, Wikipedia and Books are not here: the statement itself cannot be settled with the "
+    "data at hand, "
+    "and at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. BERT has no dropout "
+    "there and "
+    "predicts no next sentences. The mean gradient is that of 2,000 other minibatches; matrix "
+    "products round "
+    "their factors to 10 bits (TF32), sums and gradients are float32."
+)
 
 #: Answers of *nearly all* seeds: four of five.
 NEARLY_ALL = 0.8
@@ -48,7 +65,9 @@ def histogram_rows(norms: np.ndarray[Any, Any]) -> Iterator[Row]:
 
 
 def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
-    """Histogram, variance against sample size, tail index by four methods; a last row with what is judged."""
+    """Histogram, variance against sample size, tail index by four methods; a last row with what
+    is judged.
+    """
     from mindgap.measure.probes.tails import tail_table
     from mindgap.measure.probes.variance import variance_growth
 
@@ -56,33 +75,56 @@ def norm_rows(trial: Trial, norms: np.ndarray[Any, Any]) -> Iterator[Row]:
     growth = variance_growth(norms, bootstrap=60, shuffles=20, seed=trial.seed)
     for size, running, middle in zip(growth.sizes, growth.running, growth.median, strict=True):
         final = growth.running[-1]
-        yield {"minibatches": int(size), "variance": running / final, "median_variance": middle / final}
+        yield {
+            "minibatches": int(size),
+            "variance": running / final,
+            "median_variance": middle / final,
+        }
     for place, tail in enumerate(tail_table(norms, bootstrap=100, null=100, seed=trial.seed)):
         # An infinite index (no power law at all) is drawn at 1000.
         low, high, index, *null = (min(v, 1e3) for v in (*tail.interval, tail.index, *tail.null))
-        yield {"estimator": tail.method, "place": place, "index": index, "low": low, "high": high,
-               "null_low": null[0], "null_middle": null[1], "null_high": null[2], "p_value": tail.p_value,
-               f"{tail.method}_heavier": number(tail.heavier), f"{tail.method}_index": index, "answer": tail.answer}
-    yield {"settles": number(growth.settles), "exponent": growth.exponent, "exponent_low": growth.interval[0],
-           "exponent_high": growth.interval[1], "largest": float(norms.max() / np.median(norms)),
-           "largest_share": growth.largest_share, "answer": growth.answer}  # fmt: skip
+        yield {
+            "estimator": tail.method,
+            "place": place,
+            "index": index,
+            "low": low,
+            "high": high,
+            "null_low": null[0],
+            "null_middle": null[1],
+            "null_high": null[2],
+            "p_value": tail.p_value,
+            f"{tail.method}_heavier": number(tail.heavier),
+            f"{tail.method}_index": index,
+            "answer": tail.answer,
+        }
+    yield {
+        "settles": number(growth.settles),
+        "exponent": growth.exponent,
+        "exponent_low": growth.interval[0],
+        "exponent_high": growth.interval[1],
+        "largest": float(norms.max() / np.median(norms)),
+        "largest_share": growth.largest_share,
+        "answer": growth.answer,
+    }
 
 
 def control_norms(trial: Trial, law: str) -> np.ndarray[Any, Any]:
-    """Norms of the trial's ``minibatches`` vectors of 100 independent numbers, ``"gaussian"`` or symmetric stable of
-    index 1.5 (acclip, Fig. 2 b and e)."""
+    """Norms of the trial's ``minibatches`` vectors of 100 independent numbers, ``"gaussian"`` or
+    symmetric stable of index 1.5 (acclip, Fig. 2 b and e)."""
     rng, shape = trial.numpy_generator("control"), (trial["minibatches"], 100)
     if law == "gaussian":
         return np.linalg.norm(rng.standard_normal(shape), axis=1)
     return np.linalg.norm(Stable(index=1.5).unit_sample(rng, shape), axis=1)
 
 
-def noise_side_by_side(objective: Objective, batches: Sequence[Any], *, coordinates: int = 0,
-                       seed: int = 0) -> NoiseSample:
-    """What ``noise_sample`` measures, 64 minibatches at a time by ``torch.func``: equal to rounding, other coordinates.
+def noise_side_by_side(
+    objective: Objective, batches: Sequence[Any], *, coordinates: int = 0, seed: int = 0
+) -> NoiseSample:
+    """What ``noise_sample`` measures, 64 minibatches at a time by ``torch.func``: equal to
+    rounding, other coordinates.
 
-    For networks so small that a call costs more than its arithmetic, without dropout and without buffers. Where the
-    gradients take more than 256 MiB together, ``noise_sample`` measures them.
+    For networks so small that a call costs more than its arithmetic, without dropout and without
+    buffers. Where the gradients take more than 256 MiB together, ``noise_sample`` measures them.
 
     Example:
         >>> import torch
@@ -106,26 +148,46 @@ def noise_side_by_side(objective: Objective, batches: Sequence[Any], *, coordina
         return noise_sample(objective, batches, seed=seed, projections=0, coordinates=coordinates)
 
     def loss(parameters: dict[str, Any], batch: Any) -> Any:
-        return objective.loss(lambda *inputs: functional_call(objective.model, parameters, inputs), batch)
+        return objective.loss(
+            lambda *inputs: functional_call(objective.model, parameters, inputs), batch
+        )
 
     pieces, losses = [], []
     for start in range(0, len(batches), 64):
         some = batches[start : start + 64]
-        stacked = torch.stack(list(some)) if torch.is_tensor(some[0]) else tuple(map(torch.stack, zip(*some)))
+        stacked = (
+            torch.stack(list(some))
+            if torch.is_tensor(some[0])
+            else tuple(map(torch.stack, zip(*some)))
+        )
         with sdpa_kernel(SDPBackend.MATH):  # vmap runs the other attention kernels one by one
             found, values = vmap(grad_and_value(loss), in_dims=(None, 0))(free, stacked)
         pieces.append(torch.cat([g.flatten(1) for g in found.values()], dim=1))
         losses.append(values)
     mean = torch.stack([piece.double().sum(dim=0) for piece in pieces]).sum(dim=0) / len(batches)
-    chosen = torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))[:coordinates].sort().values
+    chosen = (
+        torch.randperm(int(ends[-1]), generator=torch_stream(seed, "coordinates"))[:coordinates]
+        .sort()
+        .values
+    )
     read = []
     for piece in pieces:
         noise = piece.double() - mean
         read.append((noise.norm(dim=1), noise @ mean, noise[:, chosen].float()))
     norms, dots, picked = (torch.cat(parts).numpy() for parts in zip(*read))
     layer = torch.searchsorted(ends, chosen, right=True).numpy()
-    return NoiseSample(norms, dots, np.zeros((len(norms), 0), np.float32), picked, layer, None, float(mean.norm()),
-                       samples_in(batches[0]), 0, float(torch.cat(losses).double().mean()))  # fmt: skip
+    return NoiseSample(
+        norms,
+        dots,
+        np.zeros((len(norms), 0), np.float32),
+        picked,
+        layer,
+        None,
+        float(mean.norm()),
+        samples_in(batches[0]),
+        0,
+        float(torch.cat(losses).double().mean()),
+    )
 
 
 def number(answer: bool | None) -> float:
@@ -149,10 +211,15 @@ def word(answer: float) -> str:
 
 
 def of_nearly_all(answers: Sequence[float]) -> float:
-    """The answer of at least four in five seeds; 1/2 if there is none, or if there are fewer than three seeds.
+    """The answer of at least four in five seeds; 1/2 if there is none, or if there are fewer than
+    three seeds.
 
     Example:
-        >>> of_nearly_all([1.0, 1.0, 1.0, 1.0, 0.0]), of_nearly_all([1.0, 1.0, 0.0]), of_nearly_all([1.0, 1.0])
+        >>> (
+        ...     of_nearly_all([1.0, 1.0, 1.0, 1.0, 0.0]),
+        ...     of_nearly_all([1.0, 1.0, 0.0]),
+        ...     of_nearly_all([1.0, 1.0]),
+        ... )
         (1.0, 0.5, 0.5)
     """
     if len(answers) < 3:
@@ -161,36 +228,62 @@ def of_nearly_all(answers: Sequence[float]) -> float:
     return next((answer for answer, share in shares.items() if share >= NEARLY_ALL), 0.5)
 
 
-def device_network(trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False) -> TrainingProblem:
-    """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for every study of noise."""
+def device_network(
+    trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False
+) -> TrainingProblem:
+    """``"bert"``, ``"resnet20"`` or ``"alexnet"`` on the trial's device, at the same start for
+    every study of noise.
+    """
     from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.papers import image_network, masked_bert
 
     device, seed = device_of(trial), stream_seed(trial.seed, "noise on a device")
     if network != "bert":
         return image_network(network, device, seed=seed)
-    return masked_bert(device, words=trial["words"], width=trial["text_width"], layers=trial["layers"],
-                       length=trial["length"], attention=attention, gaussian=gaussian, seed=seed)  # fmt: skip
+    return masked_bert(
+        device,
+        words=trial["words"],
+        width=trial["text_width"],
+        layers=trial["layers"],
+        length=trial["length"],
+        attention=attention,
+        gaussian=gaussian,
+        seed=seed,
+    )
 
 
-def noise_on_device(trial: Trial, problem: TrainingProblem, generator: Any, *, coordinates: int = 0) -> HeldOutNoise:
-    """The noise of the network where it stands, on the trial's ``minibatches`` around the mean of ``reference`` others.
+def noise_on_device(
+    trial: Trial, problem: TrainingProblem, generator: Any, *, coordinates: int = 0
+) -> HeldOutNoise:
+    """The noise of the network where it stands, on the trial's ``minibatches`` around the mean of
+    ``reference`` others.
 
-    Matrix products are TF32: each factor is rounded by at most one part in 1,000; sums and gradients stay float32. The
-    minibatches of all cells are rounded alike, and by far less than their norms differ.
+    Matrix products are TF32: each factor is rounded by at most one part in 1,000; sums and
+    gradients stay float32. The minibatches of all cells are rounded alike, and by far less than
+    their norms differ.
     """
     from mindgap.lab.tasks.captured_noise import captured_noise
 
     with _fast_products():
-        return captured_noise(problem, generator, minibatches=trial["minibatches"], reference=trial["reference"],
-                              batch=trial["batch"], coordinates=coordinates, seed=trial.seed)  # fmt: skip
+        return captured_noise(
+            problem,
+            generator,
+            minibatches=trial["minibatches"],
+            reference=trial["reference"],
+            batch=trial["batch"],
+            coordinates=coordinates,
+            seed=trial.seed,
+        )
 
 
-def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False) -> HeldOutNoise:
-    """The noise of a network at its start, measured once per machine: several studies need the same sample.
+def noise_at_start(
+    trial: Trial, network: str, *, attention: bool = True, gaussian: bool = False
+) -> HeldOutNoise:
+    """The noise of a network at its start, measured once per machine: several studies need the same
+    sample.
 
-    The file's name is made from the settings, the seed, the version of torch and the code, so that a sample of other
-    code is never read.
+    The file's name is made from the settings, the seed, the version of torch and the code, so that
+    a sample of other code is never read.
     """
     import torch
 
@@ -200,8 +293,14 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
     from mindgap.lab.tasks.models import alexnet, bert, resnet
     from mindgap.lab.tasks.problems import papers, word_pieces
 
-    cell = {"network": network, "attention": attention, "gaussian": gaussian, "seed": trial.seed,
-            "torch": torch.__version__, **{name: trial[name] for name in ON_DEVICE}}  # fmt: skip
+    cell = {
+        "network": network,
+        "attention": attention,
+        "gaussian": gaussian,
+        "seed": trial.seed,
+        "torch": torch.__version__,
+        **{name: trial[name] for name in ON_DEVICE},
+    }
     modules = (captured, captured_noise, alexnet, bert, resnet, papers, word_pieces)
     code = [Path(str(module.__file__)).read_text() for module in modules]
     name = hashlib.sha256(json.dumps([cell, code]).encode()).hexdigest()[:16]
@@ -209,7 +308,9 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
     def make() -> Mapping[str, Any]:
         problem = device_network(trial, network, attention=attention, gaussian=gaussian)
         generator = torch_stream(trial.seed, "noise at the start", device=device_of(trial))
-        followed = trial["coordinates"] if attention and not gaussian else 0  # H11 reads them of the papers' networks
+        followed = (
+            trial["coordinates"] if attention and not gaussian else 0
+        )  # H11 reads them of the papers' networks
         return vars(noise_on_device(trial, problem, generator, coordinates=followed))
 
     arrays = prepared(f"noise-{name}", make)
@@ -218,7 +319,9 @@ def noise_at_start(trial: Trial, network: str, *, attention: bool = True, gaussi
 
 
 class TrainingOnDevice(Training):
-    """Training whose forward and backward pass are one launch on a GPU; a batch has ``train_batch`` samples."""
+    """Training whose forward and backward pass are one launch on a GPU; a batch has
+    ``train_batch`` samples.
+    """
 
     _gradient: Any = None
 
@@ -230,7 +333,9 @@ class TrainingOnDevice(Training):
         with trial.timed(), _fast_products():
             batch = self.problem.draw(self.order, trial["train_batch"])
             if self._gradient is None:
-                self._gradient = CapturedGradient(objective.model, lambda m, *b: objective.loss(m, b), batch)
+                self._gradient = CapturedGradient(
+                    objective.model, lambda m, *b: objective.loss(m, b), batch
+                )
             self._gradient(*batch)
             self.optimizer.step()
 

@@ -1,4 +1,6 @@
-"""How often a pass rule says each word where the truth is known: all methods equal, or one ahead by a given lead."""
+"""How often a pass rule says each word where the truth is known: all methods equal, or one
+ahead by a given lead.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,24 @@ if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
 
 #: Columns that a null simulation leaves as they are: settings and counters.
-FIXED = frozenset({"step", "lr", "candidate", "factor", "oracle_calls", "x_epoch", "y_epoch", "epoch", "samples"})
+FIXED = frozenset(
+    {"step", "lr", "candidate", "factor", "oracle_calls", "x_epoch", "y_epoch", "epoch", "samples"}
+)
 
 
-def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None, seed: int = 0) -> dict[str, float]:
+def null_rates(
+    study: Study, runs: Sequence[Run], draws: int | None = None, seed: int = 0
+) -> dict[str, float]:
     """How often the study's rule says *holds* and *does not hold* on runs of equal methods.
 
-    In each draw all methods get runs of one method, chosen at random: its runs are drawn with replacement, and each
-    measured column is moved by a smooth random amount of the size of its spread between seeds (a smoothed bootstrap
-    that keeps mean and spread). Methods then differ by chance alone.
+    In each draw all methods get runs of one method, chosen at random: its runs are drawn with
+    replacement, and each measured column is moved by a smooth random amount of the size of its
+    spread between seeds (a smoothed bootstrap that keeps mean and spread). Methods then differ by
+    chance alone.
 
     Returns:
-        ``holds``, ``does not hold`` and ``draws``; empty where there is one method only. A statement about each method
-        by itself (a bound) stays true where all are equal.
+        ``holds``, ``does not hold`` and ``draws``; empty where there is one method only. A
+        statement about each method by itself (a bound) stays true where all are equal.
     """
     groups, number = by_method(runs), study.null_draws if draws is None else draws
     if len(groups) < 2 or not number:
@@ -42,20 +49,33 @@ def null_rates(study: Study, runs: Sequence[Run], draws: int | None = None, seed
             break
         pool = groups[list(groups)[rng.integers(len(groups))]]
         spreads = _spreads(pool)
-        drawn = [replace(run, rows=_moved(pool[rng.integers(len(pool))].rows, spreads, rng)) for run in runs]
+        drawn = [
+            replace(run, rows=_moved(pool[rng.integers(len(pool))].rows, spreads, rng))
+            for run in runs
+        ]
         try:
             words.append(study.verdict(drawn).verdict)
         except (KeyError, IndexError, RuleError):  # a rule may need what only some methods record
             continue
     if not words:
         return {}
-    return {word: words.count(word) / len(words) for word in ("holds", "does not hold")} | {"draws": len(words)}
+    return {word: words.count(word) / len(words) for word in ("holds", "does not hold")} | {
+        "draws": len(words)
+    }
 
 
 def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
-    """Column -> mean and spread of its last values between the runs (of logs, where all values are positive)."""
+    """Column -> mean and spread of its last values between the runs (of logs, where all values
+    are positive).
+    """
     found = {}
-    names = {name for run in pool for row in run.rows for name, value in row.items() if isinstance(value, float)}
+    names = {
+        name
+        for run in pool
+        for row in run.rows
+        for name, value in row.items()
+        if isinstance(value, float)
+    }
     for name in sorted(names - FIXED):
         columns = [[v for v in run.column(name) if isinstance(v, (int, float))] for run in pool]
         if not all(columns) or not all(math.isfinite(v) for column in columns for v in column):
@@ -67,9 +87,13 @@ def _spreads(pool: Sequence[Run]) -> dict[str, tuple[float, float, bool]]:
     return found
 
 
-def _moved(rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator) -> tuple[Any, ...]:
+def _moved(
+    rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.random.Generator
+) -> tuple[Any, ...]:
     width = 0.8  # of the smoothing, in spreads; the square root keeps the whole spread
-    shifts = {name: width * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()}
+    shifts = {
+        name: width * spread * rng.standard_normal() for name, (_, spread, _) in spreads.items()
+    }
     shrink = 1 / math.sqrt(1 + width**2)
 
     def moved(name: str, value: Any) -> Any:
@@ -83,9 +107,17 @@ def _moved(rows: Any, spreads: dict[str, tuple[float, float, bool]], rng: np.ran
     return tuple({name: moved(name, value) for name, value in row.items()} for row in rows)
 
 
-def lead_rates(lead: float, *, methods: int = 16, seeds: int = 8, smallest: float = 0.0, draws: int = 2000,
-               seed: int = 0) -> dict[str, float]:
-    """How often :meth:`Parts.ahead_of_all` says each word where one method leads all others, which are equal.
+def lead_rates(
+    lead: float,
+    *,
+    methods: int = 16,
+    seeds: int = 8,
+    smallest: float = 0.0,
+    draws: int = 2000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """How often :meth:`Parts.ahead_of_all` says each word where one method leads all others, which
+    are equal.
 
     Args:
         lead: of the one, in standard deviations of one method's values between seeds.

@@ -1,8 +1,10 @@
-"""Calls in worker processes of this machine: a call that kills its worker or takes too long harms no other call.
+"""Calls in worker processes of this machine: a call that kills its worker or takes too long harms
+no other call.
 
-``python -m mindgap.lab.studies.processes`` is the worker. The driver writes pickled calls to its standard input, the
-worker writes results to its standard output. The worker ends when its standard input closes, so it never survives its
-driver, however that ended. (joblib's workers notice a killed driver only after minutes, and none can be ended alone.)
+``python -m mindgap.lab.studies.processes`` is the worker. The driver writes pickled calls to its
+standard input, the worker writes results to its standard output. The worker ends when its standard
+input closes, so it never survives its driver, however that ended. (joblib's workers notice a killed
+driver only after minutes, and none can be ended alone.)
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from typing import Any, BinaryIO
 ATTEMPTS = 3
 
 #: Several threads per worker on a busy machine make a gradient many times slower.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,24 @@ class Lost:
 
 
 class Worker:
-    """One worker process. It has a session of its own: Ctrl-C and hanging up reach the driver only."""
+    """One worker process. It has a session of its own: Ctrl-C and hanging up reach the driver
+    only.
+    """
 
     def __init__(self) -> None:
         path = os.pathsep.join(place for place in sys.path if place)
-        self._process = subprocess.Popen([sys.executable, "-m", "mindgap.lab.studies.processes"],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-                                         env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mindgap.lab.studies.processes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        )
 
     def run(self, call: bytes, limit: float | None) -> tuple[bool, Any] | Lost | None:
-        """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if the worker died."""
+        """Carry out a pickled call: (whether it succeeded, its value or its error); ``None`` if
+        the worker died.
+        """
         late = threading.Event()
 
         def too_late() -> None:
@@ -61,7 +73,11 @@ class Worker:
             answer: tuple[bool, Any] = pickle.load(self._process.stdout)
             return answer
         except (OSError, EOFError, pickle.UnpicklingError):
-            return Lost(f"it took longer than the limit of {limit:g} s; its rows are kept") if late.is_set() else None
+            return (
+                Lost(f"it took longer than the limit of {limit:g} s; its rows are kept")
+                if late.is_set()
+                else None
+            )
         finally:
             if timer is not None:
                 timer.cancel()
@@ -78,7 +94,9 @@ class Worker:
 
 
 class Pool:
-    """Worker processes with one thread of the driver each; :func:`stop_workers` ends those of every pool."""
+    """Worker processes with one thread of the driver each; :func:`stop_workers` ends those of
+    every pool.
+    """
 
     def __init__(self, calls: Sequence[Callable[[], Any]], jobs: int, limit: float | None) -> None:
         from cloudpickle import dumps
@@ -92,7 +110,8 @@ class Pool:
         self._left = len(calls)
         self._workers: dict[int, Worker] = {}
         self._threads = [
-            threading.Thread(target=self._serve, args=(place,), daemon=True) for place in range(min(jobs, len(calls)))
+            threading.Thread(target=self._serve, args=(place,), daemon=True)
+            for place in range(min(jobs, len(calls)))
         ]
         for thread in self._threads:
             thread.start()
@@ -145,9 +164,11 @@ class Pool:
 _POOLS: list[Pool] = []
 
 
-def in_processes(calls: Sequence[Callable[[], Any]], jobs: int, *,
-                 limit: float | None = None) -> Iterator[tuple[int, Any]]:
-    """Carry out calls in worker processes and yield (number of the call, result) in the order in which they end.
+def in_processes(
+    calls: Sequence[Callable[[], Any]], jobs: int, *, limit: float | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Carry out calls in worker processes and yield (number of the call, result) in the order in
+    which they end.
 
     Args:
         calls: functions without arguments (``functools.partial``); sent by cloudpickle.
@@ -177,7 +198,9 @@ def stop_workers() -> None:
 
 
 def _listen(calls: BinaryIO, inbox: queue.SimpleQueue[bytes]) -> None:
-    """Read calls until the driver closes the pipe or dies; then end this process, whatever it is doing."""
+    """Read calls until the driver closes the pipe or dies; then end this process, whatever it
+    is doing.
+    """
     while size := calls.read(8):
         call = calls.read(int.from_bytes(size, "big"))
         if len(call) == int.from_bytes(size, "big"):
@@ -202,7 +225,12 @@ def main() -> None:
         try:
             data = dumps(answer)
         except Exception:
-            data = dumps((False, RuntimeError(f"a call gave {answer[1]!r}, which cannot be sent to the driver")))
+            data = dumps(
+                (
+                    False,
+                    RuntimeError(f"a call gave {answer[1]!r}, which cannot be sent to the driver"),
+                )
+            )
         answers.write(data)
         answers.flush()
 

@@ -17,17 +17,26 @@ SMALLEST = 0.005
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's lead over the mean of the other methods with each fault, against its lead without any."""
+    """SLIP's lead over the mean of the other methods with each fault, against its lead without
+    any.
+    """
     parts, groups = Parts(), by_setting(runs, "fault", "key")
     faults = list(dict.fromkeys(fault for fault, _ in groups))
     keys = list(dict.fromkeys(key for _, key in groups))
     seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
-    found = {case: np.array([group[s].rows[-1]["test_accuracy"] for s in seeds]) for case, group in groups.items()}
+    found = {
+        case: np.array([group[s].rows[-1]["test_accuracy"] for s in seeds])
+        for case, group in groups.items()
+    }
     # A method that does not have a fault ends as it does without.
-    ends = {(fault, key): found.get((fault, key), found[NONE, key]) for fault in faults for key in keys}
+    ends = {
+        (fault, key): found.get((fault, key), found[NONE, key]) for fault in faults for key in keys
+    }
     leads, orders = {}, {}
     for fault in faults:
-        leads[fault] = ends[fault, "slip"] - np.mean([ends[fault, key] for key in keys if key != "slip"], axis=0)
+        leads[fault] = ends[fault, "slip"] - np.mean(
+            [ends[fault, key] for key in keys if key != "slip"], axis=0
+        )
         order = sorted(keys, key=lambda key: -ends[fault, key].mean())
         orders[fault] = [f"{METHODS[key].name} {ends[fault, key].mean():.3f}" for key in order]
     for fault in faults:
@@ -35,8 +44,12 @@ def judge(runs: Sequence[Run]) -> Parts:
             continue
         change = mean_interval(leads[fault] - leads[NONE], miss=0.05 / (len(faults) - 1))
         moved = (change.low > 0 or change.high < 0) and abs(change.mean) >= SMALLEST
-        parts.add(f"{fault}: SLIP's lead stays", max(abs(change.low), abs(change.high)) < 2 * SMALLEST, moved,
-                  f"changes by {change.words(100)} points; ranking {', '.join(orders[fault])}",
-                  {fault: {"change": change.triple, "ranking": orders[fault]}})
+        parts.add(
+            f"{fault}: SLIP's lead stays",
+            max(abs(change.low), abs(change.high)) < 2 * SMALLEST,
+            moved,
+            f"changes by {change.words(100)} points; ranking {', '.join(orders[fault])}",
+            {fault: {"change": change.triple, "ranking": orders[fault]}},
+        )
     parts.note(f"without faults: {', '.join(orders[NONE])}", {"ranking": orders[NONE]})
     return parts

@@ -1,4 +1,6 @@
-"""Residual networks on CIFAR-10 for the studies at scale gpu: shifted and mirrored images, bfloat16 on the device."""
+"""Residual networks on CIFAR-10 for the studies at scale gpu: shifted and mirrored images,
+bfloat16 on the device.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,18 @@ Reader = Callable[[Any, Any, Mapping[str, tuple[Any, Any]]], Callable[[], Row]]
 #: What a verdict names.
 RESNET20 = "ResNet20 on CIFAR-10"
 
-#: Settings that every study has here; ``factor`` multiplies a method's own step and is chosen by ``mindgap tune``.
-SETTINGS: dict[str, Any] = {"model": "ResNet20", "train": 45_000, "batch": 128, "epochs": 40, "every": 5,
-                            "schedule": "constant", "device": "cuda", "factor": 1.0}  # fmt: skip
+#: Settings that every study has here; ``factor`` multiplies a method's own step and is chosen by
+#: ``mindgap tune``.
+SETTINGS: dict[str, Any] = {
+    "model": "ResNet20",
+    "train": 45_000,
+    "batch": 128,
+    "epochs": 40,
+    "every": 5,
+    "schedule": "constant",
+    "device": "cuda",
+    "factor": 1.0,
+}
 
 #: What ``mindgap tune --grid`` tries first for every method, and the column by which it chooses.
 GRID, TUNE_ON = {"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, "validation_error"
@@ -51,9 +62,9 @@ class ImageRun:
     """A residual network with its images on the device of a trial.
 
     Attributes:
-        trial: with the settings ``model`` (``"ResNet20"`` or ``"ResNet18"``), ``train`` and ``batch``. ``augment``
-            False leaves the images as they are. ``wrong_labels`` is the share of labels that are drawn at random, anew
-            at every draw.
+        trial: with the settings ``model`` (``"ResNet20"`` or ``"ResNet18"``), ``train`` and
+            ``batch``. ``augment`` False leaves the images as they are. ``wrong_labels`` is the
+            share of labels that are drawn at random, anew at every draw.
         name: of the study's random streams.
         model: in training mode.
         parts: ``"train"``, ``"validation"`` and ``"test"`` -> images and labels.
@@ -65,7 +76,9 @@ class ImageRun:
     parts: Mapping[str, tuple[Any, Any]]
 
     def batches(self, generator: torch.Generator, samples: int = 0) -> list[tuple[Any, Any]]:
-        """Batches as the network trains on them: all training images once, or so many drawn independently."""
+        """Batches as the network trains on them: all training images once, or so many drawn
+        independently.
+        """
         import torch
 
         from mindgap.lab.tasks.captured import augmented_batches, shuffled_batches
@@ -85,22 +98,47 @@ class ImageRun:
         """The batches of an epoch."""
         from mindgap.base.rng import torch_stream
 
-        return self.batches(torch_stream(self.trial.seed, f"{self.name} order", number,
-                                         device=self.parts["train"][1].device))  # fmt: skip
+        return self.batches(
+            torch_stream(
+                self.trial.seed, f"{self.name} order", number, device=self.parts["train"][1].device
+            )
+        )
 
-    def rows(self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], *, steps: int, every: int,
-             schedule: str = "constant", kept: dict[str, Any] | None = None,
-             loss: Callable[..., torch.Tensor] | None = None, epoch: Epoch | None = None,
-             at_start: bool = False) -> Iterator[Row]:
+    def rows(
+        self,
+        optimizer: torch.optim.Optimizer,
+        read: Callable[[], Row],
+        *,
+        steps: int,
+        every: int,
+        schedule: str = "constant",
+        kept: dict[str, Any] | None = None,
+        loss: Callable[..., torch.Tensor] | None = None,
+        epoch: Epoch | None = None,
+        at_start: bool = False,
+    ) -> Iterator[Row]:
         """Train; a row every so many steps (see `device_runs.device_run`)."""
-        return device_run(self.trial, self.model, loss or image_loss, optimizer, epoch or self.epoch, read,
-                          steps=steps, every=every, schedule=schedule,
-                          autocast=_autocast(self.parts["train"][0].device), kept=kept, at_start=at_start,
-                          graph=self.trial.settings.get("graph", True))
+        return device_run(
+            self.trial,
+            self.model,
+            loss or image_loss,
+            optimizer,
+            epoch or self.epoch,
+            read,
+            steps=steps,
+            every=every,
+            schedule=schedule,
+            autocast=_autocast(self.parts["train"][0].device),
+            kept=kept,
+            at_start=at_start,
+            graph=self.trial.settings.get("graph", True),
+        )
 
 
 def image_run(trial: Trial, name: str) -> ImageRun:
-    """The network and the images of a trial; ``train`` smaller than 45,000 takes the first so many of each part."""
+    """The network and the images of a trial; ``train`` smaller than 45,000 takes the first so
+    many of each part.
+    """
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -108,7 +146,10 @@ def image_run(trial: Trial, name: str) -> ImageRun:
     from mindgap.lab.tasks.captured import cifar_on
 
     device = device_of(trial)
-    parts = {part: (x[: trial["train"]], y[: trial["train"]]) for part, (x, y) in cifar_on(device).items()}
+    parts = {
+        part: (x[: trial["train"]], y[: trial["train"]])
+        for part, (x, y) in cifar_on(device).items()
+    }
     torch.manual_seed(stream_seed(trial.seed, f"{name} start"))
     model = getattr(models, one_of("model", trial["model"], ("ResNet18", "ResNet20")))().to(device)
     for p in model.parameters():  # the order in which the GPU convolves
@@ -122,26 +163,34 @@ def _autocast(device: torch.device) -> torch.dtype | None:
     return torch.bfloat16 if device.type == "cuda" else None
 
 
-def resnet_run(trial: Trial, optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], name: str, *,
-               evaluate_training: bool = True, kept: dict[str, Any] | None = None, svrg: bool = False,
-               reader: Reader | None = None) -> Iterator[Row]:
+def resnet_run(
+    trial: Trial,
+    optimizer_of: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    name: str,
+    *,
+    evaluate_training: bool = True,
+    kept: dict[str, Any] | None = None,
+    svrg: bool = False,
+    reader: Reader | None = None,
+) -> Iterator[Row]:
     """Train once with the trial's settings (see :data:`SETTINGS`); a row every few epochs.
 
     Args:
         trial: ``train`` smaller than 45,000 takes the first so many images of each part.
-        optimizer_of: parameters -> optimizer. One with ``eval()`` and ``train()`` is read at its point of evaluation.
+        optimizer_of: parameters -> optimizer. One with ``eval()`` and ``train()`` is read at its
+            point of evaluation.
         name: of the study's random streams.
-        evaluate_training: evaluate the network on training images too; otherwise ``train_loss`` is the mean over the
-            steps since the row before.
+        evaluate_training: evaluate the network on training images too; otherwise ``train_loss`` is
+            the mean over the steps since the row before.
         kept: see :func:`~mindgap.lab.studies.device_runs.device_run`.
-        svrg: correct each gradient by that of a snapshot, taken at the start of an epoch, which then costs three passes
-            over the images; ``epochs`` and ``every`` are passes.
-        reader: called once with model, optimizer and data -> what adds columns to a row; ``every`` and ``step`` are
-            then numbers of steps.
+        svrg: correct each gradient by that of a snapshot, taken at the start of an epoch, which
+            then costs three passes over the images; ``epochs`` and ``every`` are passes.
+        reader: called once with model, optimizer and data -> what adds columns to a row; ``every``
+            and ``step`` are then numbers of steps.
 
     Yields:
-        ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000 of them, not
-        augmented), validation and test images, and ``validation_error``.
+        ``step`` (passes over the images), ``factor``, accuracy and loss on training images (10,000
+        of them, not augmented), validation and test images, and ``validation_error``.
     """
     from mindgap.lab.tasks.captured import accuracy_and_loss
     from mindgap.lab.tasks.control_variate import ControlVariate
@@ -172,8 +221,15 @@ def resnet_run(trial: Trial, optimizer_of: Callable[[list[torch.nn.Parameter]], 
     more = reader(model, optimizer, parts) if reader else None
     cost, unit = 3 if svrg else 1, 1 if reader else len(parts["train"][1]) // trial["batch"]
     steps = len(parts["train"][1]) // trial["batch"]
-    rows = run.rows(optimizer, read, steps=trial["epochs"] // cost * steps,
-                    every=max(trial["every"] // cost, 1) * unit, schedule=trial["schedule"], kept=kept,
-                    loss=control.loss if svrg else None, epoch=epoch)
+    rows = run.rows(
+        optimizer,
+        read,
+        steps=trial["epochs"] // cost * steps,
+        every=max(trial["every"] // cost, 1) * unit,
+        schedule=trial["schedule"],
+        kept=kept,
+        loss=control.loss if svrg else None,
+        epoch=epoch,
+    )
     for row in rows:
         yield {**row, "step": cost * row["step"] // unit, "factor": trial["factor"]}

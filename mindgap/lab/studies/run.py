@@ -58,8 +58,14 @@ class StudyPlan:
         return [h for h, path in zip(self.headers, self.files(out)) if not is_finished(path)]
 
 
-def plan(study: Study, scale: str, *, seeds: int | None = None, overrides: Mapping[str, Any] | None = None,
-         tuned: Mapping[str, Mapping[str, Any]] | None = None) -> StudyPlan:
+def plan(
+    study: Study,
+    scale: str,
+    *,
+    seeds: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    tuned: Mapping[str, Mapping[str, Any]] | None = None,
+) -> StudyPlan:
     """Lay out the trials: every method with every seed, settings checked.
 
     Args:
@@ -92,26 +98,43 @@ CHECKPOINT_EVERY = 60.0
 LOOK_EVERY = 0.5
 
 
-def execute(study: Study, header: Header, folder: Path, *, every: float = CHECKPOINT_EVERY,
-            go_on: Callable[[], bool] = lambda: True) -> End:
-    """Run one trial to its end, appending every row to its record; a failure is returned, not raised.
+def execute(
+    study: Study,
+    header: Header,
+    folder: Path,
+    *,
+    every: float = CHECKPOINT_EVERY,
+    go_on: Callable[[], bool] = lambda: True,
+) -> End:
+    """Run one trial to its end, appending every row to its record; a failure is returned, not
+    raised.
 
-    A trial that was interrupted goes on from its last checkpoint, or from its start if it has none; rows that are
-    recorded already stay and are checked. A record that another process has finished is left as it is. An error of
-    the loop is written to the record's end line. An error of the record itself (disk full, damaged line, rows that
-    differ) can only be returned: the next run tries again. When ``go_on`` returns false, the run stops after a row
-    and can be continued later.
+    A trial that was interrupted goes on from its last checkpoint, or from its start if it has none;
+    rows that are recorded already stay and are checked. A record that another process has finished
+    is left as it is. An error of the loop is written to the record's end line. An error of the
+    record itself (disk full, damaged line, rows that differ) can only be returned: the next run
+    tries again. When ``go_on`` returns false, the run stops after a row and can be continued later.
     """
     by = header.command or command()  # a worker's own command line is not what was typed
-    header = replace(header, versions=dict(versions()), machine=machine(header.settings), command=by, started=now())
+    header = replace(
+        header,
+        versions=dict(versions()),
+        machine=machine(header.settings),
+        command=by,
+        started=now(),
+    )
     try:
         with RunWriter(folder, header) as writer:
             return writer.finished or _record(study, header, writer, every, go_on)
     except (RecordError, OSError) as error:
-        return End("failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}")
+        return End(
+            "failed", message=str(error) if isinstance(error, RecordError) else f"{folder}: {error}"
+        )
 
 
-def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]) -> End:
+def _record(
+    study: Study, header: Header, writer: RunWriter, every: float, go_on: Callable[[], bool]
+) -> End:
     begin = looked = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
     checkpoints = Checkpoints(writer, every)
@@ -128,7 +151,9 @@ def _record(study: Study, header: Header, writer: RunWriter, every: float, go_on
             break
         if row is None:
             break
-        writer.row({**row, "seconds": round(row.get("seconds", trial.seconds), 6)})  # a study may have its own clock
+        writer.row(
+            {**row, "seconds": round(row.get("seconds", trial.seconds), 6)}
+        )  # a study may have its own clock
         checkpoints.offer(trial)
         if (clock := time.perf_counter()) - looked > LOOK_EVERY:
             looked = clock
@@ -150,9 +175,15 @@ def simulate(study: Study, scale: str, *, seeds: int | None = None, **overrides:
     return runs
 
 
-def run_all(plans: Sequence[StudyPlan], out: Path, *, jobs: int = 1, sweep: Sweep | None = None,
-            every: float = CHECKPOINT_EVERY,
-            on_end: Callable[[Header, End], None] = lambda header, end: None) -> None:
+def run_all(
+    plans: Sequence[StudyPlan],
+    out: Path,
+    *,
+    jobs: int = 1,
+    sweep: Sweep | None = None,
+    every: float = CHECKPOINT_EVERY,
+    on_end: Callable[[Header, End], None] = lambda header, end: None,
+) -> None:
     """Run everything that is missing, then write each study's description and verdict.
 
     Args:
@@ -170,8 +201,11 @@ def run_all(plans: Sequence[StudyPlan], out: Path, *, jobs: int = 1, sweep: Swee
         tidy(folder)
         files = tuple(path.name for path in item.files(out))
         write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
-    work = [(item.study, replace(header, command=command()), item.folder(out).absolute())
-            for item in plans for header in item.missing(out)]  # fmt: skip
+    work = [
+        (item.study, replace(header, command=command()), item.folder(out).absolute())
+        for item in plans
+        for header in item.missing(out)
+    ]
     for header, end in spread(partial(execute, every=every), work, how):
         on_end(header, end)
     for item in plans:
@@ -204,9 +238,13 @@ def finished_runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def pronounce(study: Study, runs: Sequence[Run], planned: int) -> Verdict:
-    """The verdict on finished runs: inconclusive if some are missing, error if the pass rule raises an exception."""
+    """The verdict on finished runs: inconclusive if some are missing, error if the pass rule
+    raises an exception.
+    """
     if len(runs) < planned:
-        return Verdict("inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed")
+        return Verdict(
+            "inconclusive", f"{planned - len(runs)} of {planned} runs are missing or failed"
+        )
     if study.left_out:
         return Verdict("inconclusive", f"not judged without {', '.join(study.left_out)}")
     try:
@@ -233,7 +271,9 @@ def verdict_of(item: StudyPlan, out: Path) -> Verdict:
 
 
 def write_verdict(item: StudyPlan, out: Path) -> Verdict:
-    """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs it rests on."""
+    """Judge the finished runs of a plan and write ``verdict.json`` beside them, with the runs
+    it rests on.
+    """
     files = tuple(path.name for path in item.files(out))
     verdict = verdict_of(item, out)
     if verdict.verdict != "error" and not item.missing(out) and not item.study.left_out:
@@ -244,10 +284,11 @@ def write_verdict(item: StudyPlan, out: Path) -> Verdict:
 
 
 def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
-    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged again from its records.
+    """Claim, study name and verdict of one ``<study>/<scale>`` folder, judged again from its
+    records.
 
-    The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without that file the
-    study is inconclusive, because it is not known what is missing.
+    The runs judged are those the last ``mindgap run`` planned (named in ``verdict.json``); without
+    that file the study is inconclusive, because it is not known what is missing.
     """
     try:
         described = read_form(StudyDescription, folder / STUDY_FILE)
@@ -256,7 +297,11 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
             without = tuple(m for m in study.seeds(described.scale) if m not in described.methods)
             study = replace(study, left_out=without)
         if not (folder / VERDICT_FILE).exists():
-            return study.claim, study.name, Verdict("inconclusive", "the study was never run to its end")
+            return (
+                study.claim,
+                study.name,
+                Verdict("inconclusive", "the study was never run to its end"),
+            )
         planned = read_form(Verdict, folder / VERDICT_FILE).files
     except (RecordError, RuleError) as error:
         return "", folder.parent.name, Verdict("error", str(error))
@@ -276,8 +321,14 @@ def versions() -> Mapping[str, str]:
 
 
 def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run ran on: no host name, nothing that identifies a person; the GPU where the run has one."""
-    found = {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count() or 0}
+    """What the run ran on: no host name, nothing that identifies a person; the GPU where the
+    run has one.
+    """
+    found = {
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count() or 0,
+    }
     if settings.get("device") == "cuda":
         import torch
 
@@ -287,7 +338,9 @@ def machine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command() -> str:
-    """The command behind a record, as typed, less the paths of the program and of the folder of records."""
+    """The command behind a record, as typed, less the paths of the program and of the folder of
+    records.
+    """
     typed = ["", *" ".join(sys.argv[1:]).replace("--out=", "--out ").split()]
     words = [Path(word).name if before == "--out" else word for before, word in pairwise(typed)]
     name = Path(sys.argv[0]).name

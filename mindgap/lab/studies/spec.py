@@ -1,7 +1,9 @@
-"""What a study is: data (claim, scales, methods, figures, pass rule and its history) and two functions.
+"""What a study is: data (claim, scales, methods, figures, pass rule and its history) and two
+functions.
 
-``loop(trial)`` runs one method with one seed and yields rows. ``judge(runs)`` answers the parts of the pass rule from
-the records of all runs. Catalogue modules import without torch: a loop imports what it needs.
+``loop(trial)`` runs one method with one seed and yields rows. ``judge(runs)`` answers the parts of
+the pass rule from the records of all runs. Catalogue modules import without torch: a loop imports
+what it needs.
 """
 
 from __future__ import annotations
@@ -20,14 +22,26 @@ from mindgap.record.forms import Figure, StudyDescription
 from mindgap.record.schema import Row, Run, Verdict
 
 __all__ = [
-    "AXES", "SCALES", "Figure", "Parts", "Row", "Run", "Scale", "Source", "Study", "Trial", "Verdict",
-    "scales", "typed_like",
-]  # fmt: skip
+    "AXES",
+    "SCALES",
+    "Figure",
+    "Parts",
+    "Row",
+    "Run",
+    "Scale",
+    "Source",
+    "Study",
+    "Trial",
+    "Verdict",
+    "scales",
+    "typed_like",
+]
 
 #: From seconds on two cores to the sizes of the papers.
 SCALES = ("quick", "cpu", "gpu", "paper")
 
-#: Columns that may serve as an x-axis, in the order in which the page offers them, with their labels.
+#: Columns that may serve as an x-axis, in the order in which the page offers them, with their
+#: labels.
 AXES = {
     "step": "step",
     "x_epoch": "epochs of the upper data (x-updates)",
@@ -43,11 +57,13 @@ class Scale:
     """Settings of a study at one scale.
 
     Args:
-        settings: name -> value; every trial of the scale has these, and ``key=value`` may override them.
+        settings: name -> value; every trial of the scale has these, and ``key=value`` may override
+            them.
         seeds: how many seeds (0, 1, ...) each method gets.
-        methods: method -> settings of its own at this scale alone (steps tuned on this scale's data, say), laid over
-            those that the study gives it everywhere.
-        seeds_of: method -> its number of seeds where that differs; 0: the method does not run at this scale.
+        methods: method -> settings of its own at this scale alone (steps tuned on this scale's
+            data, say), laid over those that the study gives it everywhere.
+        seeds_of: method -> its number of seeds where that differs; 0: the method does not run at
+            this scale.
         grid, tuning_seeds: of this scale, where they are not the study's.
     """
 
@@ -59,7 +75,9 @@ class Scale:
     tuning_seeds: tuple[int, ...] = field(default=(), repr=False)
 
 
-def scales(quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, int] = (1, 1)) -> dict[str, Scale]:
+def scales(
+    quick: Mapping[str, Any], cpu: Mapping[str, Any], seeds: tuple[int, int] = (1, 1)
+) -> dict[str, Scale]:
     """The two scales that run on CPUs.
 
     Args:
@@ -85,30 +103,40 @@ class Study:
     statement: str  # what the paper states, in one sentence
     source: Source  # where it states so
     scales: Mapping[str, Scale]  # scale name -> :class:`Scale`
-    #: label -> settings of that method, laid over the scale's. All methods get the same seeds and budget.
+    #: label -> settings of that method, laid over the scale's. All methods get the same seeds and
+    #: budget.
     methods: Mapping[str, Mapping[str, Any]]
     loop: Callable[[Trial], Iterator[Row]]  # ``loop(trial)`` yields rows
     #: ``judge(runs)`` answers the parts of the pass rule; it sees finished runs only.
     judge: Callable[[Sequence[Run]], Parts]
     rule: str = ""  # the pass rule as text
-    history: tuple[str, ...] = ()  # what was decided when, and what was changed after a run, in order
+    history: tuple[
+        str, ...
+    ] = ()  # what was decided when, and what was changed after a run, in order
     differs: str = ""  # how the study differs from the paper
     #: scale -> model and data that the study runs on; empty where a statement is not about a model.
     models: Mapping[str, str] = field(default_factory=dict)
     paper_model: str = ""  # the model and data of the paper
     paper_number: str = ""  # the numbers that the paper prints; empty where it prints none
     figures: tuple[Figure, ...] = ()  # what the page draws
-    #: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all methods alike.
+    #: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all
+    #: methods alike.
     tunable: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    tune_on: str = ""  # the column whose last value a search makes small; validation data, never a test column
-    #: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method in which one of
-    #: them is None or missing is not tuned.
+    tune_on: str = (
+        ""  # the column whose last value a search makes small; validation data, never a test column
+    )
+    #: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method
+    #: in which one of them is None or missing is not tuned.
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = (1000, 1001)  # seeds that a grid search is averaged over
-    tuned_by: str = ""  # the study whose search this one uses; methods find their own by name, else by their ``key``
-    #: simulated studies of equal methods that tell how often the rule errs; fewer for a costly rule.
+    #: the study whose search this one uses; methods find their own by name, else by their ``key``
+    tuned_by: str = ""
+    #: simulated studies of equal methods that tell how often the rule errs; fewer for a costly
+    #: rule.
     null_draws: int = 50
-    left_out: tuple[str, ...] = ()  # methods that do not run although the scale has them; without them no verdict
+    left_out: tuple[
+        str, ...
+    ] = ()  # methods that do not run although the scale has them; without them no verdict
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():
@@ -121,13 +149,18 @@ class Study:
             if not (isinstance(ends, (list, tuple)) and len(ends) == 2 and 0 < ends[0] < ends[1]):
                 fail("tunable", f"must have 0 < low < high for {name}", ends)
 
-    def settings(self, scale: str, method: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The effective settings of one method: the scale's, then the method's own, then the overrides.
+    def settings(
+        self, scale: str, method: str, overrides: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The effective settings of one method: the scale's, then the method's own, then the
+        overrides.
 
-        An override of a setting that only other methods have (of another network) leaves this one as it is.
+        An override of a setting that only other methods have (of another network) leaves this one
+        as it is.
 
         Raises:
-            RuleError: unknown scale, method or setting, or a value of another type than the setting's.
+            RuleError: unknown scale, method or setting, or a value of another type than the
+                setting's.
         """
         one_of("scale", scale, self.scales)
         one_of("method", method, self.methods)
@@ -137,7 +170,11 @@ class Study:
             if name in effective:
                 effective[name] = typed_like(name, value, effective[name])
             else:
-                one_of("setting", name, {**common, **{n: 0 for m in self.methods for n in self.own(m, scale)}})
+                one_of(
+                    "setting",
+                    name,
+                    {**common, **{n: 0 for m in self.methods for n in self.own(m, scale)}},
+                )
         return effective
 
     def own(self, method: str, scale: str) -> dict[str, Any]:
@@ -145,13 +182,18 @@ class Study:
         return {**self.methods[method], **self.scales[scale].methods.get(method, {})}
 
     def seeds(self, scale: str, number: int | None = None) -> dict[str, int]:
-        """Method -> how many seeds it has at a scale, for every method that runs there; ``number`` replaces all."""
+        """Method -> how many seeds it has at a scale, for every method that runs there;
+        ``number`` replaces all.
+        """
         here = self.scales[one_of("scale", scale, self.scales)]
         own = {method: here.seeds_of.get(method, here.seeds) for method in self.methods}
-        return {method: seeds if number is None else number for method, seeds in own.items() if seeds}
+        return {
+            method: seeds if number is None else number for method, seeds in own.items() if seeds
+        }
 
     def only(self, scale: str, methods: Sequence[str]) -> Study:
-        """The study with no other methods than these at a scale; all of the scale's own where none is named.
+        """The study with no other methods than these at a scale; all of the scale's own where none
+        is named.
 
         Example:
             >>> from mindgap.lab.studies.catalogue import find
@@ -163,21 +205,30 @@ class Study:
         here = self.scales[one_of("scale", scale, self.scales)]
         for method in methods:
             one_of(f"method of {self.name}", method, self.methods)
-        number = {m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods}
+        number = {
+            m: (here.seeds_of.get(m) or here.seeds) if m in methods else 0 for m in self.methods
+        }
         left_out = tuple(m for m in self.seeds(scale) if m not in methods)
-        return replace(self, scales={**self.scales, scale: replace(here, seeds_of=number)}, left_out=left_out)
+        return replace(
+            self, scales={**self.scales, scale: replace(here, seeds_of=number)}, left_out=left_out
+        )
 
     def at(self, scale: str) -> Study:
         """The study with the methods, the grid and the tuning seeds that it has at a scale."""
         run, here = self.seeds(scale), self.scales[scale]
         own = {method: settings for method, settings in here.methods.items() if method in run}
         seeds_of = {method: number for method, number in here.seeds_of.items() if number}
-        return replace(self, methods={method: self.methods[method] for method in run},
-                       scales={scale: replace(here, methods=own, seeds_of=seeds_of)}, grid=here.grid or self.grid,
-                       tuning_seeds=here.tuning_seeds or self.tuning_seeds)
+        return replace(
+            self,
+            methods={method: self.methods[method] for method in run},
+            scales={scale: replace(here, methods=own, seeds_of=seeds_of)},
+            grid=here.grid or self.grid,
+            tuning_seeds=here.tuning_seeds or self.tuning_seeds,
+        )
 
     def model(self, scale: str) -> str:
-        """What a verdict at this scale is about; a model other than the paper's at a small scale is called a toy.
+        """What a verdict at this scale is about; a model other than the paper's at a small scale is
+        called a toy.
 
         Example:
             >>> from mindgap.lab.studies.catalogue import find
@@ -185,7 +236,9 @@ class Study:
             'toy (three convolutions, width 4, on digits, in place of ResNet20 on CIFAR-10)'
         """
         here = self.models.get(scale, "")
-        own = here == self.paper_model or (self.paper_model and here.startswith(f"{self.paper_model} ("))
+        own = here == self.paper_model or (
+            self.paper_model and here.startswith(f"{self.paper_model} (")
+        )
         if own or not here:  # a remark in brackets may follow the paper's model
             return here
         here += f", in place of {self.paper_model}" if self.paper_model else ""
@@ -200,23 +253,42 @@ class Study:
     def describe(self, scale: str) -> StudyDescription:
         """What the page needs to draw the study again from its records alone."""
         return StudyDescription(
-            name=self.name, scale=scale, claim=self.claim, title=self.title, statement=self.statement,
-            source=str(self.source), rule=self.rule, history=self.history, differs=self.differs,
-            model=self.model(scale), paper_model=self.paper_model, methods=tuple(self.seeds(scale)),
-            figures=tuple(replace(f, x_label=_x_label(f)) for f in self.figures if scale in (f.scales or SCALES)),
+            name=self.name,
+            scale=scale,
+            claim=self.claim,
+            title=self.title,
+            statement=self.statement,
+            source=str(self.source),
+            rule=self.rule,
+            history=self.history,
+            differs=self.differs,
+            model=self.model(scale),
+            paper_model=self.paper_model,
+            methods=tuple(self.seeds(scale)),
+            figures=tuple(
+                replace(f, x_label=_x_label(f))
+                for f in self.figures
+                if scale in (f.scales or SCALES)
+            ),
             axes=AXES,
-        )  # fmt: skip
+        )
 
 
 def _x_label(figure: Figure) -> str:
-    return figure.x_label or ("" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x))
+    return figure.x_label or (
+        "" if figure.x_names or figure.x == "method" else AXES.get(figure.x, figure.x)
+    )
 
 
 def typed_like(name: str, value: Any, like: Any) -> Any:
     """Read a value (typed text, or a value already) as the type of ``like``.
 
     Example:
-        >>> typed_like("lr", "1e-3", 0.1), typed_like("steps", "20", 5), typed_like("nesterov", "true", False)
+        >>> (
+        ...     typed_like("lr", "1e-3", 0.1),
+        ...     typed_like("steps", "20", 5),
+        ...     typed_like("nesterov", "true", False),
+        ... )
         (0.001, 20, True)
         >>> typed_like("steps", "2.5", 5)
         Traceback (most recent call last):

@@ -1,4 +1,6 @@
-"""Training on a device with readings of (6.2): what the studies of the thesis' chapter 6 share at scale gpu."""
+"""Training on a device with readings of (6.2): what the studies of the thesis' chapter 6 share
+at scale gpu.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +19,55 @@ if TYPE_CHECKING:
 
     from mindgap.lab.tasks.captured_statistics import CapturedStatistics
 
-#: ResNet20 as He et al. train it, with a fifth of the labels drawn at random, anew at every draw: the loss gets a
-#: floor and nobody can over-fit, as ResNet101 does not on ImageNet.
+#: ResNet20 as He et al. train it, with a fifth of the labels drawn at random, anew at every draw:
+#: the loss gets a floor and nobody can over-fit, as ResNet101 does not on ImageNet.
 NOISY_IMAGES: dict[str, Any] = {
-    "model": "ResNet20", "train": 45_000, "batch": 128, "augment": True, "wrong_labels": 0.2, "optimizer": "sgd",
-    "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "schedule": "constant", "device": "cuda", "graph": True,
+    "model": "ResNet20",
+    "train": 45_000,
+    "batch": 128,
+    "augment": True,
+    "wrong_labels": 0.2,
+    "optimizer": "sgd",
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "schedule": "constant",
+    "device": "cuda",
+    "graph": True,
     "sharp_tol": 0.05,
-}  # fmt: skip
+}
 CLEAN_IMAGES: dict[str, Any] = {**NOISY_IMAGES, "wrong_labels": 0.0}
 #: Four layers, the largest step and Adam, as the thesis has them in 6.2.2.
 WIKITEXT: dict[str, Any] = {
-    **TRANSFORMER_XL, "text": "wikitext-2", "layers": 4, "optimizer": "adam", "lr": 2.5e-4, "schedule": "constant",
+    **TRANSFORMER_XL,
+    "text": "wikitext-2",
+    "layers": 4,
+    "optimizer": "adam",
+    "lr": 2.5e-4,
+    "schedule": "constant",
     "sharp_tol": 0.05,
-}  # fmt: skip
+}
 
 #: The models that a verdict names, and why they are not the paper's.
 IMAGE_PROXY = "ResNet20 on CIFAR-10"
 NOISY_PROXY = f"{IMAGE_PROXY} with a fifth of the labels drawn at random"
 TEXT_PROXY = "Transformer-XL (4 layers, width 400) on WikiText-2"
-PROXIES = ("ImageNet and WikiText-103 are not here: the statement itself cannot be settled with the data at hand, and "
-           "at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. There a reading takes minibatches as "
-           "in training (128 augmented images with batch normalisation by the minibatch; 40 windows of 64 words, each "
-           "after 64 words that fill the memory, without dropout), and the noise of one sample is that of minibatches "
-           "times the root of their size. Matrix products round their factors to 10 bits (TF32).")  # fmt: skip
-NOISY_LABELS = (" A fifth of the labels is drawn at random, anew at every draw, so that the loss has a floor, as "
-                "ImageNet's has for ResNet101.")  # fmt: skip
+PROXIES = (
+    "ImageNet and WikiText-103 are not here: the statement itself cannot be settled with the data "
+    "at hand, and "
+    "at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. There a reading takes "
+    "minibatches as "
+    "in training (128 augmented images with batch normalisation by the minibatch; 40 windows of 64 "
+    "words, each "
+    "after 64 words that fill the memory, without dropout), and the noise of one sample is that of "
+    "minibatches "
+    "times the root of their size. Matrix products round their factors to 10 bits (TF32)."
+)
+NOISY_LABELS = (
+    " A fifth of the labels is drawn at random, anew at every draw, so that the loss has a floor, "
+    "as "
+    "ImageNet's has for ResNet101."
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +75,8 @@ class StatisticsRun:
     """A network in training on a device, and what reads (6.2) of it.
 
     Attributes:
-        trial: with the settings of :data:`NOISY_IMAGES` or :data:`WIKITEXT`, ``steps`` and ``every``.
+        trial: with the settings of :data:`NOISY_IMAGES` or :data:`WIKITEXT`, ``steps`` and
+            ``every``.
         name: of the study's random streams.
         run: network and data.
         optimizer: made from the settings ``optimizer``, ``lr``, ``momentum`` and ``weight_decay``.
@@ -67,13 +94,17 @@ class StatisticsRun:
     kept: dict[str, Any] = field(default_factory=lambda: {"rows": 0})
 
     def draw(self, samples: int, *names: str | int) -> list[tuple[Any, ...]]:
-        """Minibatches of so many samples drawn independently, from the stream of these names; 0: all images once."""
+        """Minibatches of so many samples drawn independently, from the stream of these names;
+        0: all images once.
+        """
         from mindgap.base.rng import torch_stream
 
         name, size = f"{self.name} readings", self.trial["batch"]
         if isinstance(self.run, ImageRun):
             device = self.run.parts["train"][1].device
-            batches = self.run.batches(torch_stream(self.trial.seed, name, *names, device=device), samples)
+            batches = self.run.batches(
+                torch_stream(self.trial.seed, name, *names, device=device), samples
+            )
             return [tuple(batch) for batch in batches]
         from dataclasses import replace
 
@@ -83,11 +114,18 @@ class StatisticsRun:
         return [(part,) for part in drawn.split(size)]
 
     def gradients(self, batches: Sequence[tuple[Any, ...]], *, exact: bool = False) -> Row:
-        """Loss, gradient norm and noise; ``exact``: the samples are all there are, so that the norm has no bias."""
+        """Loss, gradient norm and noise; ``exact``: the samples are all there are, so that the
+        norm has no bias.
+        """
         found = self.statistics.read(batches)[-1]
         square = found.gradient_norm**2 if exact else found.gradient_square
-        row: Row = {"samples": found.samples, "sample_loss": found.loss, "noise": found.noise,
-                    "gradient_square": square, "gradient_norm": math.sqrt(max(square, 0.0))}  # fmt: skip
+        row: Row = {
+            "samples": found.samples,
+            "sample_loss": found.loss,
+            "noise": found.noise,
+            "gradient_square": square,
+            "gradient_norm": math.sqrt(max(square, 0.0)),
+        }
         return row if self.right is None else {**row, "accuracy": float(self.right) / found.samples}
 
     def sharpness(self, batches: Sequence[tuple[Any, ...]]) -> Row:
@@ -96,15 +134,27 @@ class StatisticsRun:
 
         part = batches[: max(self.trial["sharp_m"] // self.trial["batch"], 1)]
         try:
-            return {"sharpness": self.statistics.sharpness(part, tol=self.trial["sharp_tol"], seed=self.trial.seed)[0],
-                    "sharpness_samples": len(part) * self.trial["batch"]}  # fmt: skip
+            return {
+                "sharpness": self.statistics.sharpness(
+                    part, tol=self.trial["sharp_tol"], seed=self.trial.seed
+                )[0],
+                "sharpness_samples": len(part) * self.trial["batch"],
+            }
         except NonFiniteError:
             return {}
 
-    def rows(self, read: Callable[[int], Row], *, at_start: bool = False, epoch: Epoch | None = None) -> Iterator[Row]:
-        """Train for ``steps`` (times ``stretch``); ``read(number of the row)`` every ``every`` steps."""
+    def rows(
+        self, read: Callable[[int], Row], *, at_start: bool = False, epoch: Epoch | None = None
+    ) -> Iterator[Row]:
+        """Train for ``steps`` (times ``stretch``); ``read(number of the row)`` every ``every``
+        steps.
+        """
         trial = self.trial
-        more: dict[str, Any] = {"schedule": trial["schedule"], "kept": self.kept, "at_start": at_start}
+        more: dict[str, Any] = {
+            "schedule": trial["schedule"],
+            "kept": self.kept,
+            "at_start": at_start,
+        }
 
         def counted() -> Row:
             number = self.kept["rows"]
@@ -114,7 +164,9 @@ class StatisticsRun:
         if isinstance(self.run, LanguageRun):
             return self.run.rows(self.optimizer, counted, **more)
         steps = round(trial["steps"] * trial.settings.get("stretch", 1.0))
-        return self.run.rows(self.optimizer, counted, steps=steps, every=trial["every"], epoch=epoch, **more)
+        return self.run.rows(
+            self.optimizer, counted, steps=steps, every=trial["every"], epoch=epoch, **more
+        )
 
 
 def on_device(trial: Trial) -> bool:
@@ -131,8 +183,18 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
     """The network, the data and the readings of a trial; random streams are named after the study.
 
     Example:
-        >>> small = {"text": "prose", "words": 50, "width": 8, "heads": 2, "inner": 16, "layers": 1, "batch": 4}
-        >>> run = statistics_run(Trial("adam", 0, {**WIKITEXT, **small, "device": "cpu"}), "example")
+        >>> small = {
+        ...     "text": "prose",
+        ...     "words": 50,
+        ...     "width": 8,
+        ...     "heads": 2,
+        ...     "inner": 16,
+        ...     "layers": 1,
+        ...     "batch": 4,
+        ... }
+        >>> run = statistics_run(
+        ...     Trial("adam", 0, {**WIKITEXT, **small, "device": "cpu"}), "example"
+        ... )
         >>> row = run.gradients(run.draw(8, "first"))
         >>> row["samples"], abs(row["sample_loss"] - math.log(50)) < 0.5
         (8, True)
@@ -153,8 +215,12 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
             scores, _ = model(windows[:, length:-1], memory)
             return cross_entropy(scores.flatten(0, 1), windows[:, length + 1 :].flatten())
 
-        statistics = CapturedStatistics(words.model, text_loss, training=False, graph=trial["graph"])
-        return StatisticsRun(trial, name, words, _optimizer(settings, lr, words.model), statistics, None)
+        statistics = CapturedStatistics(
+            words.model, text_loss, training=False, graph=trial["graph"]
+        )
+        return StatisticsRun(
+            trial, name, words, _optimizer(settings, lr, words.model), statistics, None
+        )
     images = image_run(trial, name)
     right = torch.zeros((), dtype=torch.long, device=images.parts["train"][1].device)
 
@@ -164,7 +230,9 @@ def statistics_run(trial: Trial, name: str) -> StatisticsRun:
         return cross_entropy(scores, y)
 
     statistics = CapturedStatistics(images.model, loss, counts=[right], graph=trial["graph"])
-    return StatisticsRun(trial, name, images, _optimizer(settings, lr, images.model), statistics, right)
+    return StatisticsRun(
+        trial, name, images, _optimizer(settings, lr, images.model), statistics, right
+    )
 
 
 def _optimizer(settings: Any, lr: float, model: Any) -> torch.optim.Optimizer:
@@ -172,5 +240,9 @@ def _optimizer(settings: Any, lr: float, model: Any) -> torch.optim.Optimizer:
 
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(model.parameters(), lr=lr)
-    return torch.optim.SGD(model.parameters(), lr=lr, momentum=settings.get("momentum", 0.0),
-                           weight_decay=settings.get("weight_decay", 0.0))  # fmt: skip
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=lr,
+        momentum=settings.get("momentum", 0.0),
+        weight_decay=settings.get("weight_decay", 0.0),
+    )

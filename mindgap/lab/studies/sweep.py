@@ -1,7 +1,9 @@
-"""Spread trials over processes of this machine, or over a running Dask or Ray cluster; the same records everywhere.
+"""Spread trials over processes of this machine, or over a running Dask or Ray cluster; the same
+records everywhere.
 
-Workers write the records themselves, so ``out`` must be a folder that all of them see. A trial that fails is reported,
-not raised. A worker that dies harms no other trial: what it was doing is tried again, three times in all.
+Workers write the records themselves, so ``out`` must be a folder that all of them see. A trial that
+fails is reported, not raised. A worker that dies harms no other trial: what it was doing is tried
+again, three times in all.
 """
 
 from __future__ import annotations
@@ -37,11 +39,17 @@ class Sweep:
         mindgap.base.check.RuleError: address must be given with --backend dask, got ''
     """
 
-    jobs: int | None = 1  # worker processes, one thread each; on a cluster ``None`` means all it has
-    backend: str = "local"  # ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running)
-    address: str = ""  # where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray
-    #: seconds per trial, 0 for no limit. A trial that takes longer fails; its rows are kept. With one job the limit
-    #: acts between two instructions of Python; a cluster has its own limits.
+    jobs: int | None = (
+        1  # worker processes, one thread each; on a cluster ``None`` means all it has
+    )
+    backend: str = (
+        "local"  # ``"local"`` (this machine), ``"dask"`` or ``"ray"`` (a cluster that is running)
+    )
+    address: str = (
+        ""  # where the cluster is: ``tcp://host:8786`` for Dask, ``host:6379`` or ``auto`` for Ray
+    )
+    #: seconds per trial, 0 for no limit. A trial that takes longer fails; its rows are kept. With
+    #: one job the limit acts between two instructions of Python; a cluster has its own limits.
     limit: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,7 +58,11 @@ class Sweep:
         if self.jobs is not None:
             whole("jobs", self.jobs, least=1)
         if self.backend == "local" and self.address:
-            fail("address", "must be left out with --backend local, which is this machine", self.address)
+            fail(
+                "address",
+                "must be left out with --backend local, which is this machine",
+                self.address,
+            )
         if self.backend != "local" and not self.address:
             fail("address", f"must be given with --backend {self.backend}", self.address)
 
@@ -61,7 +73,9 @@ Work = tuple[Any, Header, Path]
 class Execute(Protocol):
     """Run one trial and record it, looking now and then whether to go on."""
 
-    def __call__(self, study: Any, header: Header, folder: Path, *, go_on: Callable[[], bool] = ...) -> End: ...
+    def __call__(
+        self, study: Any, header: Header, folder: Path, *, go_on: Callable[[], bool] = ...
+    ) -> End: ...
 
 
 def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
@@ -76,25 +90,36 @@ def spread(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tup
         yield from _on_cluster(execute, work, sweep)
     elif sweep.jobs == 1 or len(work) < 2:
         for study, header, folder in work:
-            late = TimeoutError(f"it took longer than the limit of {sweep.limit:g} s; its rows are kept")
+            late = TimeoutError(
+                f"it took longer than the limit of {sweep.limit:g} s; its rows are kept"
+            )
             with time_limit(sweep.limit, late):
                 end = execute(study, header, folder)
             yield header, end
     else:
         calls = [partial(execute, *item) for item in work]
         for number, end in in_processes(calls, sweep.jobs or 1, limit=sweep.limit or None):
-            yield work[number][1], End("failed", message=end.reason) if isinstance(end, Lost) else end
+            yield (
+                work[number][1],
+                End("failed", message=end.reason) if isinstance(end, Lost) else end,
+            )
 
 
-def _on_cluster(execute: Execute, work: Sequence[Work], sweep: Sweep) -> Iterator[tuple[Header, End]]:
-    """At most ``jobs`` trials at a time; the cluster itself tries a trial again whose worker died."""
+def _on_cluster(
+    execute: Execute, work: Sequence[Work], sweep: Sweep
+) -> Iterator[tuple[Header, End]]:
+    """At most ``jobs`` trials at a time; the cluster itself tries a trial again whose worker
+    died.
+    """
     cluster = _dask(sweep.address) if sweep.backend == "dask" else _ray(sweep.address)
     try:
         waiting, running = iter(work), dict[Any, Header]()
         while True:
             room = len(work) if sweep.jobs is None else sweep.jobs - len(running)
             for study, header, folder in islice(waiting, room):
-                running[cluster.submit(partial(execute, study, header, folder, go_on=wanted))] = header
+                running[cluster.submit(partial(execute, study, header, folder, go_on=wanted))] = (
+                    header
+                )
             if not running:
                 return
             future = cluster.first(list(running))
@@ -144,12 +169,18 @@ def _dask(address: str) -> Cluster:
 def _ray(address: str) -> Cluster:
     ray = _import("ray", "ray")
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+        ray.init(
+            address=address, log_to_driver=False, logging_level="error", ignore_reinit_error=True
+        )
     except (ConnectionError, OSError, ValueError, RuntimeError):
         fail("address", "must be that of a running ray cluster", address)
     remote = ray.remote(max_retries=ATTEMPTS - 1)(on_one_thread)
-    return Cluster(submit=remote.remote, first=lambda futures: ray.wait(futures, num_returns=1)[0][0], result=ray.get,
-                   close=ray.shutdown)
+    return Cluster(
+        submit=remote.remote,
+        first=lambda futures: ray.wait(futures, num_returns=1)[0][0],
+        result=ray.get,
+        close=ray.shutdown,
+    )
 
 
 def died(error: Exception) -> bool:
@@ -159,7 +190,9 @@ def died(error: Exception) -> bool:
 
 
 def wanted() -> bool:
-    """Whether the driver still waits for this trial: a Dask worker goes on with a task that was cancelled."""
+    """Whether the driver still waits for this trial: a Dask worker goes on with a task that was
+    cancelled.
+    """
     if "distributed" not in sys.modules:
         return True
     try:

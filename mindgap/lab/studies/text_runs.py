@@ -1,5 +1,5 @@
-"""Language models at scale gpu: Transformer-XL or AWD-LSTM on running text, trained by the loop of `device_runs`; and
-the comparison of optimizers on text at every scale."""
+"""Language models at scale gpu: Transformer-XL or AWD-LSTM on running text, trained by the loop of
+`device_runs`; and the comparison of optimizers on text at every scale."""
 
 from __future__ import annotations
 
@@ -20,20 +20,42 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.running_text import RunningText
 
 #: Network -> its settings, and their names in its constructor.
-SIZES = {"transformer-xl": ("width", "layers", "heads", "inner", "memory"), "awd-lstm": ("width", "hidden", "layers")}
+SIZES = {
+    "transformer-xl": ("width", "layers", "heads", "inner", "memory"),
+    "awd-lstm": ("width", "hidden", "layers"),
+}
 
-#: Six layers, about as wide as the 16-layer model for WikiText-103 of Dai et al. (410 and 2100, no multiples of 8,
-#: which matrix products in bf16 want): 18.4 million parameters.
+#: Six layers, about as wide as the 16-layer model for WikiText-103 of Dai et al. (410 and 2100, no
+#: multiples of 8, which matrix products in bf16 want): 18.4 million parameters.
 TRANSFORMER_XL: dict[str, Any] = {
-    "network": "transformer-xl", "text": "ptb", "words": 10_000, "width": 400, "layers": 6, "heads": 10, "inner": 2000,
-    "memory": 64, "length": 64, "batch": 40, "device": "cuda", "graph": True,
-}  # fmt: skip
-#: As Merity et al. train it on Penn Treebank, without their two penalties on activations: 24.2 million parameters. Its
-#: kernels fill the GPU from several processes; a graph of cuDNN's LSTM would gain little.
+    "network": "transformer-xl",
+    "text": "ptb",
+    "words": 10_000,
+    "width": 400,
+    "layers": 6,
+    "heads": 10,
+    "inner": 2000,
+    "memory": 64,
+    "length": 64,
+    "batch": 40,
+    "device": "cuda",
+    "graph": True,
+}
+#: As Merity et al. train it on Penn Treebank, without their two penalties on activations: 24.2
+#: million parameters. Its kernels fill the GPU from several processes; a graph of cuDNN's LSTM
+#: would gain little.
 AWD_LSTM: dict[str, Any] = {
-    "network": "awd-lstm", "text": "ptb", "words": 10_000, "width": 400, "hidden": 1150, "layers": 3, "length": 70,
-    "batch": 80, "device": "cuda", "graph": False,
-}  # fmt: skip
+    "network": "awd-lstm",
+    "text": "ptb",
+    "words": 10_000,
+    "width": 400,
+    "hidden": 1150,
+    "layers": 3,
+    "length": 70,
+    "batch": 80,
+    "device": "cuda",
+    "graph": False,
+}
 
 
 @dataclass(frozen=True)
@@ -50,12 +72,19 @@ class LanguageRun:
 
         return {f"{part}_loss": running_loss(self.model, self.texts[part]) for part in parts}
 
-    def rows(self, optimizer: torch.optim.Optimizer, read: Callable[[], Row], schedule: str = "constant",
-             kept: dict[str, Any] | None = None, at_start: bool = False) -> Iterator[Row]:
-        """Train for the trial's ``steps``; a row every ``every`` steps (see `device_runs.device_run`).
+    def rows(
+        self,
+        optimizer: torch.optim.Optimizer,
+        read: Callable[[], Row],
+        schedule: str = "constant",
+        kept: dict[str, Any] | None = None,
+        at_start: bool = False,
+    ) -> Iterator[Row]:
+        """Train for the trial's ``steps``; a row every ``every`` steps (see
+        `device_runs.device_run`).
 
-        The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the LSTM in TF32: the
-        LSTM of cuDNN would take float16 under autocast.
+        The state goes on from segment to segment. On CUDA the transformer computes in bf16 and the
+        LSTM in TF32: the LSTM of cuDNN would take float16 under autocast.
         """
         import torch
 
@@ -63,22 +92,46 @@ class LanguageRun:
         from mindgap.lab.tasks.problems.running_text import going_on
 
         trial, train = self.trial, self.texts["train"]
-        # Weights that are dropped at every pass cannot lie in one piece, as cuDNN would like them to.
-        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        # Weights that are dropped at every pass cannot lie in one piece, as cuDNN would like them
+        # to.
+        warnings.filterwarnings(
+            "ignore", message="RNN module weights are not part of single contiguous chunk"
+        )
         carried, loss = going_on(self.model.blank(len(train.rows)))
         narrow = train.rows.is_cuda and trial["network"] == "transformer-xl"
         with tf32(True):
-            yield from device_run(trial, self.model, loss, optimizer, lambda number: train.segments(), read,
-                                  steps=trial["steps"], every=trial["every"], schedule=schedule,
-                                  autocast=torch.bfloat16 if narrow else None, carried=carried, kept=kept,
-                                  graph=trial["graph"], at_start=at_start)
+            yield from device_run(
+                trial,
+                self.model,
+                loss,
+                optimizer,
+                lambda number: train.segments(),
+                read,
+                steps=trial["steps"],
+                every=trial["every"],
+                schedule=schedule,
+                autocast=torch.bfloat16 if narrow else None,
+                carried=carried,
+                kept=kept,
+                graph=trial["graph"],
+                at_start=at_start,
+            )
 
 
 def language_run(trial: Trial, stream: str) -> LanguageRun:
-    """The model and the texts of a trial; where the text begins and the network's start are drawn from ``stream``.
+    """The model and the texts of a trial; where the text begins and the network's start are drawn
+    from ``stream``.
 
     Example:
-        >>> small = {"text": "prose", "words": 50, "width": 8, "heads": 2, "inner": 16, "batch": 4, "device": "cpu"}
+        >>> small = {
+        ...     "text": "prose",
+        ...     "words": 50,
+        ...     "width": 8,
+        ...     "heads": 2,
+        ...     "inner": 16,
+        ...     "batch": 4,
+        ...     "device": "cpu",
+        ... }
         >>> run = language_run(Trial("sgd", 0, {**TRANSFORMER_XL, **small}), "example")
         >>> sorted(run.texts), run.texts["train"].rows.shape[0]
         (['test', 'train', 'validation'], 4)
@@ -96,18 +149,25 @@ def language_run(trial: Trial, stream: str) -> LanguageRun:
         model = build(trial["words"], **{name: trial[name] for name in SIZES[network]}).to(device)
     begin = {"train": int(trial.numpy_generator(f"{stream} text").integers(1_000_000))}
     sizes = {name: trial[name] for name in ("words", "batch", "length")}
-    texts = {part: running_text(trial["text"], part, **sizes, device=device, shift=begin.get(part, 0))
-             for part in PARTS}  # fmt: skip
+    texts = {
+        part: running_text(trial["text"], part, **sizes, device=device, shift=begin.get(part, 0))
+        for part in PARTS
+    }
     return LanguageRun(trial, model, texts)
 
 
-def text_optimizer_run(trial: Trial, build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
-                       watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None) -> Iterator[Row]:
+def text_optimizer_run(
+    trial: Trial,
+    build: Callable[[float, Sequence[torch.Tensor]], torch.optim.Optimizer],
+    watch: Callable[[torch.optim.Optimizer], Callable[[], Row]] | None = None,
+) -> Iterator[Row]:
     """Losses on validation and test text under one optimizer.
 
-    With the setting ``device`` one run of :func:`language_run` with the step ``middle`` times ``factor``. Otherwise a
-    small transformer (:func:`~mindgap.lab.tasks.problems.language.language_model`): every step is tried, by the loss on
-    validation text, then the best one runs anew (see :func:`~mindgap.lab.studies.tuned_runs.tuned_run`).
+    With the setting ``device`` one run of :func:`language_run` with the step ``middle`` times
+    ``factor``. Otherwise a small transformer
+    (:func:`~mindgap.lab.tasks.problems.language.language_model`): every step is tried, by the loss
+    on validation text, then the best one runs anew (see
+    :func:`~mindgap.lab.studies.tuned_runs.tuned_run`).
 
     Args:
         trial: with the settings of either, and ``streams``, the name of the random streams.
@@ -123,23 +183,36 @@ def text_optimizer_run(trial: Trial, build: Callable[[float, Sequence[torch.Tens
         run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
         optimizer = build(lr, list(run.model.parameters()))
         more = watch(optimizer) if watch else dict
-        for row in run.rows(optimizer, lambda: {**run.held_out("validation", "test"), **more()}, trial["schedule"]):
+        for row in run.rows(
+            optimizer, lambda: {**run.held_out("validation", "test"), **more()}, trial["schedule"]
+        ):
             yield {**row, "lr": lr}
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        problem = language_model(trial["text"], words=trial["words"], width=trial["width"], layers=trial["layers"],
-                                 length=trial["length"], validation=trial["validation"],
-                                 seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"))
+        problem = language_model(
+            trial["text"],
+            words=trial["words"],
+            width=trial["width"],
+            layers=trial["layers"],
+            length=trial["length"],
+            validation=trial["validation"],
+            seed=stream_seed(trial.seed, f"{trial['streams']} {phase}"),
+        )
         optimizer = build(lr, problem.objective.parameters)
         more = watch(optimizer) if watch else dict
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
         def read() -> Row:
             with torch.no_grad():
-                losses = {f"{name}_loss": float(problem.objective.value(problem.parts[name])) for name in parts}
+                losses = {
+                    f"{name}_loss": float(problem.objective.value(problem.parts[name]))
+                    for name in parts
+                }
             return {**losses, **more()}
 
-        return Training(problem, optimizer, trial.torch_generator(f"{trial['streams']} {phase} order"), {}), read
+        return Training(
+            problem, optimizer, trial.torch_generator(f"{trial['streams']} {phase} order"), {}
+        ), read
 
     yield from tuned_run(trial, start, on="validation_loss")

@@ -1,5 +1,6 @@
-"""Shared by the studies that train a network: steps with checkpoints, a test whether a loss has settled, schedules
-of the step, and the two problems and descent rules of the studies on clipping."""
+"""Shared by the studies that train a network: steps with checkpoints, a test whether a loss has
+settled, schedules of the step, and the two problems and descent rules of the studies on clipping.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 #: Two quarters whose means differ by at most this share of the first have the same level.
 SETTLED = 0.1
 
-#: Below ZERO of its start a gradient norm has gone to zero, above STAYS it stays; from FITTED of the training data
-#: right on, a network is over-fitted.
+#: Below ZERO of its start a gradient norm has gone to zero, above STAYS it stays; from FITTED of
+#: the training data right on, a network is over-fitted.
 ZERO, STAYS, FITTED = 0.01, 0.1, 0.999
 
 
@@ -49,7 +50,10 @@ class Training:
 
     def state(self, step: int, **more: Any) -> dict[str, Any]:
         """All that :meth:`restore` needs after that many steps, and what a study adds."""
-        streams = {name: stream.get_state() for name, stream in {"order": self.order, **self.others}.items()}
+        streams = {
+            name: stream.get_state()
+            for name, stream in {"order": self.order, **self.others}.items()
+        }
         model, optimizer = self.problem.objective.model.state_dict(), self.optimizer.state_dict()
         return {"step": step, "model": model, "optimizer": optimizer, **streams, **more}
 
@@ -66,12 +70,19 @@ def joined(batches: Sequence[Any]) -> Any:
 
     Example:
         >>> import torch
-        >>> joined([torch.zeros(2, 3), torch.ones(2, 3)]).shape, joined([(torch.zeros(2), torch.ones(2))] * 2)[1]
+        >>> (
+        ...     joined([torch.zeros(2, 3), torch.ones(2, 3)]).shape,
+        ...     joined([(torch.zeros(2), torch.ones(2))] * 2)[1],
+        ... )
         (torch.Size([4, 3]), tensor([1., 1., 1., 1.]))
     """
     import torch
 
-    return torch.cat(list(batches)) if torch.is_tensor(batches[0]) else tuple(map(torch.cat, zip(*batches)))
+    return (
+        torch.cat(list(batches))
+        if torch.is_tensor(batches[0])
+        else tuple(map(torch.cat, zip(*batches)))
+    )
 
 
 def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
@@ -89,10 +100,10 @@ def has_settled(losses: Sequence[float] | np.ndarray) -> bool:
 def step_factor(schedule: str, step: int, steps: int) -> float:
     """The factor on the step size after ``step`` of ``steps`` steps.
 
-    ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and 60 of 90 epochs).
-    ``"late drops"``: a tenth after a half and after three quarters (thesis, 5.6: after 50 and 75 of 100 epochs).
-    ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is trained. ``"linear"``: up over the first tenth of the
-    run, then down to 0, as BERT is trained.
+    ``"constant"``: 1. ``"drops"``: a tenth after every third of the run (thesis, 6.2: after 30 and
+    60 of 90 epochs). ``"late drops"``: a tenth after a half and after three quarters (thesis, 5.6:
+    after 50 and 75 of 100 epochs). ``"cosine"``: half a cosine from 1 to 0, as Transformer-XL is
+    trained. ``"linear"``: up over the first tenth of the run, then down to 0, as BERT is trained.
 
     Example:
         >>> [round(step_factor("drops", k, 9), 2) for k in (0, 3, 8)], step_factor("cosine", 2, 4)
@@ -114,7 +125,8 @@ def step_factor(schedule: str, step: int, steps: int) -> float:
 
 
 def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
-    """The problem of a trial's settings: ``source`` is ``"prose"`` (an LSTM) or ``"digits"`` (convolutions); ``width``.
+    """The problem of a trial's settings: ``source`` is ``"prose"`` (an LSTM) or ``"digits"``
+    (convolutions); ``width``.
 
     Example:
         >>> training_problem({"source": "digits", "width": 4}, seed=0).samples
@@ -123,7 +135,9 @@ def training_problem(settings: Mapping[str, Any], seed: int) -> TrainingProblem:
     from mindgap.lab.tasks.problems.training import digits_network, prose_lstm
 
     one_of("source", settings["source"], ("prose", "digits"))
-    return (prose_lstm if settings["source"] == "prose" else digits_network)(width=settings["width"], seed=seed)
+    return (prose_lstm if settings["source"] == "prose" else digits_network)(
+        width=settings["width"], seed=seed
+    )
 
 
 #: The transformer on prose of scale quick, and that of larger scales.
@@ -132,7 +146,8 @@ LARGE_TEXT = {"words": 1000, "text_width": 32, "layers": 2, "length": 16}
 
 
 def text_problem(settings: Mapping[str, Any], seed: int, **more: bool) -> TrainingProblem:
-    """The transformer on prose of the settings ``words``, ``text_width``, ``layers`` and ``length``.
+    """The transformer on prose of the settings ``words``, ``text_width``, ``layers`` and
+    ``length``.
 
     Example:
         >>> len(text_problem(SMALL_TEXT, seed=0).objective.model.layers)
@@ -141,15 +156,21 @@ def text_problem(settings: Mapping[str, Any], seed: int, **more: bool) -> Traini
     from mindgap.lab.tasks.problems.training import prose_transformer
 
     words, width, layers, length = (settings[name] for name in SMALL_TEXT)
-    return prose_transformer(words=words, width=width, layers=layers, length=length, seed=seed, **more)
+    return prose_transformer(
+        words=words, width=width, layers=layers, length=length, seed=seed, **more
+    )
 
 
-def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = None) -> TrainingProblem:
-    """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and ``train`` and
-    ``validation`` where data are held out.
+def image_problem(
+    settings: Mapping[str, Any], seed: int, start: int | None = None
+) -> TrainingProblem:
+    """Convolutions on the setting ``images``, ``"digits"`` or ``"cifar10"``; ``width``, and
+    ``train`` and ``validation`` where data are held out.
 
     Example:
-        >>> image_problem({"images": "digits", "width": 4, "train": 500, "validation": 300}, seed=0).samples
+        >>> image_problem(
+        ...     {"images": "digits", "width": 4, "train": 500, "validation": 300}, seed=0
+        ... ).samples
         500
     """
     from mindgap.lab.tasks.problems.training import cifar_network, digits_network
@@ -160,11 +181,15 @@ def image_problem(settings: Mapping[str, Any], seed: int, start: int | None = No
     return build(width=settings["width"], seed=seed, start=start, **parts)
 
 
-def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-    """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at ``tau``.
+def descent(
+    settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]
+) -> torch.optim.Optimizer:
+    """Minibatch descent with step ``lr``: ``clip`` says whether the gradient's norm is clipped at
+    ``tau``.
 
     ``momentum`` is heavy-ball momentum, for the unclipped form only. ``lr`` is how far one gradient
-    moves x over all later steps, as without momentum; the lr of ``torch.optim.SGD`` is lr·(1 − momentum).
+    moves x over all later steps, as without momentum; the lr of ``torch.optim.SGD`` is lr·(1 −
+    momentum).
 
     Example:
         >>> import torch
@@ -180,4 +205,6 @@ def descent(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.T
 
     if settings["clip"]:
         return GClip(parameters, lr=lr, tau=settings["tau"])
-    return torch.optim.SGD(parameters, lr=lr * (1 - settings["momentum"]), momentum=settings["momentum"])
+    return torch.optim.SGD(
+        parameters, lr=lr * (1 - settings["momentum"]), momentum=settings["momentum"]
+    )

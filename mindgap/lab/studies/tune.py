@@ -1,11 +1,14 @@
-"""One search for settings: it serves ``mindgap tune``, the optimizer studies and the bilevel studies.
+"""One search for settings: it serves ``mindgap tune``, the optimizer studies and the bilevel
+studies.
 
-:func:`search` tries settings one after the other. Where they come from is a separate choice: a list, a grid
-(:mod:`~mindgap.lab.studies.grid`), random draws (:func:`random_points`), or Optuna's sampler in :func:`tune`. A loss
-that diverges counts as infinite. Any other exception of a trial is an error and ends the search.
+:func:`search` tries settings one after the other. Where they come from is a separate choice: a
+list, a grid (:mod:`~mindgap.lab.studies.grid`), random draws (:func:`random_points`), or Optuna's
+sampler in :func:`tune`. A loss that diverges counts as infinite. Any other exception of a trial is
+an error and ends the search.
 
-Every method gets the same number of trials in the same space, on seeds that no reported run has. ``mindgap tune``
-writes what it chose into ``tuning.json``, which ``mindgap run`` reads and the report shows.
+Every method gets the same number of trials in the same space, on seeds that no reported run has.
+``mindgap tune`` writes what it chose into ``tuning.json``, which ``mindgap run`` reads and the
+report shows.
 """
 
 from __future__ import annotations
@@ -39,8 +42,12 @@ Settings = dict[str, Any]
 OnTrial = Callable[[str, int, float], None]
 
 
-def search(ask: Callable[[Sequence[TunedTrial]], Settings | None], evaluate: Callable[[Settings], float],
-           before: Sequence[TunedTrial] = (), seconds: Callable[[], float] = lambda: 0.0) -> Iterator[TunedTrial]:
+def search(
+    ask: Callable[[Sequence[TunedTrial]], Settings | None],
+    evaluate: Callable[[Settings], float],
+    before: Sequence[TunedTrial] = (),
+    seconds: Callable[[], float] = lambda: 0.0,
+) -> Iterator[TunedTrial]:
     """Try what ``ask`` proposes until it proposes nothing.
 
     Args:
@@ -61,7 +68,9 @@ def search(ask: Callable[[Sequence[TunedTrial]], Settings | None], evaluate: Cal
             score = float(evaluate(settings))
         except DIVERGENCE:
             score = math.inf
-        made.append(TunedTrial(settings, score if math.isfinite(score) else math.inf, seconds() - start))
+        made.append(
+            TunedTrial(settings, score if math.isfinite(score) else math.inf, seconds() - start)
+        )
         yield made[-1]
 
 
@@ -75,15 +84,22 @@ def best(tried: Sequence[TunedTrial]) -> TunedTrial:
     return min(tried, key=lambda one: one.value)
 
 
-def random_points(trial: Trial, space: Mapping[str, tuple[float, float]], number: int) -> list[Settings]:
-    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers where both ends are.
+def random_points(
+    trial: Trial, space: Mapping[str, tuple[float, float]], number: int
+) -> list[Settings]:
+    """Settings of a random search: log-uniform between two ends, or uniform among whole numbers
+    where both ends are.
 
-    Each setting has a stream of its own name, so that methods which share a setting try the same values of it.
+    Each setting has a stream of its own name, so that methods which share a setting try the same
+    values of it.
 
     Example:
         >>> one = random_points(Trial("a", 0, {}), {"lr": (0.1, 10.0)}, 2)
         >>> two = random_points(Trial("b", 0, {}), {"period": (1, 5), "lr": (0.1, 10.0)}, 2)
-        >>> [s["lr"] for s in one] == [s["lr"] for s in two], all(1 <= s["period"] <= 5 for s in two)
+        >>> (
+        ...     [s["lr"] for s in one] == [s["lr"] for s in two],
+        ...     all(1 <= s["period"] <= 5 for s in two),
+        ... )
         (True, True)
     """
     columns = {}
@@ -96,14 +112,24 @@ def random_points(trial: Trial, space: Mapping[str, tuple[float, float]], number
     return [{name: values[i] for name, values in columns.items()} for i in range(number)]
 
 
-def tune(study: Study, scale: str, out: Path, *, trials: int = 20, seeds: int = 1, grid: bool = False,
-         overrides: Mapping[str, Any] | None = None, jobs: int = 1,
-         on_trial: OnTrial = lambda method, number, value: None) -> Tuning:
+def tune(
+    study: Study,
+    scale: str,
+    out: Path,
+    *,
+    trials: int = 20,
+    seeds: int = 1,
+    grid: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    jobs: int = 1,
+    on_trial: OnTrial = lambda method, number, value: None,
+) -> Tuning:
     """Search ``study.tunable`` (or ``study.grid``) for every method and write what was chosen.
 
-    A search that was interrupted goes on where it stopped. Asking for fewer trials than were made before considers only
-    the first ones. A grid is the same for every method at first; where a method's best point lies at an end, further
-    points beyond it are tried (see :func:`~mindgap.lab.studies.grid.beyond`).
+    A search that was interrupted goes on where it stopped. Asking for fewer trials than were made
+    before considers only the first ones. A grid is the same for every method at first; where a
+    method's best point lies at an end, further points beyond it are tried (see
+    :func:`~mindgap.lab.studies.grid.beyond`).
 
     Args:
         study: a study with :attr:`~mindgap.lab.studies.spec.Study.tunable` and ``tune_on``.
@@ -128,11 +154,18 @@ def tune(study: Study, scale: str, out: Path, *, trials: int = 20, seeds: int = 
     study = study.at(one_of("scale", scale, study.scales))
     if not (study.grid if grid else study.tunable) or not study.tune_on:
         which = "grid" if grid else "tunable"
-        fail("study", f"must say what may be tuned ({which}) and on which column (tune_on)", study.name)
+        fail(
+            "study",
+            f"must say what may be tuned ({which}) and on which column (tune_on)",
+            study.name,
+        )
     space = study.grid if grid else study.tunable
     untouched = {method: study.settings(scale, method) for method in study.seeds(scale)}
-    settings = {m: study.settings(scale, m, overrides) for m, own in untouched.items()
-                if all(own.get(name) is not None for name in space)}  # fmt: skip
+    settings = {
+        m: study.settings(scale, m, overrides)
+        for m, own in untouched.items()
+        if all(own.get(name) is not None for name in space)
+    }
     if not settings:
         fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
     if not grid:
@@ -156,33 +189,47 @@ def tune(study: Study, scale: str, out: Path, *, trials: int = 20, seeds: int = 
     )
     if study.left_out and (folder / TUNING_FILE).exists():
         before = read_form(Tuning, folder / TUNING_FILE)
-        if replace(before, methods={}) == replace(tuning, methods={}):  # the same search, of other methods
+        if replace(before, methods={}) == replace(
+            tuning, methods={}
+        ):  # the same search, of other methods
             tuning = replace(tuning, methods={**before.methods, **tuning.methods})
     write_form(folder / TUNING_FILE, tuning)
     return tuning
 
 
 def chosen(out: Path, study: Study, scale: str) -> dict[str, Settings]:
-    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has chosen; else empty."""
+    """Method -> the settings that a search of this study, or of the one in ``tuned_by``, has
+    chosen; else empty.
+    """
     for name in (study.name, study.tuned_by):
         path = out / name / scale / TUNING_FILE
         if name and path.exists():
             found = read_form(Tuning, path).methods
-            like = {method: method if method in found else _title(study, method) for method in study.methods}
-            return {method: dict(found[other].chosen) for method, other in like.items() if other in found}
+            like = {
+                method: method if method in found else _title(study, method)
+                for method in study.methods
+            }
+            return {
+                method: dict(found[other].chosen)
+                for method, other in like.items()
+                if other in found
+            }
     return {}
 
 
 def _title(study: Study, method: str) -> str:
-    """The title of the bilevel method whose key stands in a method's settings; empty where there is none."""
+    """The title of the bilevel method whose key stands in a method's settings; empty where
+    there is none.
+    """
     from mindgap.bilevel.registry import METHODS
 
     row = METHODS.get(study.methods[method].get("key", ""))
     return "" if row is None else row.name
 
 
-def _grid(study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int,
-          on_trial: OnTrial) -> dict[str, list[TunedTrial]]:
+def _grid(
+    study: Study, settings: Mapping[str, Settings], folder: Path, jobs: int, on_trial: OnTrial
+) -> dict[str, list[TunedTrial]]:
     """The trials of a grid search; the journal knows a value by everything that it depends on."""
 
     def score(method: str, point: Settings, seed: int) -> tuple[float, float]:
@@ -192,16 +239,29 @@ def _grid(study: Study, settings: Mapping[str, Settings], folder: Path, jobs: in
             return math.inf, 0.0
 
     def name(method: str, point: Settings, seed: int) -> str:
-        return content_hash([study.name, method, {**settings[method], **point}, seed, study.tune_on])
+        return content_hash(
+            [study.name, method, {**settings[method], **point}, seed, study.tune_on]
+        )
 
     journal = folder / GRID_FILE
-    return grid_search(study.grid, list(settings), study.tuning_seeds, score, name, journal, jobs, on_trial)
+    return grid_search(
+        study.grid, list(settings), study.tuning_seeds, score, name, journal, jobs, on_trial
+    )
 
 
-def _searches(study: Study, settings: Mapping[str, Settings], folder: Path, trials: int, seeds: Sequence[int],
-              jobs: int, on_trial: OnTrial) -> dict[str, list[TunedTrial]]:
+def _searches(
+    study: Study,
+    settings: Mapping[str, Settings],
+    folder: Path,
+    trials: int,
+    seeds: Sequence[int],
+    jobs: int,
+    on_trial: OnTrial,
+) -> dict[str, list[TunedTrial]]:
     """The trials of Optuna's search, method by method or several methods at the same time."""
-    calls = {m: partial(_search, study, m, own, folder, trials, seeds) for m, own in settings.items()}
+    calls = {
+        m: partial(_search, study, m, own, folder, trials, seeds) for m, own in settings.items()
+    }
     if jobs == 1:
         return {method: call(on_trial) for method, call in calls.items()}
     made: dict[str, list[TunedTrial]] = {}
@@ -215,8 +275,15 @@ def _searches(study: Study, settings: Mapping[str, Settings], folder: Path, tria
     return made
 
 
-def _search(study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: Sequence[int],
-            on_trial: OnTrial = lambda method, number, value: None) -> list[TunedTrial]:
+def _search(
+    study: Study,
+    method: str,
+    settings: Settings,
+    folder: Path,
+    trials: int,
+    seeds: Sequence[int],
+    on_trial: OnTrial = lambda method, number, value: None,
+) -> list[TunedTrial]:
     """The first ``trials`` trials of one method, made now or before."""
     clock = [0.0]
 
@@ -234,7 +301,9 @@ def _search(study: Study, method: str, settings: Settings, folder: Path, trials:
     return made[:trials]
 
 
-def _sampler(study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: int) -> Any:
+def _sampler(
+    study: Study, method: str, settings: Settings, folder: Path, trials: int, seeds: int
+) -> Any:
     """Optuna's proposals, what keeps a trial in its journal, and the trials kept before."""
     optuna = _optuna()
     with warnings.catch_warnings():
@@ -242,17 +311,27 @@ def _sampler(study: Study, method: str, settings: Settings, folder: Path, trials
         journal = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL_FILE))
         storage = optuna.storages.JournalStorage(journal)
     # Trials of another space, budget or number of seeds are another search.
-    identity = content_hash([settings, {k: list(v) for k, v in study.tunable.items()}, study.tune_on, seeds])
-    optimize = optuna.create_study(study_name=f"{method}/{identity}", storage=storage, load_if_exists=True)
+    identity = content_hash(
+        [settings, {k: list(v) for k, v in study.tunable.items()}, study.tune_on, seeds]
+    )
+    optimize = optuna.create_study(
+        study_name=f"{method}/{identity}", storage=storage, load_if_exists=True
+    )
     asked: list[Any] = []
 
     def ask(made: Sequence[TunedTrial]) -> Settings | None:
         if len(made) >= trials:
             return None
-        # Seeded by how many trials are done: the search is the same for every method and after an interruption.
-        optimize.sampler = optuna.samplers.TPESampler(seed=stream_seed(0, f"tune-{len(made)}") % 2**32)
+        # Seeded by how many trials are done: the search is the same for every method and after an
+        # interruption.
+        optimize.sampler = optuna.samplers.TPESampler(
+            seed=stream_seed(0, f"tune-{len(made)}") % 2**32
+        )
         asked.append(optimize.ask())
-        return {n: asked[-1].suggest_float(n, low, high, log=True) for n, (low, high) in study.tunable.items()}
+        return {
+            n: asked[-1].suggest_float(n, low, high, log=True)
+            for n, (low, high) in study.tunable.items()
+        }
 
     def keep(tried: TunedTrial) -> None:
         asked[-1].set_user_attr("seconds", tried.seconds)
@@ -261,14 +340,20 @@ def _sampler(study: Study, method: str, settings: Settings, folder: Path, trials
     # A trial that was killed does not count.
     done = optimize.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     ordered = sorted(done, key=lambda t: t.number)
-    return ask, keep, [TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0)) for t in ordered]
+    return (
+        ask,
+        keep,
+        [TunedTrial(dict(t.params), t.value, t.user_attrs.get("seconds", 0.0)) for t in ordered],
+    )
 
 
-def validation_score(study: Study, method: str, settings: Settings, seeds: Sequence[int]) -> tuple[float, float]:
+def validation_score(
+    study: Study, method: str, settings: Settings, seeds: Sequence[int]
+) -> tuple[float, float]:
     """Mean over the seeds of the last value of the validation column, and the seconds it took.
 
-    A run that ends with ``diverged`` counts as infinite. Nothing but that column is looked at: test data cannot leak
-    into a choice.
+    A run that ends with ``diverged`` counts as infinite. Nothing but that column is looked at: test
+    data cannot leak into a choice.
     """
     values, seconds = [], 0.0
     for seed in seeds:
@@ -283,7 +368,9 @@ def validation_score(study: Study, method: str, settings: Settings, seeds: Seque
 
 def _summary(made: Sequence[TunedTrial]) -> MethodTuning:
     first = best(made)
-    return MethodTuning(first.settings, first.value, sum(trial.seconds for trial in made), tuple(made))
+    return MethodTuning(
+        first.settings, first.value, sum(trial.seconds for trial in made), tuple(made)
+    )
 
 
 def _optuna() -> Any:

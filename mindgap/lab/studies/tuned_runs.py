@@ -1,4 +1,6 @@
-"""What the studies share that compare optimizers: each is tuned alike, then its best candidate is run again."""
+"""What the studies share that compare optimizers: each is tuned alike, then its best candidate
+is run again.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +21,57 @@ if TYPE_CHECKING:
 
 #: A share of the loss that is no saving.
 NEGLIGIBLE = 0.005
-#: How the studies call ACClip with its step divided by the moment, and with step and threshold from the second moment.
+#: How the studies call ACClip with its step divided by the moment, and with step and threshold from
+#: the second moment.
 OTHER, SECOND = "ACClip over its moment", "ACClip over its second moment"
 
 #: A loss that is not finite, or larger, is recorded as so many times the first.
 WORST = 100.0
 
-#: (candidate, phase) -> a network in training, and what reads it: a row without ``step`` and ``lr``.
+#: (candidate, phase) -> a network in training, and what reads it: a row without ``step`` and
+#: ``lr``.
 Start = Callable[[float, str], tuple[Training, Callable[[], Row]]]
 
 
-def tuned_run(trial: Trial, start: Start, *, on: str = "loss",
-              score: Callable[[Sequence[float]], float] | None = None) -> Iterator[Row]:
-    """Train with every candidate, then again with the best one: rows of the candidates, then those of the run.
+def tuned_run(
+    trial: Trial,
+    start: Start,
+    *,
+    on: str = "loss",
+    score: Callable[[Sequence[float]], float] | None = None,
+) -> Iterator[Row]:
+    """Train with every candidate, then again with the best one: rows of the candidates, then those
+    of the run.
 
-    Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have random numbers of
-    their own, so that the run reported has seen nothing of what chose its candidate; all candidates share theirs.
+    Every candidate has the full budget. The phase ``"tuning"`` and the phase ``"run"`` must have
+    random numbers of their own, so that the run reported has seen nothing of what chose its
+    candidate; all candidates share theirs.
 
     Args:
-        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers, mostly steps) or
-            ``middle`` and ``factors``, whose products are the candidates; and where it has one ``schedule`` (see
+        trial: with the settings ``steps``, ``every``, ``batch``; either ``candidates`` (numbers,
+            mostly steps) or ``middle`` and ``factors``, whose products are the candidates; and
+            where it has one ``schedule`` (see
             :func:`~mindgap.lab.studies.training_runs.step_factor`).
-        start: builds what is trained, from the random streams of the given phase; columns that end in ``loss`` are
-            recorded as at most :data:`WORST` times what they are before the first step, and so are those not finite.
+        start: builds what is trained, from the random streams of the given phase; columns that end
+            in ``loss`` are recorded as at most :data:`WORST` times what they are before the first
+            step, and so are those not finite.
         on: the column by which a candidate is chosen.
         score: its readings -> a number, the smaller the better; None: the last reading.
 
     Yields:
-        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every candidate, and its
-        ``factor`` where there are factors; then ``step``, ``lr`` (the chosen candidate), ``score`` (of the readings up
-        to here) and the columns read.
+        ``candidate``, ``candidate_score``, ``candidate_loss`` (the last of ``on``) for every
+        candidate, and its ``factor`` where there are factors; then ``step``, ``lr`` (the chosen
+        candidate), ``score`` (of the readings up to here) and the columns read.
     """
     restored, factors = trial.restored, trial.settings.get("factors", [])
-    candidates = [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
+    candidates = (
+        [trial["middle"] * factor for factor in factors] if factors else trial["candidates"]
+    )
     ends: list[Row] = []
 
-    every = trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]  # the last reading decides
+    every = (
+        trial["every"] if score else trial["steps"] // trial["every"] * trial["every"]
+    )  # the last reading decides
 
     def evaluate(settings: Mapping[str, Any]) -> float:
         *_, end = _train(trial, start, settings["lr"], "tuning", on, score or _last, {}, {}, every)
@@ -66,21 +83,30 @@ def tuned_run(trial: Trial, start: Start, *, on: str = "loss",
     for one in search(listed(points), evaluate, tried):
         tried.append(one)
         trial.save({"scores": [t.value for t in tried]})
-        row = {"candidate": one.settings["lr"], "candidate_score": one.value, "candidate_loss": ends[-1][on]}
+        row = {
+            "candidate": one.settings["lr"],
+            "candidate_score": one.value,
+            "candidate_loss": ends[-1][on],
+        }
         yield {**row, "factor": factors[len(tried) - 1]} if factors else row
     scores = [t.value for t in tried]
     chosen, kept = best(tried).settings["lr"], {"scores": scores}
-    yield from _train(trial, start, chosen, "run", on, score or _last, kept, restored, trial["every"])
+    yield from _train(
+        trial, start, chosen, "run", on, score or _last, kept, restored, trial["every"]
+    )
 
 
-def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float) -> torch.optim.Optimizer:
+def optimizer_of(
+    name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float
+) -> torch.optim.Optimizer:
     """The optimizer of that name with step ``lr`` and momentum 0.9, otherwise as the papers set it.
 
     ``"sgd"``, ``"gclip"`` and ``"cclip"``: the step is that of a gradient's whole effect (see
     `training_runs.descent`). The threshold of GClip is ``tau``, that of CClip tau/√d in each of
-    the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own. ``"acclip"``: Algorithm
-    1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5; ``"acclip, normalized"``: its step divided by the
-    moment; ``"acclip, second moment"``: its step and threshold from the second moment, as section 3.1 of acclip has it.
+    the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own.
+    ``"acclip"``: Algorithm 1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5;
+    ``"acclip, normalized"``: its step divided by the moment; ``"acclip, second moment"``: its step
+    and threshold from the second moment, as section 3.1 of acclip has it.
 
     Example:
         >>> import torch
@@ -94,7 +120,11 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
 
     from mindgap.optim import ACClip, CClip, GClip
 
-    forms = {"acclip": "algorithm", "acclip, normalized": "first_moment", "acclip, second moment": "second_moment"}
+    forms = {
+        "acclip": "algorithm",
+        "acclip, normalized": "first_moment",
+        "acclip, second moment": "second_moment",
+    }
     one_of("optimizer", name, ("sgd", "gclip", "cclip", "adam", *forms))
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.1 * lr, momentum=0.9)
@@ -105,8 +135,19 @@ def optimizer_of(name: str, lr: float, parameters: Sequence[torch.Tensor], *, ta
         return CClip(parameters, lr=lr, tau=level, beta=0.9, clip="momentum")
     if name == "adam":
         return torch.optim.Adam(parameters, lr=lr)
-    paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 1e-5, "bias_correction": False, "clip": None}
-    return ACClip(parameters, lr, form=forms[name], factor=2.0 if forms[name] == "second_moment" else 1.0, **paper)
+    paper: dict[str, Any] = {
+        "eps": 1e-5,
+        "weight_decay": 1e-5,
+        "bias_correction": False,
+        "clip": None,
+    }
+    return ACClip(
+        parameters,
+        lr,
+        form=forms[name],
+        factor=2.0 if forms[name] == "second_moment" else 1.0,
+        **paper,
+    )
 
 
 def mean_log(losses: Sequence[float]) -> float:
@@ -123,12 +164,25 @@ def _last(losses: Sequence[float]) -> float:
     return losses[-1]
 
 
-def _train(trial: Trial, start: Start, candidate: float, phase: str, on: str,
-           score: Callable[[Sequence[float]], float], kept: Mapping[str, Any], before: Mapping[str, Any],
-           every: int) -> Iterator[Row]:
-    """One training run, read every so many steps; the checkpoints it offers hold ``kept`` beside its own state."""
+def _train(
+    trial: Trial,
+    start: Start,
+    candidate: float,
+    phase: str,
+    on: str,
+    score: Callable[[Sequence[float]], float],
+    kept: Mapping[str, Any],
+    before: Mapping[str, Any],
+    every: int,
+) -> Iterator[Row]:
+    """One training run, read every so many steps; the checkpoints it offers hold ``kept``
+    beside its own state.
+    """
     run, read = start(candidate, phase)
-    first, schedule = read(), trial.settings.get("schedule", "constant")  # read before any state is restored
+    first, schedule = (
+        read(),
+        trial.settings.get("schedule", "constant"),
+    )  # read before any state is restored
     history: list[float] = list(before.get("history", []))
     rates = [group["lr"] for group in run.optimizer.param_groups]
     for step in range(run.restore(before) + 1, trial["steps"] + 1):
@@ -136,8 +190,10 @@ def _train(trial: Trial, start: Start, candidate: float, phase: str, on: str,
             group["lr"] = rate * step_factor(schedule, step - 1, trial["steps"])
         run.step(trial)
         if step % every == 0:
-            row = {name: _bounded(value, first[name]) if name.endswith("loss") else value
-                   for name, value in read().items()}  # fmt: skip
+            row = {
+                name: _bounded(value, first[name]) if name.endswith("loss") else value
+                for name, value in read().items()
+            }
             history.append(row[on])
             trial.save(lambda: run.state(step, history=list(history), **kept))  # noqa: B023
             yield {"step": step, **row, "lr": candidate, "score": score(history)}

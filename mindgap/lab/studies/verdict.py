@@ -1,7 +1,8 @@
 """From named parts to a verdict, and the statistics that pass rules use.
 
-Every ``judge`` fills a :class:`Parts` with what its rule asks, one named part per question. :meth:`Parts.build` is the
-only place that turns parts into *holds*, *does not hold* or *inconclusive*.
+Every ``judge`` fills a :class:`Parts` with what its rule asks, one named part per question.
+:meth:`Parts.build` is the only place that turns parts into *holds*, *does not hold* or
+*inconclusive*.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ Values = Sequence[float] | np.ndarray
 #: Seeds that a comparison of one method with all others needs.
 LEAST_SEEDS = 8
 
-#: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives. A part about a
-#: "variant" is answered like any other and decides neither.
+#: Of which form of a statement a part speaks: both, the one in print, the one that the proof gives.
+#: A part about a "variant" is answered like any other and decides neither.
 READINGS = ("", "as printed", "as corrected", "variant")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One question of a pass rule and its answer, ``"yes"``, ``"no"`` or ``"open"``, with the numbers in words."""
+    """One question of a pass rule and its answer, ``"yes"``, ``"no"`` or ``"open"``, with the
+    numbers in words.
+    """
 
     name: str
     answer: str
@@ -44,8 +47,9 @@ class Part:
 class Parts:
     """What a pass rule asks, part by part.
 
-    The statement holds when every part is answered with yes and does not hold when one is answered with no. It is
-    inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a control failed, a run did not settle).
+    The statement holds when every part is answered with yes and does not hold when one is answered
+    with no. It is inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a control
+    failed, a run did not settle).
 
     Example:
         >>> parts = Parts()
@@ -62,9 +66,18 @@ class Parts:
     numbers: dict[str, Any] = field(default_factory=dict)  # what the verdict keeps
     usable: bool = True  # False makes every reading inconclusive
 
-    def add(self, name: str, holds: bool, refuted: bool | None = None, words: str = "",
-            numbers: Mapping[str, Any] | None = None, reading: str = "") -> None:
-        """Answer one part: yes if ``holds``, no if ``refuted`` (by default: if it does not hold), open otherwise."""
+    def add(
+        self,
+        name: str,
+        holds: bool,
+        refuted: bool | None = None,
+        words: str = "",
+        numbers: Mapping[str, Any] | None = None,
+        reading: str = "",
+    ) -> None:
+        """Answer one part: yes if ``holds``, no if ``refuted`` (by default: if it does not
+        hold), open otherwise.
+        """
         refuted = not holds if refuted is None else refuted
         answer = "no" if refuted else "yes" if holds else "open"
         self.asked.append(Part(name, answer, words, one_of("reading", reading, READINGS)))
@@ -83,42 +96,71 @@ class Parts:
 
     @checked
     def ratio(self, name: str, over: Values, under: Values, least: Positive) -> None:
-        """A part: the first lies above ``least`` times the second, by a 95 % interval for the log of their ratio."""
+        """A part: the first lies above ``least`` times the second, by a 95 % interval for the
+        log of their ratio.
+        """
         log = log_ratio(over, under)
         ratios = {name: as_ratios(log)}
-        self.add(name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios)
+        self.add(
+            name, log.low > math.log(least), log.high < math.log(least), ratio_words(log), ratios
+        )
 
-    def below(self, name: str, ours: Values, rivals: Values, negligible: float, parts: int,
-              reading: str = "") -> None:
+    def below(
+        self,
+        name: str,
+        ours: Values,
+        rivals: Values,
+        negligible: float,
+        parts: int,
+        reading: str = "",
+    ) -> None:
         """A part: the first are smaller, the 95 % interval for the log of the ratio lies below 0.
 
-        Refuted where less than the share ``negligible`` is saved, by an interval that errs in one of 20 studies of so
-        many ``parts``.
+        Refuted where less than the share ``negligible`` is saved, by an interval that errs in one
+        of 20 studies of so many ``parts``.
         """
         log, wide = log_ratio(ours, rivals), log_ratio(ours, rivals, miss=0.05 / parts)
         none = wide.low > math.log1p(-negligible)
-        self.add(name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)}, reading)
+        self.add(
+            name, log.high < 0 and not none, none, ratio_words(log), {name: as_ratios(log)}, reading
+        )
 
-    def ahead_of_all(self, name: str, values: Mapping[str, np.ndarray], one: str, smallest: float) -> Standing:
-        """A part: one method is above every other, by paired differences over at least :data:`LEAST_SEEDS` seeds.
+    def ahead_of_all(
+        self, name: str, values: Mapping[str, np.ndarray], one: str, smallest: float
+    ) -> Standing:
+        """A part: one method is above every other, by paired differences over at least
+        :data:`LEAST_SEEDS` seeds.
 
-        Yes if each difference is above 0 with 95 % confidence and at least ``smallest`` on average. To be above *all*
-        every comparison must say so, which errs in at most 5 % of cases without a correction. No if some other method
-        is above by at least ``smallest`` on average with a confidence of 95 % for all comparisons together
-        (Bonferroni). :func:`mindgap.lab.studies.null.lead_rates` simulates how often it says what.
+        Yes if each difference is above 0 with 95 % confidence and at least ``smallest`` on average.
+        To be above *all* every comparison must say so, which errs in at most 5 % of cases without a
+        correction. No if some other method is above by at least ``smallest`` on average with a
+        confidence of 95 % for all comparisons together (Bonferroni).
+        :func:`mindgap.lab.studies.null.lead_rates` simulates how often it says what.
         """
         others, seeds = len(values) - 1, len(values[one])
         # A two-sided interval that misses 10 % has 5 % on each side.
         standing = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1))
         corrected = against_all(values, one, lambda gap: mean_interval(gap, miss=0.1 / others))
         above = all(lead.low > 0 and lead.mean >= smallest for lead in standing.leads.values())
-        below = [n for n, lead in corrected.leads.items() if lead.high < 0 and lead.mean <= -smallest]
+        below = [
+            n for n, lead in corrected.leads.items() if lead.high < 0 and lead.mean <= -smallest
+        ]
         place, first = standing.order.index(one) + 1, standing.order[0]
-        words = (f"{values[one].mean():.3f} ± {spread(values[one]):.3f}, place {place} of {others + 1}; best: {first} "
-                 f"{values[first].mean():.3f}; {standing.words}; the rule asks for all {others}")  # fmt: skip
-        self.add(name, above, bool(below), words, {"lead_of_" + one.lower(): {
-            n: lead.triple for n, lead in standing.leads.items()
-        }, "clearly_above": below})  # fmt: skip
+        words = (
+            f"{values[one].mean():.3f} ± {spread(values[one]):.3f}, place {place} of {others + 1}; "
+            f"best: {first} "
+            f"{values[first].mean():.3f}; {standing.words}; the rule asks for all {others}"
+        )
+        self.add(
+            name,
+            above,
+            bool(below),
+            words,
+            {
+                "lead_of_" + one.lower(): {n: lead.triple for n, lead in standing.leads.items()},
+                "clearly_above": below,
+            },
+        )
         if seeds < LEAST_SEEDS:
             self.decide_nothing(f"{seeds} seeds are too few: the rule asks for {LEAST_SEEDS}")
         return standing
@@ -126,16 +168,22 @@ class Parts:
     def factor_two(self, name: str, ratios: Sequence[float], words: str, reading: str = "") -> None:
         """A part: a ratio lies in [1/2, 2] in every draw (rounding allowed for)."""
         low, high = min(ratios), max(ratios)
-        self.add(name, low >= 0.5 * (1 - 1e-9) and high <= 2 * (1 + 1e-9), reading=reading,
-                 words=f"{words} lies in [{low:.4f}, {high:.4f}] over {len(ratios)} random draws",
-                 numbers={name: {"low": low, "high": high, "draws": len(ratios)}})  # fmt: skip
+        self.add(
+            name,
+            low >= 0.5 * (1 - 1e-9) and high <= 2 * (1 + 1e-9),
+            reading=reading,
+            words=f"{words} lies in [{low:.4f}, {high:.4f}] over {len(ratios)} random draws",
+            numbers={name: {"low": low, "high": high, "draws": len(ratios)}},
+        )
 
     def reading(self, which: str) -> str:
         """The verdict on one reading of the statement."""
         answers = [part.answer for part in self.asked if part.reading in ("", which)]
         if not self.usable or not answers:
             return "inconclusive"
-        return "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
+        return (
+            "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
+        )
 
     @property
     def verdict(self) -> str:
@@ -149,9 +197,15 @@ class Parts:
 
     def build(self, model: str = "") -> Verdict:
         """The verdict as it is written; ``model`` says on what it was measured."""
-        return Verdict(self.verdict, (f"{model}: " if model else "") + self.measured, self.numbers,
-                       parts={part.name: part.answer for part in self.asked}, as_printed=self.reading("as printed"),
-                       as_corrected=self.reading("as corrected"), model=model)
+        return Verdict(
+            self.verdict,
+            (f"{model}: " if model else "") + self.measured,
+            self.numbers,
+            parts={part.name: part.answer for part in self.asked},
+            as_printed=self.reading("as printed"),
+            as_corrected=self.reading("as corrected"),
+            model=model,
+        )
 
 
 def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -164,21 +218,31 @@ def by_method(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def rows_by_method(runs: Iterable[Run]) -> dict[str, list[dict[str, Any]]]:
     """The rows of all runs of each method."""
-    return {name: [row for run in group for row in run.rows] for name, group in by_method(runs).items()}
+    return {
+        name: [row for run in group for row in run.rows] for name, group in by_method(runs).items()
+    }
 
 
 def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs grouped by method, each group in the order of the seeds that every method has: compared seed by seed."""
-    groups = {name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()}
+    """Runs grouped by method, each group in the order of the seeds that every method has:
+    compared seed by seed.
+    """
+    groups = {
+        name: {run.header.seed: run for run in group} for name, group in by_method(runs).items()
+    }
     seeds = sorted(set.intersection(*(set(group) for group in groups.values())))
     return {name: [group[seed] for seed in seeds] for name, group in groups.items()}
 
 
 def by_setting(runs: Iterable[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """Runs grouped by the values of some settings, then by seed: groups are compared seed by seed."""
+    """Runs grouped by the values of some settings, then by seed: groups are compared seed by
+    seed.
+    """
     groups: dict[tuple[Any, ...], dict[int, Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run.header.settings[name] for name in names), {})[run.header.seed] = run
+        groups.setdefault(tuple(run.header.settings[name] for name in names), {})[
+            run.header.seed
+        ] = run
     return groups
 
 
@@ -192,7 +256,10 @@ def last(run: Run, name: str) -> float:
 
 def finals(runs: Iterable[Run], column: str) -> dict[str, np.ndarray]:
     """Method -> the last values of a column, in the order of the seeds that every method has."""
-    return {name: np.array([last(run, column) for run in group]) for name, group in by_seed(runs).items()}
+    return {
+        name: np.array([last(run, column) for run in group])
+        for name, group in by_seed(runs).items()
+    }
 
 
 def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
@@ -201,7 +268,9 @@ def medians(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, float]:
 
 
 def chosen_steps(group: Sequence[Run]) -> tuple[float, int]:
-    """The median of the steps that the runs chose among their candidates, and how often that was the first or last."""
+    """The median of the steps that the runs chose among their candidates, and how often that
+    was the first or last.
+    """
     ends = 0
     for run in group:
         tried = run.column("candidate") or run.header.settings.get("candidates", [])
@@ -216,7 +285,8 @@ def step_words(group: Sequence[Run]) -> str:
 
 
 def median_of_means(values: Sequence[float], blocks: int = 8) -> float:
-    """Median of the means of equal blocks: concentrates where the plain mean does not (infinite variance).
+    """Median of the means of equal blocks: concentrates where the plain mean does not (infinite
+    variance).
 
     Example:
         >>> median_of_means([1.0, 1.0, 1.0, 1.0, 1.0, 1e9], blocks=3)
@@ -270,9 +340,11 @@ class Interval:
 
 
 def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
-    """Student's interval for the mean of independent values, missed with probability ``miss``; one value: unbounded.
+    """Student's interval for the mean of independent values, missed with probability ``miss``; one
+    value: unbounded.
 
-    A rule that asks several questions at once divides ``miss`` by their number, so that it errs that often in all.
+    A rule that asks several questions at once divides ``miss`` by their number, so that it errs
+    that often in all.
 
     Example:
         >>> interval = mean_interval([1.0, 2.0, 3.0])
@@ -282,7 +354,9 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     array = np.asarray(values, dtype=float)
     if len(array) < 2:
         return Interval(float(array.mean()), -math.inf, math.inf)
-    half = float(_quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array)))
+    half = float(
+        _quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
+    )
     return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
 
 
@@ -329,8 +403,11 @@ class Standing:
         return f"beats {len(self.ahead)}, ties with {ties}, loses to {loses} of {len(self.leads)}"
 
 
-def against_all(values: Mapping[str, np.ndarray], one: str,
-                interval: Callable[[np.ndarray], Interval] = mean_interval) -> Standing:
+def against_all(
+    values: Mapping[str, np.ndarray],
+    one: str,
+    interval: Callable[[np.ndarray], Interval] = mean_interval,
+) -> Standing:
     """Compare one method with every other, seed by seed.
 
     Args:
@@ -352,7 +429,9 @@ def against_all(values: Mapping[str, np.ndarray], one: str,
 
 def log_ratio(over: Values, under: Values, *, miss: float = 0.05) -> Interval:
     """Interval for the mean log of the ratio of paired positive values."""
-    return mean_interval(np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12)), miss=miss)
+    return mean_interval(
+        np.log(np.maximum(over, 1e-12)) - np.log(np.maximum(under, 1e-12)), miss=miss
+    )
 
 
 def as_ratios(log: Interval) -> dict[str, float]:

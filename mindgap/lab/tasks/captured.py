@@ -1,7 +1,9 @@
-"""Training steps of small networks on a GPU: data and augmentation on the device, forward and backward in a CUDA graph.
+"""Training steps of small networks on a GPU: data and augmentation on the device, forward and
+backward in a CUDA graph.
 
-Small networks are limited by kernel launches. A graph replays the whole forward and backward pass with one launch; the
-optimizer steps outside it, so that every optimizer and every schedule works unchanged.
+Small networks are limited by kernel launches. A graph replays the whole forward and backward pass
+with one launch; the optimizer steps outside it, so that every optimizer and every schedule works
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,26 +20,38 @@ from mindgap.base.checked import check_arguments
 
 
 class CapturedGradient:
-    """Loss and gradient of a model on batches of one shape; on CUDA as one graph launch, elsewhere eagerly.
+    """Loss and gradient of a model on batches of one shape; on CUDA as one graph launch, elsewhere
+    eagerly.
 
     Args:
         model: in training mode; its ``p.grad`` are written in place at every call.
         loss: ``loss(model, *batch) -> scalar``.
         batch: an example batch of tensors; later batches must have its shapes.
         autocast: dtype of autocast, or None for full precision.
-        carried: tensors that ``loss`` overwrites in place for the next call (the state of an LSTM, say).
+        carried: tensors that ``loss`` overwrites in place for the next call (the state of an LSTM,
+            say).
         graph: False runs eagerly on CUDA too.
 
     Example:
         >>> model = nn.Linear(3, 1)
-        >>> gradient = CapturedGradient(model, lambda m, x: m(x).square().mean(), (torch.ones(2, 3),))
+        >>> gradient = CapturedGradient(
+        ...     model, lambda m, x: m(x).square().mean(), (torch.ones(2, 3),)
+        ... )
         >>> loss = gradient(torch.ones(2, 3))
         >>> model.weight.grad.shape
         torch.Size([1, 3])
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...], *,
-                 autocast: torch.dtype | None = None, carried: Sequence[Tensor] = (), graph: bool = True) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: tuple[Tensor, ...],
+        *,
+        autocast: torch.dtype | None = None,
+        carried: Sequence[Tensor] = (),
+        graph: bool = True,
+    ) -> None:
         self._model, self._loss, self._autocast = model, loss, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -45,7 +59,9 @@ class CapturedGradient:
             self._capture(batch, carried)
 
     def __call__(self, *batch: Tensor) -> Tensor:
-        """Write the gradients of a batch into ``p.grad``; return its loss, which the next call overwrites."""
+        """Write the gradients of a batch into ``p.grad``; return its loss, which the next call
+        overwrites.
+        """
         if self._graph is None:
             for p in self._parameters:
                 p.grad = None
@@ -56,7 +72,9 @@ class CapturedGradient:
         return self._value
 
     def _backward(self, batch: tuple[Tensor, ...]) -> Tensor:
-        with torch.autocast(batch[0].device.type, self._autocast, enabled=self._autocast is not None):
+        with torch.autocast(
+            batch[0].device.type, self._autocast, enabled=self._autocast is not None
+        ):
             value = self._loss(self._model, *batch)
         value.backward()
         return value.detach()
@@ -78,7 +96,8 @@ class CapturedGradient:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._value = self._backward(self._inputs)
-        # The warm-up moved running statistics and what is carried; training starts from the state before it.
+        # The warm-up moved running statistics and what is carried; training starts from the state
+        # before it.
         with torch.no_grad():
             for place, value in zip(moved, kept):
                 place.copy_(value)
@@ -86,7 +105,8 @@ class CapturedGradient:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid matrix products of float32 numbers rounded to 10 bits on CUDA (TF32); undone at the end.
+    """Allow or forbid matrix products of float32 numbers rounded to 10 bits on CUDA (TF32); undone
+    at the end.
 
     Example:
         >>> with tf32(True):
@@ -104,12 +124,14 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch._C._set_cudnn_allow_tf32(before[1])
 
 
-def augmented_batches(images: Tensor, labels: Tensor, size: int, generator: torch.Generator, *,
-                      pad: int = 4) -> list[tuple[Tensor, Tensor]]:
-    """One epoch of shuffled batches, each image shifted by up to ``pad`` pixels and mirrored at random.
+def augmented_batches(
+    images: Tensor, labels: Tensor, size: int, generator: torch.Generator, *, pad: int = 4
+) -> list[tuple[Tensor, Tensor]]:
+    """One epoch of shuffled batches, each image shifted by up to ``pad`` pixels and mirrored at
+    random.
 
-    The whole epoch is made at once, by a dozen kernels; it takes three times the memory of the images. The channels of
-    a pixel lie side by side, as fast convolutions want them.
+    The whole epoch is made at once, by a dozen kernels; it takes three times the memory of the
+    images. The channels of a pixel lie side by side, as fast convolutions want them.
 
     Args:
         images: samples x channels x height x width, on the device of ``generator``.
@@ -136,12 +158,15 @@ def augmented_batches(images: Tensor, labels: Tensor, size: int, generator: torc
     return list(zip(moved.split(size), labels[order].split(size)))
 
 
-def shuffled_batches(images: Tensor, labels: Tensor, size: int,
-                     generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+def shuffled_batches(
+    images: Tensor, labels: Tensor, size: int, generator: torch.Generator
+) -> list[tuple[Tensor, Tensor]]:
     """One epoch of shuffled batches of the images as they are; a short last batch is left out.
 
     Example:
-        >>> batches = shuffled_batches(torch.randn(10, 3, 8, 8), torch.arange(10), 4, torch.Generator().manual_seed(0))
+        >>> batches = shuffled_batches(
+        ...     torch.randn(10, 3, 8, 8), torch.arange(10), 4, torch.Generator().manual_seed(0)
+        ... )
         >>> len(batches), batches[0][0].shape
         (2, torch.Size([4, 3, 8, 8]))
     """
@@ -152,11 +177,16 @@ def shuffled_batches(images: Tensor, labels: Tensor, size: int,
 
 
 @torch.no_grad()
-def accuracy_and_loss(model: nn.Module, images: Tensor, labels: Tensor, *, size: int = 1000) -> tuple[float, float]:
-    """Share of right answers and mean cross-entropy in evaluation mode; the model's mode is restored.
+def accuracy_and_loss(
+    model: nn.Module, images: Tensor, labels: Tensor, *, size: int = 1000
+) -> tuple[float, float]:
+    """Share of right answers and mean cross-entropy in evaluation mode; the model's mode is
+    restored.
 
     Example:
-        >>> right, loss = accuracy_and_loss(nn.Flatten(), torch.eye(4).view(4, 1, 2, 2), torch.arange(4))
+        >>> right, loss = accuracy_and_loss(
+        ...     nn.Flatten(), torch.eye(4).view(4, 1, 2, 2), torch.arange(4)
+        ... )
         >>> right, round(loss, 2)
         (1.0, 0.74)
     """
@@ -169,22 +199,32 @@ def accuracy_and_loss(model: nn.Module, images: Tensor, labels: Tensor, *, size:
 
 
 def cifar_on(device: torch.device | str) -> dict[str, tuple[Tensor, Tensor]]:
-    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000 test images.
+    """CIFAR-10 on a device, normalised per channel: 45,000 training, 5,000 validation and 10,000
+    test images.
 
-    The archives are decoded once per machine; see :func:`~mindgap.lab.tasks.data.prepared.prepared`.
+    The archives are decoded once per machine; see
+    :func:`~mindgap.lab.tasks.data.prepared.prepared`.
     """
     from mindgap.lab.tasks.data import cifar10
     from mindgap.lab.tasks.data.prepared import prepared
 
     def decode() -> dict[str, np.ndarray]:
         tables = {split: cifar10(split) for split in ("train", "test")}
-        return {split: np.rint(t.features * 255).astype(np.uint8) for split, t in tables.items()} | {
-            f"{split}_labels": t.labels for split, t in tables.items()
-        }
+        return {
+            split: np.rint(t.features * 255).astype(np.uint8) for split, t in tables.items()
+        } | {f"{split}_labels": t.labels for split, t in tables.items()}
 
-    arrays = {name: torch.as_tensor(array, device=device) for name, array in prepared("cifar10", decode).items()}
-    images = {name: arrays[name].float().div_(255).view(-1, 3, 32, 32) for name in ("train", "test")}
-    mean, spread = images["train"].mean((0, 2, 3), keepdim=True), images["train"].std((0, 2, 3), keepdim=True)
+    arrays = {
+        name: torch.as_tensor(array, device=device)
+        for name, array in prepared("cifar10", decode).items()
+    }
+    images = {
+        name: arrays[name].float().div_(255).view(-1, 3, 32, 32) for name in ("train", "test")
+    }
+    mean, spread = (
+        images["train"].mean((0, 2, 3), keepdim=True),
+        images["train"].std((0, 2, 3), keepdim=True),
+    )
     train, test = (images[name].sub_(mean).div_(spread) for name in ("train", "test"))
     labels = arrays["train_labels"]
     return {

@@ -1,6 +1,8 @@
-"""Noise of many minibatch gradients on a GPU: forward, backward and the norm of the noise in one CUDA graph.
+"""Noise of many minibatch gradients on a GPU: forward, backward and the norm of the noise in one
+CUDA graph.
 
-Numbers stay on the device until the last minibatch is done, so that nothing waits for it in between.
+Numbers stay on the device until the last minibatch is done, so that nothing waits for it in
+between.
 """
 
 from __future__ import annotations
@@ -43,8 +45,13 @@ class HeldOutNoise:
 class _ReadGradient(CapturedGradient):
     """A captured gradient after which ``then(loss, gradients)`` runs inside the same graph."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...],
-                 then: Callable[[Tensor, list[Tensor]], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: tuple[Tensor, ...],
+        then: Callable[[Tensor, list[Tensor]], None],
+    ) -> None:
         self._then = then
         super().__init__(model, loss, batch)
 
@@ -55,13 +62,22 @@ class _ReadGradient(CapturedGradient):
         return value
 
 
-def captured_noise(problem: TrainingProblem, generator: torch.Generator, *, minibatches: int, reference: int,
-                   batch: int, coordinates: int = 0, seed: int = 0) -> HeldOutNoise:
-    """Measure ‖g_b - ḡ‖ for ``minibatches`` minibatches, ḡ being the mean over ``reference`` other ones.
+def captured_noise(
+    problem: TrainingProblem,
+    generator: torch.Generator,
+    *,
+    minibatches: int,
+    reference: int,
+    batch: int,
+    coordinates: int = 0,
+    seed: int = 0,
+) -> HeldOutNoise:
+    """Measure ‖g_b - ḡ‖ for ``minibatches`` minibatches, ḡ being the mean over ``reference`` other
+    ones.
 
-    A held-out mean adds the same ‖ḡ - ∇f‖², on average E‖n_b‖²/K, to all squared norms: 0.05 % at K = 2,000. Gradients
-    are float32; sums of squares are float32 within a parameter tensor and float64 over the tensors. The model is left
-    as it was found.
+    A held-out mean adds the same ‖ḡ - ∇f‖², on average E‖n_b‖²/K, to all squared norms: 0.05 % at K
+    = 2,000. Gradients are float32; sums of squares are float32 within a parameter tensor and
+    float64 over the tensors. The model is left as it was found.
 
     Args:
         problem: model, loss and data on one device; the loss depends on every parameter.
@@ -74,10 +90,15 @@ def captured_noise(problem: TrainingProblem, generator: torch.Generator, *, mini
 
     Example:
         >>> from mindgap.base.objective import Objective
-        >>> problem = TrainingProblem(Objective(nn.Linear(1, 1, bias=False), lambda m, b: (m.weight * b[0]).mean()),
-        ...                           lambda g, n: (torch.randn(n, 1, generator=g),), 1)
-        >>> noise = captured_noise(problem, torch.Generator().manual_seed(0), minibatches=200, reference=50, batch=4)
-        >>> abs(noise.variance - 1 / 4) < 0.1                              # of a mean of four numbers of variance 1
+        >>> problem = TrainingProblem(
+        ...     Objective(nn.Linear(1, 1, bias=False), lambda m, b: (m.weight * b[0]).mean()),
+        ...     lambda g, n: (torch.randn(n, 1, generator=g),),
+        ...     1,
+        ... )
+        >>> noise = captured_noise(
+        ...     problem, torch.Generator().manual_seed(0), minibatches=200, reference=50, batch=4
+        ... )
+        >>> abs(noise.variance - 1 / 4) < 0.1  # of a mean of four numbers of variance 1
         True
 
     Source: thesis, section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
@@ -86,7 +107,9 @@ def captured_noise(problem: TrainingProblem, generator: torch.Generator, *, mini
     device = parameters[0].device
     kept = [(p, p.grad) for p in parameters], [(b, b.clone()) for b in model.buffers()]
     mean = [torch.zeros_like(p) for p in parameters]
-    norms, losses = (torch.zeros(whole("minibatches", minibatches, least=4), device=device) for _ in range(2))
+    norms, losses = (
+        torch.zeros(whole("minibatches", minibatches, least=4), device=device) for _ in range(2)
+    )
     layer, picks = _chosen(parameters, coordinates, seed)
     picked = torch.zeros(minibatches, len(layer), device=device)
     place = torch.zeros(1, dtype=torch.long, device=device)
@@ -111,37 +134,58 @@ def captured_noise(problem: TrainingProblem, generator: torch.Generator, *, mini
         p.grad = gradient
     for buffer, value in kept[1]:
         buffer.copy_(value)
-    return HeldOutNoise(norms.double().cpu().numpy(), picked.cpu().numpy(), layer, float(losses.double().mean()),
-                        reference)  # fmt: skip
+    return HeldOutNoise(
+        norms.double().cpu().numpy(),
+        picked.cpu().numpy(),
+        layer,
+        float(losses.double().mean()),
+        reference,
+    )
 
 
-def _replay(problem: TrainingProblem, generator: torch.Generator, count: int, size: int,
-            then: Callable[[Tensor, list[Tensor]], None], sums: list[Tensor]) -> None:
-    """Run ``then`` after the gradient of each of ``count`` fresh minibatches; ``sums`` are zero at the start."""
+def _replay(
+    problem: TrainingProblem,
+    generator: torch.Generator,
+    count: int,
+    size: int,
+    then: Callable[[Tensor, list[Tensor]], None],
+    sums: list[Tensor],
+) -> None:
+    """Run ``then`` after the gradient of each of ``count`` fresh minibatches; ``sums`` are zero
+    at the start.
+    """
     source = _minibatches(problem, generator, count, size)
     first = next(source)
-    gradient = _ReadGradient(problem.objective.model, lambda m, *b: problem.objective.loss(m, b), first, then)
+    gradient = _ReadGradient(
+        problem.objective.model, lambda m, *b: problem.objective.loss(m, b), first, then
+    )
     torch._foreach_zero_(sums)  # the warm-up before the capture has added to them
     gradient(*first)
     for minibatch in source:
         gradient(*minibatch)
 
 
-def _minibatches(problem: TrainingProblem, generator: torch.Generator, count: int,
-                 size: int) -> Iterator[tuple[Any, ...]]:
+def _minibatches(
+    problem: TrainingProblem, generator: torch.Generator, count: int, size: int
+) -> Iterator[tuple[Any, ...]]:
     for start in range(0, count, DRAWN):
         drawn = problem.draw(generator, min(DRAWN, count - start) * size)
         yield from zip(*(part.split(size) for part in drawn), strict=True)
 
 
-def _chosen(parameters: list[nn.Parameter], coordinates: int,
-            seed: int) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
+def _chosen(
+    parameters: list[nn.Parameter], coordinates: int, seed: int
+) -> tuple[NDArray[np.int64], dict[int, Tensor]]:
     """The tensor of each chosen coordinate, and tensor -> chosen places in it."""
     ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
-    chosen = torch.randint(int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")).unique()
+    chosen = torch.randint(
+        int(ends[-1]), (coordinates,), generator=torch_stream(seed, "coordinates")
+    ).unique()
     layer = torch.searchsorted(ends, chosen, right=True)
-    picks = {i: (chosen[layer == i] - int(ends[i]) + parameters[i].numel()).to(parameters[i].device)
-             for i in layer.unique().tolist()}  # fmt: skip
+    picks = {
+        i: (chosen[layer == i] - int(ends[i]) + parameters[i].numel()).to(parameters[i].device)
+        for i in layer.unique().tolist()
+    }
     return layer.numpy(), picks
 
 

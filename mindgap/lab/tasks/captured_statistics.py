@@ -1,7 +1,8 @@
-"""The four quantities of (6.2) on a device, one wait per reading: CUDA graphs of the gradient and the Hessian product.
+"""The four quantities of (6.2) on a device, one wait per reading: CUDA graphs of the gradient and
+the Hessian product.
 
-A batch is a minibatch as in training, so that batch normalisation has its usual statistics. The noise of one sample is
-that of minibatches times the root of their size.
+A batch is a minibatch as in training, so that batch normalisation has its usual statistics. The
+noise of one sample is that of minibatches times the root of their size.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class BatchStatistics:
         samples: m = n·b.
         loss: mean loss.
         gradient_norm: norm of the mean gradient, too large on average.
-        gradient_square: unbiased estimate of the squared norm for samples that were drawn independently; it may be
-            negative.
+        gradient_square: unbiased estimate of the squared norm for samples that were drawn
+            independently; it may be negative.
         noise: sigma of (6.2): root mean squared distance of one sample's gradient from the mean.
     """
 
@@ -47,8 +48,16 @@ class BatchStatistics:
 class _GradientSums(CapturedGradient):
     """Adds loss, gradient and squared norm of a batch to ``sums``, inside the graph."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool, mean: list[Tensor],
-                 totals: Tensor) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: Batch,
+        *,
+        graph: bool,
+        mean: list[Tensor],
+        totals: Tensor,
+    ) -> None:
         self._mean, self._totals = mean, totals
         super().__init__(model, loss, batch, graph=graph)
 
@@ -65,15 +74,27 @@ class _GradientSums(CapturedGradient):
 class _HessianSums(CapturedGradient):
     """Adds the product of a batch's Hessian with ``vector`` to ``total``, inside the graph."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], batch: Batch, *, graph: bool,
-                 vector: list[Tensor], total: list[Tensor]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        batch: Batch,
+        *,
+        graph: bool,
+        vector: list[Tensor],
+        total: list[Tensor],
+    ) -> None:
         self._vector, self._total = vector, total
         super().__init__(model, loss, batch, graph=graph)
 
     def _backward(self, batch: Batch) -> Tensor:
         value = self._loss(self._model, *batch)
-        gradient = torch.autograd.grad(value, self._parameters, create_graph=True, materialize_grads=True)
-        along = torch.stack([(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]).sum()
+        gradient = torch.autograd.grad(
+            value, self._parameters, create_graph=True, materialize_grads=True
+        )
+        along = torch.stack(
+            [(g * v).sum() for g, v in zip(gradient, self._vector, strict=True)]
+        ).sum()
         product = torch.autograd.grad(along, self._parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_add_(self._total, product)
@@ -81,40 +102,63 @@ class _HessianSums(CapturedGradient):
 
 
 class CapturedStatistics:
-    """Loss, gradient norm, noise and sharpness of a model at its point; the model is left as it was found.
+    """Loss, gradient norm, noise and sharpness of a model at its point; the model is left as it was
+    found.
 
     Matrix products and convolutions are TF32 on CUDA, sums are float32 or float64.
 
     Args:
         model: on the device; the graphs read its parameters in place.
         loss: ``loss(model, *batch)``, a mean over the samples of the batch.
-        training: read in training mode (batch normalisation by the batch, dropout) or in evaluation mode.
+        training: read in training mode (batch normalisation by the batch, dropout) or in evaluation
+            mode.
         counts: tensors that ``loss`` adds to in place; they are zero at the start of each reading.
         graph: False runs without CUDA graphs.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False).double()
-        >>> reader = CapturedStatistics(model, lambda m, x: 0.5 * (m.weight.sum() - x).square().mean())
+        >>> reader = CapturedStatistics(
+        ...     model, lambda m, x: 0.5 * (m.weight.sum() - x).square().mean()
+        ... )
         >>> with torch.no_grad():
         ...     _ = model.weight.fill_(0.0)
-        >>> batches = [(torch.tensor([[1.0], [3.0]]).double(),), (torch.tensor([[3.0], [5.0]]).double(),)]
+        >>> batches = [
+        ...     (torch.tensor([[1.0], [3.0]]).double(),),
+        ...     (torch.tensor([[3.0], [5.0]]).double(),),
+        ... ]
         >>> reader.read(batches)[-1].gradient_norm, round(reader.sharpness(batches)[0], 6)
         (3.0, 1.0)
 
     Source: thesis, (6.2) and 6.6.2.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, training: bool = True,
-                 counts: Sequence[Tensor] = (), graph: bool = True) -> None:
-        self._model, self._loss, self._training, self._counts, self._graph = model, loss, training, list(counts), graph
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        *,
+        training: bool = True,
+        counts: Sequence[Tensor] = (),
+        graph: bool = True,
+    ) -> None:
+        self._model, self._loss, self._training, self._counts, self._graph = (
+            model,
+            loss,
+            training,
+            list(counts),
+            graph,
+        )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._mean, self._vector, self._total = ([torch.zeros_like(p) for p in self._parameters] for _ in range(3))
+        self._mean, self._vector, self._total = (
+            [torch.zeros_like(p) for p in self._parameters] for _ in range(3)
+        )
         self._totals = torch.zeros(2, dtype=torch.float64, device=self._parameters[0].device)
         self._gradient: _GradientSums | None = None
         self._hessian: _HessianSums | None = None
 
     def read(self, batches: Sequence[Batch], prefixes: Sequence[int] = ()) -> list[BatchStatistics]:
-        """The statistics of the first k batches, for each k of ``prefixes`` and for all; one wait at the end.
+        """The statistics of the first k batches, for each k of ``prefixes`` and for all; one wait
+        at the end.
 
         Raises:
             RuleError: fewer than two batches.
@@ -124,13 +168,21 @@ class CapturedStatistics:
         ends, found = sorted({k for k in prefixes if k > 0} | {len(batches)}), []
         with self._undisturbed():
             if self._gradient is None:
-                self._gradient = _GradientSums(self._model, self._loss, batches[0], graph=self._graph, mean=self._mean,
-                                               totals=self._totals)  # fmt: skip
+                self._gradient = _GradientSums(
+                    self._model,
+                    self._loss,
+                    batches[0],
+                    graph=self._graph,
+                    mean=self._mean,
+                    totals=self._totals,
+                )
             torch._foreach_zero_([*self._mean, self._totals, *self._counts])
             for k, batch in enumerate(batches, 1):
                 self._gradient(*batch)
                 if k in ends:
-                    norm = torch.stack(torch._foreach_norm(self._mean)).double().square().sum().sqrt()
+                    norm = (
+                        torch.stack(torch._foreach_norm(self._mean)).double().square().sum().sqrt()
+                    )
                     found.append(torch.cat([self._totals, norm.reshape(1)]) / k)
         size, rows = len(batches[0][0]), torch.stack(found).tolist()
         return [_statistics(k, size, *row) for k, row in zip(ends, rows, strict=True)]
@@ -145,8 +197,15 @@ class CapturedStatistics:
         with self._undisturbed(), torch.no_grad():
             return float(self._loss(self._model, *batch))
 
-    def sharpness(self, batches: Sequence[Batch], *, tol: float = 0.02, most: int = 30, start: Tensor | None = None,
-                  seed: int = 0) -> tuple[float, Tensor]:
+    def sharpness(
+        self,
+        batches: Sequence[Batch],
+        *,
+        tol: float = 0.02,
+        most: int = 30,
+        start: Tensor | None = None,
+        seed: int = 0,
+    ) -> tuple[float, Tensor]:
         """‖H‖ of the mean loss over the batches, by Lanczos, and its eigenvector.
 
         Args:
@@ -163,14 +222,22 @@ class CapturedStatistics:
                 for place, part in zip(self._vector, flat.split(sizes), strict=True):
                     place.copy_(part.view_as(place))
             if self._hessian is None:
-                self._hessian = _HessianSums(self._model, self._loss, batches[0], graph=self._graph,
-                                             vector=self._vector, total=self._total)  # fmt: skip
+                self._hessian = _HessianSums(
+                    self._model,
+                    self._loss,
+                    batches[0],
+                    graph=self._graph,
+                    vector=self._vector,
+                    total=self._total,
+                )
             torch._foreach_zero_(self._total)
             for batch in batches:
                 self._hessian(*batch)
             return torch.cat([part.reshape(-1) for part in self._total]) / len(batches)
 
-        draws = torch.randn(1 if start is not None else 2, sum(sizes), generator=torch_stream(seed, "lanczos"))
+        draws = torch.randn(
+            1 if start is not None else 2, sum(sizes), generator=torch_stream(seed, "lanczos")
+        )
         first = draws.to(self._parameters[0])
         if start is not None:
             first = torch.stack([start, first[0] / first[0].norm()])
@@ -197,9 +264,13 @@ class CapturedStatistics:
 
 
 def _statistics(count: int, size: int, loss: float, square: float, norm: float) -> BatchStatistics:
-    """From the means over ``count`` batches of ``size`` samples; one batch has no noise that could be told."""
+    """From the means over ``count`` batches of ``size`` samples; one batch has no noise that
+    could be told.
+    """
     variance = max(square - norm**2, 0.0) * count / (count - 1) if count > 1 else math.nan
-    return BatchStatistics(count * size, loss, norm, norm**2 - variance / count, math.sqrt(variance * size))
+    return BatchStatistics(
+        count * size, loss, norm, norm**2 - variance / count, math.sqrt(variance * size)
+    )
 
 
 check_arguments(__name__)

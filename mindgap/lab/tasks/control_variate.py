@@ -1,7 +1,9 @@
-"""SVRG's gradient of a network on a device: g_B(θ) − g_B(θ̃) + mean over B of g_B(θ̃), with a snapshot θ̃ per epoch.
+"""SVRG's gradient of a network on a device: g_B(θ) − g_B(θ̃) + mean over B of g_B(θ̃), with a
+snapshot θ̃ per epoch.
 
-The batches of an epoch are fixed when it begins, augmentation included, so that the correction is zero in the mean over
-the epoch. Batch normalisation uses the statistics of a batch at θ and at θ̃ alike.
+The batches of an epoch are fixed when it begins, augmentation included, so that the correction is
+zero in the mean over the epoch. Batch normalisation uses the statistics of a batch at θ and at θ̃
+alike.
 """
 
 from __future__ import annotations
@@ -30,12 +32,16 @@ class ControlVariate:
         >>> control = ControlVariate(model, lambda m, x: m(x).square().mean())
         >>> batches = [(torch.full((1, 1), 1.0),), (torch.full((1, 1), 3.0),)]
         >>> control.refresh(batches)
-        >>> control.loss(model, *batches[0]).backward()      # at the snapshot the gradient is the mean: 2·w·(1 + 9)/2
+        >>> control.loss(
+        ...     model, *batches[0]
+        ... ).backward()  # at the snapshot the gradient is the mean: 2·w·(1 + 9)/2
         >>> bool(torch.isclose(model.weight.grad / model.weight.detach(), torch.tensor(10.0)))
         True
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, autocast: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Callable[..., Tensor], *, autocast: torch.dtype | None = None
+    ) -> None:
         self._live, self._loss, self._autocast = model, loss, autocast
         self._snapshot = deepcopy(model)
         self._mean = [torch.zeros_like(p) for p in self._snapshot.parameters()]
@@ -48,16 +54,26 @@ class ControlVariate:
             self._snapshot.load_state_dict(self._live.state_dict())
             torch._foreach_zero_(self._mean)
         if self._gradient is None:
-            self._gradient = CapturedGradient(self._snapshot, self._loss, batches[0], autocast=self._autocast)
+            self._gradient = CapturedGradient(
+                self._snapshot, self._loss, batches[0], autocast=self._autocast
+            )
         for batch in batches:
             self._gradient(*batch)
-            torch._foreach_add_(self._mean, [p.grad for p in parameters if p.grad is not None], alpha=1 / len(batches))
+            torch._foreach_add_(
+                self._mean,
+                [p.grad for p in parameters if p.grad is not None],
+                alpha=1 / len(batches),
+            )
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         """The loss of a batch; its gradient is corrected."""
-        there = torch.autograd.grad(self._loss(self._snapshot, *batch), list(self._snapshot.parameters()))
+        there = torch.autograd.grad(
+            self._loss(self._snapshot, *batch), list(self._snapshot.parameters())
+        )
         corrections = torch._foreach_sub(self._mean, list(there))
-        value: Tensor = _Corrected.apply(self._loss(model, *batch), *model.parameters(), *corrections)
+        value: Tensor = _Corrected.apply(
+            self._loss(model, *batch), *model.parameters(), *corrections
+        )
         return value
 
 

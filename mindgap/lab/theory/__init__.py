@@ -1,7 +1,8 @@
 """The papers' theorems as running code.
 
-Each theorem has its assumptions as a record of constants, its step sizes and its bound as functions of them, its hard
-instance where there is one, and its place. One package per chapter; one file per section or kind of bound.
+Each theorem has its assumptions as a record of constants, its step sizes and its bound as functions
+of them, its hard instance where there is one, and its place. One package per chapter; one file per
+section or kind of bound.
 
 ``THEOREMS`` lists them all and needs neither torch nor numpy. No optimizer reads this package.
 """
@@ -25,9 +26,23 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "theorem": ("THEOREMS", "Theorem"),
-    "assumptions": ("RelaxedSmooth", "BoundedNoise", "HeavyTail", "StronglyConvexMoment", "CoordinateMoment"),
+    "assumptions": (
+        "RelaxedSmooth",
+        "BoundedNoise",
+        "HeavyTail",
+        "StronglyConvexMoment",
+        "CoordinateMoment",
+    ),
     "chapter6.network": ("Network",),
-    "noise": ("NoiseLaw", "Gaussian", "Student", "SymmetricPareto", "Stable", "TwoPoint", "Bounded"),
+    "noise": (
+        "NoiseLaw",
+        "Gaussian",
+        "Student",
+        "SymmetricPareto",
+        "Stable",
+        "TwoPoint",
+        "Bounded",
+    ),
 }
 _CHAPTERS = ("chapter2", "chapter3", "chapter4", "chapter5", "chapter6")
 
@@ -40,12 +55,17 @@ def __getattr__(name: str) -> Any:
 
 
 def _public(part: str) -> tuple[str, ...]:
-    """Names of a part that belong to the package; a chapter offers what its ``__init__`` imports."""
+    """Names of a part that belong to the package; a chapter offers what its ``__init__``
+    imports.
+    """
     if part in _NAMES:
         return _NAMES[part]
     here = f"{__name__}.{part}."
-    return tuple(n for n, v in vars(import_module(here[:-1])).items()
-                 if n.isupper() or getattr(v, "__module__", "").startswith(here))
+    return tuple(
+        n
+        for n, v in vars(import_module(here[:-1])).items()
+        if n.isupper() or getattr(v, "__module__", "").startswith(here)
+    )
 
 
 def __dir__() -> list[str]:

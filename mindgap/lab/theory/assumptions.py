@@ -1,7 +1,8 @@
-"""The constants that the thesis' theorems of chapters 3 and 4 assume, as records that refuse impossible values.
+"""The constants that the thesis' theorems of chapters 3 and 4 assume, as records that refuse
+impossible values.
 
-One record per assumption set; every field is checked once, when the record is made, so that the step sizes and
-bounds need no checks of their own. Standard library only.
+One record per assumption set; every field is checked once, when the record is made, so that the
+step sizes and bounds need no checks of their own. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from mindgap.base.checked import NonNegative, Order, Positive, check_arguments
 
 
 def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") -> float:
-    """A target accuracy: positive and, where a theorem asks for it, below a constant of the problem.
+    """A target accuracy: positive and, where a theorem asks for it, below a constant of the
+    problem.
 
     Example:
         >>> accuracy(2.0, below=1.0)
@@ -29,7 +31,8 @@ def accuracy(epsilon: float, *, below: float = math.inf, name: str = "epsilon") 
 
 @dataclass(frozen=True)
 class RelaxedSmooth:
-    """(L0, L1)-smoothness from a starting point: Assumptions 3.3.1 to 3.3.3, with 3.4.1 where M is given.
+    """(L0, L1)-smoothness from a starting point: Assumptions 3.3.1 to 3.3.3, with 3.4.1 where M is
+    given.
 
     ‖∇²f(x)‖ <= L0 + L1 ‖∇f(x)‖ and f(x0) - f* = Δ; M bounds ‖∇f‖ on {f <= f(x0)}.
 
@@ -89,7 +92,8 @@ class HeavyTail:
 
 @dataclass(frozen=True)
 class StronglyConvexMoment:
-    """μ-strongly convex f whose stochastic gradients have a bounded α-moment: Assumptions 4.4.3 and 4.4.4.
+    """μ-strongly convex f whose stochastic gradients have a bounded α-moment: Assumptions 4.4.3 and
+    4.4.4.
 
     E‖g(x)‖^α <= G^α with 1 < α <= 2.
 

@@ -1,7 +1,7 @@
 """Gradient iterations over many runs at once, and the first time that each of them is ε-stationary.
 
-One array holds every run: grid points and seeds along the leading axes. Runs that are finished are dropped from the
-arrays, so that a grid costs as much as its slow members.
+One array holds every run: grid points and seeds along the leading axes. Runs that are finished are
+dropped from the arrays, so that a grid costs as much as its slow members.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from mindgap.base.check import whole
 from mindgap.base.checked import Vectors, check_arguments
 
 Array = np.ndarray
-#: (gradient estimate of shape (runs, d), indices of the runs still going) -> effective step of shape (runs,)
+#: (gradient estimate of shape (runs, d), indices of the runs still going) -> effective step of
+#: shape (runs,)
 StepRule = Callable[[Array, Array], Array]
 
 
-def first_hits(gradient: Callable[[Array, Array], Array], x0: Array, step: StepRule, epsilon: Array | float,
-               limit: int, noise: Callable[[int, Array], Array] | None = None) -> tuple[Array, Array]:
+def first_hits(
+    gradient: Callable[[Array, Array], Array],
+    x0: Array,
+    step: StepRule,
+    epsilon: Array | float,
+    limit: int,
+    noise: Callable[[int, Array], Array] | None = None,
+) -> tuple[Array, Array]:
     """Iterate x <- x - h(g)·g for all runs and report when ‖∇f(x_t)‖ <= ε first holds.
 
     Args:
@@ -29,16 +36,18 @@ def first_hits(gradient: Callable[[Array, Array], Array], x0: Array, step: StepR
         step: effective step h from the (noisy) gradient; see ``StepRule``.
         epsilon: accuracy, one number, or one per run.
         limit: most iterations.
-        noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None for exact
-            gradients.
+        noise: ``noise(n, who)`` of shape (n, d) that is added to the gradient before the step; None
+            for exact gradients.
 
     Returns:
-        (T, x): T_ε of (3.7) for every run (``limit + 1`` where it was not reached or the run became non-finite), and
-        the last points.
+        (T, x): T_ε of (3.7) for every run (``limit + 1`` where it was not reached or the run became
+        non-finite), and the last points.
 
     Example:
-        >>> hits, _ = first_hits(lambda x, who: x, np.array([[1.0]]), lambda g, who: np.full(len(g), 0.5), 0.1, 100)
-        >>> int(hits[0])                                        # 2^-4 is the first power of 1/2 below 0.1
+        >>> hits, _ = first_hits(
+        ...     lambda x, who: x, np.array([[1.0]]), lambda g, who: np.full(len(g), 0.5), 0.1, 100
+        ... )
+        >>> int(hits[0])  # 2^-4 is the first power of 1/2 below 0.1
         4
     """
     whole("limit", limit, least=1)

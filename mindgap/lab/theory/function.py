@@ -1,7 +1,8 @@
 """Test functions with a closed gradient, written once for numpy arrays and torch tensors.
 
-A theorem's dynamics run over many seeds and constants at once in numpy; the optimizers and autograd need torch.
-Both read the same formulas: ``value`` and ``gradient`` take either kind of array and return the same kind.
+A theorem's dynamics run over many seeds and constants at once in numpy; the optimizers and autograd
+need torch. Both read the same formulas: ``value`` and ``gradient`` take either kind of array and
+return the same kind.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ def namespace(x: Any) -> ModuleType:
 class Function(ABC):
     """A function R^d -> R with a closed gradient.
 
-    ``dimension`` is 1 for functions of one variable, which act on every entry of an array by itself; otherwise the
-    last axis of ``x`` is the vector and all other axes are independent points.
+    ``dimension`` is 1 for functions of one variable, which act on every entry of an array by
+    itself; otherwise the last axis of ``x`` is the vector and all other axes are independent
+    points.
 
     Example:
         >>> class Square(Function):
         ...     def value(self, x):
         ...         return x * x / 2
+        ...
         ...     def gradient(self, x):
         ...         return x
         >>> Square().gradient_norm(np.array([-2.0, 1.0])).tolist()
@@ -69,7 +72,9 @@ class Function(ABC):
         return self.value(x)
 
     def objective(self, x0: Any) -> Objective:
-        """The function as an objective for any optimizer: one parameter ``x``; see ``sample_value`` for batches."""
+        """The function as an objective for any optimizer: one parameter ``x``; see
+        ``sample_value`` for batches.
+        """
         import torch
 
         from mindgap.base.objective import Objective

@@ -1,8 +1,9 @@
-"""Noise laws with exact constants: sampler, absolute moments, tail index, expectations; per coordinate.
+"""Noise laws with exact constants: sampler, absolute moments, tail index, expectations; per
+coordinate.
 
-Expectations under heavy tails are not estimated by sample means here: every law has its absolute moments in
-closed form, and ``expect`` computes the expectation of a function of one coordinate by an exact sum or by
-quadrature. Needs numpy and scipy, no torch.
+Expectations under heavy tails are not estimated by sample means here: every law has its absolute
+moments in closed form, and ``expect`` computes the expectation of a function of one coordinate by
+an exact sum or by quadrature. Needs numpy and scipy, no torch.
 
 Notation: ξ is one coordinate, s its scale. All laws have mean zero.
 """
@@ -39,11 +40,11 @@ def _scales(scale: Any) -> Array:
 class NoiseLaw(ABC):
     """Independent coordinates of one shape and a scale each; mean zero.
 
-    ``scale`` is one number for all coordinates or a vector with one number per coordinate, in which case the last
-    axis of every sample has that length.
+    ``scale`` is one number for all coordinates or a vector with one number per coordinate, in which
+    case the last axis of every sample has that length.
 
     Example:
-        >>> law = Bounded(scale=[1.0, 2.0])                    # one of the laws below
+        >>> law = Bounded(scale=[1.0, 2.0])  # one of the laws below
         >>> law.sample(np.random.default_rng(0), (5, 2)).shape, law.moment(1.0).tolist()
         ((5, 2), [0.5, 1.0])
     """
@@ -68,10 +69,14 @@ class NoiseLaw(ABC):
 
     @abstractmethod
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        """E[function(ξ)] at scale one, exact or by quadrature; ``kinks`` are points where the function bends."""
+        """E[function(ξ)] at scale one, exact or by quadrature; ``kinks`` are points where the
+        function bends.
+        """
 
     def sample(self, rng: np.random.Generator, shape: int | tuple[int, ...] = ()) -> Array:
-        """Independent samples of that shape; with a vector of scales the last axis must have its length."""
+        """Independent samples of that shape; with a vector of scales the last axis must have
+        its length.
+        """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         scales = _scales(self.scale)
         if scales.ndim and (not shape or shape[-1] != scales.size):
@@ -86,7 +91,9 @@ class NoiseLaw(ABC):
         return float(value) if value.ndim == 0 else value
 
     def expect(self, function: Callable[[Array], Array], kinks: Sequence[float] = ()) -> float:
-        """E[function(ξ)] of one coordinate with a single scale; exact or by quadrature, never by sampling."""
+        """E[function(ξ)] of one coordinate with a single scale; exact or by quadrature, never
+        by sampling.
+        """
         scales = _scales(self.scale)
         if scales.ndim:
             fail("scale", "must be one number for expect", self.scale)
@@ -101,25 +108,37 @@ def _gauss(n: int) -> tuple[Array, Array]:
     return nodes, weights
 
 
-def _integrate(density: Callable[[Array], Array], function: Callable[[Array], Array], kinks: Sequence[float],
-               ends: tuple[float, float]) -> float:
+def _integrate(
+    density: Callable[[Array], Array],
+    function: Callable[[Array], Array],
+    kinks: Sequence[float],
+    ends: tuple[float, float],
+) -> float:
     """∫ function · density over an interval that may be infinite, split at the kinks.
 
-    Finite pieces take Gauss-Legendre with 200 nodes; an infinite piece is mapped by x = edge ± t^(-m) so that
-    algebraic tails become smooth at t = 0, and takes 600 nodes.
+    Finite pieces take Gauss-Legendre with 200 nodes; an infinite piece is mapped by x = edge ±
+    t^(-m) so that algebraic tails become smooth at t = 0, and takes 600 nodes.
     """
     lower, upper = ends
-    inner = sorted({float(k) for k in kinks if lower < k < upper} | {k for k in (-1.0, 0.0, 1.0) if lower < k < upper})
+    inner = sorted(
+        {float(k) for k in kinks if lower < k < upper}
+        | {k for k in (-1.0, 0.0, 1.0) if lower < k < upper}
+    )
     nodes, weights = _gauss(200)
     total = 0.0
-    points = ([lower] if math.isfinite(lower) else []) + inner + ([upper] if math.isfinite(upper) else [])
+    points = (
+        ([lower] if math.isfinite(lower) else [])
+        + inner
+        + ([upper] if math.isfinite(upper) else [])
+    )
     for a, b in itertools.pairwise(points):
         x = 0.5 * (b - a) * nodes + 0.5 * (a + b)
         total += 0.5 * (b - a) * float(np.sum(weights * function(x) * density(x)))
     tail_nodes, tail_weights = _gauss(600)
     t, w, power = 0.5 * (tail_nodes + 1), 0.5 * tail_weights, 12.0
-    for edge, sign in (([(points[0], -1.0)] if not math.isfinite(lower) else [])
-                       + ([(points[-1], 1.0)] if not math.isfinite(upper) else [])):
+    for edge, sign in ([(points[0], -1.0)] if not math.isfinite(lower) else []) + (
+        [(points[-1], 1.0)] if not math.isfinite(upper) else []
+    ):
         x = edge + sign * (t**-power - 1)
         total += float(np.sum(w * power * t ** (-power - 1) * function(x) * density(x)))
     return total
@@ -146,8 +165,12 @@ class Gaussian(NoiseLaw):
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         # Beyond 12 standard deviations the mass is below 1e-32.
-        return _integrate(lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi), function,
-                          [*kinks, *range(-11, 12, 2)], (-12.0, 12.0))
+        return _integrate(
+            lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+            function,
+            [*kinks, *range(-11, 12, 2)],
+            (-12.0, 12.0),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +194,9 @@ class Student(NoiseLaw):
     def unit_moment(self, p: float) -> float:
         if p >= self.df:
             return math.inf
-        log = (p / 2) * math.log(self.df) + math.lgamma((p + 1) / 2) + math.lgamma((self.df - p) / 2)
+        log = (
+            (p / 2) * math.log(self.df) + math.lgamma((p + 1) / 2) + math.lgamma((self.df - p) / 2)
+        )
         return math.exp(log - 0.5 * math.log(math.pi) - math.lgamma(self.df / 2))
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -180,8 +205,12 @@ class Student(NoiseLaw):
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         n = self.df
         log_c = math.lgamma((n + 1) / 2) - math.lgamma(n / 2) - 0.5 * math.log(n * math.pi)
-        return _integrate(lambda x: np.exp(log_c - (n + 1) / 2 * np.log1p(x * x / n)), function, kinks,
-                          (-math.inf, math.inf))
+        return _integrate(
+            lambda x: np.exp(log_c - (n + 1) / 2 * np.log1p(x * x / n)),
+            function,
+            kinks,
+            (-math.inf, math.inf),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +236,9 @@ class SymmetricPareto(NoiseLaw):
         # One uniform on (-1, 1] gives both sign and size: half the random numbers.
         u = 1.0 - 2.0 * rng.random(shape)
         size = np.abs(u)
-        return np.where(u < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (-1.0 / self.index)
+        return np.where(u < 0, -1.0, 1.0) * np.maximum(size, np.finfo(float).tiny) ** (
+            -1.0 / self.index
+        )
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         a = self.index
@@ -222,8 +253,8 @@ class SymmetricPareto(NoiseLaw):
 class Stable(NoiseLaw):
     """Symmetric α-stable with characteristic function exp(-|s t|^a), 1 < a <= 2.
 
-    E|ξ|^p = s^p 2^p Γ((1+p)/2) Γ(1-p/a) / (√π Γ(1-p/2)) for p < a; a = 2 is N(0, 2s²). Sampled by the formula of
-    Chambers, Mallows and Stuck.
+    E|ξ|^p = s^p 2^p Γ((1+p)/2) Γ(1-p/a) / (√π Γ(1-p/2)) for p < a; a = 2 is N(0, 2s²). Sampled by
+    the formula of Chambers, Mallows and Stuck.
 
     Example:
         >>> round(Stable(index=2.0).moment(2), 12), Stable(index=1.5).moment(1.5)
@@ -242,8 +273,12 @@ class Stable(NoiseLaw):
             return 2**p * math.gamma((1 + p) / 2) / math.sqrt(math.pi)
         if p >= self.index:
             return math.inf
-        return (2**p * math.gamma((1 + p) / 2) * math.gamma(1 - p / self.index)
-                / (math.sqrt(math.pi) * math.gamma(1 - p / 2)))
+        return (
+            2**p
+            * math.gamma((1 + p) / 2)
+            * math.gamma(1 - p / self.index)
+            / (math.sqrt(math.pi) * math.gamma(1 - p / 2))
+        )
 
     def unit_sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         return self._of(np.pi * (rng.random(shape) - 0.5), rng.standard_exponential(shape))
@@ -251,19 +286,25 @@ class Stable(NoiseLaw):
     def _of(self, angle: Array, exponential: Array) -> Array:
         """ξ from an angle uniform on (-π/2, π/2) and an exponential variable."""
         a = self.index
-        return (np.sin(a * angle) / np.cos(angle) ** (1 / a)
-                * (np.cos((1 - a) * angle) / exponential) ** ((1 - a) / a))
+        return (
+            np.sin(a * angle)
+            / np.cos(angle) ** (1 / a)
+            * (np.cos((1 - a) * angle) / exponential) ** ((1 - a) / a)
+        )
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
         """Refused: the density has no closed form, and the moments above are exact."""
-        fail("law", "must have a closed density for expect (Stable has none; use its moments)", self)
+        fail(
+            "law", "must have a closed density for expect (Stable has none; use its moments)", self
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class TwoPoint(NoiseLaw):
     """The centred two-point law of 4.7.6: ξ = s·(p - z) with z ~ Bernoulli(p).
 
-    It takes s·p with probability 1-p and -s·(1-p) with probability p, so every expectation is a sum of two terms.
+    It takes s·p with probability 1-p and -s·(1-p) with probability p, so every expectation is a sum
+    of two terms.
 
     Example:
         >>> law = TwoPoint.of_4_7_6(alpha=1.5, epsilon=1 / 16, nu=1)
@@ -327,7 +368,9 @@ class Bounded(NoiseLaw):
         return rng.uniform(-1.0, 1.0, shape)
 
     def unit_expect(self, function: Callable[[Array], Array], kinks: Sequence[float]) -> float:
-        return _integrate(lambda x: np.full_like(x, 0.5), function, [*kinks, -1.0, 1.0], (-1.0, 1.0))
+        return _integrate(
+            lambda x: np.full_like(x, 0.5), function, [*kinks, -1.0, 1.0], (-1.0, 1.0)
+        )
 
 
 check_arguments(__name__)

@@ -1,4 +1,6 @@
-"""The table of theorems: what is stated, where it is implemented, what was checked, how it came out."""
+"""The table of theorems: what is stated, where it is implemented, what was checked, how it came
+out.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,21 @@ from mindgap.base.source import Source
 class Theorem:
     """A statement of the papers that this library can run.
 
-    Every field is text (or a :class:`~mindgap.base.source.Source`), so that the table can be printed without torch
-    and without importing the code that it names.
+    Every field is text (or a :class:`~mindgap.base.source.Source`), so that the table can be
+    printed without torch and without importing the code that it names.
 
     Example:
-        >>> row = Theorem("Theorem 0", "a sum", "1 + 1 is 2", "1 + 1 = 2", "", "builtins.sum", "tests/x.py::test_sum",
-        ...               "holds", Source("thesis", "nowhere"))
+        >>> row = Theorem(
+        ...     "Theorem 0",
+        ...     "a sum",
+        ...     "1 + 1 is 2",
+        ...     "1 + 1 = 2",
+        ...     "",
+        ...     "builtins.sum",
+        ...     "tests/x.py::test_sum",
+        ...     "holds",
+        ...     Source("thesis", "nowhere"),
+        ... )
         >>> row.chapter, row.load()([1, 1])
         ('0', 2)
     """
@@ -27,8 +38,8 @@ class Theorem:
     title: str  # what it is about, in a few words
     statement: str  # the statement in one line
     formula: str  # the bound (or the identity) as plain text, in the paper's letters
-    #: name of the record of constants that it needs, a public name of ``mindgap.lab.theory``; empty for a statement
-    #: without constants.
+    #: name of the record of constants that it needs, a public name of ``mindgap.lab.theory``; empty
+    #: for a statement without constants.
     assumptions: str
     bounds: str  # dotted path of the function that computes the bound or builds the object
     checked_by: str  # the test (``tests/theory/test_x.py::test_y``) or the study that checks it
@@ -47,7 +58,9 @@ class Theorem:
 
     @property
     def chapter(self) -> str:
-        """The first number of the place: the thesis' chapter, or the theorem's number in the other papers."""
+        """The first number of the place: the thesis' chapter, or the theorem's number in the
+        other papers.
+        """
         digits = "".join(c if c.isdigit() else " " for c in self.place).split()
         return digits[0] if digits else ""
 
@@ -65,12 +78,22 @@ def _read(text: str) -> tuple[Theorem, ...]:
     for block in text.split("\n\n")[1:]:
         row = dict(line.split(": ", 1) for line in block.strip().splitlines())
         paper, _, place = row.pop("source").partition(": ")
-        checks = "; ".join(c if c.startswith("study") else "tests/lab/theory/" + c
-                           for c in row.pop("checked by").split("; "))
-        rows.append(Theorem(**{"assumptions": "", **row, "bounds": f"mindgap.lab.theory.{row['bounds']}"},
-                            checked_by=checks, source=Source(paper, place)))
+        checks = "; ".join(
+            c if c.startswith("study") else "tests/lab/theory/" + c
+            for c in row.pop("checked by").split("; ")
+        )
+        rows.append(
+            Theorem(
+                **{"assumptions": "", **row, "bounds": f"mindgap.lab.theory.{row['bounds']}"},
+                checked_by=checks,
+                source=Source(paper, place),
+            )
+        )
     return tuple(rows)
 
 
-#: In the thesis' order; a statement of the first version (acclip) stands with the chapter that it became.
-THEOREMS: tuple[Theorem, ...] = _read(Path(__file__).with_name("theorems.txt").read_text(encoding="utf-8"))
+#: In the thesis' order; a statement of the first version (acclip) stands with the chapter that it
+#: became.
+THEOREMS: tuple[Theorem, ...] = _read(
+    Path(__file__).with_name("theorems.txt").read_text(encoding="utf-8")
+)

@@ -1,4 +1,6 @@
-"""Time averages of a training run: what settles on average although nothing settles at a point (thesis, chapter 6)."""
+"""Time averages of a training run: what settles on average although nothing settles at a point
+(thesis, chapter 6).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class OneStepChange:
     change: Array  # ``|mean of the first n changes|``, the left side of Theorem 6.4.1 along one run
     lengths: NDArray[np.int64]  # lengths of disjoint blocks of consecutive steps
     spread: Array  # root mean square over the blocks of the block's mean change
-    #: slope of log spread against log length: -1/2 when chance decides each step, -1 when the changes telescope (a
-    #: deterministic map), 0 when φ moves on for good.
+    #: slope of log spread against log length: -1/2 when chance decides each step, -1 when the
+    #: changes telescope (a deterministic map), 0 when φ moves on for good.
     exponent: float
     #: interval for the exponent, by leaving out one of sixteen stretches of the run at a time.
     interval: tuple[float, float]
@@ -50,7 +52,8 @@ class Oscillation:
     trend: float  # rise of the straight line through the series, from its first to its last value
     oscillation: float  # standard deviation around that line
     ratio: float  # |trend| / oscillation; below 1 the series moves around more than it moves on
-    #: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes to and fro.
+    #: |last - first| / sum of |steps|: 1 for a monotone series, towards 0 for one that goes to and
+    #: fro.
     path_ratio: float
     period: float  # length of the strongest cycle around the line, in steps
     share: float  # part of the variance around the line that the strongest cycle explains
@@ -82,17 +85,19 @@ def window_average(values: Any, window: int) -> Array:
 
 
 def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -> OneStepChange:
-    """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps (thesis, Theorem 6.4.1 and (6.6)).
+    """Time average of φ(θ_t) - φ(F(θ_t)) and how it falls with the number of steps (thesis, Theorem
+    6.4.1 and (6.6)).
 
     Args:
         values: φ(θ_t) along the run, at least 64 finite numbers.
-        following: φ(F(θ_t)), or its mean over the randomness of one update, for the same t; None: the next value of the
-            run itself, for which the sum telescopes and the change is at most 2M/n.
+        following: φ(F(θ_t)), or its mean over the randomness of one update, for the same t; None:
+            the next value of the run itself, for which the sum telescopes and the change is at most
+            2M/n.
         level: of the exponent's interval.
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> phi = rng.uniform(-1, 1, 4096)                   # F forgets its argument: E φ(F(θ)) = 0
+        >>> phi = rng.uniform(-1, 1, 4096)  # F forgets its argument: E φ(F(θ)) = 0
         >>> found = one_step_change(phi, np.zeros(4096))
         >>> round(found.exponent, 1), round(found.coefficient, 1)
         (-0.5, 0.6)
@@ -109,7 +114,8 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     n = len(steps)
     sizes = np.unique(np.geomspace(1, n, 40).astype(np.int64))
     change = np.abs(np.cumsum(steps)[sizes - 1] / sizes)
-    # Sixteen stretches of the run: squares of block means within each, so that leaving one stretch out gives the error.
+    # Sixteen stretches of the run: squares of block means within each, so that leaving one stretch
+    # out gives the error.
     stretch = n // 16
     lengths = np.array([2**e for e in range(int(math.log2(stretch)) + 1)], dtype=np.int64)
     parts = steps[: 16 * stretch].reshape(16, stretch)
@@ -123,17 +129,23 @@ def one_step_change(values: Any, following: Any = None, *, level: float = 0.9) -
     left = np.array([_root_fit(lengths, without[:, j])[0] for j in range(16)])
     error = math.sqrt(15 / 16 * float(np.sum((left - left.mean()) ** 2)))
     reach = student_quantile(0.5 + level / 2, 15) * error
-    return OneStepChange(sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient)
+    return OneStepChange(
+        sizes, change, lengths, spread, slope, (slope - reach, slope + reach), coefficient
+    )
 
 
 def _block_squares(parts: Array, length: int) -> Array:
     """Mean square of the means of blocks of that length, for each stretch."""
     whole_blocks = parts.shape[1] // length * length
-    return np.square(parts[:, :whole_blocks].reshape(len(parts), -1, length).mean(axis=2)).mean(axis=1)
+    return np.square(parts[:, :whole_blocks].reshape(len(parts), -1, length).mean(axis=2)).mean(
+        axis=1
+    )
 
 
 def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
-    """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few and count less."""
+    """Slope of log spread on log length, and c of ``spread = c / √length``; long blocks are few
+    and count less.
+    """
     t, y, w = np.log(lengths), np.log(spread), 1 / lengths
     t0, y0 = np.average(t, weights=w), np.average(y, weights=w)
     slope = float(np.sum(w * (t - t0) * (y - y0)) / np.sum(w * (t - t0) ** 2))
@@ -141,10 +153,12 @@ def _root_fit(lengths: NDArray[np.int64], spread: Array) -> tuple[float, float]:
 
 
 def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
-    """Difference between the means of the first and the last part of a series of 64 values or more, with an interval.
+    """Difference between the means of the first and the last part of a series of 64 values or more,
+    with an interval.
 
-    Neighbouring iterates are alike, so that the usual standard error is far too small: each window is cut into about
-    ∛n blocks whose means are nearly independent (batch means), and their spread gives the error.
+    Neighbouring iterates are alike, so that the usual standard error is far too small: each window
+    is cut into about ∛n blocks whose means are nearly independent (batch means), and their spread
+    gives the error.
 
     Args:
         share: length of each window as a part of the series, at most one half.
@@ -172,14 +186,21 @@ def drift(values: Any, *, share: float = 0.5, level: float = 0.9) -> Drift:
     error = math.sqrt(sum(errors)) + 1e-12 * float(np.abs(x).max())
     reach = student_quantile(0.5 + level / 2, freedom) * error
     interval = (change - reach, change + reach)
-    return Drift(float(early.mean()), float(late.mean()), change, interval, not interval[0] <= 0 <= interval[1])
+    return Drift(
+        float(early.mean()),
+        float(late.mean()),
+        change,
+        interval,
+        not interval[0] <= 0 <= interval[1],
+    )
 
 
 def oscillation(values: Any) -> Oscillation:
-    """How much a series of 64 values or more moves around and moves on, and the length of its strongest cycle.
+    """How much a series of 64 values or more moves around and moves on, and the length of its
+    strongest cycle.
 
-    The cycle is the highest point of the periodogram around the fitted line, refined between the frequencies of the
-    grid by a parabola through the logarithms of the three points at the top.
+    The cycle is the highest point of the periodogram around the fitted line, refined between the
+    frequencies of the grid by a parabola through the logarithms of the three points at the top.
 
     Example:
         >>> found = oscillation(np.sin(2 * np.pi * np.arange(600) / 12))

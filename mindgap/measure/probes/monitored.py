@@ -14,16 +14,20 @@ from mindgap.measure.probes.tails import tail_index
 
 
 class TailsProbe(Probe):
-    """Tail index of the noise along a run, from followed coordinates brought to one scale per layer.
+    """Tail index of the noise along a run, from followed coordinates brought to one scale per
+    layer.
 
-    The few batches of a monitor give too few norms for a tail; the followed coordinates of all batches give enough.
-    ``heavier`` is 1, 0, or NaN where the sample cannot tell.
+    The few batches of a monitor give too few norms for a tail; the followed coordinates of all
+    batches give enough. ``heavier`` is 1, 0, or NaN where the sample cannot tell.
 
     Example:
         >>> import torch
         >>> from mindgap.base.objective import Objective
         >>> problem = Objective(torch.nn.Linear(8, 8).double(), lambda m, b: m(b).square().mean())
-        >>> batches = [torch.randn(4, 8, generator=torch.Generator().manual_seed(i)).double() for i in range(8)]
+        >>> batches = [
+        ...     torch.randn(4, 8, generator=torch.Generator().manual_seed(i)).double()
+        ...     for i in range(8)
+        ... ]
         >>> sorted(TailsProbe().read(Reading(problem, batches)))
         ['heavier', 'high', 'index', 'low']
     """
@@ -38,19 +42,24 @@ class TailsProbe(Probe):
         sample = at.noise
         if sample.coordinates.size < 30:
             return dict.fromkeys(("index", "low", "high", "heavier"), math.nan)
-        found = tail_index(sample, self.method, of="coordinates", per_layer=True, bootstrap=50, null=50)
+        found = tail_index(
+            sample, self.method, of="coordinates", per_layer=True, bootstrap=50, null=50
+        )
         low, high = found.interval
         heavier = math.nan if found.heavier is None else float(found.heavier)
         return {"index": found.index, "low": low, "high": high, "heavier": heavier}
 
 
 class StationarityProbe(Probe):
-    """Goldstein distance along a run: an upper bound on the smallest mean of gradients within ``delta``.
+    """Goldstein distance along a run: an upper bound on the smallest mean of gradients within
+    ``delta``.
 
     Example:
         >>> import torch
         >>> from mindgap.base.objective import Objective
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: m.weight.abs().sum())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: m.weight.abs().sum()
+        ... )
         >>> with torch.no_grad():
         ...     _ = problem.model.weight.fill_(0.005)
         >>> StationarityProbe(delta=0.02).read(Reading(problem, [0]))["bound"]
@@ -64,7 +73,9 @@ class StationarityProbe(Probe):
         self.delta, self.samples = positive("delta", delta), whole("samples", samples, least=1)
 
     def read(self, at: Reading) -> dict[str, float]:
-        found = goldstein_distance(at.objective, at.batches, self.delta, samples=self.samples, seed=at.seed)
+        found = goldstein_distance(
+            at.objective, at.batches, self.delta, samples=self.samples, seed=at.seed
+        )
         return {"bound": found.bound, "delta": found.delta}
 
     def cost(self, batches: int) -> float:
@@ -77,7 +88,9 @@ class AverageProbe(Probe):
     Example:
         >>> import torch
         >>> from mindgap.base.objective import Objective
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: 0 * m.weight.sum() + b.mean())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: 0 * m.weight.sum() + b.mean()
+        ... )
         >>> probe = AverageProbe()
         >>> _ = probe.read(Reading(problem, [torch.tensor([1.0]), torch.tensor([1.0])]))
         >>> probe.read(Reading(problem, [torch.tensor([3.0]), torch.tensor([3.0])]))

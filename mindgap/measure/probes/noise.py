@@ -1,8 +1,10 @@
-"""Gradient noise: how far the gradients of minibatches lie from their mean, in memory of two gradients.
+"""Gradient noise: how far the gradients of minibatches lie from their mean, in memory of two
+gradients.
 
-The papers draw histograms of ``‖g_b - ∇f‖`` over minibatches b and the empirical variance against the number of
-minibatches (thesis, Fig. 4-1; acclip, Fig. 2). Only numbers are kept per minibatch: the norm, its inner product with
-the mean, a fixed random projection and a few fixed coordinates; never P x M numbers.
+The papers draw histograms of ``‖g_b - ∇f‖`` over minibatches b and the empirical variance against
+the number of minibatches (thesis, Fig. 4-1; acclip, Fig. 2). Only numbers are kept per minibatch:
+the norm, its inner product with the mean, a fixed random projection and a few fixed coordinates;
+never P x M numbers.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes
 from mindgap.measure.probe import Probe, Reading
 
-#: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than memory): what is
-#: above the two gradients stays near a few times this, whatever the model.
+#: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than
+#: memory): what is above the two gradients stays near a few times this, whatever the model.
 CHUNK = 2**16
 
-#: Bytes that the gradients of a list of minibatches may take together on a CPU to be kept for the second pass.
+#: Bytes that the gradients of a list of minibatches may take together on a CPU to be kept for the
+#: second pass.
 KEPT = 2**26
 
 
@@ -38,11 +41,16 @@ class NoiseSample:
 
     norms: NDArray[np.float64]  # ‖n_b‖, shape (M,)
     dots: NDArray[np.float64]  # ⟨n_b, ḡ⟩, shape (M,)
-    #: a fixed random sketch of n_b, shape (M, k); inner products are unbiased over the sketch's signs.
+    #: a fixed random sketch of n_b, shape (M, k); inner products are unbiased over the sketch's
+    #: signs.
     projections: NDArray[np.float32]
     coordinates: NDArray[np.float32]  # n_b at c fixed random parameters, shape (M, c)
-    coordinate_layer: NDArray[np.int64]  # which parameter tensor each of the c coordinates belongs to
-    layer_norms: NDArray[np.float32] | None  # ‖n_b‖ within each parameter tensor, shape (M, tensors), or None
+    coordinate_layer: NDArray[
+        np.int64
+    ]  # which parameter tensor each of the c coordinates belongs to
+    layer_norms: (
+        NDArray[np.float32] | None
+    )  # ‖n_b‖ within each parameter tensor, shape (M, tensors), or None
     mean_norm: float  # ‖ḡ‖, biased upward by the noise that is left in ḡ
     batch_size: int  # samples in a minibatch (0: they have no common size)
     left_out: int  # minibatches of another size than the first, not used (a short last one)
@@ -64,7 +72,8 @@ class NoiseSample:
         return self.mean_norm**2 - self.variance / self.batches
 
     def squared_mean_interval(self, level: float = 0.9) -> tuple[float, float]:
-        """An interval for ‖∇f‖² around ``squared_mean``, by leaving out one minibatch at a time (jackknife).
+        """An interval for ‖∇f‖² around ``squared_mean``, by leaving out one minibatch at a time
+        (jackknife).
 
         Valid for noise of finite fourth moment; with heavier tails it is too narrow.
         """
@@ -81,19 +90,29 @@ class NoiseSample:
         return (self.squared_mean - reach, self.squared_mean + reach)
 
 
-def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None,
-                 projections: int = 16, coordinates: int = 64, by_layer: bool = False) -> NoiseSample:
-    """Measure the gradient noise over minibatches with the model held fixed: ‖g_b - ḡ‖ for every minibatch b.
+def noise_sample(
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    seed: int = 0,
+    train: bool | None = None,
+    projections: int = 16,
+    coordinates: int = 64,
+    by_layer: bool = False,
+) -> NoiseSample:
+    """Measure the gradient noise over minibatches with the model held fixed: ‖g_b - ḡ‖ for every
+    minibatch b.
 
-    Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two gradients (the mean and the
-    current one) and a few numbers per minibatch. Of a list of minibatches whose gradients take at most 64 MiB together
-    on a CPU, each is computed once and kept for the second pass. The model is left as it was found. Source: thesis,
-    section 4.2 and Fig. 4-1; acclip, section 2 and Fig. 2.
+    Two passes: one for the mean gradient ḡ, one for the differences. Memory is that of two
+    gradients (the mean and the current one) and a few numbers per minibatch. Of a list of
+    minibatches whose gradients take at most 64 MiB together on a CPU, each is computed once and
+    kept for the second pass. The model is left as it was found. Source: thesis, section 4.2 and
+    Fig. 4-1; acclip, section 2 and Fig. 2.
 
     Args:
         objective: model and loss (a mean over the samples of a batch).
-        batches: minibatches of one size that can be passed over twice; those of another size than the first are left
-            out, because their noise follows another law.
+        batches: minibatches of one size that can be passed over twice; those of another size than
+            the first are left out, because their noise follows another law.
         seed: names the random numbers of dropout, of the projection and of the chosen coordinates.
         train: training (True) or evaluation (False) mode meanwhile; None keeps the model's own.
         projections: k, the length of the sketch of each difference.
@@ -101,7 +120,9 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
         by_layer: also keep one norm per parameter tensor and minibatch (4 bytes each).
 
     Example:
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
+        ... )
         >>> sample = noise_sample(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
         >>> sample.norms.tolist(), sample.mean_norm, sample.variance, sample.squared_mean
         ([1.0, 1.0], 2.0, 2.0, 3.0)
@@ -144,18 +165,33 @@ def noise_sample(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
                 layered[row] = _layer_norms(item.gradient, mean)
             row += 1
             del item
-    return NoiseSample(norms, dots, projected, picked, sketch.layer, layered, mean_norm, size, left_out, losses / used)
+    return NoiseSample(
+        norms,
+        dots,
+        projected,
+        picked,
+        sketch.layer,
+        layered,
+        mean_norm,
+        size,
+        left_out,
+        losses / used,
+    )
 
 
-def squared_gradient_norm_by_halves(objective: Objective, batches: Iterable[Any], *, seed: int = 0,
-                                    train: bool | None = None) -> float:
-    """⟨ḡ_even, ḡ_odd⟩ over minibatches of even and odd place: unbiased for ‖∇f‖² without any estimate of the noise.
+def squared_gradient_norm_by_halves(
+    objective: Objective, batches: Iterable[Any], *, seed: int = 0, train: bool | None = None
+) -> float:
+    """⟨ḡ_even, ḡ_odd⟩ over minibatches of even and odd place: unbiased for ‖∇f‖² without any
+    estimate of the noise.
 
-    One pass and the memory of three gradients. ``noise_sample(...).squared_mean`` has less variance (it is the mean of
-    ⟨g_a, g_b⟩ over *all* pairs a ≠ b); this one is the independent check.
+    One pass and the memory of three gradients. ``noise_sample(...).squared_mean`` has less variance
+    (it is the mean of ⟨g_a, g_b⟩ over *all* pairs a ≠ b); this one is the independent check.
 
     Example:
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
+        ... )
         >>> squared_gradient_norm_by_halves(problem, [torch.tensor([1.0]), torch.tensor([3.0])])
         3.0
     """
@@ -171,11 +207,12 @@ def squared_gradient_norm_by_halves(objective: Objective, batches: Iterable[Any]
 
 
 class Sketch:
-    """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory independent of P.
+    """A fixed linear map of a gradient to k numbers, and a fixed choice of c coordinates, in memory
+    independent of P.
 
-    Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random signs along a chunk,
-    the same for all chunks, times random signs per chunk. Two different coordinates have uncorrelated signs, so that
-    inner products of sketches are unbiased.
+    Coordinate j of chunk i goes to number ``j mod k`` with sign ``s[j] * t[i, j mod k]``: random
+    signs along a chunk, the same for all chunks, times random signs per chunk. Two different
+    coordinates have uncorrelated signs, so that inner products of sketches are unbiased.
     """
 
     def __init__(self, like: list[Any], projections: int, coordinates: int, seed: int) -> None:
@@ -187,7 +224,13 @@ class Sketch:
         padded = -(-longest // k) * k
         signs = torch.randint(0, 2, (padded,), generator=draw, dtype=torch.int8).mul_(2).sub_(1)
         self._signs = signs.to(device, torch.float32)
-        self._chunk_signs = torch.randint(0, 2, (len(lengths), k), generator=draw).mul_(2).sub_(1).to(device).float()
+        self._chunk_signs = (
+            torch.randint(0, 2, (len(lengths), k), generator=draw)
+            .mul_(2)
+            .sub_(1)
+            .to(device)
+            .float()
+        )
         total = sum(lengths)
         if total <= 2**16:
             chosen = torch.randperm(total, generator=draw)[: min(coordinates, total)].sort().values
@@ -199,11 +242,20 @@ class Sketch:
             inside = chosen[(chosen >= starts[i]) & (chosen < starts[i + 1])]
             self._picks.append((inside - int(starts[i])).to(device))
         widths = [p.numel() * (2 if p.is_complex() else 1) for p in like]
-        self.layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right").astype(np.int64)
+        self.layer = np.searchsorted(np.cumsum(widths), chosen.numpy(), side="right").astype(
+            np.int64
+        )
 
-    def read(self, gradient: list[Tensor], mean: list[Tensor], projected: NDArray[np.float32],
-             picked: NDArray[np.float32]) -> tuple[float, float]:
-        """Norm of the difference and its inner product with the mean; fills ``projected`` and ``picked``."""
+    def read(
+        self,
+        gradient: list[Tensor],
+        mean: list[Tensor],
+        projected: NDArray[np.float32],
+        picked: NDArray[np.float32],
+    ) -> tuple[float, float]:
+        """Norm of the difference and its inner product with the mean; fills ``projected`` and
+        ``picked``.
+        """
         device = mean[0].device
         square = torch.zeros((), dtype=torch.float64, device=device)
         along = torch.zeros((), dtype=torch.float64, device=device)
@@ -217,7 +269,9 @@ class Sketch:
             if self._k:
                 rows = -(-len(noise) // self._k)
                 signed = noise.new_zeros(rows * self._k)
-                torch.mul(noise, self._signs[: len(noise)].to(noise.device), out=signed[: len(noise)])
+                torch.mul(
+                    noise, self._signs[: len(noise)].to(noise.device), out=signed[: len(noise)]
+                )
                 sketch += signed.view(rows, self._k).sum(0).to(device) * self._chunk_signs[i]
         if self._k:
             projected[:] = sketch.cpu().numpy()
@@ -226,7 +280,8 @@ class Sketch:
 
 
 def chunks(tensors: list[Tensor]) -> Iterator[Tensor]:
-    """Flat pieces of at most ``CHUNK`` numbers, small tensors joined and large ones split; complex as real pairs.
+    """Flat pieces of at most ``CHUNK`` numbers, small tensors joined and large ones split; complex
+    as real pairs.
 
     Example:
         >>> [len(piece) for piece in chunks([torch.ones(3), torch.ones(CHUNK + 1), torch.ones(2)])]
@@ -267,7 +322,11 @@ def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float
     """‖g - ḡ‖ within each tensor: the chunks of the mean are cut again at the tensors' borders."""
     squares, pieces, piece, place = [], iter(mean), torch.empty(0), 0
     for tensor in gradient:
-        flat, done, total = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1), 0, 0.0
+        flat, done, total = (
+            (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1),
+            0,
+            0.0,
+        )
         while done < len(flat):
             if place == len(piece):
                 piece, place = next(pieces), 0
@@ -282,12 +341,14 @@ def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float
 class NoiseProbe(Probe):
     """Loss, gradient norm and gradient noise over the measuring batches.
 
-    ``gradient_norm`` is corrected for the noise left in the mean (0 where the correction exceeds it), ``mean_norm``
-    is not; ``level`` is sqrt(E||g_b - grad f||^2) of one minibatch; ``largest`` the largest deviation over the
-    median one.
+    ``gradient_norm`` is corrected for the noise left in the mean (0 where the correction exceeds
+    it), ``mean_norm`` is not; ``level`` is sqrt(E||g_b - grad f||^2) of one minibatch; ``largest``
+    the largest deviation over the median one.
 
     Example:
-        >>> problem = Objective(torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean())
+        >>> problem = Objective(
+        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
+        ... )
         >>> row = NoiseProbe().read(Reading(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
         >>> round(row["level"] ** 2, 6), row["mean_norm"], row["largest"]
         (2.0, 2.0, 1.0)
@@ -298,6 +359,10 @@ class NoiseProbe(Probe):
     def read(self, at: Reading) -> dict[str, float]:
         sample = at.noise
         middle = float(np.median(sample.norms))
-        return {"loss": sample.loss, "mean_norm": sample.mean_norm,
-                "gradient_norm": max(0.0, sample.squared_mean) ** 0.5, "level": sample.variance**0.5,
-                "largest": float(sample.norms.max()) / middle if middle else float("nan")}
+        return {
+            "loss": sample.loss,
+            "mean_norm": sample.mean_norm,
+            "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
+            "level": sample.variance**0.5,
+            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
+        }

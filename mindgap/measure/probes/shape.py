@@ -1,4 +1,6 @@
-"""How far apart the shapes of two samples of noise norms are, and how far two samples of one shape would be."""
+"""How far apart the shapes of two samples of noise norms are, and how far two samples of one
+shape would be.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ Array = NDArray[np.float64]
 class ShapeDistance:
     """A distance between two shapes."""
 
-    #: the largest difference between the two distribution functions of norm over median norm, in [0, 1/2] up to
-    #: rounding: both are 1/2 at 1.
+    #: the largest difference between the two distribution functions of norm over median norm, in
+    #: [0, 1/2] up to rounding: both are 1/2 at 1.
     distance: float
     #: 5 %, 50 % and 95 % quantiles of the same distance when the samples are mixed at random.
     null: tuple[float, float, float]
@@ -33,22 +35,26 @@ class ShapeDistance:
     def answer(self) -> str:
         """One plain sentence."""
         return (
-            f"shapes {self.distance:.3f} apart; of one shape they would be {self.null[1]:.3f} apart, in one of twenty "
+            f"shapes {self.distance:.3f} apart; of one shape they would be {self.null[1]:.3f} "
+            "apart, in one of twenty "
             f"cases more than {self.null[2]:.3f} (p = {self.p_value:.2g})"
         )
 
 
-def shape_distance(one: NoiseSample | Any, other: NoiseSample | Any, *, permutations: int = 499,
-                   seed: int = 0) -> ShapeDistance:
-    """Compare the shapes of two laws of noise norms: what is left of them when each is divided by its median.
+def shape_distance(
+    one: NoiseSample | Any, other: NoiseSample | Any, *, permutations: int = 499, seed: int = 0
+) -> ShapeDistance:
+    """Compare the shapes of two laws of noise norms: what is left of them when each is divided by
+    its median.
 
-    The distance is Kolmogorov's between the two samples of norm / median, D = max |F(r) - G(r)|: the share of the
-    minibatches that lie elsewhere. Two concentrated laws of which one spreads one and a half times as much as the other
-    are about 0.1 apart. The null mixes the two standardised samples at random, divides each part by its own median
-    again and measures anew, so that samples of one shape and different scales are not called different. In simulations
-    of 300 pairs of 256 norms, 4 to 8 % of pairs of one shape have p ≤ 0.05 (exponential, log-normal, concentrated and
-    heavy-tailed norms); a law with a sharp edge below, such as Pareto's, 8 to 10 %. Source: thesis, Fig. 4-2; acclip,
-    Fig. 5, where histograms are compared by eye.
+    The distance is Kolmogorov's between the two samples of norm / median, D = max |F(r) - G(r)|:
+    the share of the minibatches that lie elsewhere. Two concentrated laws of which one spreads one
+    and a half times as much as the other are about 0.1 apart. The null mixes the two standardised
+    samples at random, divides each part by its own median again and measures anew, so that samples
+    of one shape and different scales are not called different. In simulations of 300 pairs of 256
+    norms, 4 to 8 % of pairs of one shape have p ≤ 0.05 (exponential, log-normal, concentrated and
+    heavy-tailed norms); a law with a sharp edge below, such as Pareto's, 8 to 10 %. Source: thesis,
+    Fig. 4-2; acclip, Fig. 5, where histograms are compared by eye.
 
     Args:
         one, other: ``NoiseSample`` s, or arrays of 30 positive norms or more.
@@ -58,10 +64,10 @@ def shape_distance(one: NoiseSample | Any, other: NoiseSample | Any, *, permutat
     Example:
         >>> rng = np.random.default_rng(0)
         >>> found = shape_distance(rng.exponential(size=400), 7 * rng.exponential(size=400))
-        >>> found.p_value > 0.05                  # one shape, two scales
+        >>> found.p_value > 0.05  # one shape, two scales
         True
         >>> found = shape_distance(rng.exponential(size=400), rng.uniform(size=400))
-        >>> found.p_value                         # two shapes, 1/4 apart
+        >>> found.p_value  # two shapes, 1/4 apart
         0.002
     """
     whole("permutations", permutations, least=20, most=1_000_000)
@@ -90,5 +96,7 @@ def _relative(name: str, sample: Any) -> Array:
 def _kolmogorov(a: Array, b: Array) -> float:
     a, b = np.sort(a), np.sort(b)
     places = np.concatenate([a, b])
-    below = np.searchsorted(a, places, side="right") / len(a) - np.searchsorted(b, places, side="right") / len(b)
+    below = np.searchsorted(a, places, side="right") / len(a) - np.searchsorted(
+        b, places, side="right"
+    ) / len(b)
     return float(np.abs(below).max())

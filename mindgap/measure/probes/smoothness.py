@@ -1,4 +1,6 @@
-"""Local smoothness along an update, with the same batches and the same random numbers at every point."""
+"""Local smoothness along an update, with the same batches and the same random numbers at every
+point.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ class LocalSmoothness:
 
     value: float  # the largest of ``ratios``: the estimate of the local smoothness
     gammas: tuple[float, ...]  # where along the step, ending at 1
-    ratios: tuple[float, ...]  # ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
-    curvature: float  # d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign
+    ratios: tuple[
+        float, ...
+    ]  # ||g(x + gamma d) - g(x)|| / ||gamma d||, with the displacement that rounding left
+    #: d'(g(x + d) - g(x)) / ||d||^2: the mean curvature in the step's direction, with its sign
+    curvature: float
     curvature_error: float  # its standard error over the batches (NaN with one batch)
-    #: what the nearest point would read if the loss were linear: the larger of a repeated evaluation's difference and
-    #: one rounding of the gradient, divided by the shortest displacement.
+    #: what the nearest point would read if the loss were linear: the larger of a repeated
+    #: evaluation's difference and one rounding of the gradient, divided by the shortest
+    #: displacement.
     noise_floor: float
     gradient_norm: float  # ||g(x)|| on the same batches
     #: losses at x and at x + d.
@@ -42,39 +48,52 @@ class LocalSmoothness:
         return max(0.0, self.value - self.noise_floor), self.value + self.noise_floor
 
 
-def local_smoothness(objective: Objective, batches: Iterable[Any], step: Sequence[Tensor] | Tensor, *,
-                     points: int = 4, seed: int = 0, train: bool | None = None) -> LocalSmoothness:
-    """Smoothness of the mean loss along ``step``, from where the model stands (thesis, 3.2 and Fig. 3-1).
+def local_smoothness(
+    objective: Objective,
+    batches: Iterable[Any],
+    step: Sequence[Tensor] | Tensor,
+    *,
+    points: int = 4,
+    seed: int = 0,
+    train: bool | None = None,
+) -> LocalSmoothness:
+    """Smoothness of the mean loss along ``step``, from where the model stands (thesis, 3.2 and Fig.
+    3-1).
 
     With d the step and g the mean gradient over the batches,
     L = max over gamma in {1/n, 2/n, ..., 1} of ||g(x + gamma d) - g(x)|| / (gamma ||d||).
-    All gradients use the same batches, the same random states and the same module modes; means and differences are
-    accumulated in float64. Costs ``points`` + 2 passes over the batches.
+    All gradients use the same batches, the same random states and the same module modes; means and
+    differences are accumulated in float64. Costs ``points`` + 2 passes over the batches.
 
     Args:
         objective, batches: the problem; every batch has equal weight.
-        step: d = x_(k+1) - x_k, one tensor per parameter (those that take gradients, in order) or flat.
+        step: d = x_(k+1) - x_k, one tensor per parameter (those that take gradients, in order) or
+            flat.
         points: n, how many points of the step to look at, at least 4; the end is always among them.
         seed: names the random numbers (dropout, shuffling).
         train: put the model into training or evaluation mode; None leaves it as it is.
 
     Example:
         >>> from torch import nn
-        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> problem = Objective(
+        ...     nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b
+        ... )
         >>> reading = local_smoothness(problem, [torch.tensor(2.0)], [torch.ones(1, 1)])
         >>> round(reading.value, 9), round(reading.curvature, 9)
         (6.0, 6.0)
 
-    *Differs from the paper*: its released code takes one midpoint, sums where it should average, and compares
-    gradients of different random chunks; with clipping on that alone makes a correlation of smoothness and gradient
-    norm. See ``docs/measure.md``.
+    *Differs from the paper*: its released code takes one midpoint, sums where it should average,
+    and compares gradients of different random chunks; with clipping on that alone makes a
+    correlation of smoothness and gradient norm. See ``docs/measure.md``.
     """
     whole("points", points, least=4, most=10_000)
     with gradient_passes(objective, batches, seed=seed, train=train, move=True) as passes:
         return local_smoothness_in(passes, step, points=points)
 
 
-def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4) -> LocalSmoothness:
+def local_smoothness_in(
+    passes: GradientPasses, step: Sequence[Tensor] | Tensor, *, points: int = 4
+) -> LocalSmoothness:
     """``local_smoothness`` inside passes opened with ``move=True``."""
     if any(p.is_meta for p in passes.parameters):
         fail("model", "must hold numbers", "parameters on the meta device")
@@ -92,7 +111,9 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
     along_there: list[float] = []
     for gamma in ((i + 1) / points for i in range(points)):
         with passes.moved(direction, gamma):
-            moved = _norm([p.detach().double() - h.double() for p, h in zip(passes.parameters, here)])
+            moved = _norm(
+                [p.detach().double() - h.double() for p, h in zip(passes.parameters, here)]
+            )
             if moved == 0:  # rounded away
                 continue
             there, value, along_there = _mean(passes, direction)
@@ -101,35 +122,57 @@ def local_smoothness_in(passes: GradientPasses, step: Sequence[Tensor] | Tensor,
         moves.append(moved)
         losses.append(value)
     if not ratios:
-        fail("step", "must be large enough to change the parameters in their precision", f"length {length:g}")
+        fail(
+            "step",
+            "must be large enough to change the parameters in their precision",
+            f"length {length:g}",
+        )
     change = (np.array(along_there) - np.array(along)) / length**2
     error = float(change.std(ddof=1) / math.sqrt(len(change))) if len(change) > 1 else math.nan
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
-    return LocalSmoothness(value=max(ratios), gammas=tuple(gammas), ratios=tuple(ratios),
-                           curvature=float(change.mean()), curvature_error=error,
-                           noise_floor=max(repeat, rounding) / moves[0], gradient_norm=norm, loss=loss,
-                           loss_after=losses[-1], displacement=moves[-1])
+    return LocalSmoothness(
+        value=max(ratios),
+        gammas=tuple(gammas),
+        ratios=tuple(ratios),
+        curvature=float(change.mean()),
+        curvature_error=error,
+        noise_floor=max(repeat, rounding) / moves[0],
+        gradient_norm=norm,
+        loss=loss,
+        loss_after=losses[-1],
+        displacement=moves[-1],
+    )
 
 
 @dataclass(frozen=True)
 class RaySmoothness:
     """Readings at neighbouring points of one ray."""
 
-    gradient_norms: tuple[float, ...]  # ||g|| between the two points of each reading (geometric mean)
+    gradient_norms: tuple[
+        float, ...
+    ]  # ||g|| between the two points of each reading (geometric mean)
     smoothness: tuple[float, ...]  # ||g(b) - g(a)|| / ||b - a|| for neighbouring points a, b
     losses: tuple[float, ...]  # at the nearer point of each reading, one loss each
     distances: tuple[float, ...]  # distance of the nearer point from the start
     noise_floor: float  # what one rounding of the gradient adds to the first reading
 
 
-def smoothness_along_ray(objective: Objective, batches: Iterable[Any], *, points: int = 20, growth: float = 10.0,
-                         seed: int = 0) -> RaySmoothness:
-    """Smoothness at growing gradients, all read in one direction: up the gradient from where the model stands.
+def smoothness_along_ray(
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    points: int = 20,
+    growth: float = 10.0,
+    seed: int = 0,
+) -> RaySmoothness:
+    """Smoothness at growing gradients, all read in one direction: up the gradient from where the
+    model stands.
 
-    Along a path of gradient descent the gradient turns towards flat directions, so that the smoothness read along it
-    falls with the gradient norm even for a quadratic. Here the direction d = g/||g|| stays fixed: a quadratic reads ||H
-    d|| everywhere. The steps lengthen until the gradient norm has grown by ``growth``, or the points are used up, or
-    the loss is no longer finite. One pass over the batches per point. Source: thesis, 3.2 (smoothness against gradient
+    Along a path of gradient descent the gradient turns towards flat directions, so that the
+    smoothness read along it falls with the gradient norm even for a quadratic. Here the direction d
+    = g/||g|| stays fixed: a quadratic reads ||H d|| everywhere. The steps lengthen until the
+    gradient norm has grown by ``growth``, or the points are used up, or the loss is no longer
+    finite. One pass over the batches per point. Source: thesis, 3.2 (smoothness against gradient
     norm); the ray is ours.
 
     Args:
@@ -140,9 +183,14 @@ def smoothness_along_ray(objective: Objective, batches: Iterable[Any], *, points
 
     Example:
         >>> from torch import nn
-        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> problem = Objective(
+        ...     nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b
+        ... )
         >>> read = smoothness_along_ray(problem, [torch.tensor(2.0)])
-        >>> sorted({round(value, 6) for value in read.smoothness}), read.gradient_norms[-1] > 3 * read.gradient_norms[0]
+        >>> (
+        ...     sorted({round(value, 6) for value in read.smoothness}),
+        ...     read.gradient_norms[-1] > 3 * read.gradient_norms[0],
+        ... )
         ([6.0], True)
     """
     whole("points", points, least=3, most=10_000)
@@ -159,7 +207,8 @@ def smoothness_along_ray(objective: Objective, batches: Iterable[Any], *, points
                 gradient, value, _ = _mean(passes, direction)
             return gradient, value
 
-        # The first step changes the gradient by a few per cent of itself, as far as precision allows.
+        # The first step changes the gradient by a few per cent of itself, as far as precision
+        # allows.
         size = max(_norm([p.detach() for p in passes.parameters]), 1.0)
         trial = 1e-3 * size
         probed, _ = at(trial)
@@ -182,7 +231,11 @@ def smoothness_along_ray(objective: Objective, batches: Iterable[Any], *, points
                 break
             step *= 1.15
         if not rows:
-            fail("loss", "must be finite near the point", "NaN or infinity at the first step of the ray")
+            fail(
+                "loss",
+                "must be finite near the point",
+                "NaN or infinity at the first step of the ray",
+            )
     rounding = max(torch.finfo(p.dtype).eps for p in passes.parameters) * norm
     norms, values, losses, distances = (tuple(column) for column in zip(*rows))
     first = distances[1] if len(distances) > 1 else step
@@ -202,7 +255,9 @@ def _as_parameters(step: Sequence[Tensor] | Tensor, parameters: Sequence[Tensor]
     return [d.detach().to(p.device) for d, p in zip(step, parameters)]
 
 
-def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> tuple[list[Tensor], float, list[float]]:
+def _mean(
+    passes: GradientPasses, direction: Sequence[Tensor]
+) -> tuple[list[Tensor], float, list[float]]:
     """Mean gradient in float64, mean loss, and <g_b, d> of every batch."""
     total: list[Tensor] = []
     losses, along = [], []
@@ -216,7 +271,11 @@ def _mean(passes: GradientPasses, direction: Sequence[Tensor]) -> tuple[list[Ten
         else:
             total = [g.clone() if g is raw else g for g, raw in zip(wide, item.gradient)]
     count = len(losses)
-    return [t.div_(count) for t in total], float(torch.stack(losses).mean()), [float(a) for a in along]
+    return (
+        [t.div_(count) for t in total],
+        float(torch.stack(losses).mean()),
+        [float(a) for a in along],
+    )
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
@@ -228,7 +287,9 @@ class SmoothnessProbe(Probe):
 
     Example:
         >>> from torch import nn
-        >>> problem = Objective(nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b)
+        >>> problem = Objective(
+        ...     nn.Linear(1, 1, bias=False).double(), lambda m, b: 1.5 * m.weight.square().sum() * b
+        ... )
         >>> with Reading(problem, [torch.tensor(2.0)], update=[torch.ones(1, 1)]) as at:
         ...     round(SmoothnessProbe().read(at)["value"], 9)
         6.0
@@ -247,8 +308,12 @@ class SmoothnessProbe(Probe):
         if largest == 0:  # a step that moved nothing says nothing
             return dict.fromkeys(("value", "curvature", "noise_floor", "gradient_norm"), math.nan)
         reading = local_smoothness_in(at.passes, at.update, points=self.points)
-        return {"value": reading.value, "curvature": reading.curvature, "noise_floor": reading.noise_floor,
-                "gradient_norm": reading.gradient_norm}
+        return {
+            "value": reading.value,
+            "curvature": reading.curvature,
+            "noise_floor": reading.noise_floor,
+            "gradient_norm": reading.gradient_norm,
+        }
 
     def cost(self, batches: int) -> float:
         return (self.points + 2.0) * batches

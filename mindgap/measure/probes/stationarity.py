@@ -1,4 +1,6 @@
-"""Goldstein stationarity: how close to zero a mean of gradients near a point can come, and what that certifies."""
+"""Goldstein stationarity: how close to zero a mean of gradients near a point can come, and what
+that certifies.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ class GoldsteinDistance:
 
     bound: float  # ‖Σ w_i g_i‖ at the best weights: never below the distance
     delta: float  # δ, the radius of the ball
-    weights: NDArray[np.float64]  # w, one per sampled gradient; the first gradient is the one at x itself
-    #: error of the smallest norm over *these* gradients (its square lies within ``gap`` below ``bound²``); says
-    #: nothing about gradients that were not sampled.
+    weights: NDArray[
+        np.float64
+    ]  # w, one per sampled gradient; the first gradient is the one at x itself
+    #: error of the smallest norm over *these* gradients (its square lies within ``gap`` below
+    #: ``bound²``); says nothing about gradients that were not sampled.
     gap: float
     #: the bound after 1, 2, ... gradients; flat at its end means that more samples did not help.
     curve: NDArray[np.float64]
@@ -41,26 +45,39 @@ class GoldsteinDistance:
     def answer(self) -> str:
         """One plain sentence."""
         return (
-            f"stationary within a ball of radius {self.delta:g}: shown for every epsilon of {self.bound:.3g} and above "
-            f"(the gradient at the point itself has norm {self.curve[0]:.3g}; {len(self.curve)} gradients)"
+            f"stationary within a ball of radius {self.delta:g}: shown for every epsilon of "
+            f"{self.bound:.3g} and above "
+            f"(the gradient at the point itself has norm {self.curve[0]:.3g}; {len(self.curve)} "
+            "gradients)"
         )
 
 
-def goldstein_distance(objective: Objective, batches: Iterable[Any], delta: float, *, samples: int = 32,
-                       epsilon: float = 0.0, seed: int = 0, train: bool | None = None) -> GoldsteinDistance:
-    """Upper bound on d(0, ∂f(x + δB)), the smallest norm in the hull of the gradients within δ of x.
+def goldstein_distance(
+    objective: Objective,
+    batches: Iterable[Any],
+    delta: float,
+    *,
+    samples: int = 32,
+    epsilon: float = 0.0,
+    seed: int = 0,
+    train: bool | None = None,
+) -> GoldsteinDistance:
+    """Upper bound on d(0, ∂f(x + δB)), the smallest norm in the hull of the gradients within δ of
+    x.
 
-    Gradients of f (the mean over ``batches``, the same random numbers at every point) are taken at x and at points of
-    the ball: in turn uniform in the ball, and uniform on the segment from x against the current smallest-norm point p,
-    to x - δ p/‖p‖. On that segment either f falls by δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2.
-    Every mean of these gradients is in the Goldstein subdifferential, so that the smallest is an upper bound. Source:
-    thesis, Definition 5.3.1; Algorithm 2 for the segment.
+    Gradients of f (the mean over ``batches``, the same random numbers at every point) are taken at
+    x and at points of the ball: in turn uniform in the ball, and uniform on the segment from x
+    against the current smallest-norm point p, to x - δ p/‖p‖. On that segment either f falls by
+    δ‖p‖/4 or some gradient opposes p: the argument of Algorithm 2. Every mean of these gradients is
+    in the Goldstein subdifferential, so that the smallest is an upper bound. Source: thesis,
+    Definition 5.3.1; Algorithm 2 for the segment.
 
     Args:
         objective: model and loss; x is the parameters' current value, which is put back.
         batches: the batches that define f.
         delta: δ > 0, the radius, in the Euclidean norm over all parameters that take gradients.
-        samples: gradients at most; each is kept (one gradient of memory each) and costs one pass over the batches.
+        samples: gradients at most; each is kept (one gradient of memory each) and costs one pass
+            over the batches.
         epsilon: stop as soon as the bound is at or below this.
         seed: names the random points.
         train: training (True) or evaluation (False) mode; None keeps the model's own.
@@ -70,7 +87,9 @@ def goldstein_distance(objective: Objective, batches: Iterable[Any], delta: floa
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.x = torch.nn.Parameter(torch.tensor([0.05]))
-        >>> distance = goldstein_distance(Objective(Line(), lambda m, b: m.x.abs().sum()), [0], delta=0.1)
+        >>> distance = goldstein_distance(
+        ...     Objective(Line(), lambda m, b: m.x.abs().sum()), [0], delta=0.1
+        ... )
         >>> distance.bound, distance.certifies(0.01)
         (0.0, True)
     """
@@ -87,7 +106,11 @@ def goldstein_distance(objective: Objective, batches: Iterable[Any], delta: floa
             if i == 0:
                 gradient = passes_mean(passes)
             else:
-                step = _segment(kept, weights, delta, draw) if i % 2 else _ball(passes.parameters, delta, draw)
+                step = (
+                    _segment(kept, weights, delta, draw)
+                    if i % 2
+                    else _ball(passes.parameters, delta, draw)
+                )
                 gradient = _gradient_at(passes, step)
             kept.append(gradient)
             gram = _extended(gram, kept)
@@ -95,7 +118,9 @@ def goldstein_distance(objective: Objective, batches: Iterable[Any], delta: floa
             curve.append(math.sqrt(max(float(weights @ gram @ weights), 0.0)))
             if curve[-1] <= epsilon:
                 break
-    return GoldsteinDistance(curve[-1], float(delta), weights, gap, np.minimum.accumulate(np.array(curve)))
+    return GoldsteinDistance(
+        curve[-1], float(delta), weights, gap, np.minimum.accumulate(np.array(curve))
+    )
 
 
 def _gradient_at(passes: GradientPasses, step: list[Tensor]) -> list[Tensor]:
@@ -103,8 +128,9 @@ def _gradient_at(passes: GradientPasses, step: list[Tensor]) -> list[Tensor]:
         return passes_mean(passes)
 
 
-def _segment(kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float,
-             draw: torch.Generator) -> list[Tensor]:
+def _segment(
+    kept: list[list[Tensor]], weights: NDArray[np.float64], delta: float, draw: torch.Generator
+) -> list[Tensor]:
     """A uniform point of the segment from 0 to -δ p/‖p‖ for the current smallest-norm point p."""
     point = [torch.zeros_like(t) for t in kept[0]]
     for w, gradient in zip(weights, kept, strict=True):
@@ -119,7 +145,10 @@ def _segment(kept: list[list[Tensor]], weights: NDArray[np.float64], delta: floa
 
 def _ball(parameters: list[Any], delta: float, draw: torch.Generator) -> list[Tensor]:
     """A uniform point of the ball of radius δ."""
-    step = [torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p.device, p.dtype) for p in parameters]
+    step = [
+        torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p.device, p.dtype)
+        for p in parameters
+    ]
     size = sum(p.numel() for p in parameters)
     radius = delta * float(torch.rand((), generator=draw, dtype=torch.float64)) ** (1 / size)
     return [t * (radius / _norm(step)) for t in step]
@@ -134,7 +163,10 @@ def _extended(gram: NDArray[np.float64], kept: list[list[Tensor]]) -> NDArray[np
     m = len(kept)
     row = np.array(
         [
-            sum(float(torch.dot(a.double(), b.double())) for a, b in zip(chunks(g), chunks(kept[-1]), strict=True))
+            sum(
+                float(torch.dot(a.double(), b.double()))
+                for a, b in zip(chunks(g), chunks(kept[-1]), strict=True)
+            )
             for g in kept
         ]
     )

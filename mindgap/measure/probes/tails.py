@@ -1,4 +1,6 @@
-"""Tail index of gradient noise: the value, an interval, what Gaussian noise would give, and a plain sentence."""
+"""Tail index of gradient noise: the value, an interval, what Gaussian noise would give, and a
+plain sentence.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ Array = NDArray[np.float64]
 
 METHODS = ("hill", "moment", "block-sum", "stable")
 
-#: "Not heavier than Gaussian" is said only when the interval excludes indices below this, the estimate is not among the
-#: fifth of Gaussian samples that look heaviest, and the moment estimate is one that a tail of this index hardly gives.
+#: "Not heavier than Gaussian" is said only when the interval excludes indices below this, the
+#: estimate is not among the fifth of Gaussian samples that look heaviest, and the moment estimate
+#: is one that a tail of this index hardly gives.
 HEAVY = 1.8
 #: How often a power law of index ``HEAVY`` may look that light.
 RARELY = 5e-4
@@ -40,7 +43,8 @@ class TailIndex:
     """An estimated tail index."""
 
     index: float  # α; infinite when no power law is seen
-    #: interval for α: from resamples; for ``hill`` on independent values from the law of its estimate.
+    #: interval for α: from resamples; for ``hill`` on independent values from the law of its
+    #: estimate.
     interval: tuple[float, float]
     level: float  # level of the interval
     method: str  # one of ``METHODS``
@@ -53,9 +57,11 @@ class TailIndex:
 
     @property
     def variance_infinite(self) -> bool | None:
-        """Whether α < 2, so that the variance is infinite; None where the sample, or the method, cannot tell.
+        """Whether α < 2, so that the variance is infinite; None where the sample, or the method,
+        cannot tell.
 
-        Only ``hill`` and ``moment`` can: the others assume a stable law, and call any heavy body a tail.
+        Only ``hill`` and ``moment`` can: the others assume a stable law, and call any heavy body a
+        tail.
         """
         if self.method not in ("hill", "moment"):
             return None
@@ -66,35 +72,48 @@ class TailIndex:
         """One plain sentence."""
         numbers = _numbers(self)
         return {
-            None: f"cannot tell from {self.samples} samples whether the tail is heavier than Gaussian ({numbers})",
+            None: f"cannot tell from {self.samples} samples whether the tail is heavier than "
+            f"Gaussian ({numbers})",
             True: f"heavier than Gaussian: {numbers}",
             False: f"no heavy tail: {numbers}, below 2 would mean infinite variance",
         }[self.heavier]
 
 
-def tail_index(sample: NoiseSample | Any, method: str = "hill", *, of: str = "norms", per_layer: bool = False,
-               groups: Any = None, level: float = 0.9, bootstrap: int = 200, null: int = 200,
-               seed: int = 0) -> TailIndex:
+def tail_index(
+    sample: NoiseSample | Any,
+    method: str = "hill",
+    *,
+    of: str = "norms",
+    per_layer: bool = False,
+    groups: Any = None,
+    level: float = 0.9,
+    bootstrap: int = 200,
+    null: int = 200,
+    seed: int = 0,
+) -> TailIndex:
     """Estimate the index α of a tail ``P(|X| > x) ≈ c x^(-α)``; below 2 the variance is infinite.
 
-    Values of both signs are centred at their median, values of one sign (norms) are taken as they are by ``hill`` and
-    ``moment``, and as differences of random pairs by ``block-sum`` and ``stable``, which need a symmetric law. Without
-    that the block-sum estimator answers 1.00 for *any* concentrated norms. Source: acclip, App. H; thesis, section 4.2.
+    Values of both signs are centred at their median, values of one sign (norms) are taken as they
+    are by ``hill`` and ``moment``, and as differences of random pairs by ``block-sum`` and
+    ``stable``, which need a symmetric law. Without that the block-sum estimator answers 1.00 for
+    *any* concentrated norms. Source: acclip, App. H; thesis, section 4.2.
 
     Args:
-        sample: a ``NoiseSample``, or an array of 30 values or more, or of rows drawn together (one row per minibatch).
-        method: ``"hill"`` (bias-reduced; for any tail), ``"moment"`` (Dekkers et al.; also light tails),
-            ``"block-sum"`` (Mohammadi et al., App. H of acclip) and ``"stable"`` (McCulloch's quantiles), both for
-            stable laws.
+        sample: a ``NoiseSample``, or an array of 30 values or more, or of rows drawn together (one
+            row per minibatch).
+        method: ``"hill"`` (bias-reduced; for any tail), ``"moment"`` (Dekkers et al.; also light
+            tails), ``"block-sum"`` (Mohammadi et al., App. H of acclip) and ``"stable"``
+            (McCulloch's quantiles), both for stable laws.
         of: for a ``NoiseSample``: ``"norms"``, ``"coordinates"`` or ``"projections"``.
-        per_layer: bring the coordinates of each layer to the same scale before pooling them; coordinates of different
-            scales pooled look heavy-tailed whatever they are.
+        per_layer: bring the coordinates of each layer to the same scale before pooling them;
+            coordinates of different scales pooled look heavy-tailed whatever they are.
         groups: for an array with columns: one label per column, columns of one label share a scale.
         level: of the interval.
-        bootstrap: resamples for the interval (of rows, where there are rows); independent values need none with
-            ``hill``.
+        bootstrap: resamples for the interval (of rows, where there are rows); independent values
+            need none with ``hill``.
         null: Gaussian samples of the same size to compare with.
-        seed: names the random numbers of the interval; the null is the same for all samples of one size.
+        seed: names the random numbers of the interval; the null is the same for all samples of one
+            size.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -103,8 +122,9 @@ def tail_index(sample: NoiseSample | Any, method: str = "hill", *, of: str = "no
         >>> tail_index(rng.standard_normal(2000)).answer
         'no heavy tail: index 12.3 [7.9, 19.1], below 2 would mean infinite variance'
 
-    Differs from the paper: bias-reduced Hill, block sums compared with longer block sums, symmetrised, averaged over
-    shuffles, with an interval and a null. docs/measure.md has a table of how often the intervals cover.
+    Differs from the paper: bias-reduced Hill, block sums compared with longer block sums,
+    symmetrised, averaged over shuffles, with an interval and a null. docs/measure.md has a table of
+    how often the intervals cover.
     """
     one_of("method", method, METHODS)
     between("level", level, 0, 1, ends="()")
@@ -114,15 +134,21 @@ def tail_index(sample: NoiseSample | Any, method: str = "hill", *, of: str = "no
     rows, signed = _values(sample, of, per_layer, groups)
     n, rng = rows.size, numpy_stream(seed, "tail index", method)
     independent = rows.shape[1] == 1
-    resamples = 0 if method == "hill" and independent else bootstrap  # there the law of the estimate is known
+    resamples = (
+        0 if method == "hill" and independent else bootstrap
+    )  # there the law of the estimate is known
     gamma, again, tail = _ESTIMATE[method](rows, signed, resamples, rng)
     light = _looks_light(rows)
     interval = _interval(method, gamma, again, level, n)
-    if not light:  # an estimate near zero is no evidence where a heavy tail may give it: its spread vanishes with it
+    # an estimate near zero is no evidence where a heavy tail may give it: its spread vanishes with
+    # it
+    if not light:
         interval = (min(interval[0], HEAVY), interval[1])
     index = _inverse(gamma)
     nulls = _null(method, n, signed, null)
-    low, middle, high = (float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95], method="inverted_cdf"))
+    low, middle, high = (
+        float(v) for v in np.quantile(nulls, [0.05, 0.5, 0.95], method="inverted_cdf")
+    )
     p_value = float((1 + np.sum(nulls <= index)) / (1 + len(nulls)))
     if p_value < 0.05 and interval[1] < middle:
         heavier: bool | None = True
@@ -148,7 +174,9 @@ class InfiniteVariance:
     """Whether the noise has infinite variance, from Hill's and the moment estimator together."""
 
     index: float  # 1/γ with γ the mean of the two estimates; infinite when no power law is seen
-    interval: tuple[float, float]  # where the index lies, from the law of the same mean on exact power laws
+    interval: tuple[
+        float, float
+    ]  # where the index lies, from the law of the same mean on exact power laws
     samples: int  # n, the values used
     infinite: bool | None  # True, False, or None where the sample cannot tell
 
@@ -156,18 +184,22 @@ class InfiniteVariance:
     def answer(self) -> str:
         """One plain sentence."""
         numbers, border = _numbers(self), "(below 2 would mean infinite variance)"
-        return {None: f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers} {border}",
-                True: f"the variance is infinite: {numbers}, below 2",
-                False: f"the variance is finite: {numbers} {border}"}[self.infinite]
+        return {
+            None: f"cannot tell from {self.samples} samples whether the variance is infinite: "
+            f"{numbers} {border}",
+            True: f"the variance is infinite: {numbers}, below 2",
+            False: f"the variance is finite: {numbers} {border}",
+        }[self.infinite]
 
 
 def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
-    """Say, by two estimators together, whether 30 values or more (or the norms of a sample) have infinite variance.
+    """Say, by two estimators together, whether 30 values or more (or the norms of a sample) have
+    infinite variance.
 
-    Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the moment estimate does
-    not, and is less precise. Their mean γ must exceed what 95 % of samples of a power law of index 2.5 give (of index
-    2 below 256 values). "Finite" needs a moment estimate that a tail of index 1.8 gives in 1 of 2,000 samples, or a
-    mean γ below 0.15 from 200 values on.
+    Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the
+    moment estimate does not, and is less precise. Their mean γ must exceed what 95 % of samples of
+    a power law of index 2.5 give (of index 2 below 256 values). "Finite" needs a moment estimate
+    that a tail of index 1.8 gives in 1 of 2,000 samples, or a mean γ below 0.15 from 200 values on.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -202,13 +234,18 @@ def _logs(rows: Array) -> tuple[Array, int]:
     k = estimators.tail_length(n)
     top = estimators.largest(np.abs(rows).reshape(-1), k + 1)
     if not top[k] > 0:
-        fail("sample", f"must have more than {k} values other than zero", f"{int(np.sum(rows != 0))} of {n}")
+        fail(
+            "sample",
+            f"must have more than {k} values other than zero",
+            f"{int(np.sum(rows != 0))} of {n}",
+        )
     return np.log(top), k
 
 
 @lru_cache(maxsize=16)
 def _power_law(k: int, index: float) -> Array:
-    """Logarithms of the k+1 largest values over the last of them, in many samples of an exact power law.
+    """Logarithms of the k+1 largest values over the last of them, in many samples of an exact power
+    law.
 
     They are exponential numbers over the index, whatever the sample's size.
     """
@@ -219,7 +256,9 @@ def _power_law(k: int, index: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _light_bound(k: int) -> float:
-    """What the moment estimate of a power law of index ``HEAVY`` undercuts in a share ``RARELY`` of samples."""
+    """What the moment estimate of a power law of index ``HEAVY`` undercuts in a share
+    ``RARELY`` of samples.
+    """
     return float(np.quantile(estimators.moment_gamma(_power_law(k, HEAVY)), RARELY))
 
 
@@ -249,13 +288,23 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
     if signed:
         rows = rows - np.median(rows)
     if groups is not None:
-        labels = np.asarray(groups) if isinstance(groups, (list, tuple, range, np.ndarray)) else np.empty(0)
+        labels = (
+            np.asarray(groups)
+            if isinstance(groups, (list, tuple, range, np.ndarray))
+            else np.empty(0)
+        )
         if labels.shape != (rows.shape[1],):
-            fail("groups", f"must give one label for each of {rows.shape[1]} columns", f"shape {labels.shape}")
+            fail(
+                "groups",
+                f"must give one label for each of {rows.shape[1]} columns",
+                f"shape {labels.shape}",
+            )
         rows = rows.copy()
         for label in np.unique(labels):
             columns = labels == label
-            scale = np.median(np.abs(rows[:, columns]))  # exists for every tail, unlike a standard deviation
+            scale = np.median(
+                np.abs(rows[:, columns])
+            )  # exists for every tail, unlike a standard deviation
             rows[:, columns] /= scale if scale > 0 else 1.0
     return rows, signed
 
@@ -263,7 +312,9 @@ def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, 
 def _by_tail(
     functional: Callable[[Array], Array],
 ) -> Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]:
-    def estimate(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> tuple[float, Array, int]:
+    def estimate(
+        rows: Array, signed: bool, draws: int, rng: np.random.Generator
+    ) -> tuple[float, Array, int]:
         n, size = rows.size, np.abs(rows)
         logs, k = _logs(rows)
         if rows.shape[1] == 1:
@@ -280,7 +331,9 @@ def _by_tail(
 
 
 def _symmetric(x: Array, signed: bool, rng: np.random.Generator) -> Array:
-    """Values of a symmetric law with the same tail along the last axis: as they are, or differences of random pairs."""
+    """Values of a symmetric law with the same tail along the last axis: as they are, or
+    differences of random pairs.
+    """
     if signed:
         return x
     half = x.shape[-1] // 2
@@ -288,11 +341,16 @@ def _symmetric(x: Array, signed: bool, rng: np.random.Generator) -> Array:
     return mixed[..., :half] - mixed[..., half : 2 * half]
 
 
-def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> tuple[float, Array, int]:
+def _by_blocks(
+    rows: Array, signed: bool, draws: int, rng: np.random.Generator
+) -> tuple[float, Array, int]:
     n = rows.size
 
     def gammas(x: Array) -> Array:
-        rounds = [estimators.block_sum_gamma(_symmetric(x, signed, rng), rng, ROUNDS // 4) for _ in range(4)]
+        rounds = [
+            estimators.block_sum_gamma(_symmetric(x, signed, rng), rng, ROUNDS // 4)
+            for _ in range(4)
+        ]
         return np.mean(rounds, axis=0)
 
     # In portions, so that the resamples never take more than some 16 MB.
@@ -303,14 +361,20 @@ def _by_blocks(rows: Array, signed: bool, draws: int, rng: np.random.Generator) 
     return float(gammas(rows.reshape(-1))), np.concatenate(again), n
 
 
-def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generator) -> tuple[float, Array, int]:
+def _by_quantiles(
+    rows: Array, signed: bool, draws: int, rng: np.random.Generator
+) -> tuple[float, Array, int]:
     n = rows.size
     if signed and rows.shape[1] == 1:
         places = (max(1, n // 10), n // 2)
         size = np.sort(np.abs(rows[:, 0]))[::-1]
         picked = size[estimators.resampled_quantile_ranks(n, places, draws, rng)]
         again = 1 / estimators.stable_alpha(picked[:, 0], picked[:, 1])
-        return float(1 / estimators.stable_alpha(size[places[0] - 1], size[places[1] - 1])), again, n
+        return (
+            float(1 / estimators.stable_alpha(size[places[0] - 1], size[places[1] - 1])),
+            again,
+            n,
+        )
 
     def gamma(x: Array) -> float:
         found = []
@@ -325,7 +389,9 @@ def _by_quantiles(rows: Array, signed: bool, draws: int, rng: np.random.Generato
     return gamma(rows.reshape(-1)), np.array([gamma(rows[pick].reshape(-1)) for pick in picks]), n
 
 
-_ESTIMATE: dict[str, Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]] = {
+_ESTIMATE: dict[
+    str, Callable[[Array, bool, int, np.random.Generator], tuple[float, Array, int]]
+] = {
     "hill": _by_tail(estimators.hill_gamma),
     "moment": _by_tail(estimators.moment_gamma),
     "block-sum": _by_blocks,
@@ -334,23 +400,27 @@ _ESTIMATE: dict[str, Callable[[Array, bool, int, np.random.Generator], tuple[flo
 
 
 def _interval(method: str, gamma: float, again: Array, level: float, n: int) -> tuple[float, float]:
-    """An interval for α = 1/γ from the bootstrap's γ; each form is the one that covers in simulations of n = 2000."""
+    """An interval for α = 1/γ from the bootstrap's γ; each form is the one that covers in
+    simulations of n = 2000.
+    """
     again = again[np.isfinite(again)]
     if not math.isfinite(gamma) or not (len(again) or method == "hill"):
         return (math.inf, math.inf)
     if method == "stable":
-        # α is a steep and bent function of the quantiles near 2: percentiles do not mind, a standard error would.
+        # α is a steep and bent function of the quantiles near 2: percentiles do not mind, a
+        # standard error would.
         low, high = np.quantile(again, [0.5 - level / 2, 0.5 + level / 2])
         return (_inverse(float(high)), _inverse(float(low)))
     spread, k = float(np.std(again)) if len(again) else 0.0, estimators.tail_length(n)
     freedom: float = k
     if method == "moment":
-        # Resampling repeats the few largest values, which narrows the moment estimator's spread (its intervals would
-        # cover in 75 to 88 %): not less than the spread in the limit.
+        # Resampling repeats the few largest values, which narrows the moment estimator's spread
+        # (its intervals would cover in 75 to 88 %): not less than the spread in the limit.
         spread = max(spread, math.sqrt((1 + max(gamma, 0.0) ** 2) / k))
     elif method == "hill":
-        # The intercept is worth k/9 exponential variables, and for independent values that is all: a resampled spread
-        # would add noise of its own. Values of one row may hang together, so there it counts if it is larger.
+        # The intercept is worth k/9 exponential variables, and for independent values that is all:
+        # a resampled spread would add noise of its own. Values of one row may hang together, so
+        # there it counts if it is larger.
         spread, freedom = max(3 * max(abs(gamma), 0.02) / math.sqrt(k), spread), k / 9
     reach = student_quantile(0.5 + level / 2, freedom) * spread
     if gamma > 2 * spread:
@@ -366,8 +436,8 @@ def _inverse(gamma: float) -> float:
 def _null(method: str, n: int, signed: bool, draws: int) -> Array:
     """The estimator on ``draws`` Gaussian samples of size n.
 
-    For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it spreads most for its
-    size, so that no Gaussian vector is called heavier than Gaussian.
+    For norms the null is the modulus of one Gaussian number: of all norms of Gaussian vectors it
+    spreads most for its size, so that no Gaussian vector is called heavier than Gaussian.
     """
     rng = numpy_stream(0, "null", method, n, int(signed))
     if method in ("hill", "moment"):

@@ -24,7 +24,9 @@ class UpdateProbe(Probe):
 
     def read(self, at: Reading) -> dict[str, float]:
         length = sum(float(d.double().square().sum()) for d in at.update) ** 0.5
-        size = sum(float(p.detach().double().square().sum()) for p in at.objective.parameters) ** 0.5
+        size = (
+            sum(float(p.detach().double().square().sum()) for p in at.objective.parameters) ** 0.5
+        )
         return {"norm": length, "relative": length / size if size else float("nan")}
 
     def cost(self, batches: int) -> float:

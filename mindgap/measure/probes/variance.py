@@ -1,4 +1,6 @@
-"""Empirical variance of the gradient noise against sample size: it settles if the variance is finite, or else grows."""
+"""Empirical variance of the gradient noise against sample size: it settles if the variance is
+finite, or else grows.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: The variance grows if the exponent's interval lies above GROWS (the exponent of a tail of index 1.74), and settles if
-#: it lies below SETTLES. In between are heavy tails of finite variance (Student 3: 0.11 at n = 2000) and stable laws
-#: near index 2 (1.8: 0.10).
+#: The variance grows if the exponent's interval lies above GROWS (the exponent of a tail of index
+#: 1.74), and settles if it lies below SETTLES. In between are heavy tails of finite variance
+#: (Student 3: 0.11 at n = 2000) and stable laws near index 2 (1.8: 0.10).
 SETTLES, GROWS = 0.08, 0.15
 
 
@@ -34,24 +36,35 @@ class VarianceGrowth:
     low: Array
     median: Array
     high: Array
-    #: slope of log median against log m for m up to a quarter of the sample; 2/α - 1 for a tail of index α < 2,
-    #: towards 0 for a finite variance.
+    #: slope of log median against log m for m up to a quarter of the sample; 2/α - 1 for a tail of
+    #: index α < 2, towards 0 for a finite variance.
     exponent: float
     interval: tuple[float, float]  # bootstrap interval of the exponent
-    largest_share: float  # the largest ``‖n_b‖²`` over their sum; it goes to 0 exactly when the variance is finite
+    #: the largest ``‖n_b‖²`` over their sum; it goes to 0 exactly when the variance is finite
+    largest_share: float
     settles: bool | None  # True, False, or None where the sample cannot tell
 
     @property
     def answer(self) -> str:
         """One plain sentence."""
         unsure = f"cannot tell from {int(self.sizes[-1])} samples whether the variance settles"
-        said = {True: "the variance settles", False: "the variance grows with the sample", None: unsure}[self.settles]
+        said = {
+            True: "the variance settles",
+            False: "the variance grows with the sample",
+            None: unsure,
+        }[self.settles]
         low, high = self.interval
         return f"{said} (like m^{self.exponent:.2f} [{low:.2f}, {high:.2f}] over m minibatches)"
 
 
-def variance_growth(sample: NoiseSample | Any, *, level: float = 0.9, bootstrap: int = 100, shuffles: int = 40,
-                    seed: int = 0) -> VarianceGrowth:
+def variance_growth(
+    sample: NoiseSample | Any,
+    *,
+    level: float = 0.9,
+    bootstrap: int = 100,
+    shuffles: int = 40,
+    seed: int = 0,
+) -> VarianceGrowth:
     """Empirical variance against sample size, and whether it settles.
 
     Args:
@@ -70,8 +83,8 @@ def variance_growth(sample: NoiseSample | Any, *, level: float = 0.9, bootstrap:
 
     Source: thesis, Fig. 4-1 (c), (f); acclip, Fig. 2 (c), (f).
 
-    Differs from the paper: the papers look at one curve. One curve may settle or jump by chance, so the exponent here
-    is that of the median over random orders, with an interval.
+    Differs from the paper: the papers look at one curve. One curve may settle or jump by chance, so
+    the exponent here is that of the median over random orders, with an interval.
     """
     between("level", level, 0, 1, ends="()")
     whole("bootstrap", bootstrap, least=20, most=100_000)
@@ -81,7 +94,9 @@ def variance_growth(sample: NoiseSample | Any, *, level: float = 0.9, bootstrap:
         fail("sample", "must hold at least 128 norms", len(norms))
     if not np.isfinite(norms).all() or not norms.any():
         fail("sample", "must be finite and not all zero", norms)
-    x = np.square(norms / np.abs(norms).max())  # scaled, so that squares of huge norms do not overflow
+    x = np.square(
+        norms / np.abs(norms).max()
+    )  # scaled, so that squares of huge norms do not overflow
     n = len(x)
     with np.errstate(over="ignore"):
         scale = np.square(np.abs(norms).max())
@@ -95,7 +110,9 @@ def variance_growth(sample: NoiseSample | Any, *, level: float = 0.9, bootstrap:
     interval = (float(ends[0]), float(ends[1]))
     settles = True if interval[1] < SETTLES else False if interval[0] > GROWS else None
     share = float(x.max() / x.sum())
-    return VarianceGrowth(sizes, _running(x, sizes) * scale, low, median, high, exponent, interval, share, settles)
+    return VarianceGrowth(
+        sizes, _running(x, sizes) * scale, low, median, high, exponent, interval, share, settles
+    )
 
 
 def _running(x: Array, sizes: NDArray[np.int64]) -> Array:
@@ -103,7 +120,8 @@ def _running(x: Array, sizes: NDArray[np.int64]) -> Array:
 
 
 def _exponent(x: Array, shuffles: int, rng: np.random.Generator) -> float:
-    """Growth of the median mean of m values, from disjoint groups of m = n/128 (at least 16) up to n/4 values.
+    """Growth of the median mean of m values, from disjoint groups of m = n/128 (at least 16) up to
+    n/4 values.
 
     The median mean of fewer than 16 values grows for every skew law, heavy-tailed or not.
     """

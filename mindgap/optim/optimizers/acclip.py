@@ -13,7 +13,13 @@ from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
 from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.steps import average_, average_power_, clip_adaptive, clip_second_moment, descend_
+from mindgap.rules.steps import (
+    average_,
+    average_power_,
+    clip_adaptive,
+    clip_second_moment,
+    descend_,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,56 +40,87 @@ class ACClip(CoordinateOptimizer):
                                x_k ← Π(x_{k−1} − c·η/d_k·min{d_k/(√(1−β₂)·|m_k|), 1}·m_k)
         form="algorithm"       as first_moment, with x_k ← Π(x_{k−1} − η·min{τ_k/(|m_k|+ε), 1}·m_k)
 
-    ``"algorithm"`` is Algorithm 1 of the thesis: its steps are proportional to the gradient, so that lr has the scale
-    of SGD's. ``"second_moment"`` with ``factor=2`` is section 3.1 of acclip, where β₁ = 0. The steps of the two moment
-    forms do not scale with the gradient: lr has the scale of AdamW's.
+    ``"algorithm"`` is Algorithm 1 of the thesis: its steps are proportional to the gradient, so
+    that lr has the scale of SGD's. ``"second_moment"`` with ``factor=2`` is section 3.1 of acclip,
+    where β₁ = 0. The steps of the two moment forms do not scale with the gradient: lr has the scale
+    of AdamW's.
 
-    Both papers let the current gradient enter its own threshold and the average unclipped. Here the gradient's norm is
-    clipped first (``clip="auto"``); ``clip=None`` is the papers' order.
+    Both papers let the current gradient enter its own threshold and the average unclipped. Here the
+    gradient's norm is clipped first (``clip="auto"``); ``clip=None`` is the papers' order.
 
     Args:
         params: parameters, or groups of them with their own settings.
-        lr: step size, a number or a tensor with one element; None gives 1e-3, and with ``form="algorithm"`` an error.
+        lr: step size, a number or a tensor with one element; None gives 1e-3, and with
+            ``form="algorithm"`` an error.
         betas: weights of the two averages, each in [0, 1).
-        alpha: order of the moment, in (0, 2]; 1 is the paper's choice. ``"second_moment"`` has order 2.
+        alpha: order of the moment, in (0, 2]; 1 is the paper's choice. ``"second_moment"`` has
+            order 2.
         eps: zero or positive, in the unit of a gradient entry; the paper has 1e-5.
-        weight_decay: decoupled (as in BERT's training): x is also multiplied by 1 − η·w, outside the clipping.
+        weight_decay: decoupled (as in BERT's training): x is also multiplied by 1 − η·w, outside
+            the clipping.
         form: ``"first_moment"``, ``"second_moment"`` or ``"algorithm"``.
-        factor: c, for ``"second_moment"``; the paper has 2, and 1 gives AdamW's step where nothing is clipped.
-        bias_correction: divide the averages by 1−β^k, with k counted for each parameter (not in the paper). With
-            ``"second_moment"``, whose v knows nothing at k = 1, g_1² stands for v_0.
-        clip: threshold of the gradient's norm over all parameters, before anything else: ``"auto"`` (the 0.9 quantile
-            of the last 128 norms, see ``mindgap.optim.norms``), a number, or None.
+        factor: c, for ``"second_moment"``; the paper has 2, and 1 gives AdamW's step where nothing
+            is clipped.
+        bias_correction: divide the averages by 1−β^k, with k counted for each parameter (not in the
+            paper). With ``"second_moment"``, whose v knows nothing at k = 1, g_1² stands for v_0.
+        clip: threshold of the gradient's norm over all parameters, before anything else: ``"auto"``
+            (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or
+            None.
         track: count clipped coordinates and take the update's norm at every step, for ``report()``.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
         >>> x = torch.tensor([1.0], requires_grad=True)
-        >>> optimizer = ACClip([x], lr=1.0, weight_decay=0.0, eps=0.0, form="algorithm", bias_correction=False)
+        >>> optimizer = ACClip(
+        ...     [x], lr=1.0, weight_decay=0.0, eps=0.0, form="algorithm", bias_correction=False
+        ... )
         >>> (2 * x).sum().backward()
-        >>> optimizer.step()                # τ = 0.01·2 is below m = 0.1·2, so the step is 0.02
+        >>> optimizer.step()  # τ = 0.01·2 is below m = 0.1·2, so the step is 0.02
         >>> x.detach()
         tensor([0.9800])
 
-    Source: thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip); acclip, 3.1 and thesis, 7.2.1 for the second moment.
+    Source: thesis, Alg. 1 in 4.5.2; acclip, Alg. 1 with (ACClip); acclip, 3.1 and thesis, 7.2.1 for
+    the second moment.
 
     Differs from the paper:
-        Weight decay is decoupled; the paper names its value and not its place. Momentum in 3.1 is an addition.
+        Weight decay is decoupled; the paper names its value and not its place. Momentum in 3.1 is
+        an addition.
     """
 
-    def __init__(self, params: Any, lr: float | Tensor | None = None, betas: tuple[float, float] = (0.9, 0.99),
-                 alpha: float = 1.0, eps: float = 1e-8, weight_decay: float = 1e-2, *, form: str = "first_moment",
-                 factor: float = 1.0, bias_correction: bool = True, clip: float | str | None = "auto",
-                 track: bool = False, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor | None = None,
+        betas: tuple[float, float] = (0.9, 0.99),
+        alpha: float = 1.0,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        form: str = "first_moment",
+        factor: float = 1.0,
+        bias_correction: bool = True,
+        clip: float | str | None = "auto",
+        track: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
         one_of("form", form, FORMS)
         if lr is None:
             if form == "algorithm":
-                rule = "must be given with form='algorithm': its steps are proportional to the gradient, so lr has the"
+                rule = (
+                    "must be given with form='algorithm': its steps are proportional to the "
+                    "gradient, so lr has the"
+                )
                 fail("lr", rule + " scale of SGD's (0.1 to 10 for networks), not of AdamW's", lr)
             lr = 1e-3
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
-        settings = {"lr": lr, "betas": betas, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
+        settings = {
+            "lr": lr,
+            "betas": betas,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
         own = {"form": form, "factor": factor, "bias_correction": bias_correction}
         super().__init__(params, {**settings, **own}, track=track, **options)
 
@@ -103,14 +140,24 @@ class ACClip(CoordinateOptimizer):
         names = ("alpha", "eps", "form", "factor")
         numbers = {"beta": beta1, "beta2": beta2, **{name: group[name] for name in names}}
         # Without a correction and without a factor on the gradient the kernels have less to do.
-        numbers["bare"] = not (group["bias_correction"] or self._norm_clip is not None or self._spike_guard)
-        more = {"scope": None if self._norm_clip is None else "all", "counts": group["bias_correction"]}
+        numbers["bare"] = not (
+            group["bias_correction"] or self._norm_clip is not None or self._spike_guard
+        )
+        more = {
+            "scope": None if self._norm_clip is None else "all",
+            "counts": group["bias_correction"],
+        }
         return FusedRecord.of("adaptive", group, numbers, states=("momentum", "moment"), **more)
 
     def _update(self, batches: list[Batch]) -> None:
         with self._counting(batches) as count:
             for batch in batches:
-                lists = [batch.params, batch.grads, self._states(batch, "momentum"), self._states(batch, "moment")]
+                lists = [
+                    batch.params,
+                    batch.grads,
+                    self._states(batch, "momentum"),
+                    self._states(batch, "moment"),
+                ]
                 if batch.group["bias_correction"]:
                     rows = self._by_count(batch, *lists)
                 else:
@@ -121,8 +168,9 @@ class ACClip(CoordinateOptimizer):
                         count(clipped, robust_norm(updates, wide=True) * batch.lr)
                     descend_(p, updates, batch.lr, batch.shrink)
 
-    def _directions(self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor],
-                    v: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def _directions(
+        self, batch: Batch, k: Any, g: list[Tensor], m: list[Tensor], v: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """The step of a block divided by −η, and with ``track`` where it was clipped."""
         group = batch.group
         (beta1, beta2), alpha, eps = group["betas"], group["alpha"], group["eps"]
@@ -142,7 +190,9 @@ class ACClip(CoordinateOptimizer):
             if group["factor"] != 1.0:
                 torch._foreach_mul_(updates, group["factor"])
             return updates, clipped
-        updates, factors = clip_adaptive(m, v, alpha, eps, normalized=group["form"] == "first_moment")
+        updates, factors = clip_adaptive(
+            m, v, alpha, eps, normalized=group["form"] == "first_moment"
+        )
         return updates, [f < 1 for f in factors] if self._track else []
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class AdamW(RuleOptimizer):
-    """``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.AdamW`` in one optimizer, with the same numbers.
+    """``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.AdamW`` in one optimizer, with the same
+    numbers.
 
     Symbols: η ``lr``, (β₁, β₂) ``betas``, ε ``eps``, w ``weight_decay``, c ``clip``.
 
@@ -29,8 +30,8 @@ class AdamW(RuleOptimizer):
         v_k ← β₂·v_{k−1} + (1−β₂)·ĝ_k²
         x_k ← (1 − η·w)·x_{k−1} − η·m_k/(1−β₁^k)/(√(v_k/(1−β₂^k)) + ε)
 
-    States have torch's names: a ``state_dict`` of ``torch.optim.AdamW`` can be loaded, and torch can load this one's.
-    Unlike the pair, the step leaves ``p.grad`` as it was.
+    States have torch's names: a ``state_dict`` of ``torch.optim.AdamW`` can be loaded, and torch
+    can load this one's. Unlike the pair, the step leaves ``p.grad`` as it was.
 
     Args:
         params: parameters, or groups of them with their own settings.
@@ -38,8 +39,8 @@ class AdamW(RuleOptimizer):
         betas: weights of the two averages, each in [0, 1).
         eps: ε, zero or positive.
         weight_decay: w, decoupled.
-        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or None,
-            which makes it torch's optimizer.
+        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
+            number, or None, which makes it torch's optimizer.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -50,14 +51,23 @@ class AdamW(RuleOptimizer):
         >>> optimizer.report().clipped, optimizer.report().direction_norm
         (1.0, 5.0)
 
-    Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), Alg. 2; clipping as in torch.
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), Alg. 2; clipping as
+    in torch.
 
     Differs from the paper: Clipping is an addition. Amsgrad is not offered.
     """
 
-    def __init__(self, params: Any, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, clip: float | str | None = "auto",
-                 **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        clip: float | str | None = "auto",
+        **options: Unpack[Options],
+    ) -> None:
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
@@ -74,7 +84,9 @@ class AdamW(RuleOptimizer):
         beta1, beta2 = group["betas"]
         numbers = {"beta": beta1, "beta2": beta2, "eps": group["eps"], "form": "adam"}
         scope = None if self._norm_clip is None else "all"
-        return FusedRecord.of("adam", group, numbers, states=("exp_avg", "exp_avg_sq"), scope=scope, counts=True)
+        return FusedRecord.of(
+            "adam", group, numbers, states=("exp_avg", "exp_avg_sq"), scope=scope, counts=True
+        )
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:

@@ -21,7 +21,8 @@ from mindgap.rules.steps import average_, clip_coordinates, descend_, follow_med
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: With ``tau="auto"`` the threshold is this multiple of the running median of |g|: the 0.9 quantile of a normal law.
+#: With ``tau="auto"`` the threshold is this multiple of the running median of |g|: the 0.9 quantile
+#: of a normal law.
 ABOVE_MEDIAN = 2.44
 #: Step of the running median, in logarithms, after the first steps.
 MEDIAN_STEP = 0.05
@@ -39,25 +40,28 @@ class CClip(CoordinateOptimizer):
         m_k ← β₁·m_{k−1} + (1−β₁)·min{τ_k/|g_k|, 1}·g_k
         x_k ← Π(x_{k−1} − η_k·m_k)
 
-    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge gradient stays::
+    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge
+    gradient stays::
 
         m_k ← β₁·m_{k−1} + (1−β₁)·g_k
         x_k ← Π(x_{k−1} − η_k·min{τ_k/|m_k|, 1}·m_k)
 
     Args:
-        params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``, ``weight_decay``, ``maximize``.
+        params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``,
+            ``weight_decay``, ``maximize``.
         lr: step size, a number or a tensor with one element.
-        tau: threshold in the unit of a gradient entry: a number; for a group, a list with one tensor (or number) per
-            parameter, of the parameter's shape; a dict from parameter to such; a function of k that returns a number or
-            such a list (a function is not kept in ``state_dict``); or ``"auto"``: 2.44 times the running median of |g|
-            in each coordinate, zeros left out (for a normal law its 0.9 quantile). The median costs one state per
-            parameter. It moves by 2.5 % per step, whatever the size of a spike; for a normal law its standard deviation
-            is 12 % and its bias below 2 %.
+        tau: threshold in the unit of a gradient entry: a number; for a group, a list with one
+            tensor (or number) per parameter, of the parameter's shape; a dict from parameter to
+            such; a function of k that returns a number or such a list (a function is not kept in
+            ``state_dict``); or ``"auto"``: 2.44 times the running median of |g| in each coordinate,
+            zeros left out (for a normal law its 0.9 quantile). The median costs one state per
+            parameter. It moves by 2.5 % per step, whatever the size of a spike; for a normal law
+            its standard deviation is 12 % and its bias below 2 %.
         beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
         clip: what is clipped, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w, outside the clipping.
-        track: count clipped coordinates and take the update's norm at every step, for ``report()``; else coordinates
-            are counted at some steps (see ``Report.clipped``).
+        track: count clipped coordinates and take the update's norm at every step, for ``report()``;
+            else coordinates are counted at some steps (see ``Report.clipped``).
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -76,8 +80,18 @@ class CClip(CoordinateOptimizer):
     _counts_as = "share"
     _clips = True
 
-    def __init__(self, params: Any, lr: float | Tensor, tau: Any, *, beta: float = 0.0, clip: str = "gradient",
-                 weight_decay: float = 0.0, track: bool = False, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        tau: Any,
+        *,
+        beta: float = 0.0,
+        clip: str = "gradient",
+        weight_decay: float = 0.0,
+        track: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
         self._clip = one_of("clip", clip, ORDERS)
         settings = {"lr": lr, "tau": tau, "momentum": beta, "weight_decay": weight_decay}
         super().__init__(params, settings, track=track, **options)
@@ -94,10 +108,17 @@ class CClip(CoordinateOptimizer):
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         if self._track:
             return FusedRecord(refusal="track=True counts coordinates")
-        auto, beta = group["tau"] == "auto" if isinstance(group["tau"], str) else False, group["momentum"]
+        auto, beta = (
+            group["tau"] == "auto" if isinstance(group["tau"], str) else False,
+            group["momentum"],
+        )
         if not auto and not isinstance(group["tau"], (int, float)):
             return FusedRecord(refusal="tau is not a number")
-        numbers = {"beta": beta, "level": ABOVE_MEDIAN if auto else group["tau"], "order": self._clip}
+        numbers = {
+            "beta": beta,
+            "level": ABOVE_MEDIAN if auto else group["tau"],
+            "order": self._clip,
+        }
         if auto:
             half = max(MEDIAN_STEP, 1.0 / (group["k"] + 1)) / 2.0
             numbers.update(up=math.exp(half), down=math.exp(-half))
@@ -112,7 +133,9 @@ class CClip(CoordinateOptimizer):
                 memory = self._states(batch, "momentum") if beta else batch.grads
                 # A bare gradient is clipped symmetrically, so its sign may be put in afterwards.
                 lr = batch.lr if beta else batch.sign * batch.lr
-                lists = [batch.params, batch.grads, memory] + ([tau] if isinstance(tau, list) else [])
+                lists = [batch.params, batch.grads, memory] + (
+                    [tau] if isinstance(tau, list) else []
+                )
                 for p, g, m, *rest in blocks(*lists, single=batch.single):
                     t = rest[0] if rest else tau
                     if beta and self._clip == "momentum":
@@ -122,7 +145,8 @@ class CClip(CoordinateOptimizer):
                         source = batch.scaled(g)
                     if self._is_auto(batch):
                         level, t = t, torch._foreach_mul(t, ABOVE_MEDIAN)
-                        # A coordinate without a median has none to compare with: its first gradient passes.
+                        # A coordinate without a median has none to compare with: its first gradient
+                        # passes.
                         t = [torch.where(s == 0, torch.inf, s) for s in t]
                         follow_median_(level, source, max(MEDIAN_STEP, 1.0 / batch.k))
                     clipped = updates = clip_coordinates(source, t)
@@ -136,7 +160,9 @@ class CClip(CoordinateOptimizer):
 
     @torch._disable_dynamo
     def _sample_share(self) -> None:
-        """Compare with the thresholds again after the step: kernels that count would be slower at every step."""
+        """Compare with the thresholds again after the step: kernels that count would be slower
+        at every step.
+        """
         if self._track or not self.tally.wants_share():
             return
         batches = [batch for group in self.param_groups if (batch := self._collect(group)).owners]
@@ -152,22 +178,28 @@ class CClip(CoordinateOptimizer):
             for d, *rest in blocks(sources, *([tau] if isinstance(tau, list) else [])):
                 for source, t in zip(d, rest[0] if rest else [tau] * len(d)):
                     if self._is_auto(batch):
-                        # Above the median, so that the step raised it; zero where none of it was known.
+                        # Above the median, so that the step raised it; zero where none of it was
+                        # known.
                         t = t * (ABOVE_MEDIAN / math.exp(max(MEDIAN_STEP, 1.0 / batch.k) / 2.0))
-                    # A part at a time: the copies of a large table of word vectors would take 200 MiB.
+                    # A part at a time: the copies of a large table of word vectors would take 200
+                    # MiB.
                     whole = isinstance(t, Tensor) and t.dim() > 0
                     parts = [source] if whole else source.flatten().split(PART)
                     counts += [(part.abs() > t).sum() for part in parts]
                     size += source.numel()
         if size:
-            self.tally.sample(torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size)
+            self.tally.sample(
+                torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size
+            )
 
     @staticmethod
     def _is_auto(batch: Batch) -> bool:
         return isinstance(batch.group["tau"], str)
 
     def _thresholds(self, batch: Batch) -> Any:
-        """A number or 0-dim tensor, or one tensor of the parameter's shape for each of the batch's parameters."""
+        """A number or 0-dim tensor, or one tensor of the parameter's shape for each of the
+        batch's parameters.
+        """
         if self._is_auto(batch):
             return self._states(batch, "median")
         tau = value_at(batch.group["tau"], batch.k)
@@ -203,19 +235,35 @@ def aligned_thresholds(tau: Any, params: list[Tensor], *, values: bool = True) -
     """
     if isinstance(tau, Tensor) and tau.dim():
         if len(params) != 1:
-            fail("tau", f"must be a list with one tensor per parameter ({len(params)} of them)", tuple(tau.shape))
+            fail(
+                "tau",
+                f"must be a list with one tensor per parameter ({len(params)} of them)",
+                tuple(tau.shape),
+            )
         tau = [tau]
     if isinstance(tau, Mapping):
         by_id = {id(key): value for key, value in tau.items()}
         if set(by_id) != {id(p) for p in params}:
-            fail("tau", f"must have an entry for each of the group's {len(params)} parameters", f"{len(tau)} entries")
+            fail(
+                "tau",
+                f"must have an entry for each of the group's {len(params)} parameters",
+                f"{len(tau)} entries",
+            )
         tau = [by_id[id(p)] for p in params]
     if isinstance(tau, (list, tuple)):
         if len(tau) != len(params):
-            fail("tau", f"must have an entry for each of the group's {len(params)} parameters", f"{len(tau)} entries")
+            fail(
+                "tau",
+                f"must have an entry for each of the group's {len(params)} parameters",
+                f"{len(tau)} entries",
+            )
         for entry, p in zip(tau, params):
             if isinstance(entry, Tensor) and entry.dim() and entry.shape != p.shape:
-                fail("tau", f"must have the shape of its parameter, {tuple(p.shape)}", tuple(entry.shape))
+                fail(
+                    "tau",
+                    f"must have the shape of its parameter, {tuple(p.shape)}",
+                    tuple(entry.shape),
+                )
             _positive_entry(entry, values)
         return list(tau)
     _positive_entry(tau, values)

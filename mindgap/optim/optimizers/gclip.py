@@ -30,7 +30,8 @@ class GClip(ScaledOptimizer):
         m_k ← β₁·m_{k−1} + (1−β₁)·min{τ_k/‖g_k‖, 1}·g_k
         x_k ← Π(x_{k−1} − η_k·m_k)
 
-    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge gradient stays::
+    The order that acclip prints in Alg. 1 (``clip="momentum"``) clips the average, in which a huge
+    gradient stays::
 
         m_k ← β₁·m_{k−1} + (1−β₁)·g_k
         x_k ← Π(x_{k−1} − η_k·min{τ_k/‖m_k‖, 1}·m_k)
@@ -38,14 +39,17 @@ class GClip(ScaledOptimizer):
     At β₁ = 0 both are (GClip).
 
     Args:
-        params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``, ``weight_decay``, ``maximize``.
+        params: parameters, or groups of them with their own ``lr``, ``tau``, ``beta``,
+            ``weight_decay``, ``maximize``.
         lr: step size, a number or a tensor with one element.
-        tau: threshold in the unit of the gradient's norm: a number; a function of k (not kept in ``state_dict``); or
-            ``"auto"``: the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``.
+        tau: threshold in the unit of the gradient's norm: a number; a function of k (not kept in
+            ``state_dict``); or ``"auto"``: the 0.9 quantile of the last 128 norms, see
+            ``mindgap.optim.norms``.
         beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
         clip: what is clipped, ``"gradient"`` or ``"momentum"``.
         weight_decay: decoupled: x is also multiplied by 1 − η·w, outside the clipping.
-        scope: norm over ``"all"`` parameters (the theory's), over each ``"group"``, or over each ``"tensor"``.
+        scope: norm over ``"all"`` parameters (the theory's), over each ``"group"``, or over each
+            ``"tensor"``.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -56,14 +60,24 @@ class GClip(ScaledOptimizer):
         >>> x.detach(), optimizer.report().clipped
         (tensor([2.4000, 3.2000]), 1.0)
 
-    Source: acclip, Alg. 1 with (GClip); thesis, (GClip) and (proj-GClip) in 4.4.1, (3.5) with γ = τ.
+    Source: acclip, Alg. 1 with (GClip); thesis, (GClip) and (proj-GClip) in 4.4.1, (3.5) with γ =
+    τ.
     """
 
     _clips = True
 
-    def __init__(self, params: Any, lr: float | Tensor, tau: float | str | Callable[[int], float], *,
-                 beta: float = 0.0, clip: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
-                 **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        tau: float | str | Callable[[int], float],
+        *,
+        beta: float = 0.0,
+        clip: str = "gradient",
+        weight_decay: float = 0.0,
+        scope: str = "all",
+        **options: Unpack[Options],
+    ) -> None:
         one_of("clip", clip, ORDERS)
         settings = {"lr": lr, "tau": tau, "weight_decay": weight_decay}
         super().__init__(params, settings, beta=beta, order=clip, scope=scope, **options)
@@ -85,7 +99,10 @@ class GClip(ScaledOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         groups = [batch.group for batch in batches]
-        taus = [g if g["tau"] == "auto" else positive_at("tau", g["tau"], b.k) for g, b in zip(groups, batches)]
+        taus = [
+            g if g["tau"] == "auto" else positive_at("tau", g["tau"], b.k)
+            for g, b in zip(groups, batches)
+        ]
         shares: list[Tensor] = []
 
         def coefficient(norm: Tensor, tau: Any) -> Tensor:

@@ -22,7 +22,8 @@ OUTCOMES = {
     "new": "no step was made yet",
     "descended": "f fell by more than δ‖m‖/4 and the parameters moved by δ",
     "certified": "‖m‖ ≤ ε: the parameters are (δ, ε)-stationary",
-    "exhausted": "neither descent nor certificate within the inner steps; the next step starts the search anew",
+    "exhausted": "neither descent nor certificate within the inner steps; the next step starts "
+    "the search anew",
     "non-finite": "a gradient was not finite; the parameters did not move",
 }
 
@@ -32,7 +33,8 @@ class SearchResult:
     """How INGD's last search ended."""
 
     outcome: str  # a key of ``OUTCOMES``
-    #: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the δ-subdifferential.
+    #: ‖m‖ at its end; with outcome ``"certified"`` a bound on the distance of 0 from the
+    #: δ-subdifferential.
     norm: float
     oracle_calls: int  # closure calls of all searches together
     inner_steps: int  # inner steps of the last search
@@ -47,7 +49,8 @@ class SearchResult:
 
 
 class INGD(RuleOptimizer):
-    """Interpolated normalised gradient descent for a deterministic, Lipschitz, possibly non-smooth f.
+    """Interpolated normalised gradient descent for a deterministic, Lipschitz, possibly non-smooth
+    f.
 
     Symbols: δ ``delta``, ε ``epsilon``, L ``lipschitz``, K ``inner``.
 
@@ -58,15 +61,17 @@ class INGD(RuleOptimizer):
             if ‖m_k‖ ≤ ε: stop, x_t is (δ, ε)-stationary
             x_{t,k} = x_t − δ·m_k/‖m_k‖
             if f(x_{t,k}) − f(x_t) < −δ‖m_k‖/4: x_{t+1} = x_{t,k}, done
-            y uniform on [x_t, x_{t,k}];  m_{k+1} = β·m_k + (1−β)·∇f(y),  β = (4L²−‖m_k‖²)/(4L²+2‖m_k‖²)
+            y uniform on [x_t, x_{t,k}];  m_{k+1} = β·m_k + (1−β)·∇f(y),  β =
+            (4L²−‖m_k‖²)/(4L²+2‖m_k‖²)
 
-    If the loop runs out, x_t stays and the next call starts it anew (the *while* of line 3). Once certified, ``step``
-    changes nothing and evaluates nothing until ``reset()``.
+    If the loop runs out, x_t stays and the next call starts it anew (the *while* of line 3). Once
+    certified, ``step`` changes nothing and evaluates nothing until ``reset()``.
 
-    The closure must give a deterministic f: the same batch, dropout off, and in a distributed run the same value on
-    all processes. It is called up to 2K times per step; it writes ``p.grad``, this class only reads it. The algorithm
-    decides by the value of f, so every inner step waits for the device. ``torch.amp.GradScaler.step(optimizer,
-    closure)`` raises in torch: with a scaler use StochasticINGD.
+    The closure must give a deterministic f: the same batch, dropout off, and in a distributed run
+    the same value on all processes. It is called up to 2K times per step; it writes ``p.grad``,
+    this class only reads it. The algorithm decides by the value of f, so every inner step waits for
+    the device. ``torch.amp.GradScaler.step(optimizer, closure)`` raises in torch: with a scaler use
+    StochasticINGD.
 
     Args:
         params: parameters, or groups of them; all groups have the same δ, ε and L.
@@ -99,13 +104,24 @@ class INGD(RuleOptimizer):
     Source: thesis, Alg. 2 in 5.4.
 
     Differs from the paper:
-        The oracle's gradient at a kink is what automatic differentiation gives, whatever the direction asked for.
-        β is held at 0 from below (see ``rules.steps.descent_weight``).
+        The oracle's gradient at a kink is what automatic differentiation gives, whatever the
+        direction asked for. β is held at 0 from below (see ``rules.steps.descent_weight``).
     """
 
-    def __init__(self, params: Any, delta: float, epsilon: float, lipschitz: float, *, inner: int | None = None,
-                 seed: int = 0, nonfinite: str = "propagate", maximize: bool = False, foreach: bool | None = None,
-                 fused: bool | None = None) -> None:
+    def __init__(
+        self,
+        params: Any,
+        delta: float,
+        epsilon: float,
+        lipschitz: float,
+        *,
+        inner: int | None = None,
+        seed: int = 0,
+        nonfinite: str = "propagate",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
         check_lr("delta", delta, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
@@ -113,19 +129,40 @@ class INGD(RuleOptimizer):
             inner = math.ceil(48.0 * lipschitz**2 / epsilon**2)
         whole("inner", inner, least=1)
         whole("seed", seed)
-        settings = {"lr": delta, "epsilon": epsilon, "lipschitz": lipschitz, "inner": inner, "seed": seed}
+        settings = {
+            "lr": delta,
+            "epsilon": epsilon,
+            "lipschitz": lipschitz,
+            "inner": inner,
+            "seed": seed,
+        }
         settings["momentum"] = 0.0  # OneCycleLR and CyclicLR look for it; nothing here reads it
         found = {"outcome": "new", "norm": math.inf, "calls": 0, "inner_steps": 0, "draws": 0}
-        super().__init__(params, {**settings, **found}, maximize=maximize, foreach=foreach, fused=fused,
-                         nonfinite=nonfinite)
+        super().__init__(
+            params,
+            {**settings, **found},
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            nonfinite=nonfinite,
+        )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_lr("delta", group["lr"])
         positive("epsilon", group["epsilon"])
         positive("lipschitz", group["lipschitz"])
-        for key, name in (("lr", "delta"), ("epsilon", "epsilon"), ("lipschitz", "lipschitz"), ("maximize",) * 2):
+        for key, name in (
+            ("lr", "delta"),
+            ("epsilon", "epsilon"),
+            ("lipschitz", "lipschitz"),
+            ("maximize",) * 2,
+        ):
             if group[key] != self.param_groups[0][key]:
-                fail(name, f"must be {self.param_groups[0][key]!r} in all groups (one search, one vector)", group[key])
+                fail(
+                    name,
+                    f"must be {self.param_groups[0][key]!r} in all groups (one search, one vector)",
+                    group[key],
+                )
 
     def result(self) -> SearchResult:
         """How the last search ended."""
@@ -133,7 +170,9 @@ class INGD(RuleOptimizer):
         return SearchResult(group["outcome"], group["norm"], group["calls"], group["inner_steps"])
 
     def reset(self) -> None:
-        """Forget a certificate, so that ``step`` searches again (after the problem has changed, say)."""
+        """Forget a certificate, so that ``step`` searches again (after the problem has changed,
+        say).
+        """
         self.param_groups[0]["outcome"] = "new"
 
     def _update(self, batches: list[Batch]) -> None:
@@ -148,15 +187,21 @@ class INGD(RuleOptimizer):
             closure: zeroes the gradients, evaluates f, calls ``backward`` and returns f.
 
         Returns:
-            f at the point where the search started, as the closure returned it; None once certified.
+            f at the point where the search started, as the closure returned it; None once
+            certified.
         """
         head = self.param_groups[0]
         if closure is None:
             if all(float(group["lr"]) == 0.0 for group in self.param_groups):
-                # torch.distributed.checkpoint makes states exist by a step of length 0 without a closure.
+                # torch.distributed.checkpoint makes states exist by a step of length 0 without a
+                # closure.
                 self._allocate(self._begin() or [])
                 return None
-            fail("closure", "must be given (INGD needs values of f; GradScaler.step takes none)", None)
+            fail(
+                "closure",
+                "must be given (INGD needs values of f; GradScaler.step takes none)",
+                None,
+            )
         if not callable(closure):
             fail("closure", "must be a function", closure)
         if head["outcome"] == "certified":
@@ -164,7 +209,9 @@ class INGD(RuleOptimizer):
         start = self._call(closure)
         batches = self._begin()
         if not batches:
-            head["outcome"] = "non-finite" if any(p.grad is not None for p in head["params"]) else head["outcome"]
+            head["outcome"] = (
+                "non-finite" if any(p.grad is not None for p in head["params"]) else head["outcome"]
+            )
             return start
         self._allocate(batches)
         self._search(batches, closure, float(start))
@@ -184,14 +231,23 @@ class INGD(RuleOptimizer):
         head, sign = self.param_groups[0], batches[0].sign
         delta = float(head["lr"])
         for batch in batches:
-            for x, p, m, g in blocks(self._states(batch, "x"), batch.params, self._states(batch, "m"), batch.grads,
-                                     single=batch.single):
+            for x, p, m, g in blocks(
+                self._states(batch, "x"),
+                batch.params,
+                self._states(batch, "m"),
+                batch.grads,
+                single=batch.single,
+            ):
                 torch._foreach_copy_(x, p)
                 average_(m, g, 0.0, sign)
         outcome = "exhausted"
         for k in range(1, head["inner"] + 1):
             head["inner_steps"] = k
-            norm = float(robust_norm([m for batch in batches for m in self._raw_states(batch, "m")], wide=True))
+            norm = float(
+                robust_norm(
+                    [m for batch in batches for m in self._raw_states(batch, "m")], wide=True
+                )
+            )
             head["norm"] = norm
             if k == 1:
                 self._note(direction=norm)
@@ -211,7 +267,9 @@ class INGD(RuleOptimizer):
             self._call(closure)
             beta = descent_weight(norm, head["lipschitz"])
             for batch in batches:
-                for m, g in blocks(self._states(batch, "m"), self._gradients(batch), single=batch.single):
+                for m, g in blocks(
+                    self._states(batch, "m"), self._gradients(batch), single=batch.single
+                ):
                     average_(m, g, beta, sign)
         if outcome != "descended":
             self._place(batches, 0.0)
@@ -220,7 +278,8 @@ class INGD(RuleOptimizer):
     def _gradients(self, batch: Batch) -> list[Tensor]:
         """Gradients of a later call of the closure; one that is missing there is zero."""
         return [
-            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p)) for p in batch.owners
+            torch.zeros_like(self._plain(p)) if p.grad is None else self._plain(placed(p.grad, p))
+            for p in batch.owners
         ]
 
     def _place(self, batches: list[Batch], distance: float) -> None:
@@ -228,4 +287,6 @@ class INGD(RuleOptimizer):
         for batch in batches:
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
-                torch._foreach_copy_(p, torch._foreach_sub(x, torch._foreach_mul(m, distance)) if distance else x)
+                torch._foreach_copy_(
+                    p, torch._foreach_sub(x, torch._foreach_mul(m, distance)) if distance else x
+                )

@@ -32,7 +32,8 @@ class NormalizedSGD(ScaledOptimizer):
         x_k ← Π(x_{k−1} − η_n/(‖m_k‖ + damping)·m_k)
 
     Args:
-        params: parameters, or groups of them with their own ``lr``, ``beta``, ``damping``, ``weight_decay``.
+        params: parameters, or groups of them with their own ``lr``, ``beta``, ``damping``,
+            ``weight_decay``.
         lr: length of a step (for damping 0 and beta 0), a number or a tensor with one element.
         beta: momentum in [0, 1); schedulers find it in the groups as ``momentum``.
         damping: added to the norm, zero or positive.
@@ -52,12 +53,22 @@ class NormalizedSGD(ScaledOptimizer):
 
     Source: thesis, (3.6), which has no momentum: ``beta=0``.
 
-    Differs from the paper: Momentum is an addition. At a zero gradient with damping 0 nothing moves.
+    Differs from the paper: Momentum is an addition. At a zero gradient with damping 0 nothing
+    moves.
     """
 
-    def __init__(self, params: Any, lr: float | Tensor, *, beta: float = 0.0, damping: float = 0.0,
-                 normalize: str = "gradient", weight_decay: float = 0.0, scope: str = "all",
-                 **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        *,
+        beta: float = 0.0,
+        damping: float = 0.0,
+        normalize: str = "gradient",
+        weight_decay: float = 0.0,
+        scope: str = "all",
+        **options: Unpack[Options],
+    ) -> None:
         settings = {"lr": lr, "damping": damping, "weight_decay": weight_decay}
         one_of("normalize", normalize, ORDERS)
         super().__init__(params, settings, beta=beta, order=normalize, scope=scope, **options)
@@ -70,4 +81,6 @@ class NormalizedSGD(ScaledOptimizer):
         return self._scaled_record(group, "normalize", group["damping"])
 
     def _update(self, batches: list[Batch]) -> None:
-        self._scaled_update(batches, normalize_coefficient, [batch.group["damping"] for batch in batches])
+        self._scaled_update(
+            batches, normalize_coefficient, [batch.group["damping"] for batch in batches]
+        )

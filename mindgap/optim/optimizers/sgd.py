@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class SGD(RuleOptimizer):
-    """``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.SGD`` in one optimizer, with the same numbers.
+    """``torch.nn.utils.clip_grad_norm_`` and ``torch.optim.SGD`` in one optimizer, with the same
+    numbers.
 
     Symbols: η ``lr``, μ ``momentum``, d ``dampening``, w ``weight_decay``, c ``clip``.
 
@@ -27,21 +28,22 @@ class SGD(RuleOptimizer):
 
         ĝ_k ← min{c/(‖g_k‖ + 10⁻⁶), 1}·g_k                    the norm over all parameters
         m_k ← μ·m_{k−1} + (1−d)·(ĝ_k + w·x_{k−1})
-        x_k ← x_{k−1} − η·m_k                                  with nesterov: − η·(ĝ_k + w·x_{k−1} + μ·m_k)
+        x_k ← x_{k−1} − η·m_k                                  with nesterov: − η·(ĝ_k + w·x_{k−1} +
+        μ·m_k)
 
-    States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can load this one's.
-    Unlike ``clip_grad_norm_``, the step leaves ``p.grad`` as it was.
+    States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can
+    load this one's. Unlike ``clip_grad_norm_``, the step leaves ``p.grad`` as it was.
 
     Args:
         params: parameters, or groups of them with their own settings.
         lr: step size, a number or a tensor with one element.
-        momentum: μ, zero or positive. m is a sum of gradients here and an average in GClip: at μ = 0.9 a step with
-            lr 0.1 here is as long as one with lr 1 there.
+        momentum: μ, zero or positive. m is a sum of gradients here and an average in GClip: at μ =
+            0.9 a step with lr 0.1 here is as long as one with lr 1 there.
         dampening: d.
         weight_decay: w, added to the gradient after the clipping.
         nesterov: needs momentum without dampening.
-        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or None,
-            which makes it torch's optimizer.
+        clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
+            number, or None, which makes it torch's optimizer.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -57,46 +59,78 @@ class SGD(RuleOptimizer):
 
     _reports_norm = True
 
-    def __init__(self, params: Any, lr: float | Tensor = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
-                 weight_decay: float = 0.0, nesterov: bool = False, *, clip: float | str | None = "auto",
-                 **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        clip: float | str | None = "auto",
+        **options: Unpack[Options],
+    ) -> None:
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
-        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        settings = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+        }
         super().__init__(params, {**settings, "nesterov": nesterov}, **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
         non_negative("momentum", group["momentum"])
         number("dampening", group["dampening"])
-        if one_of("nesterov", group["nesterov"], (False, True)) and (not group["momentum"] or group["dampening"]):
+        if one_of("nesterov", group["nesterov"], (False, True)) and (
+            not group["momentum"] or group["dampening"]
+        ):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         names = ("dampening", "nesterov")
-        numbers = {"beta": group["momentum"], "coupled": group["weight_decay"], **{n: group[n] for n in names}}
+        numbers = {
+            "beta": group["momentum"],
+            "coupled": group["weight_decay"],
+            **{n: group[n] for n in names},
+        }
         states = ("momentum_buffer",) if group["momentum"] else ()
         scope = None if self._norm_clip is None else "all"
         # The first gradient enters the sum without dampening.
         started = states if group["dampening"] else ()
-        record = FusedRecord.of("momentum", group, numbers, states=states, scope=scope, started=started)
+        record = FusedRecord.of(
+            "momentum", group, numbers, states=states, scope=scope, started=started
+        )
         return record._replace(numbers={**record.numbers, "decay": 0.0})
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:
             group, mu = batch.group, batch.group["momentum"]
-            rows = self._started(batch, "momentum_buffer") if mu else [(True, list(range(len(batch.owners))))]
+            rows = (
+                self._started(batch, "momentum_buffer")
+                if mu
+                else [(True, list(range(len(batch.owners))))]
+            )
             memory = self._states(batch, "momentum_buffer") if mu else batch.grads
             for old, places in rows:
-                lists = ([values[i] for i in places] for values in (batch.params, batch.grads, memory))
+                lists = (
+                    [values[i] for i in places] for values in (batch.params, batch.grads, memory)
+                )
                 for p, g, m in blocks(*lists, single=batch.single):
                     # Copies: the updates are overwritten, the gradients must not be.
                     updates = torch._foreach_mul(batch.scaled(g), batch.sign)
                     if group["weight_decay"]:
-                        torch._foreach_add_(updates, [widen(t) for t in p], alpha=group["weight_decay"])
+                        torch._foreach_add_(
+                            updates, [widen(t) for t in p], alpha=group["weight_decay"]
+                        )
                     if mu:
                         torch._foreach_mul_(m, mu)
-                        torch._foreach_add_(m, updates, alpha=1.0 - group["dampening"] if old else 1.0)
+                        torch._foreach_add_(
+                            m, updates, alpha=1.0 - group["dampening"] if old else 1.0
+                        )
                         if group["nesterov"]:
                             torch._foreach_add_(updates, m, alpha=mu)
                         else:

@@ -22,56 +22,81 @@ class StochasticINGD(RuleOptimizer):
 
     Symbols: β ``beta``, p ``p``, q ``q``.
 
-    The update, in the order in which a training loop meets it (the gradient g was taken at y_t, y_1 = x_1)::
+    The update, in the order in which a training loop meets it (the gradient g was taken at y_t, y_1
+    = x_1)::
 
         m_t     ← β·m_{t−1} + (1−β)·g(y_t)          m_1 = g(x_1)
         x_{t+1} ← x_t − m_t/(p·‖m_t‖ + q)           the norm over all parameters
         y_{t+1} uniform on the segment [x_t, x_{t+1}]
 
-    The model's parameters stand at y while gradients are taken and at x for evaluation: call ``eval()`` before
-    evaluating or saving the model and ``train()`` before going on, beside the model's own. x lives in the state. One
-    number is drawn per step, from (``seed``, k), so that all processes of a distributed run draw the same.
+    The model's parameters stand at y while gradients are taken and at x for evaluation: call
+    ``eval()`` before evaluating or saving the model and ``train()`` before going on, beside the
+    model's own. x lives in the state. One number is drawn per step, from (``seed``, k), so that all
+    processes of a distributed run draw the same.
 
     Args:
-        params: parameters, or groups of them with their own ``beta``, ``p``, ``q``, ``weight_decay``, ``lr``.
+        params: parameters, or groups of them with their own ``beta``, ``p``, ``q``,
+            ``weight_decay``, ``lr``.
         beta: β in [0, 1).
         p: weight of the norm, zero or positive; a step is never longer than lr/p.
         q: added to it, zero or positive; p and q are not both zero.
         lr: factor on every step, for schedulers; 1 is the algorithm.
         weight_decay: w, coupled: w·y is added to the gradient (the thesis' experiment has 5e-4).
-        clip: threshold of the gradient's norm before it enters m: ``"auto"`` (the 0.9 quantile of the last 128 norms),
-            a number, or None, as the thesis has it.
+        clip: threshold of the gradient's norm before it enters m: ``"auto"`` (the 0.9 quantile of
+            the last 128 norms), a number, or None, as the thesis has it.
         seed: of the draws.
         nonfinite, spike_guard, maximize, foreach, fused: see ``mindgap.optim.optimizer.Options``.
 
     Raises:
-        RuleError: names the argument, the rule and the value; ``step`` raises it between ``eval()`` and ``train()``.
+        RuleError: names the argument, the rule and the value; ``step`` raises it between ``eval()``
+            and ``train()``.
 
     Example:
         >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
         >>> optimizer = StochasticINGD([x], p=1.0, q=5.0)
         >>> (x.square().sum() / 2).backward()
         >>> optimizer.step()
-        >>> optimizer.eval(); x.detach()          # x_2 = x_1 - x_1/(5 + 5)
+        >>> optimizer.eval()
+        >>> x.detach()  # x_2 = x_1 - x_1/(5 + 5)
         tensor([2.7000, 3.6000])
         >>> optimizer.train()
 
     Source: thesis, Alg. 3 in 5.5; the experiment's settings in 5.6 are the defaults.
 
     Differs from the paper:
-        Lines 8 to 10 (the random output x_{max(i−K,1)}) are the caller's: keep the iterate you want. ``lr`` and
-        weight decay are additions.
+        Lines 8 to 10 (the random output x_{max(i−K,1)}) are the caller's: keep the iterate you
+        want. ``lr`` and weight decay are additions.
     """
 
-    def __init__(self, params: Any, beta: float = 0.9, p: float = 1.0, q: float = 10.0, *, lr: float | Tensor = 1.0,
-                 weight_decay: float = 0.0, clip: float | str | None = "auto", seed: int = 0,
-                 nonfinite: str = "propagate", spike_guard: str | None = None, maximize: bool = False,
-                 foreach: bool | None = None, fused: bool | None = None) -> None:
+    def __init__(
+        self,
+        params: Any,
+        beta: float = 0.9,
+        p: float = 1.0,
+        q: float = 10.0,
+        *,
+        lr: float | Tensor = 1.0,
+        weight_decay: float = 0.0,
+        clip: float | str | None = "auto",
+        seed: int = 0,
+        nonfinite: str = "propagate",
+        spike_guard: str | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+    ) -> None:
         whole("seed", seed)
         self._norm_clip = check_clip(clip)
         settings = {"lr": lr, "momentum": beta, "p": p, "q": q, "weight_decay": weight_decay}
-        super().__init__(params, {**settings, "seed": seed, "training": True}, maximize=maximize, foreach=foreach,
-                         fused=fused, nonfinite=nonfinite, spike_guard=spike_guard)
+        super().__init__(
+            params,
+            {**settings, "seed": seed, "training": True},
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            nonfinite=nonfinite,
+            spike_guard=spike_guard,
+        )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
@@ -107,12 +132,18 @@ class StochasticINGD(RuleOptimizer):
         numbers = {"beta": group["momentum"], "coupled": group["weight_decay"]}
         numbers.update({name: group[name] for name in ("p", "q", "seed")})
         # The first gradient of a parameter starts its states, outside the kernels.
-        return FusedRecord.of("interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",))
+        return FusedRecord.of(
+            "interpolated", group, numbers, states=("x", "m"), scope="all", started=("x",)
+        )
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:
             if not batch.group["training"]:
-                fail("step", "must come after train(): the parameters stand at x for evaluation", "eval()")
+                fail(
+                    "step",
+                    "must come after train(): the parameters stand at x for evaluation",
+                    "eval()",
+                )
             self._average(batch)
         raws = [t for batch in batches for t in self._raw_states(batch, "m")]
         norm = scoped_norms([raws], "all", self._everyone)[2]
@@ -121,7 +152,11 @@ class StochasticINGD(RuleOptimizer):
             group, lr = batch.group, batch.lr
             eta = interpolated_coefficient(norm, group["p"], group["q"])
             eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
-            u = self._drawn(batch) if torch.compiler.is_compiling() else unit_draw(group["seed"], batch.k)
+            u = (
+                self._drawn(batch)
+                if torch.compiler.is_compiling()
+                else unit_draw(group["seed"], batch.k)
+            )
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))
@@ -139,7 +174,9 @@ class StochasticINGD(RuleOptimizer):
     @staticmethod
     @torch._disable_dynamo
     def _drawn(batch: Batch) -> Tensor:
-        """The step's draw as a tensor: a number would be built into the compiled graph, and so compile every step."""
+        """The step's draw as a tensor: a number would be built into the compiled graph, and so
+        compile every step.
+        """
         return torch.tensor(unit_draw(batch.group["seed"], batch.k), dtype=torch.float64)
 
     def _average(self, batch: Batch) -> None:

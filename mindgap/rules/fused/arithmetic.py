@@ -1,12 +1,14 @@
 """The update of one coordinate, rule by rule, as plain functions of numbers.
 
-Both compilers take these functions as they stand: ``cpu`` hands their code to Numba and ``cuda`` to Triton, each with
-its own meaning of the four primitives below. So they are written without literals (a literal 1.0 would turn float32
-arithmetic into float64 in Numba) and without branches (Triton's values are whole blocks).
+Both compilers take these functions as they stand: ``cpu`` hands their code to Numba and ``cuda`` to
+Triton, each with its own meaning of the four primitives below. So they are written without literals
+(a literal 1.0 would turn float32 arithmetic into float64 in Numba) and without branches (Triton's
+values are whole blocks).
 
-A rule is a function of one entry of each of its lists, of the numbers ``w`` that depend on a norm, and of the numbers
-``n``, of which the first two are the step size η and what weight decay keeps, 1 − η·w. It returns the new entries of
-the first list and of the lists after the second; the second is only read.
+A rule is a function of one entry of each of its lists, of the numbers ``w`` that depend on a norm,
+and of the numbers ``n``, of which the first two are the step size η and what weight decay keeps, 1
+− η·w. It returns the new entries of the first list and of the lists after the second; the second is
+only read.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def same(x: Number, exponent: Number, most: Number) -> Number:
 
 
 def squared(x: Number, exponent: Number, most: Number) -> Number:
-    """x to the power 2, at most the largest finite number: an overflow must not make an average infinite for ever."""
+    """x to the power 2, at most the largest finite number: an overflow must not make an average
+    infinite for ever.
+    """
     return least(x * x, most)
 
 
@@ -212,7 +216,9 @@ def held_average(x, g, m, w, n):  # type: ignore[no-untyped-def]
 
 
 def held_auto_step(x, g, q, w, n):  # type: ignore[no-untyped-def]
-    """As ``held_step`` with τ a multiple of a running median, n = (η, keep, β, r, s, multiple, up, down, ∞)."""
+    """As ``held_step`` with τ a multiple of a running median, n = (η, keep, β, r, s, multiple,
+    up, down, ∞).
+    """
     g = w[0] * g
     tau = select(q > q - q, n[5] * q, n[8])
     return moved(x, n[4] * held(g, tau), n[0], n[1]), followed(q, magnitude(g), n[6], n[7])
@@ -226,16 +232,24 @@ def held_auto_average(x, g, m, q, w, n):  # type: ignore[no-untyped-def]
 
 
 def adaptive(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most, α, 1/α, 1)."""
+    """acclip, Alg. 1; w = (c, 1/(1−β₁^k), 1/(1−β₂^k)), n = (η, keep, β₁, r₁, β₂, r₂, ε, most,
+    α, 1/α, 1).
+    """
     g = times(g, w[0])
     m = blend(m, g, n[2], n[3])
     v = blend(v, raised(magnitude(g), n[8], n[7]), n[4], n[5])
     tau = lowered(times(v, w[2]), n[9], n[7])
-    return moved(x, finished(bounded(times(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]), m, v
+    return (
+        moved(x, finished(bounded(times(m, w[1]), tau, n[6], n[10]), tau, n[6]), n[0], n[1]),
+        m,
+        v,
+    )
 
 
 def second_moment(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
-    """acclip, 3.1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), k = 1), n = (η, keep, β₁, r₁, β₂, r₂, ε, most, c, bound)."""
+    """acclip, 3.1; w = (c, 1/(1−β₁^k), 1/(1−β₂^(k−1)), k = 1), n = (η, keep, β₁, r₁, β₂, r₂, ε,
+    most, c, bound).
+    """
     g = w[0] * g
     m = blend(m, g, n[2], n[3])
     before = select(w[3] > w[3] - w[3], g * g, w[2] * v)
@@ -275,8 +289,17 @@ def interpolate(p, m, x, w, n):  # type: ignore[no-untyped-def]
     return x - w[1] * step, x - step
 
 
-#: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, ε > 0 and no weight decay.
-raised, lowered, finished, coupled, over, bounded, times = same, same, whole, free, quotient, clipped, product
+#: Names that variants of a rule give their own meaning; here that of α = 1, Algorithm 1, ε > 0 and
+#: no weight decay.
+raised, lowered, finished, coupled, over, bounded, times = (
+    same,
+    same,
+    whole,
+    free,
+    quotient,
+    clipped,
+    product,
+)
 
 
 @dataclass(frozen=True)
@@ -287,13 +310,17 @@ class Rule:
     lists: int  # how many lists of tensors it walks through
     outputs: int = 1  # how many of them it writes
     sums: bool = False  # whether the squares of the first list are added up afterwards
-    #: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and ``times``.
+    #: meanings of ``raised``, ``lowered``, ``finished``, ``coupled``, ``over``, ``bounded`` and
+    #: ``times``.
     uses: dict[str, Any] = field(default_factory=dict)
 
 
 _POWERS = {"first": (same, same), "second": (squared, rooted), "any": (raised_to, lowered_to)}
 #: With ε = 0 a quotient may be 0/0.
-_ZEROS = {"": {"over": quotient, "bounded": clipped}, "_zero": {"over": quotient_or_zero, "bounded": clipped_or_zero}}
+_ZEROS = {
+    "": {"over": quotient, "bounded": clipped},
+    "_zero": {"over": quotient_or_zero, "bounded": clipped_or_zero},
+}
 
 RULES = {
     "norm": Rule(None, 1, 0, sums=True),
@@ -314,17 +341,39 @@ RULES = {
     },
     **{
         f"{form}_{order}{end}{unscaled}": Rule(
-            adaptive, 4, 3, uses={"raised": up, "lowered": down, "finished": last, "times": how, **zero}
+            adaptive,
+            4,
+            3,
+            uses={"raised": up, "lowered": down, "finished": last, "times": how, **zero},
         )
         for order, (up, down) in _POWERS.items()
         for end, zero in _ZEROS.items()
-        for form, last in {"algorithm": whole, "first_moment": divided_or_zero if end else divided}.items()
+        for form, last in {
+            "algorithm": whole,
+            "first_moment": divided_or_zero if end else divided,
+        }.items()
         for unscaled, how in {"": product, "_bare": bare}.items()
     },
-    **{f"{f.__name__}{end}": Rule(f, 4, 3, uses=zero) for f in (second_moment, adam) for end, zero in _ZEROS.items()},
+    **{
+        f"{f.__name__}{end}": Rule(f, 4, 3, uses=zero)
+        for f in (second_moment, adam)
+        for end, zero in _ZEROS.items()
+    },
 }
 #: In the order in which they use each other.
 FORMULAS = (
     *(least, quotient, quotient_or_zero, same, squared, raised_to, rooted, lowered_to, blend, held),
-    *(clipped, clipped_or_zero, moved, product, bare, whole, divided, divided_or_zero, free, pulled, followed),
+    *(
+        clipped,
+        clipped_or_zero,
+        moved,
+        product,
+        bare,
+        whole,
+        divided,
+        divided_or_zero,
+        free,
+        pulled,
+        followed,
+    ),
 )

@@ -1,9 +1,11 @@
-"""The fused rules on the CPU: Numba loops over the tensors' own memory, one launch for all tensors of a group.
+"""The fused rules on the CPU: Numba loops over the tensors' own memory, one launch for all tensors
+of a group.
 
-One function (``_walk``) walks over a table of chunks (tensor, start, length), so that many small tensors cost no more
-than one large one and the threads share the chunks of all tensors. A rule of ``arithmetic`` is compiled into it.
-Threads follow ``torch.get_num_threads()``; with one thread the loop is compiled without Numba's threading layer.
-Compiled code is kept on disk between processes where that is possible.
+One function (``_walk``) walks over a table of chunks (tensor, start, length), so that many small
+tensors cost no more than one large one and the threads share the chunks of all tensors. A rule of
+``arithmetic`` is compiled into it. Threads follow ``torch.get_num_threads()``; with one thread the
+loop is compiled without Numba's threading layer. Compiled code is kept on disk between processes
+where that is possible.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import torch
 
 from mindgap.rules.fused import arithmetic
 
-#: Elements of a chunk: small enough to share out 1 M parameters among threads, large enough to hide the loop's start.
+#: Elements of a chunk: small enough to share out 1 M parameters among threads, large enough to hide
+#: the loop's start.
 CHUNK = 2**14
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
-# Names that the compiler fills in: at(address, start, length, array of the dtype) is an array over that memory.
+# Names that the compiler fills in: at(address, start, length, array of the dtype) is an array over
+# that memory.
 at: Any = None
 rule: Any = None
 sweep: Any = None
@@ -57,7 +61,9 @@ def wrong_dtype(dtype: torch.dtype, grad: torch.dtype) -> str | None:
     """Why a parameter and a gradient of these dtypes cannot be used, or None if they can."""
     if dtype in DTYPES and grad == dtype:
         return None
-    return f"the CPU kernels take float32 and float64, a parameter has {dtype} and its gradient {grad}"
+    return (
+        f"the CPU kernels take float32 and float64, a parameter has {dtype} and its gradient {grad}"
+    )
 
 
 def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
@@ -65,7 +71,9 @@ def _walk(rows, chunks, marks, n, sums):  # type: ignore[no-untyped-def]
         t, start, length = chunks[c, 0], chunks[c, 1], chunks[c, 2]
         i = t % marks.shape[0]
         # Numbers, not an array: the compiler must not fear that storing an element changes them.
-        sweep(rows, t, start, length, (marks[i, 0], marks[i, 1], marks[i, 2], marks[i, 3]), n, marks)
+        sweep(
+            rows, t, start, length, (marks[i, 0], marks[i, 1], marks[i, 2], marks[i, 3]), n, marks
+        )
         sums[c] = total(rows[0, t], start, length, marks)
 
 
@@ -81,7 +89,8 @@ def _no_total(address, start, length, like):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-# Through one chunk of the lists of one tensor, by how many lists the rule has and how many it writes.
+# Through one chunk of the lists of one tensor, by how many lists the rule has and how many it
+# writes.
 
 
 def _sweep_1_0(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
@@ -129,10 +138,12 @@ def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
 
 
 def push_below(window: np.ndarray, bound: float, norm: float, q: float) -> bool:
-    """Let a norm enter a window if the window's quantile is not below the bound; returns whether it is not.
+    """Let a norm enter a window if the window's quantile is not below the bound; returns whether it
+    is not.
 
-    Most norms are below their quantile, and this is faster to see than the quantile. NumPy's calls would take 5 % of a
-    step of 1 M parameters, because the tensors push their code out of the cache.
+    Most norms are below their quantile, and this is faster to see than the quantile. NumPy's calls
+    would take 5 % of a step of 1 M parameters, because the tensors push their code out of the
+    cache.
 
     Example:
         >>> window = np.array([0.0, 3.0, 1.0, 2.0])
@@ -142,7 +153,13 @@ def push_below(window: np.ndarray, bound: float, norm: float, q: float) -> bool:
     return _call("window", False, (window, bound, norm, q))
 
 
-SWEEPS = {(1, 0): _sweep_1_0, (2, 1): _sweep_2_1, (3, 1): _sweep_3_1, (3, 2): _sweep_3_2, (4, 3): _sweep_4_3}
+SWEEPS = {
+    (1, 0): _sweep_1_0,
+    (2, 1): _sweep_2_1,
+    (3, 1): _sweep_3_1,
+    (3, 2): _sweep_3_2,
+    (4, 3): _sweep_4_3,
+}
 
 
 @lru_cache(None)
@@ -159,7 +176,9 @@ def _inlined(function: Any, names: dict[str, Any], **options: Any) -> Any:
 
 
 def _called(function: Any, names: dict[str, Any], name: str, fastmath: Any) -> Any:
-    """A function that kernels call. Its name must be its own: code from disk is linked by name within a process."""
+    """A function that kernels call. Its name must be its own: code from disk is linked by name
+    within a process.
+    """
     import numba
 
     copy = FunctionType(function.__code__, names, f"{function.__name__}_{name}")
@@ -242,9 +261,9 @@ def launch(name: str, *arguments: Any) -> None:
 
     Args:
         name: key of ``arithmetic.RULES``.
-        arguments: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor, start, length)); the
-            numbers w (one row of four for all tensors, or one per tensor) and n (a tuple), in the tensors' dtype; sums
-            (float64, one entry per chunk).
+        arguments: addresses (int64, one row per list of the rule); chunks (int64, rows (tensor,
+            start, length)); the numbers w (one row of four for all tensors, or one per tensor) and
+            n (a tuple), in the tensors' dtype; sums (float64, one entry per chunk).
     """
     threads = torch.get_num_threads()
     if threads == 1 or arguments[1].shape[0] == 1:
@@ -264,6 +283,8 @@ def _call(name: str, parallel: bool, arguments: tuple[Any, ...]) -> Any:
     if _CACHED["disk"]:
         try:
             return compiled(name, parallel, True)(*arguments)
-        except Exception:  # the folder cannot be written, the disk is full, a file is damaged: nothing has run yet
+        except (
+            Exception
+        ):  # the folder cannot be written, the disk is full, a file is damaged: nothing has run yet
             _CACHED["disk"] = False
     return compiled(name, parallel, False)(*arguments)

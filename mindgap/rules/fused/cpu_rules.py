@@ -36,7 +36,9 @@ def _run(job: Job, this: Pass, w: Row | list[Row] = _PLAIN) -> np.ndarray:
         numbers = job.launches.get(this.rule)
         if numbers is None:
             lr = float(job["lr"])
-            numbers = job.launches[this.rule] = tuple(np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype))
+            numbers = job.launches[this.rule] = tuple(
+                np.array((lr, 1.0 - lr * job["decay"], *this.numbers), dtype)
+            )
         if isinstance(w, list):
             marks = np.array(w, dtype)
         else:
@@ -70,10 +72,14 @@ def _joined(parts: Sequence[float]) -> float:
 
 
 def window_quantiles(window: np.ndarray, *levels: float) -> tuple[int, list[float]]:
-    """How many entries n of a window are positive, and of these the order statistics of rank ⌈q·(n+1)⌉; ∞ for none.
+    """How many entries n of a window are positive, and of these the order statistics of rank
+    ⌈q·(n+1)⌉; ∞ for none.
 
     Example:
-        >>> window_quantiles(np.array([0.0, 3.0, 1.0, 2.0]), 0.5, 0.9), window_quantiles(np.zeros(4), 0.9)
+        >>> (
+        ...     window_quantiles(np.array([0.0, 3.0, 1.0, 2.0]), 0.5, 0.9),
+        ...     window_quantiles(np.zeros(4), 0.9),
+        ... )
         ((3, [2.0, 3.0]), (0, [inf]))
     """
     count = int(np.count_nonzero(window))
@@ -89,9 +95,11 @@ def _push(window: np.ndarray, norm: float) -> None:
 
 
 def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
-    """A window as an array over the same memory, kept with the plan as long as that memory is the window's.
+    """A window as an array over the same memory, kept with the plan as long as that memory is the
+    window's.
 
-    ``share_memory_()`` and ``window.data = ...`` free the memory of a tensor that stays the same object.
+    ``share_memory_()`` and ``window.data = ...`` free the memory of a tensor that stays the same
+    object.
     """
     memory = window.data_ptr(), window.dtype, window.shape
     kept = plan.kept.get(name)
@@ -101,7 +109,9 @@ def _entries(plan: Plan, window: Tensor, name: str) -> np.ndarray:
 
 
 def _followed(entries: np.ndarray, norm: float, q: float) -> float:
-    """The quantile before this norm, which then enters the window; ∞ where it does not reach the quantile."""
+    """The quantile before this norm, which then enters the window; ∞ where it does not reach
+    the quantile.
+    """
     if cpu.push_below(entries, norm, norm, q):
         return math.inf
     _, (level,) = window_quantiles(entries, q)
@@ -110,7 +120,9 @@ def _followed(entries: np.ndarray, norm: float, q: float) -> float:
 
 
 def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
-    """What the policy makes of the norm of all gradients: the factor on them, and what to report."""
+    """What the policy makes of the norm of all gradients: the factor on them, and what to
+    report.
+    """
     if policy.nonfinite != "propagate" and not math.isfinite(norm):
         if policy.nonfinite == "raise":
             fail("gradients", "must be finite (nonfinite='raise')", norm)
@@ -119,8 +131,11 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
     if policy.window is not None:
         entries = _entries(plan, policy.window, "policy window")
         auto = policy.clip == "auto"
-        # A norm of at most four times the 0.9 quantile is no spike, and most are not above the quantile itself.
-        if cpu.push_below(entries, norm + policy.eps if auto else norm / 4.0, norm, policy.quantile):
+        # A norm of at most four times the 0.9 quantile is no spike, and most are not above the
+        # quantile itself.
+        if cpu.push_below(
+            entries, norm + policy.eps if auto else norm / 4.0, norm, policy.quantile
+        ):
             high = math.inf
         else:
             count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
@@ -170,12 +185,19 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
 
 
 def _corrections(job: Job, scale: float) -> Row | list[Row]:
-    """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1, and k = 1 is marked."""
+    """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1,
+    and k = 1 is marked.
+    """
     steps = job.plan.steps
     assert steps is not None
     counts = steps.numpy()
     counts += 1
-    k, beta, beta2, earlier = float(counts[0]), job["beta"], job["beta2"], job["form"] == "second_moment"
+    k, beta, beta2, earlier = (
+        float(counts[0]),
+        job["beta"],
+        job["beta2"],
+        job["form"] == "second_moment",
+    )
     if (counts == counts[0]).all():
         return _corrected(k, scale, beta, beta2, earlier)
     return [_corrected(k, scale, beta, beta2, earlier) for k in counts.tolist()]
@@ -187,8 +209,9 @@ def _corrected(k: float, scale: float, beta: float, beta2: float, earlier: bool)
     return scale, 1.0 / (1.0 - beta**k), second, float(k == 1.0)
 
 
-def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row,
-               summed: Any) -> dict[str, Any]:
+def _with_norm(
+    jobs: Sequence[Job], programs: Sequence[Program], scale: float, first: Row, summed: Any
+) -> dict[str, Any]:
     """Steps whose factor follows from a norm of the gradient or of its average."""
     scope, kind = jobs[0].record.scope, programs[0].kind
     own: list[list[float]] = []
@@ -201,7 +224,9 @@ def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], scale: float, f
         else:
             sums = _run(job, this, first)
         name = this.lists[0]
-        own.append(_lengths(job.plan, sums, name) if scope == "tensor" else [_length(sums, job.plan, name)])
+        own.append(
+            _lengths(job.plan, sums, name) if scope == "tensor" else [_length(sums, job.plan, name)]
+        )
         by_group.setdefault(job.group, []).append(i)
     total = _joined([n for part in own for n in part])
     shares, terms = [], []

@@ -1,12 +1,13 @@
 """The fused rules on CUDA: Triton kernels, one launch for all tensors of a group.
 
-A program of a launch works on one chunk of ``BLOCK`` elements of one tensor. It finds the tensor in a table and the
-tensor's address in another, so the number of launches does not grow with the number of tensors. The formulas are those
-of ``arithmetic``, compiled by Triton as they stand there.
+A program of a launch works on one chunk of ``BLOCK`` elements of one tensor. It finds the tensor in
+a table and the tensor's address in another, so the number of launches does not grow with the number
+of tensors. The formulas are those of ``arithmetic``, compiled by Triton as they stand there.
 
-Scalars that depend on a norm never leave the device: a kernel with a single program adds up the chunks' sums of
-squares (in float64: squares of float32 numbers neither overflow nor vanish there) and writes the factor to memory, from
-where the next kernel takes it. Kernels are built on first use; nothing here needs Triton to be imported.
+Scalars that depend on a norm never leave the device: a kernel with a single program adds up the
+chunks' sums of squares (in float64: squares of float32 numbers neither overflow nor vanish there)
+and writes the factor to memory, from where the next kernel takes it. Kernels are built on first
+use; nothing here needs Triton to be imported.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ RATE = (5, 7)
 
 
 class Tape:
-    """The launches of one step, to be made again at once where a step has the same tensors and the same numbers.
+    """The launches of one step, to be made again at once where a step has the same tensors and the
+    same numbers.
 
-    Looking up the launches of a step takes longer than making them; a step with a constant learning rate whose
-    gradients did not move needs none of it.
+    Looking up the launches of a step takes longer than making them; a step with a constant learning
+    rate whose gradients did not move needs none of it.
     """
 
     #: The tape that runs now; None where nothing is written down.
@@ -70,7 +72,8 @@ class Tape:
     def __init__(self) -> None:
         self.device = torch._C._cuda_getDevice()
         self.launches: list[tuple[Any, tuple[Any, ...]]] = []
-        #: Whether every launch of the step is on it: one that compiled a kernel, or went elsewhere, is not.
+        #: Whether every launch of the step is on it: one that compiled a kernel, or went elsewhere,
+        #: is not.
         self.whole = True
 
     def __enter__(self) -> Tape:
@@ -91,16 +94,20 @@ class Tape:
         return self.whole and torch._C._cuda_getDevice() == self.device
 
 
-def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any) -> None:
-    """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own order.
+def launch(
+    name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], **constants: Any
+) -> None:
+    """Launch a kernel: its arguments are tensors first, then numbers, then constants, in its own
+    order.
 
-    Triton looks at every argument of every call to find the compiled variant, which takes longer than a small step.
-    The variant depends on nothing but the constants, the tensors' addresses and the device, so it is looked up by
-    those here and then started directly.
+    Triton looks at every argument of every call to find the compiled variant, which takes longer
+    than a small step. The variant depends on nothing but the constants, the tensors' addresses and
+    the device, so it is looked up by those here and then started directly.
     """
     device, tape = tensors[0].device.index, Tape.running
     addresses = tuple([t.data_ptr() for t in tensors])
-    # The dtype of a step size in device memory is the only one that neither name nor constants tell.
+    # The dtype of a step size in device memory is the only one that neither name nor constants
+    # tell.
     rate = tensors[RATE[name in SINGLES]].dtype if constants.get("LR_AT") else None
     warps = SINGLE_WARPS if "WIDE" in constants else WARPS
     key = (name, programs, warps, device, addresses, rate, *constants.values())
@@ -120,16 +127,23 @@ def launch(name: str, programs: int, tensors: tuple[Any, ...], numbers: tuple[An
     if compiled is not None:  # Triton's interpreter compiles nothing
         if len(_RUNNERS) > 1024:  # gradients that move at every step would fill it
             _RUNNERS.clear()
-        _RUNNERS[key] = _runner(compiled, programs), [constants[p.name] for p in function.params if p.is_constexpr]
+        _RUNNERS[key] = (
+            _runner(compiled, programs),
+            [constants[p.name] for p in function.params if p.is_constexpr],
+        )
 
 
 def _runner(compiled: Any, programs: int) -> Any:
-    """Starts a compiled kernel without calling Triton's launch hooks if none is set; else as Triton does."""
+    """Starts a compiled kernel without calling Triton's launch hooks if none is set; else as
+    Triton does.
+    """
     import triton
 
     public = compiled[(programs, 1, 1)]
     hooks = getattr(getattr(triton, "knobs", None), "runtime", None)
-    if not triton.__version__.startswith("3.") or getattr(getattr(hooks, "launch_enter_hook", None), "calls", None):
+    if not triton.__version__.startswith("3.") or getattr(
+        getattr(hooks, "launch_enter_hook", None), "calls", None
+    ):
         return public
     start, function, packed = compiled.run, compiled.function, compiled.packed_metadata
 
@@ -149,9 +163,13 @@ def _taken(function: Any, names: dict[str, Any]) -> Any:
 
     copy = FunctionType(function.__code__, names, function.__name__)
     copy.__module__ = __name__
-    copy.__annotations__ = {k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)}
+    copy.__annotations__ = {
+        k: v for k, v in function.__annotations__.items() if "constexpr" in str(v)
+    }
     whole = ("count", "begin", "end", "first", "last", "base")
-    return triton.jit(copy, do_not_specialize=[a for a in whole if a in inspect.signature(copy).parameters])
+    return triton.jit(
+        copy, do_not_specialize=[a for a in whole if a in inspect.signature(copy).parameters]
+    )
 
 
 @lru_cache(None)
@@ -164,7 +182,9 @@ def _names() -> dict[str, Any]:
         from triton.language.extra import libdevice
 
         names["libdevice"] = libdevice
-    except ImportError:  # pragma: no cover - a stripped Triton: only powers other than 1 and 2 need it
+    except (
+        ImportError
+    ):  # pragma: no cover - a stripped Triton: only powers other than 1 and 2 need it
         pass
     for function in (*sources.PRIMITIVES, *sources.HELPERS):
         names[function.__name__[1:]] = _taken(function, names)
@@ -175,12 +195,17 @@ def _names() -> dict[str, Any]:
 
 @lru_cache(None)
 def kernel(name: str) -> Any:
-    """A rule's walker, or one of the kernels with a single program; compiled when it is first launched."""
+    """A rule's walker, or one of the kernels with a single program; compiled when it is first
+    launched.
+    """
     for function in sources.SINGLES:
         if function.__name__ == f"_{name}":
             return _taken(function, _names())
     this = arithmetic.RULES[name]
-    names = {**_names(), **{called: _names()[meaning.__name__] for called, meaning in this.uses.items()}}
+    names = {
+        **_names(),
+        **{called: _names()[meaning.__name__] for called, meaning in this.uses.items()},
+    }
     if this.function is not None:
         names["rule"] = _taken(this.function, names)
     names["part"] = _taken(sources._part, names)

@@ -1,14 +1,14 @@
 """The CUDA kernels, in Triton's language.
 
-Plain functions here: ``cuda.kernels`` hands them to Triton and puts the names they use (``tl``, the formulas of
-``arithmetic``, each other without the underscore) into their globals. One walker serves all rules: a program works on
-one chunk of ``BLOCK`` elements of one tensor, which it finds in a table, and ``rule`` is the rule's arithmetic. The
-other kernels have a single program: they turn sums into the numbers w of the next walk.
+Plain functions here: ``cuda.kernels`` hands them to Triton and puts the names they use (``tl``, the
+formulas of ``arithmetic``, each other without the underscore) into their globals. One walker serves
+all rules: a program works on one chunk of ``BLOCK`` elements of one tensor, which it finds in a
+table, and ``rule`` is the rule's arithmetic. The other kernels have a single program: they turn
+sums into the numbers w of the next walk.
 """
 
 # ruff: noqa: F821
 # mypy: disable-error-code="name-defined, no-untyped-def, no-untyped-call"
-# fmt: off
 from __future__ import annotations
 
 
@@ -59,10 +59,22 @@ def _guarded(flag_at, GUARD: tl.constexpr):
 
 
 def _part(
-    p0, p1, p2, p3, offset, size, w, n, LISTS: tl.constexpr, OUTPUTS: tl.constexpr, SUMS: tl.constexpr, FULL:
-    tl.constexpr
+    p0,
+    p1,
+    p2,
+    p3,
+    offset,
+    size,
+    w,
+    n,
+    LISTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SUMS: tl.constexpr,
+    FULL: tl.constexpr,
 ):
-    """One chunk. All loads come before the first store: a store might change what is loaded after it."""
+    """One chunk. All loads come before the first store: a store might change what is loaded
+    after it.
+    """
     x = fetch(p0, offset, size, FULL)
     if LISTS == 2:
         x = rule(x, fetch(p1, offset, size, FULL), w, n)
@@ -89,10 +101,37 @@ def _part(
 
 
 def _walk(
-    addresses, tensor_of, first_of, sizes, marks, lr_at, flag_at, sums, count, lr, decay, n2, n3, n4, n5, n6, n7, n8,
-    n9, n10, D0: tl.constexpr, D1: tl.constexpr, D2: tl.constexpr, LISTS: tl.constexpr, OUTPUTS: tl.constexpr, SUMS:
-    tl.constexpr, EACH: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, ALIGNED: tl.constexpr, BLOCK:
-    tl.constexpr
+    addresses,
+    tensor_of,
+    first_of,
+    sizes,
+    marks,
+    lr_at,
+    flag_at,
+    sums,
+    count,
+    lr,
+    decay,
+    n2,
+    n3,
+    n4,
+    n5,
+    n6,
+    n7,
+    n8,
+    n9,
+    n10,
+    D0: tl.constexpr,
+    D1: tl.constexpr,
+    D2: tl.constexpr,
+    LISTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SUMS: tl.constexpr,
+    EACH: tl.constexpr,
+    LR_AT: tl.constexpr,
+    GUARD: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     if guarded(flag_at, GUARD):
         chunk = tl.program_id(0)
@@ -104,8 +143,12 @@ def _walk(
         row = marks
         if EACH:
             row = marks + t * 4
-        w = (tl.load(row).to(tl.float32), tl.load(row + 1).to(tl.float32), tl.load(row + 2).to(tl.float32),
-             tl.load(row + 3).to(tl.float32))
+        w = (
+            tl.load(row).to(tl.float32),
+            tl.load(row + 1).to(tl.float32),
+            tl.load(row + 2).to(tl.float32),
+            tl.load(row + 3).to(tl.float32),
+        )
         n = (lr, 1.0 - lr * decay, n2, n3, n4, n5, n6, n7, n8, n9, n10)
         p0 = address(addresses, 0, t, count, D0, ALIGNED)
         # A rule with fewer lists gets valid addresses that are not read.
@@ -141,7 +184,9 @@ def _length(sums, begin, end, WIDE: tl.constexpr):
 
 
 def _ranked(window, values, count, q, WINDOW: tl.constexpr):
-    """Of the window's positive values the one of rank ⌈q·(count+1)⌉, at most the largest; 0 where there is none."""
+    """Of the window's positive values the one of rank ⌈q·(count+1)⌉, at most the largest; 0
+    where there is none.
+    """
     rank = tl.minimum(tl.ceil(q * (count + 1.0)), count)
     below = tl.zeros((WINDOW,), dtype=tl.float64)
     up_to = tl.zeros((WINDOW,), dtype=tl.float64)
@@ -153,7 +198,9 @@ def _ranked(window, values, count, q, WINDOW: tl.constexpr):
 
 
 def _push(window, norm, room, WINDOW: tl.constexpr):
-    """Forget the oldest norm of a window and add one, 0 for a norm that is 0 or not finite; nothing where room is 0."""
+    """Forget the oldest norm of a window and add one, 0 for a norm that is 0 or not finite;
+    nothing where room is 0.
+    """
     place = tl.arange(0, WINDOW)
     values = tl.load(window + place + 1, mask=place < WINDOW - 1, other=0.0)
     newest = tl.where((norm - norm) == 0.0, norm, 0.0)
@@ -169,13 +216,32 @@ def _remember(history, norm, WINDOW: tl.constexpr):
     tl.store(history + WINDOW, seen + 1.0)
 
 
-def _front(sums, row, stats, window, history, spikes, flag_at, counter, end, clip, eps, q, least,
-           NONFINITE: tl.constexpr, CLIP: tl.constexpr, SPIKES: tl.constexpr, COUNT: tl.constexpr, WIDE: tl.constexpr,
-           WINDOW: tl.constexpr):
+def _front(
+    sums,
+    row,
+    stats,
+    window,
+    history,
+    spikes,
+    flag_at,
+    counter,
+    end,
+    clip,
+    eps,
+    q,
+    least,
+    NONFINITE: tl.constexpr,
+    CLIP: tl.constexpr,
+    SPIKES: tl.constexpr,
+    COUNT: tl.constexpr,
+    WIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
     """What the policy makes of the norm of all gradients.
 
-    row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag = whether to step.
-    CLIP: 0 for none, 1 for a number, 2 for the window's quantile. SPIKES: 0 for none, 1 to clip them, 2 to skip them.
+    row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag =
+    whether to step. CLIP: 0 for none, 1 for a number, 2 for the window's quantile. SPIKES: 0 for
+    none, 1 to clip them, 2 to skip them.
     """
     norm = length(sums, 0, end, WIDE)
     go = (norm >= 0.0) | (norm != norm)
@@ -224,9 +290,21 @@ def _front(sums, row, stats, window, history, spikes, flag_at, counter, end, cli
     tl.store(flag_at, go.to(tl.int32))
 
 
-def _correct(row, marks, steps, flag_at, count, log1, log2, EARLIER: tl.constexpr, GUARD: tl.constexpr,
-             WIDE: tl.constexpr):
-    """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER takes β₂^(k−1)."""
+def _correct(
+    row,
+    marks,
+    steps,
+    flag_at,
+    count,
+    log1,
+    log2,
+    EARLIER: tl.constexpr,
+    GUARD: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER
+    takes β₂^(k−1).
+    """
     if guarded(flag_at, GUARD):
         scale = tl.load(row)
         at = 0
@@ -242,18 +320,47 @@ def _correct(row, marks, steps, flag_at, count, log1, log2, EARLIER: tl.constexp
             tl.store(marks + place * 4, scale + 0.0 * k, mask=inside)
             tl.store(marks + place * 4 + 1, 1.0 / first, mask=inside)
             tl.store(marks + place * 4 + 2, 1.0 / second, mask=inside)
-            tl.store(marks + place * 4 + 3, tl.where(k == 1.0, 1.0, 0.0).to(tl.float64), mask=inside)
+            tl.store(
+                marks + place * 4 + 3, tl.where(k == 1.0, 1.0, 0.0).to(tl.float64), mask=inside
+            )
             at += WIDE
 
 
-def _factor(sums, row, out, marks, tally, history, window, lr_at, flag_at, counter, begin, end, first, last, lr,
-            level, sign, q, base, KIND: tl.constexpr, LATE: tl.constexpr, RATED: tl.constexpr, WINDOWED: tl.constexpr,
-            REMEMBER: tl.constexpr, COUNT: tl.constexpr, LR_AT: tl.constexpr, GUARD: tl.constexpr, WIDE: tl.constexpr,
-            WINDOW: tl.constexpr):
+def _factor(
+    sums,
+    row,
+    out,
+    marks,
+    tally,
+    history,
+    window,
+    lr_at,
+    flag_at,
+    counter,
+    begin,
+    end,
+    first,
+    last,
+    lr,
+    level,
+    sign,
+    q,
+    base,
+    KIND: tl.constexpr,
+    LATE: tl.constexpr,
+    RATED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    REMEMBER: tl.constexpr,
+    COUNT: tl.constexpr,
+    LR_AT: tl.constexpr,
+    GUARD: tl.constexpr,
+    WIDE: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
     """From the sums of a rule's own norm to w of its step: marks = (factor, draw).
 
-    out = (own norm, norm that counts, factor), all float64. KIND: 0 clips, 1 normalises, 2 interpolates. LATE: the norm
-    is that of the gradient before ``row`` scales it.
+    out = (own norm, norm that counts, factor), all float64. KIND: 0 clips, 1 normalises, 2
+    interpolates. LATE: the norm is that of the gradient before ``row`` scales it.
     """
     if COUNT:
         k = tl.load(counter) + 1

@@ -1,7 +1,8 @@
 """Steps on CUDA. Every scalar stays on the device; nothing here waits for it.
 
-Buffers and tables are made at the first step and kept with the plan, so that a step can be captured in a CUDA graph
-after one step outside: with a tensor lr the captured step follows the tensor's value.
+Buffers and tables are made at the first step and kept with the plan, so that a step can be captured
+in a CUDA graph after one step outside: with a tensor lr the captured step follows the tensor's
+value.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from mindgap.rules.schedule import draw_base
 
 #: Width of the single program that adds up the chunks' sums.
 WIDE = 8192
-#: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms`` holds.
+#: Norms that the device remembers for a report, as many as a window of ``mindgap.optim.norms``
+#: holds.
 WINDOW = 128
 #: Tables held back for captures: memory cannot be allocated while a graph is being captured.
 RESERVE = 4
@@ -71,13 +73,17 @@ class _Tables:
         self._captured: list[Any] = []
 
     def follow_count(self, k: int) -> None:
-        """Let the device count steps from k; it follows the host's number where steps were made elsewhere."""
+        """Let the device count steps from k; it follows the host's number where steps were made
+        elsewhere.
+        """
         if not self.counting or k != self.host_k + 1:
             self.counter.fill_(k - 1)
         self.counting, self.host_k = True, k
 
     def follow_steps(self, steps: Tensor) -> Tensor:
-        """The gradients seen per tensor, on the device; the host's numbers count where they were changed."""
+        """The gradients seen per tensor, on the device; the host's numbers count where they
+        were changed.
+        """
         if self.steps is None:
             self.steps = _to(steps.double().numpy(), self.sums.device)
         elif not torch.equal(steps, self.host_steps):  # type: ignore[arg-type]
@@ -89,19 +95,23 @@ class _Tables:
         """The plan's addresses on the device, and whether all are multiples of 16 bytes."""
         rows = plan.addresses(names)
         kept = self._addresses.get(names)
-        # A table made during a capture is filled by the graph's replays only: it serves no step outside the capture.
+        # A table made during a capture is filled by the graph's replays only: it serves no step
+        # outside the capture.
         if kept is None or kept[0] is not rows or (kept[3] and not _capturing(plan)):
             captured = _capturing(plan)
             table = self._upload(rows, names, plan, captured)
             kept = self._addresses[names] = (rows, table, not (rows % 16).any(), captured)
         return kept[1], kept[2]
 
-    def _upload(self, rows: np.ndarray, names: tuple[str, ...], plan: Plan, captured: bool) -> Tensor:
+    def _upload(
+        self, rows: np.ndarray, names: tuple[str, ...], plan: Plan, captured: bool
+    ) -> Tensor:
         device = plan.device
         if captured:
             if cuda.Tape.running is not None:
                 cuda.Tape.running.whole = False
-            # A replay copies from this pinned memory again: it must live, unchanged, as long as the graph.
+            # A replay copies from this pinned memory again: it must live, unchanged, as long as the
+            # graph.
             host, table = self._spare[names].pop()
             host.numpy()[...] = rows
             table.copy_(host, non_blocking=True)
@@ -109,7 +119,10 @@ class _Tables:
             return table
         if names not in self._spare and plan.lasting:
             blank = torch.empty(rows.shape, dtype=torch.int64, device="cpu")
-            pairs = [(blank.pin_memory() if device.type == "cuda" else blank, blank.to(device)) for _ in range(RESERVE)]
+            pairs = [
+                (blank.pin_memory() if device.type == "cuda" else blank, blank.to(device))
+                for _ in range(RESERVE)
+            ]
             self._spare[names] = pairs
         return _to(rows, device)
 
@@ -121,7 +134,8 @@ class Counts:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.float64, device=device)
 
-        #: Norm, steps left out, steps that the front clipped, spikes; and the rule's own count of clipped steps.
+        #: Norm, steps left out, steps that the front clipped, spikes; and the rule's own count of
+        #: clipped steps.
         self.stats, self.tally, self.spikes = zeros(4), zeros(1), zeros(64, 4)
         #: The last norms, and behind them how many there were.
         self.history = zeros(WINDOW + 1)
@@ -175,7 +189,9 @@ def _on(plan: Plan) -> Any:
     return torch.cuda.device(plan.device)
 
 
-def _launch(job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False) -> None:
+def _launch(
+    job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tensor, *, each: bool = False
+) -> None:
     """Walk through a job's tensors with a rule."""
     plan, held, rule = job.plan, tables(job.plan), RULES[this.rule]
     if not held.chunks:
@@ -186,12 +202,31 @@ def _launch(job: Job, this: Pass, sums: Tensor, flag: Tensor | None, marks: Tens
     numbers = tuple(map(float, this.numbers))
     with _on(plan):
         cuda.launch(
-            this.rule, held.chunks,
-            (rows, held.tensor_of, held.first_of, held.sizes, marks, lr_at, held.flag if flag is None else flag, sums),
+            this.rule,
+            held.chunks,
+            (
+                rows,
+                held.tensor_of,
+                held.first_of,
+                held.sizes,
+                marks,
+                lr_at,
+                held.flag if flag is None else flag,
+                sums,
+            ),
             (held.n, lr, float(job["decay"]), *numbers, *(0.0,) * (9 - len(numbers))),
-            D0=kinds[0], D1=kinds[min(1, len(kinds) - 1)], D2=kinds[-1], LISTS=rule.lists, OUTPUTS=rule.outputs,
-            SUMS=rule.sums, EACH=each, LR_AT=read, GUARD=flag is not None, ALIGNED=aligned, BLOCK=cuda.BLOCK,
-        )  # fmt: skip
+            D0=kinds[0],
+            D1=kinds[min(1, len(kinds) - 1)],
+            D2=kinds[-1],
+            LISTS=rule.lists,
+            OUTPUTS=rule.outputs,
+            SUMS=rule.sums,
+            EACH=each,
+            LR_AT=read,
+            GUARD=flag is not None,
+            ALIGNED=aligned,
+            BLOCK=cuda.BLOCK,
+        )
 
 
 def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
@@ -202,11 +237,15 @@ def _shared_sums(jobs: Sequence[Job]) -> tuple[Tensor, list[tuple[int, int]]]:
         return tables(jobs[0].plan).sums, parts
     kept = jobs[0].plan.kept
     if "shared" not in kept or kept["shared"].numel() != max(ends[-1], 1):
-        kept["shared"] = torch.zeros(max(ends[-1], 1), dtype=torch.float64, device=jobs[0].plan.device)
+        kept["shared"] = torch.zeros(
+            max(ends[-1], 1), dtype=torch.float64, device=jobs[0].plan.device
+        )
     return kept["shared"], parts
 
 
-def _summed(jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None) -> tuple[Tensor, list[tuple[int, int]]]:
+def _summed(
+    jobs: Sequence[Job], passes: Sequence[Pass], flag: Tensor | None
+) -> tuple[Tensor, list[tuple[int, int]]]:
     """Sums of squares by chunk, of all jobs in one buffer."""
     sums, parts = _shared_sums(jobs)
     row = tables(jobs[0].plan).row
@@ -223,11 +262,26 @@ def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
     window = counts.history if policy.window is None else policy.window
     with _on(jobs[0].plan):
         cuda.launch(
-            "front", 1, (sums, held.row, counts.stats, window, counts.history, counts.spikes, held.flag, held.counter),
+            "front",
+            1,
+            (
+                sums,
+                held.row,
+                counts.stats,
+                window,
+                counts.history,
+                counts.spikes,
+                held.flag,
+                held.counter,
+            ),
             (end, number, policy.eps, policy.quantile, float(policy.spike_after)),
-            NONFINITE=policy.nonfinite != "propagate", CLIP=clip, SPIKES={None: 0, "clip": 1, "skip": 2}[policy.guard],
-            COUNT=jobs[0].record.rule != "interpolated", WIDE=WIDE, WINDOW=WINDOW,
-        )  # fmt: skip
+            NONFINITE=policy.nonfinite != "propagate",
+            CLIP=clip,
+            SPIKES={None: 0, "clip": 1, "skip": 2}[policy.guard],
+            COUNT=jobs[0].record.rule != "interpolated",
+            WIDE=WIDE,
+            WINDOW=WINDOW,
+        )
 
 
 def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
@@ -250,10 +304,16 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
             flag, skips = lead.flag, lead.counts.skips
         if policy.clip is not None:
             counts = lead.counts
-            notes = {"direction": [(1.0, counts.norm)], "tallies": [counts.clips], "norms": counts.norms}
+            notes = {
+                "direction": [(1.0, counts.norm)],
+                "tallies": [counts.clips],
+                "norms": counts.norms,
+            }
         spikes = lead.counts.spikes if policy.guard else None
     if programs[0].kind:
-        own = _with_norm(jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None)
+        own = _with_norm(
+            jobs, programs, flag, summed, looked=policy.looks, remember=policy.clip is None
+        )
         return Outcome({**own, **notes}, skips=skips, spikes=spikes)
     for job, program in zip(jobs, programs):
         marks = _corrections(job, lead, flag) if job.record.counts else lead.row
@@ -267,13 +327,27 @@ def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
     seen = held.follow_steps(steps)
     logs = [math.log(beta) if beta else -1e30 for beta in (job["beta"], job["beta2"])]
     with _on(job.plan):
-        cuda.launch("correct", 1, (lead.row, held.marks, seen, held.flag if flag is None else flag), (held.n, *logs),
-                    EARLIER=job["form"] == "second_moment", GUARD=flag is not None, WIDE=1024)
+        cuda.launch(
+            "correct",
+            1,
+            (lead.row, held.marks, seen, held.flag if flag is None else flag),
+            (held.n, *logs),
+            EARLIER=job["form"] == "second_moment",
+            GUARD=flag is not None,
+            WIDE=1024,
+        )
     return held.marks
 
 
-def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | None, summed: Any, *, looked: bool,
-               remember: bool) -> dict[str, Any]:
+def _with_norm(
+    jobs: Sequence[Job],
+    programs: Sequence[Program],
+    flag: Tensor | None,
+    summed: Any,
+    *,
+    looked: bool,
+    remember: bool,
+) -> dict[str, Any]:
     """Steps whose factor follows from a norm of the gradient or of its average."""
     lead, kind = tables(jobs[0].plan), programs[0].kind
     firsts = [program.first for program in programs]
@@ -282,23 +356,49 @@ def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | 
     for i, (job, program, (begin, end)) in enumerate(zip(jobs, programs, parts)):
         held, late = tables(job.plan), looked and program.first is NORM
         lr, lr_at, read = _rate(job, held.out)
-        span = [part for part, other in zip(parts, jobs) if job.record.scope == "all" or other.group == job.group]
+        span = [
+            part
+            for part, other in zip(parts, jobs)
+            if job.record.scope == "all" or other.group == job.group
+        ]
         numbers, window = job.record.numbers, job.record.window
-        level, q, base = float(numbers.get("level", 0.0)), float(numbers.get("quantile", 0.0)), 2**40
+        level, q, base = (
+            float(numbers.get("level", 0.0)),
+            float(numbers.get("quantile", 0.0)),
+            2**40,
+        )
         if kind == "interpolate":
             level, q, base = float(job["p"]), float(job["q"]), draw_base(job["seed"])
             held.follow_count(job.k)
         sign = job["sign"] if program.rated and program.step.lists[1] == "grad" else 1.0
         with _on(job.plan):
             cuda.launch(
-                "factor", 1,
-                (sums, lead.row, held.out, held.marks, held.counts.tally, lead.counts.history, lead.counts.history if
-                 window is None else window, lr_at, held.flag if flag is None else flag, held.counter),
+                "factor",
+                1,
+                (
+                    sums,
+                    lead.row,
+                    held.out,
+                    held.marks,
+                    held.counts.tally,
+                    lead.counts.history,
+                    lead.counts.history if window is None else window,
+                    lr_at,
+                    held.flag if flag is None else flag,
+                    held.counter,
+                ),
                 (begin, end, span[0][0], span[-1][1], lr, level, sign, q, base),
-                KIND=_KINDS[kind], LATE=late, RATED=program.rated, WINDOWED=window is not None,
-                REMEMBER=remember and i == 0, COUNT=kind == "interpolate", LR_AT=read, GUARD=flag is not None,
-                WIDE=WIDE, WINDOW=WINDOW,
-            )  # fmt: skip
+                KIND=_KINDS[kind],
+                LATE=late,
+                RATED=program.rated,
+                WINDOWED=window is not None,
+                REMEMBER=remember and i == 0,
+                COUNT=kind == "interpolate",
+                LR_AT=read,
+                GUARD=flag is not None,
+                WIDE=WIDE,
+                WINDOW=WINDOW,
+            )
     every = [tables(job.plan) for job in jobs]
     for job, program, held in zip(jobs, programs, every):
         _launch(job, program.step, held.sums, flag, held.marks)
@@ -313,7 +413,9 @@ def _with_norm(jobs: Sequence[Job], programs: Sequence[Program], flag: Tensor | 
 
 
 def counted(job: Job) -> bool:
-    """Whether the device counts the next step by itself as the host does; notes that it was made."""
+    """Whether the device counts the next step by itself as the host does; notes that it was
+    made.
+    """
     held, k = tables(job.plan), job.k
     if held.counting and k != held.host_k + 1:
         return False
@@ -329,8 +431,8 @@ def counted(job: Job) -> bool:
 def follow(plan: Plan) -> int | None:
     """Take over what the device counted otherwise than the host: graph replays and skipped steps.
 
-    Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since count too: the host's
-    numbers are moved, not replaced.
+    Returns how many steps it is ahead, if it counts them. Steps that were made elsewhere since
+    count too: the host's numbers are moved, not replaced.
     """
     held = plan.kept.get("cuda")
     if held is None:

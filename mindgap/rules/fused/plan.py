@@ -1,4 +1,6 @@
-"""What a fused step works on: the optimizer's record, the tensors, where they lie, and how they are cut into chunks."""
+"""What a fused step works on: the optimizer's record, the tensors, where they lie, and how they
+are cut into chunks.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,31 @@ class FusedRecord(NamedTuple):
     rule: str = ""  # which entry of ``program.PROGRAMS`` makes the step
     #: the rule's numbers at this step; ``of`` adds ``lr``, ``decay`` and ``sign``.
     numbers: Mapping[str, Any] = MappingProxyType({})
-    states: tuple[str, ...] = ()  # names of the states that the rule reads or writes, one tensor per parameter each
-    scope: str | None = None  # over which parameters the rule takes a norm; None where it takes none
-    started: tuple[str, ...] = ()  # states that the optimizer itself must have made before (the others start at zero)
-    #: whether the rule needs the number of gradients that each parameter has seen, its state ``step``.
+    states: tuple[
+        str, ...
+    ] = ()  # names of the states that the rule reads or writes, one tensor per parameter each
+    scope: str | None = (
+        None  # over which parameters the rule takes a norm; None where it takes none
+    )
+    started: tuple[
+        str, ...
+    ] = ()  # states that the optimizer itself must have made before (the others start at zero)
+    #: whether the rule needs the number of gradients that each parameter has seen, its state
+    #: ``step``.
     counts: bool = False
-    plain: bool = True  # whether all numbers are Python's: none is a tensor, which may change unseen
-    window: Tensor | None = None  # the last norms, from which the rule takes its threshold; None where it takes none
+    plain: bool = (
+        True  # whether all numbers are Python's: none is a tensor, which may change unseen
+    )
+    window: Tensor | None = (
+        None  # the last norms, from which the rule takes its threshold; None where it takes none
+    )
     k: int = 0  # number of the step, from 1
     refusal: str | None = None  # why these settings have no fused form; None where they have one
 
     @classmethod
-    def of(cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **more: Any) -> FusedRecord:
+    def of(
+        cls, rule: str, group: Mapping[str, Any], numbers: Mapping[str, Any], **more: Any
+    ) -> FusedRecord:
         """A record with the settings that every group has.
 
         Example:
@@ -62,7 +77,9 @@ class Policy(NamedTuple):
     """What to do about the norm of all gradients before the rule."""
 
     nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
-    clip: float | str | None = None  # threshold: a number, ``"auto"`` for a quantile of the window, or None
+    clip: float | str | None = (
+        None  # threshold: a number, ``"auto"`` for a quantile of the window, or None
+    )
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none
     eps: float = 1e-6  # added to the norm before dividing by it
@@ -81,7 +98,9 @@ class Outcome(NamedTuple):
     notes: Mapping[str, Any] = MappingProxyType({})  # norms, shares and counts for the report
     skipped: bool = False  # the step was left out
     skips: Tensor | None = None  # such steps, counted on the device by themselves
-    spike: tuple[float, float, float] | None = None  # norm, usual range and limit of a spike at this step
+    spike: tuple[float, float, float] | None = (
+        None  # norm, usual range and limit of a spike at this step
+    )
     spikes: Tensor | None = None  # the same with step numbers, kept on the device
 
 
@@ -104,7 +123,8 @@ def same_memory_order(first: Tensor, second: Tensor) -> bool:
 
 
 def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | None:
-    """Why raw-memory kernels cannot work on a parameter, its gradient and its states; None where they can.
+    """Why raw-memory kernels cannot work on a parameter, its gradient and its states; None where
+    they can.
 
     Example:
         >>> p = torch.zeros(3)
@@ -130,7 +150,10 @@ def obstacle(p: Tensor, grad: Tensor, states: Mapping[str, Tensor]) -> str | Non
         if name in states and t.dtype != wide:
             return f"{name} has {t.dtype} where {wide} is needed"
         if not same_memory_order(p, t):
-            return f"{name} of shape {tuple(t.shape)} has holes in memory, or another order than its parameter"
+            return (
+                f"{name} of shape {tuple(t.shape)} has holes in memory, or another order than its "
+                "parameter"
+            )
         try:
             missing = t.numel() and not t.data_ptr()
         except RuntimeError:  # a wrapper of torch.func
@@ -151,20 +174,28 @@ def chunk_table(sizes: tuple[int, ...], chunk: int) -> np.ndarray:
     parts = []
     for i, size in enumerate(sizes):
         starts = np.arange(0, size, chunk, dtype=np.int64)
-        parts.append(np.stack([np.full_like(starts, i), starts, np.minimum(size - starts, chunk)], axis=1))
+        parts.append(
+            np.stack([np.full_like(starts, i), starts, np.minimum(size - starts, chunk)], axis=1)
+        )
     return np.concatenate(parts) if parts else np.zeros((0, 3), dtype=np.int64)
 
 
 class Forms:
-    """Notices when tensors no longer have the type, dtype, device, sizes, strides and flags that they had.
+    """Notices when tensors no longer have the type, dtype, device, sizes, strides and flags that
+    they had.
 
-    torch.compile's guards compare all of it in C, at 0.1 µs per tensor. They also say no for reasons that do not
-    matter here (the grad mode, one tensor given twice), so their no is looked at again in Python.
+    torch.compile's guards compare all of it in C, at 0.1 µs per tensor. They also say no for
+    reasons that do not matter here (the grad mode, one tensor given twice), so their no is looked
+    at again in Python.
 
     Example:
         >>> a = torch.zeros(2, 3)
         >>> forms = Forms([a])
-        >>> forms.match([torch.ones(2, 3)]), forms.match([torch.ones(3, 2).t()]), forms.match([a.double()])
+        >>> (
+        ...     forms.match([torch.ones(2, 3)]),
+        ...     forms.match([torch.ones(3, 2).t()]),
+        ...     forms.match([a.double()]),
+        ... )
         (True, False, False)
     """
 
@@ -181,12 +212,25 @@ class Forms:
 
     def match(self, tensors: Sequence[Any]) -> bool:
         """Whether the tensors have the known forms; False also where one is None."""
-        return self._check(*tensors) or [None if t is None else _form(t) for t in tensors] == self._known
+        return (
+            self._check(*tensors)
+            or [None if t is None else _form(t) for t in tensors] == self._known
+        )
 
 
 def _form(t: Tensor) -> tuple[Any, ...]:
     strides = t.stride() if t.layout == torch.strided else None
-    return (type(t), t.dtype, t.device, t.layout, t.shape, strides, t.is_neg(), t.is_conj(), t.is_inference())
+    return (
+        type(t),
+        t.dtype,
+        t.device,
+        t.layout,
+        t.shape,
+        strides,
+        t.is_neg(),
+        t.is_conj(),
+        t.is_inference(),
+    )
 
 
 class Plan:
@@ -195,26 +239,41 @@ class Plan:
     Args:
         rows: per parameter of this process its tensor, its gradient and its states.
         names: of the states.
-        homes: per parameter the mapping from name to state, from which the states are taken anew at every step.
-        lasting: whether the plan is kept for further steps, at which the parameters give the gradients anew.
+        homes: per parameter the mapping from name to state, from which the states are taken anew at
+            every step.
+        lasting: whether the plan is kept for further steps, at which the parameters give the
+            gradients anew.
         counts: whether to count the gradients that each parameter has seen.
     """
 
-    def __init__(self, rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...], homes: list[Any],
-                 lasting: bool = True, counts: bool = False) -> None:
+    def __init__(
+        self,
+        rows: Sequence[tuple[Tensor, ...]],
+        names: tuple[str, ...],
+        homes: list[Any],
+        lasting: bool = True,
+        counts: bool = False,
+    ) -> None:
         self.owners, grads, *states = (list(column) for column in zip(*rows))
         self.states, self.homes, self.lasting = names, homes, lasting
-        self.device, self.dtype, self.grad_dtype = self.owners[0].device, self.owners[0].dtype, grads[0].dtype
+        self.device, self.dtype, self.grad_dtype = (
+            self.owners[0].device,
+            self.owners[0].dtype,
+            grads[0].dtype,
+        )
         self.on_cuda = self.device.type == "cuda"
         self.sizes = tuple(p.numel() for p in self.owners)
         everything = [*self.owners, *(t for tensors in states for t in tensors), *grads]
         # Pieces of DTensors have no gradients and states of their own, so these are kept here.
-        self._pieces = None if lasting else dict(zip(("param", *names, "grad"), (self.owners, *states, grads)))
+        self._pieces = (
+            None if lasting else dict(zip(("param", *names, "grad"), (self.owners, *states, grads)))
+        )
         self._forms = Forms(everything)
         self._getters = [itemgetter(name) for name in names]
         self._pointers = list(map(_POINTER, everything))
         self._rows: dict[tuple[str, ...], Any] = {}
-        #: Gradients seen, in one tensor of which the states ``step`` are views; None where nothing is counted.
+        #: Gradients seen, in one tensor of which the states ``step`` are views; None where nothing
+        #: is counted.
         self.steps: Tensor | None = None
         self._counters: list[Tensor] = []
         if counts:
@@ -226,7 +285,8 @@ class Plan:
                 home["step"] = counter
         #: How often gradients were found at other addresses.
         self.moves = 0
-        #: Room for what an engine wants to keep with the plan (device tables, buffers), and beyond it.
+        #: Room for what an engine wants to keep with the plan (device tables, buffers), and beyond
+        #: it.
         self.kept: dict[Any, Any] = {}
         self.ledger: dict[int, Any] = {}
         self.place = 0
@@ -242,7 +302,10 @@ class Plan:
                 everything += map(getter, self.homes)
             if self._counters:
                 counters = list(map(_COUNTER, self.homes))
-                if not all(map(is_, counters, self._counters)) or list(map(_POINTER, counters)) != self._counts_at:
+                if (
+                    not all(map(is_, counters, self._counters))
+                    or list(map(_POINTER, counters)) != self._counts_at
+                ):
                     return False
         except KeyError:
             return False
@@ -276,11 +339,14 @@ class Plan:
             return self._pieces[name]
         if name == "param":
             return self.owners
-        return [p.grad if name == "grad" else home[name] for p, home in zip(self.owners, self.homes)]
+        return [
+            p.grad if name == "grad" else home[name] for p, home in zip(self.owners, self.homes)
+        ]
 
 
 class Job:
-    """One plan with the record of its group, and the group's place; kept as long as neither changes.
+    """One plan with the record of its group, and the group's place; kept as long as neither
+    changes.
 
     Attributes:
         k: number of the step.
@@ -301,7 +367,12 @@ class Job:
     def renewed(self, record: FusedRecord) -> Job:
         """This job if a step with that record is the same but for its number; else a new one."""
         mine = self.record
-        same = mine[:_NUMBERED] == record[:_NUMBERED] and mine.window is record.window and mine.plain and record.plain
+        same = (
+            mine[:_NUMBERED] == record[:_NUMBERED]
+            and mine.window is record.window
+            and mine.plain
+            and record.plain
+        )
         if not same:
             return Job(self.plan, record, self.group)
         self.k = record.k

@@ -14,15 +14,20 @@ class Pass(NamedTuple):
 
     rule: str  # key of ``arithmetic.RULES``
     lists: tuple[str, ...]  # the lists of tensors it walks through, in the rule's order
-    numbers: tuple[float, ...] = ()  # n after the first two, which are the step size and what weight decay keeps
+    numbers: tuple[
+        float, ...
+    ] = ()  # n after the first two, which are the step size and what weight decay keeps
 
 
 class Program(NamedTuple):
     """The passes of a step."""
 
-    first: Pass | None  # the pass whose sum gives the norm that the rule uses; None where it uses none
+    first: (
+        Pass | None
+    )  # the pass whose sum gives the norm that the rule uses; None where it uses none
     step: Pass  # the pass that moves the parameters
-    #: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; "" without a norm.
+    #: how the factor follows from the norm: ``"clip"``, ``"normalize"``, ``"interpolate"``; ""
+    #: without a norm.
     kind: str = ""
     rated: bool = False  # whether w[0] of the step is the factor times the step size
 
@@ -58,8 +63,16 @@ def coordinate(job: Job) -> Program:
     lists = ("param", "grad", "momentum") if job["beta"] else ("param", "grad")
     if "up" in job.record.numbers:
         rule = "held_auto_average" if job["beta"] else "held_auto_step"
-        return Program(None, Pass(rule, (*lists, "median"), (*numbers, job["up"], job["down"], float("inf"))))
-    rule = "held_step" if not job["beta"] else "held_average" if job["order"] == "gradient" else "average_held"
+        return Program(
+            None, Pass(rule, (*lists, "median"), (*numbers, job["up"], job["down"], float("inf")))
+        )
+    rule = (
+        "held_step"
+        if not job["beta"]
+        else "held_average"
+        if job["order"] == "gradient"
+        else "average_held"
+    )
     return Program(None, Pass(rule, lists, numbers))
 
 
@@ -70,10 +83,16 @@ def _moments(job: Job) -> tuple[float, ...]:
 
 def adaptive(job: Job) -> Program:
     """ACClip: x ← x − η·min{τ/(|m|+ε), 1}·m, and its forms divided by a moment."""
-    lists, alpha, end = ("param", "grad", "momentum", "moment"), float(job["alpha"]), "" if job["eps"] else "_zero"
+    lists, alpha, end = (
+        ("param", "grad", "momentum", "moment"),
+        float(job["alpha"]),
+        "" if job["eps"] else "_zero",
+    )
     if job["form"] == "second_moment":
         bound = (1.0 - job["beta2"]) ** -0.5
-        return Program(None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound)))
+        return Program(
+            None, Pass(f"second_moment{end}", lists, (*_moments(job), float(job["factor"]), bound))
+        )
     order = {1.0: "first", 2.0: "second"}.get(alpha, "any")
     rule = f"{job['form']}_{order}{end}{'_bare' if job['bare'] else ''}"
     return Program(None, Pass(rule, lists, (*_moments(job), alpha, 1.0 / alpha, 1.0)))

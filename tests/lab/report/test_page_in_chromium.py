@@ -25,16 +25,22 @@ RESULTS = Path(__file__).parents[3] / "results"
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium and chromium-driver are not installed"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="chromium and chromium-driver are not installed"
+    ),
     pytest.mark.xdist_group("browser"),
 ]
 PATIENCE = 60.0
 
 
 def _axe() -> Path | None:
-    """axe-core, where a person has installed it in the checkout or for the whole machine; it is no part of this one."""
+    """axe-core, where a person has installed it in the checkout or for the whole machine; it is
+    no part of this one.
+    """
     places = [Path(__file__).parents[3] / "node_modules", Path("/usr/local/lib/node_modules")]
-    places += [Path(folder) for folder in os.environ.get("NODE_PATH", "").split(os.pathsep) if folder]
+    places += [
+        Path(folder) for folder in os.environ.get("NODE_PATH", "").split(os.pathsep) if folder
+    ]
     files = [place / "axe-core" / "axe.min.js" for place in places]
     return next((file for file in files if file.exists()), None)
 
@@ -43,7 +49,9 @@ AXE = _axe()
 
 
 def assert_happens(condition: Callable[[], Any], what: str) -> Any:
-    """Ask again until the answer is true; the limit is only there to end a test that would never end."""
+    """Ask again until the answer is true; the limit is only there to end a test that would
+    never end.
+    """
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if answer := condition():
@@ -68,14 +76,18 @@ class Page:
 
     def media(self, media: str, theme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": theme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": media, "features": features}
+        )
 
     def js(self, code: str, *arguments: Any) -> Any:
         return self.driver.execute_script(code, *arguments)
 
     def chart(self, figure: str) -> str:
         """The drawn picture as text; it changes when what is shown changes."""
-        return str(self.js("return document.querySelector(`#${arguments[0]} .chart`).innerHTML", figure))
+        return str(
+            self.js("return document.querySelector(`#${arguments[0]} .chart`).innerHTML", figure)
+        )
 
     def element(self, selector: str) -> Any:
         return self.driver.find_element("css selector", selector)
@@ -113,8 +125,14 @@ class Page:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        messages = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
-        urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        messages = (
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        )
+        urls = [
+            m["params"]["request"]["url"]
+            for m in messages
+            if m["method"] == "Network.requestWillBeSent"
+        ]
         return [url for url in urls if not url.startswith(("file://", "data:", "blob:"))]
 
 
@@ -131,7 +149,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+    driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
+    )
     yield Page(driver, downloads)
     driver.quit()
 
@@ -176,18 +196,25 @@ def test_no_text_of_a_record_is_run_and_all_are_shown(page: Page) -> None:
     seen = page.js("return document.body.innerText")
     for name in NASTY:
         assert name in seen
-    buttons = page.js("return [...document.querySelectorAll('#s3-names-quick .legend button')].map(b => b.innerText)")
+    buttons = page.js(
+        "return [...document.querySelectorAll('#s3-names-quick .legend button')].map(b => "
+        "b.innerText)"
+    )
     assert buttons == list(NASTY)
 
 
 def test_the_x_axis_can_be_switched(page: Page) -> None:
     figure = "fig-s1-plain-quick-1"
     page.unfold(figure)
-    labels = page.js("return [...arguments[0].options].map(o => o.text)", page.element(f"#{figure} .axis"))
+    labels = page.js(
+        "return [...arguments[0].options].map(o => o.text)", page.element(f"#{figure} .axis")
+    )
     assert labels[0] == "step"
     assert len(labels) == 5
     for place, label in list(enumerate(labels))[1:]:
-        assert label in page.changes(figure, lambda place=place: page.choose(f"#{figure} .axis", str(place)))
+        assert label in page.changes(
+            figure, lambda place=place: page.choose(f"#{figure} .axis", str(place))
+        )
 
 
 def test_band_and_log_axes_can_be_chosen(page: Page) -> None:
@@ -195,7 +222,9 @@ def test_band_and_log_axes_can_be_chosen(page: Page) -> None:
     page.unfold(figure)
     pictures = [page.chart(figure)]
     for choice in ("quantiles", "every"):
-        pictures.append(page.changes(figure, lambda choice=choice: page.choose(f"#{figure} .statistic", choice)))
+        pictures.append(
+            page.changes(figure, lambda choice=choice: page.choose(f"#{figure} .statistic", choice))
+        )
     assert len(set(pictures)) == 3
     assert "mark-area" in pictures[0]
     assert "mark-area" not in pictures[2], "single runs have no band"
@@ -220,7 +249,9 @@ def test_methods_are_switched_by_mouse_and_by_keyboard(page: Page) -> None:
     assert "var(--s1)" in page.changes(figure, lambda: page.element(button).send_keys(Keys.SPACE))
     page.changes(figure, lambda: page.element(button).send_keys(Keys.ENTER))
     page.click(f"#{figure} .legend button[data-method='0']")
-    assert_happens(lambda: "Every method is switched off" in page.chart(figure), "an empty figure says why")
+    assert_happens(
+        lambda: "Every method is switched off" in page.chart(figure), "an empty figure says why"
+    )
     page.click(button)
     assert_happens(lambda: "var(--s1)" in page.chart(figure), "the method is back")
     figure = "fig-s4-single-quick-1"
@@ -246,7 +277,8 @@ def test_hovering_shows_the_values(page: Page) -> None:
             chart = page.element(f"#{figure} .chart svg .mark-symbol path")
         ActionChains(page.driver).move_to_element(chart).perform()
         tip = assert_happens(
-            lambda: page.js("return document.querySelector('.vg-tooltip.visible')?.innerText"), "a tooltip appears"
+            lambda: page.js("return document.querySelector('.vg-tooltip.visible')?.innerText"),
+            "a tooltip appears",
         )
         assert words in tip
         assert "GClip" in tip or "SGD" in tip
@@ -268,7 +300,18 @@ def test_figures_and_numbers_can_be_saved(page: Page) -> None:
     assert "var(--" not in picture, "a saved picture stands by itself"
     with stem.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["method", "panel", "seed", "step", "mean", "sd", "q10", "q50", "q90", "n"]
+    assert list(rows[0]) == [
+        "method",
+        "panel",
+        "seed",
+        "step",
+        "mean",
+        "sd",
+        "q10",
+        "q50",
+        "q90",
+        "n",
+    ]
     assert {row["method"] for row in rows} == set(NASTY)
     assert {row["n"] for row in rows} == {"3"}
     assert all(float(row["q10"]) <= float(row["q50"]) <= float(row["q90"]) for row in rows)
@@ -287,7 +330,11 @@ def test_numbers_and_settings_unfold(page: Page) -> None:
 
 def test_searching_the_verdicts(page: Page) -> None:
     page.element("#search input").send_keys("does not hold")
-    shown = [row for row in page.driver.find_elements("css selector", "#verdicts tbody tr") if row.is_displayed()]
+    shown = [
+        row
+        for row in page.driver.find_elements("css selector", "#verdicts tbody tr")
+        if row.is_displayed()
+    ]
     assert len(shown) == 1
     assert page.element("#found").text == "1 shown"
     sections = page.driver.find_elements("css selector", "section.study")
@@ -318,26 +365,48 @@ def test_the_first_screen_says_the_findings_and_leads_to_every_claim(page: Page)
     said = page.element("#findings").text
     assert "1 of 8 studies contradicts a claim and finds:" in said
     assert "of 8 studies find that a claim holds" in said
-    rows = [row.text.split("\n")[0] for row in page.driver.find_elements("css selector", "#verdicts tbody tr")]
+    rows = [
+        row.text.split("\n")[0]
+        for row in page.driver.find_elements("css selector", "#verdicts tbody tr")
+    ]
     assert rows[0].startswith("does not hold")
-    links = page.js("return [...document.querySelectorAll('#contents a')].map(a => a.getAttribute('href'))")
-    assert links == [f"#{s.get_attribute('id')}" for s in page.driver.find_elements("css selector", "section.study")]
-    assert page.js("return [...document.querySelectorAll('.perma')].map(a => a.getAttribute('href'))") == links
+    links = page.js(
+        "return [...document.querySelectorAll('#contents a')].map(a => a.getAttribute('href'))"
+    )
+    assert links == [
+        f"#{s.get_attribute('id')}"
+        for s in page.driver.find_elements("css selector", "section.study")
+    ]
+    assert (
+        page.js("return [...document.querySelectorAll('.perma')].map(a => a.getAttribute('href'))")
+        == links
+    )
 
 
 def test_the_chart_takes_most_of_its_card(page: Page) -> None:
     shares = page.js(
-        "return [...document.querySelectorAll('.figure')].filter(f => f.querySelector('svg')).map(f => "
-        "f.querySelector('.chart').getBoundingClientRect().height / f.getBoundingClientRect().height)"
+        "return [...document.querySelectorAll('.figure')].filter(f => "
+        "f.querySelector('svg')).map(f => "
+        "f.querySelector('.chart').getBoundingClientRect().height / "
+        "f.getBoundingClientRect().height)"
     )
     assert min(shares) > 0.5
 
 
 def test_a_claim_links_to_its_figures(page: Page) -> None:
     page.click("#verdicts a[href='#s4-single-quick']")
-    assert_happens(lambda: page.js("return location.hash") == "#s4-single-quick", "the address names the study")
     assert_happens(
-        lambda: abs(page.js("return document.getElementById('s4-single-quick').getBoundingClientRect().top")) < 60,
+        lambda: page.js("return location.hash") == "#s4-single-quick", "the address names the study"
+    )
+    assert_happens(
+        lambda: (
+            abs(
+                page.js(
+                    "return document.getElementById('s4-single-quick').getBoundingClientRect().top"
+                )
+            )
+            < 60
+        ),
         "the study is in sight",
     )
 
@@ -345,7 +414,8 @@ def test_a_claim_links_to_its_figures(page: Page) -> None:
 def test_dark_and_light_by_system_and_by_choice(browser: Page, path: Path) -> None:
     both = (
         "const line = document.querySelector('#fig-s1-plain-quick-1 .mark-line path');"
-        "return [getComputedStyle(document.body).backgroundColor, line && getComputedStyle(line).stroke]"
+        "return [getComputedStyle(document.body).backgroundColor, line && "
+        "getComputedStyle(line).stroke]"
     )
 
     def becomes(colours: list[str], what: str) -> None:  # a busy browser draws later
@@ -355,7 +425,10 @@ def test_dark_and_light_by_system_and_by_choice(browser: Page, path: Path) -> No
     light = browser.js(both)
     assert light[0] == "rgb(255, 255, 255)"
     browser.media("screen", "dark")
-    assert_happens(lambda: all(a and a != b for a, b in zip(browser.js(both), light)), "the system's choice is dark")
+    assert_happens(
+        lambda: all(a and a != b for a, b in zip(browser.js(both), light)),
+        "the system's choice is dark",
+    )
     dark = browser.js(both)
     browser.choose("#theme select", "light")
     becomes(light, "the reader's choice is light")
@@ -365,9 +438,15 @@ def test_dark_and_light_by_system_and_by_choice(browser: Page, path: Path) -> No
     browser.media("print", "light")
     becomes(light, "paper is white")
     seen = "return (document.querySelector(arguments[0])?.getClientRects().length ?? 0) > 0"
-    for selector, on_paper in (("#fig-s1-plain-quick-1 .controls", False), ("#fig-s1-plain-quick-1 text.end", True),
-                               ("#fig-s2-kinds-quick-3 .legend", True)):  # fmt: skip
-        assert_happens(lambda s=selector, p=on_paper: browser.js(seen, s) == p, f"{selector} on paper: {on_paper}")
+    for selector, on_paper in (
+        ("#fig-s1-plain-quick-1 .controls", False),
+        ("#fig-s1-plain-quick-1 text.end", True),
+        ("#fig-s2-kinds-quick-3 .legend", True),
+    ):
+        assert_happens(
+            lambda s=selector, p=on_paper: browser.js(seen, s) == p,
+            f"{selector} on paper: {on_paper}",
+        )
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
@@ -376,14 +455,17 @@ def test_nothing_is_cut_off_on_any_screen(browser: Page, path: Path, width: int)
     assert browser.js("return document.documentElement.scrollWidth") <= width
     wide = browser.js(
         "return [...document.querySelectorAll('.chart')].filter((c) => {"
-        "const s = c.querySelector('svg'); return !s || s.getBoundingClientRect().right > innerWidth + 1"
+        "const s = c.querySelector('svg'); return !s || s.getBoundingClientRect().right > "
+        "innerWidth + 1"
         "}).map((c) => c.parentElement.id)"
     )
     assert wide == []
     cut = browser.js(
         "return [...document.querySelectorAll('.chart svg')].flatMap((s) => {"
-        "const room = s.getBoundingClientRect(); return [...s.querySelectorAll('text')].filter((t) => {"
-        "const r = t.getBoundingClientRect(); return r.width && (r.right > room.right + 2 || r.left < room.left - 2)"
+        "const room = s.getBoundingClientRect(); return [...s.querySelectorAll('text')].filter((t) "
+        "=> {"
+        "const r = t.getBoundingClientRect(); return r.width && (r.right > room.right + 2 || "
+        "r.left < room.left - 2)"
         "}).map((t) => t.textContent)})"
     )
     assert cut == []
@@ -398,8 +480,12 @@ def test_on_a_phone_findings_take_the_whole_width(browser: Page, path: Path) -> 
     assert min(shares) > 0.85
 
 
-@pytest.mark.skipif(AXE is None, reason="axe-core is not installed (npm install --no-save axe-core)")
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.skipif(
+    AXE is None, reason="axe-core is not installed (npm install --no-save axe-core)"
+)
+@pytest.mark.parametrize(
+    ("width", "theme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
 def test_axe_finds_nothing_serious(browser: Page, path: Path, width: int, theme: str) -> None:
     assert AXE is not None
     browser.open(path, width=width, theme=theme)
@@ -427,8 +513,12 @@ def test_the_demo_shows_every_figure(browser: Page, tmp_path: Path) -> None:
     browser.complaints(), browser.requests()
     browser.open(page)
     # one more for each search
-    figures = sum(len(s.description.figures) + bool(s.tuning.methods) for s in load(tmp_path / "runs"))
-    drawn = browser.js("return document.querySelectorAll('.chart[data-drawn=yes] svg .mark-group').length")
+    figures = sum(
+        len(s.description.figures) + bool(s.tuning.methods) for s in load(tmp_path / "runs")
+    )
+    drawn = browser.js(
+        "return document.querySelectorAll('.chart[data-drawn=yes] svg .mark-group').length"
+    )
     charts = browser.js("return document.querySelectorAll('.chart[data-drawn=yes]').length")
     assert charts == figures
     assert drawn >= figures

@@ -1,4 +1,6 @@
-"""The report: statistics against numpy and closed forms, thinning, and a page whose structure and texts are sound."""
+"""The report: statistics against numpy and closed forms, thinning, and a page whose structure
+and texts are sound.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,35 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_verdict_shows_the_parts_that_decide_it_with_their_numbers() -> None:
-    measured = "not clipped, weak: open (0.43; 1 of 3); clipped, weak: open (0.47); as printed, fast: no; seen (a; b)"
-    parts, notes = evidence({"clipped, weak": "open", "fast": "no", "not clipped, weak": "open"}, measured)
-    assert [part.name for part in parts] == ["not clipped, weak", "clipped, weak", "as printed, fast"]
+    measured = (
+        "not clipped, weak: open (0.43; 1 of 3); clipped, weak: open (0.47); as printed, fast: no; "
+        "seen (a; b)"
+    )
+    parts, notes = evidence(
+        {"clipped, weak": "open", "fast": "no", "not clipped, weak": "open"}, measured
+    )
+    assert [part.name for part in parts] == [
+        "not clipped, weak",
+        "clipped, weak",
+        "as printed, fast",
+    ]
     assert [part.words for part in parts] == ["0.43; 1 of 3", "0.47", ""]
     assert notes == ["seen (a; b)"]
     assert decisive("does not hold", parts, notes) == ["as printed, fast: no"]
-    assert decisive("inconclusive", parts, notes)[0] == "seen (a; b)"  # a part is refuted: the notes say what is open
+    assert (
+        decisive("inconclusive", parts, notes)[0] == "seen (a; b)"
+    )  # a part is refuted: the notes say what is open
     many = [Answered(f"part {i}", "yes", "") for i in range(8)]
-    assert decisive("holds", many, []) == ["part 0: yes", "part 1: yes", "part 2: yes", "and 5 more"]
+    assert decisive("holds", many, []) == [
+        "part 0: yes",
+        "part 1: yes",
+        "part 2: yes",
+        "and 5 more",
+    ]
 
 
-# ---- statistics ---------------------------------------------------------------------------------------------------
+# ---- statistics
+# --------------------------------------------------------------------------------------------------
 
 
 def test_statistics_over_seeds_are_numpys() -> None:
@@ -69,7 +88,9 @@ def test_a_run_that_stopped_early_is_not_counted_beyond_its_end() -> None:
 
 
 def test_every_last_value_is_that_of_the_records_where_seeds_end_apart(tmp_path: Path) -> None:
-    """Seeds of one method stop after other numbers of steps and oracle calls; each has one vote in the last values."""
+    """Seeds of one method stop after other numbers of steps and oracle calls; each has one vote
+    in the last values.
+    """
     folder = write_study(tmp_path / "runs", seeds=5)
     for path in folder.glob("GClip-*.jsonl"):
         run = read_run(path)
@@ -88,12 +109,22 @@ def test_every_last_value_is_that_of_the_records_where_seeds_end_apart(tmp_path:
             if axis["name"] == "seconds":
                 continue  # made up in no order
             for series in axis["series"]:
-                runs = [run for run in records if run.header.method == shown["methods"][series["m"]]]
+                runs = [
+                    run for run in records if run.header.method == shown["methods"][series["m"]]
+                ]
                 last = np.array([run.rows[-1][y] for run in runs])
-                places = [run.rows[-1][axis["name"]] for run in runs if axis["name"] in run.rows[-1]]
+                places = [
+                    run.rows[-1][axis["name"]] for run in runs if axis["name"] in run.rows[-1]
+                ]
                 ends = series["ends"]
-                want = {"mean": last.mean(), "sd": last.std(ddof=1), "n": 5, "first": min(places), "last": max(places),
-                        **{f"q{q}": np.quantile(last, q / 100) for q in (10, 50, 90)}}  # fmt: skip
+                want = {
+                    "mean": last.mean(),
+                    "sd": last.std(ddof=1),
+                    "n": 5,
+                    "first": min(places),
+                    "last": max(places),
+                    **{f"q{q}": np.quantile(last, q / 100) for q in (10, 50, 90)},
+                }
                 assert ends == pytest.approx(want, rel=1e-5)
                 assert max(series["x"]) <= min(places), "the curve stops where the first seed ends"
                 assert set(series["n"]) == {5}
@@ -136,7 +167,10 @@ def test_thinning_keeps_the_extremes_of_every_bucket(log_x: bool) -> None:
     assert len(thinned) <= 4 * 40 + 2
     edges = np.geomspace(1, 5000, 41) if log_x else np.linspace(1, 5000, 41)
     for low, high in pairwise(edges):
-        there, kept = y[(x >= low) & (x < high)], thinned.columns["y"][_in(thinned.columns["x"], low, high)]
+        there, kept = (
+            y[(x >= low) & (x < high)],
+            thinned.columns["y"][_in(thinned.columns["x"], low, high)],
+        )
         if len(there):
             assert kept.min() == there.min()
             assert kept.max() == there.max()
@@ -156,7 +190,8 @@ def test_thinning_a_scatter_keeps_its_outline() -> None:
         assert thinned.columns[name].max() == columns[name].max()
 
 
-# ---- reading ------------------------------------------------------------------------------------------------------
+# ---- reading
+# --------------------------------------------------------------------------------------------------
 
 
 def test_records_of_other_settings_are_counted_not_drawn(tmp_path: Path) -> None:
@@ -183,7 +218,8 @@ def test_a_folder_without_records_is_one_clear_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- figures ------------------------------------------------------------------------------------------------------
+# ---- figures
+# --------------------------------------------------------------------------------------------------
 
 
 def test_every_specification_is_valid_vega_lite_and_becomes_a_picture(tmp_path: Path) -> None:
@@ -206,9 +242,27 @@ def test_every_specification_is_valid_vega_lite_and_becomes_a_picture(tmp_path: 
 def test_axes_offered_are_those_the_rows_have(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path))
     axes = dict(study.description.axes)
-    lines = draw("f", study.description.figures[1], [Readings(run) for run in study.runs], study.methods, axes)
-    assert [axis.name for axis in lines.axes] == ["oracle_calls", "step", "x_epoch", "y_epoch", "seconds"]
-    odd = draw("f", figure("t", "norm", x="loss"), [Readings(run) for run in study.runs], study.methods, axes)
+    lines = draw(
+        "f",
+        study.description.figures[1],
+        [Readings(run) for run in study.runs],
+        study.methods,
+        axes,
+    )
+    assert [axis.name for axis in lines.axes] == [
+        "oracle_calls",
+        "step",
+        "x_epoch",
+        "y_epoch",
+        "seconds",
+    ]
+    odd = draw(
+        "f",
+        figure("t", "norm", x="loss"),
+        [Readings(run) for run in study.runs],
+        study.methods,
+        axes,
+    )
     assert [axis.name for axis in odd.axes] == ["loss"]
     missing = draw(
         "f",
@@ -230,7 +284,8 @@ def test_a_large_sweep_stays_within_the_budget_of_points(tmp_path: Path) -> None
             assert sum(len(s["x"]) for s in axis["series"]) <= 7000
 
 
-# ---- the page -----------------------------------------------------------------------------------------------------
+# ---- the page
+# --------------------------------------------------------------------------------------------------
 
 
 class Elements(HTMLParser):
@@ -306,7 +361,9 @@ def test_the_structure_serves_a_screen_reader(elements: Elements) -> None:
 
 def test_the_verdict_table_has_every_column_and_links_to_every_study(elements: Elements) -> None:
     labels = [a["data-label"] for tag, a in elements.elements if tag == "td" and "data-label" in a]
-    assert Counter(labels) == dict.fromkeys(("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"), 8)
+    assert Counter(labels) == dict.fromkeys(
+        ("Verdict", "Claim", "Finding", "Measured", "Scale, seeds"), 8
+    )
     anchors = {a["href"] for tag, a in elements.elements if tag == "a"}
     sections = {f"#{a['id']}" for tag, a in elements.elements if tag == "section"}
     assert sections <= anchors
@@ -328,12 +385,17 @@ def test_drawing_a_page_needs_no_torch(tmp_path: Path) -> None:
     )
     root = str(Path(__file__).parents[3])
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
     )
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_study(tmp_path / "runs", rows=5)
     out = tmp_path / "site" / "page.html"
     write_page(tmp_path / "runs", out)

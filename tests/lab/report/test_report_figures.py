@@ -36,7 +36,9 @@ def test_named_places_have_their_names_and_methods_stand_side_by_side() -> None:
     runs = [readings(m, [{"place": 0, "loss": 1.0}, {"place": 1, "loss": 1.0}]) for m in ("a", "b")]
     drawing = draw("f", figure, runs, ["a", "b"], {})
     spec = picture(drawing)
-    assert spec["encoding"]["x"]["axis"]["labelExpr"] == '[["Hill"], ["block", "sums"]][datum.value]'
+    assert (
+        spec["encoding"]["x"]["axis"]["labelExpr"] == '[["Hill"], ["block", "sums"]][datum.value]'
+    )
     places = [row["x"] for row in spec["datasets"]["rows"]]
     assert len(set(places)) == 4
     assert all(abs(place - round(place)) < 0.5 for place in places)
@@ -50,12 +52,20 @@ def test_methods_can_be_the_places() -> None:
     drawing = draw("f", figure, runs, ["SGD", "<b>"], {})
     assert drawing.names == ("SGD", "<b>")
     assert [row["x"] for row in picture(drawing)["datasets"]["rows"]] == [0.0, 1.0]
-    assert picture(drawing)["layer"][0]["encoding"]["y"]["scale"]["zero"], "one height alone makes no scale"
+    assert picture(drawing)["layer"][0]["encoding"]["y"]["scale"]["zero"], (
+        "one height alone makes no scale"
+    )
 
 
 def test_a_panel_without_readings_is_left_out_and_the_rows_of_panels_are_even() -> None:
-    rows = [{"step": i, "panel": p, **({} if p == "e" else {"loss": i})} for p in "abcde" for i in range(3)]
-    drawing = draw("f", replace(FIGURE, facet="panel"), [readings("m", rows)], ["m"], {"step": "step"})
+    rows = [
+        {"step": i, "panel": p, **({} if p == "e" else {"loss": i})}
+        for p in "abcde"
+        for i in range(3)
+    ]
+    drawing = draw(
+        "f", replace(FIGURE, facet="panel"), [readings("m", rows)], ["m"], {"step": "step"}
+    )
     assert drawing.facets == ("a", "b", "c", "d")
     assert picture(drawing)["columns"] == 2
 
@@ -66,18 +76,29 @@ def test_a_log_axis_of_less_than_a_decade_labels_every_tick() -> None:
     svg = figure_svg(picture(drawing))
     assert ">2.5<" in svg or ">2.2<" in svg
     wide = [{"step": i, "loss": 10.0**i} for i in range(6)]
-    svg = figure_svg(picture(draw("f", replace(FIGURE, log_y=True), [readings("m", wide)], ["m"], {"step": "step"})))
+    svg = figure_svg(
+        picture(
+            draw("f", replace(FIGURE, log_y=True), [readings("m", wide)], ["m"], {"step": "step"})
+        )
+    )
     assert ">100<" in svg
     assert ">200<" not in svg
 
 
 def test_the_band_of_a_quantity_that_is_never_negative_ends_at_zero() -> None:
     values = (0.0, 9.0, 0.0)
-    runs = [readings("m", [{"step": 0, "loss": v}, {"step": 1, "loss": v}], seed) for seed, v in enumerate(values)]
-    rows = view_rows(drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean")
+    runs = [
+        readings("m", [{"step": 0, "loss": v}, {"step": 1, "loss": v}], seed)
+        for seed, v in enumerate(values)
+    ]
+    rows = view_rows(
+        drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean"
+    )
     assert [row["lo"] for row in rows] == [0.0, 0.0]
     runs.append(readings("m", [{"step": 0, "loss": -9.0}, {"step": 1, "loss": -9.0}], 3))
-    rows = view_rows(drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean")
+    rows = view_rows(
+        drawing := draw("f", FIGURE, runs, ["m"], {"step": "step"}), drawing.axes[0], "mean"
+    )
     assert rows[0]["lo"] < 0
 
 
@@ -91,15 +112,22 @@ def test_a_run_with_several_readings_at_a_place_is_one_line_without_jumps() -> N
 
 def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> None:
     methods = ["SLIP", *(f"other {i}" for i in range(9))]
-    runs = [readings(m, [{"step": 0, "loss": 1.0}, {"step": 1, "loss": 0.1 * i}]) for i, m in enumerate(methods, 1)]
+    runs = [
+        readings(m, [{"step": 0, "loss": 1.0}, {"step": 1, "loss": 0.1 * i}])
+        for i, m in enumerate(methods, 1)
+    ]
     figure = Figure("Loss", "loss", "loss")
-    drawing = draw("f", figure, runs, methods, {"step": "step"}, accent=about("SLIP against nine", methods))
+    drawing = draw(
+        "f", figure, runs, methods, {"step": "step"}, accent=about("SLIP against nine", methods)
+    )
     assert drawing.headline == "Loss at the end: SLIP 0.1, 9 others 0.2 to 1"
     assert drawing.colours == [0, *[None] * 9]
     assert drawing.ranked
     assert picture(drawing)["encoding"]["y"]["sort"] == methods
     right = draw("f", Figure("Right", "loss", "test accuracy"), runs, methods, {"step": "step"})
-    assert picture(right)["encoding"]["y"]["sort"] == methods[::-1]  # the best first, where more is better
+    assert (
+        picture(right)["encoding"]["y"]["sort"] == methods[::-1]
+    )  # the best first, where more is better
 
 
 def test_a_ranking_in_panels_names_only_the_methods_of_the_panel() -> None:
@@ -107,7 +135,10 @@ def test_a_ranking_in_panels_names_only_the_methods_of_the_panel() -> None:
     names = [f"m{i}, p = {p}" for p in (2, 4) for i in range(9)]
 
     def spec(methods: list[str], panel: Callable[[str], list[str]]) -> dict[str, Any]:
-        runs = [readings(m, [{"step": 1, "loss": 0.1 * i, "p": p} for p in panel(m)]) for i, m in enumerate(methods)]
+        runs = [
+            readings(m, [{"step": 1, "loss": 0.1 * i, "p": p} for p in panel(m)])
+            for i, m in enumerate(methods)
+        ]
         drawing = draw("f", figure, runs, methods, {"step": "step"})
         assert drawing.ranked
         return picture(drawing)
@@ -122,7 +153,10 @@ def test_a_ranking_in_panels_names_only_the_methods_of_the_panel() -> None:
     assert shown(spec(names, own)) == ("replace(datum.label, /, [^,]*$/, '')", True)
     other = [*names[:-1], "without a comma, p = 2, 4"]  # its last part is not that of the panel
     assert shown(spec(other, own)) == (None, True)
-    assert shown(spec(names[:9], lambda _: ["2", "4"])) == (None, False)  # the same methods in both panels
+    assert shown(spec(names[:9], lambda _: ["2", "4"])) == (
+        None,
+        False,
+    )  # the same methods in both panels
 
 
 def test_a_scatter_says_where_it_lies_or_how_closely_it_rises() -> None:
@@ -137,19 +171,29 @@ def test_a_scatter_says_where_it_lies_or_how_closely_it_rises() -> None:
 
 
 def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:
-    def title(name: str, y_label: str, rows: dict[str, list[dict[str, object]]], facet: str = "") -> str:
+    def title(
+        name: str, y_label: str, rows: dict[str, list[dict[str, object]]], facet: str = ""
+    ) -> str:
         runs = [readings(method, mine) for method, mine in rows.items()]
         shown = Figure(name, "loss", y_label, facet=facet)
         return draw("f", shown, runs, list(rows), {"step": "step"}).headline
 
     def rows(*ends: float) -> list[dict[str, object]]:
-        return [{"step": i, "loss": v, "where": f"p{k}"} for k, v in enumerate(ends) for i in (0, 1)]
+        return [
+            {"step": i, "loss": v, "where": f"p{k}"} for k, v in enumerate(ends) for i in (0, 1)
+        ]
 
     assert title("Loss", "loss", {"clipped, step 3": rows(4.0), "step 2": rows(5.0)}) == (
         "Loss at the end: 4 (clipped, step 3), 5 (step 2)"
     )
     three = {"a": rows(1.0, 4.0), "b": rows(2.0, 3.0), "c": rows(3.0, 9.0)}
-    assert title("Loss", "loss", three, "where") == "Loss at the end, lowest per panel: 1 (a, p0), 3 (b, p1)"
-    assert title("Right", "accuracy", three, "where") == "Right at the end, highest per panel: 3 (c, p0), 9 (c, p1)"
+    assert (
+        title("Loss", "loss", three, "where")
+        == "Loss at the end, lowest per panel: 1 (a, p0), 3 (b, p1)"
+    )
+    assert (
+        title("Right", "accuracy", three, "where")
+        == "Right at the end, highest per panel: 3 (c, p0), 9 (c, p1)"
+    )
     same = {name: rows(1.0) for name in "abcde"}
     assert title("Distance", "distance", same) == "Distance at the end: 1 for all"

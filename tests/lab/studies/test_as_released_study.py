@@ -1,4 +1,6 @@
-"""B14: the faults are in the studies' problems and derivatives alone, and their verdicts can come out each way."""
+"""B14: the faults are in the studies' problems and derivatives alone, and their verdicts can
+come out each way.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_each_fault_does_what_it_says():
     data = fault.problem(16).lower_data
     assert data.n == 3 * 64
     labels = [data.data[1][data.data[2] == number] for number in range(64)]
-    assert sum(len(of.unique()) > 1 for of in labels) > 20  # p = 0.4: most samples change their label
+    assert (
+        sum(len(of.unique()) > 1 for of in labels) > 20
+    )  # p = 0.4: most samples change their label
     task, fault = faulty("norm not squared")
     x, y = task.x0, torch.ones_like(task.y0)
     batch = (*task.train, torch.arange(64))
@@ -58,8 +62,19 @@ def test_each_fault_does_what_it_says():
 
 def test_every_fault_runs_on_the_recurrent_net():
     study = find(NAME)
-    tiny = {"data": "made-up tweets", "train": 64, "validation": 64, "test": 64, "words": 5, "hidden": 4, "head": 4,
-            "batch_size": 32, "oracle_calls": 20, "readings": 1, "device": "cpu"}
+    tiny = {
+        "data": "made-up tweets",
+        "train": 64,
+        "validation": 64,
+        "test": 64,
+        "words": 5,
+        "hidden": 4,
+        "head": 4,
+        "batch_size": 32,
+        "oracle_calls": 20,
+        "readings": 1,
+        "device": "cpu",
+    }
     for label in (f"{METHODS[0]}, {ALL}", f"{METHODS[1]}, {ALL}", f"SABA, {FAULTS[0]}"):
         rows = list(study.loop(Trial(label, 0, study.settings("gpu", label, tiny))))
         assert "test_accuracy" in rows[-1]
@@ -69,9 +84,18 @@ def test_the_verdict_follows_the_numbers():
     jitter = (0.0, 0.002, -0.002, 0.001)
 
     def verdict(**slip):
-        ends = {label: [0.8 + e + slip.get(label.split(", ")[1].replace(" ", "_"), 0.0) * label.startswith("SLIP")
-                        for e in jitter] for label in find(NAME).methods}  # fmt: skip
-        return find(NAME).judge(made_up(NAME, {m: [{"test_accuracy": v} for v in row] for m, row in ends.items()}))
+        ends = {
+            label: [
+                0.8
+                + e
+                + slip.get(label.split(", ")[1].replace(" ", "_"), 0.0) * label.startswith("SLIP")
+                for e in jitter
+            ]
+            for label in find(NAME).methods
+        }
+        return find(NAME).judge(
+            made_up(NAME, {m: [{"test_accuracy": v} for v in row] for m, row in ends.items()})
+        )
 
     assert verdict().verdict == "holds"
     moved = verdict(noisy_validation=0.03)
@@ -80,10 +104,19 @@ def test_the_verdict_follows_the_numbers():
     assert verdict(**{NONE: 0.001}).verdict == "holds"
 
 
-# ---------------------------------------------------------------------------------------- hyper-representation
+# ----------------------------------------------------------------------------------------
+# hyper-representation
 CODE = "b14-released-representation"
-DIGITS = {"tasks": [4, 2, 2], "ways": 3, "shots": 3, "hidden": 4, "features": 2, "batch_size": 3, "inner": 2,
-          "terms": 2}
+DIGITS = {
+    "tasks": [4, 2, 2],
+    "ways": 3,
+    "shots": 3,
+    "hidden": 4,
+    "features": 2,
+    "batch_size": 3,
+    "inner": 2,
+    "terms": 2,
+}
 
 
 def walked(title, *faults, steps=3):
@@ -92,7 +125,11 @@ def walked(title, *faults, steps=3):
     trial = Trial(label, 0, study.settings("quick", label, DIGITS))
     task = tasks_of(trial)
     problem = task.problem(3)
-    method = released_method(trial, task, set(faults)) if faults != ("paper",) else representation_method(trial)
+    method = (
+        released_method(trial, task, set(faults))
+        if faults != ("paper",)
+        else representation_method(trial)
+    )
     states = [method.start(problem, seed=0)]
     for _ in range(steps):
         states.append(method.step(states[-1]))
@@ -108,7 +145,9 @@ def test_without_faults_every_method_is_the_library_s_own(title):
     assert ours.calls == paper.calls
 
 
-@pytest.mark.parametrize(("title", "fault"), [(title, fault) for title, of in OF.items() for fault in of])
+@pytest.mark.parametrize(
+    ("title", "fault"), [(title, fault) for title, of in OF.items() for fault in of]
+)
 def test_each_fault_changes_the_iterates_of_a_method_that_has_it(title, fault):
     if (title, fault) == ("SABA", PLAIN):
         (*_, ours), _ = walked(title, PLAIN, steps=4)
@@ -117,7 +156,10 @@ def test_each_fault_changes_the_iterates_of_a_method_that_has_it(title, fault):
     (*_, ours), _ = walked(title, fault)
     (*_, paper), _ = walked(title, NONE)
     assert not torch.allclose(ours.x, paper.x)
-    if (title, fault) != ("SLIP", QUERY):  # the same calls of the same derivatives: g_x and f_y were there for nothing
+    if (title, fault) != (
+        "SLIP",
+        QUERY,
+    ):  # the same calls of the same derivatives: g_x and f_y were there for nothing
         assert ours.total_calls == paper.total_calls
 
 
@@ -129,7 +171,9 @@ def test_x_follows_g_x_on_top_of_the_paper_s_direction():
     token = lower_token(start)
     g_x = oracle.lower_x(start.x, start.y, token)
     # m after one iteration is (1 - beta) times the direction
-    torch.testing.assert_close(after.values["m"] - right.values["m"], 0.1 * g_x, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(
+        after.values["m"] - right.values["m"], 0.1 * g_x, rtol=1e-8, atol=1e-12
+    )
 
 
 def test_the_step_on_y_contains_f_y_of_the_query_before():
@@ -166,13 +210,17 @@ def test_stocbio_without_the_implicit_gradient_moves_along_f_x():
     states, problem = walked("StocBio", DROPPED, steps=1)
     start, after = states
     f_x = representation_oracle(problem).upper(start.x, after.y, draws_of(start)["f"])[0]
-    torch.testing.assert_close(after.x, start.x - start.method.rates(0)["lr_x"] * f_x, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(
+        after.x, start.x - start.method.rates(0)["lr_x"] * f_x, rtol=1e-8, atol=1e-12
+    )
 
 
 def test_gradients_added_up_lengthen_the_step_of_bo_rep():
     study, label = find(CODE), f"BO-REP, {ADDED}"
     trial = Trial(label, 0, study.settings("quick", label, DIGITS))
-    long, short = (released_method(trial, tasks_of(trial), faults).lr_y for faults in ({ADDED}, set()))
+    long, short = (
+        released_method(trial, tasks_of(trial), faults).lr_y for faults in ({ADDED}, set())
+    )
     assert long == pytest.approx(2.98 * short)
 
 
@@ -180,11 +228,16 @@ def test_a_fault_that_one_method_alone_has_moves_its_ranking():
     study, jitter = find(CODE), (0.0, 0.002, -0.002, 0.001)
 
     def verdict(moved, by):
-        ends = {label: [{"test_accuracy": 0.8 + e + by * (label == moved)} for e in jitter] for label in study.methods}
+        ends = {
+            label: [{"test_accuracy": 0.8 + e + by * (label == moved)} for e in jitter]
+            for label in study.methods
+        }
         return study.judge(made_up(CODE, ends))
 
     assert verdict("", 0.0).verdict == "holds"
-    lame = verdict(f"StocBio, {DROPPED}", -0.1)  # a quarter of it in SLIP's lead over the mean of four
+    lame = verdict(
+        f"StocBio, {DROPPED}", -0.1
+    )  # a quarter of it in SLIP's lead over the mean of four
     assert lame.verdict == "does not hold"
     assert [p.answer for p in lame.asked if p.name.startswith(DROPPED)] == ["no"]
     assert verdict(f"SLIP, {QUERY}", 0.006).verdict == "does not hold"
@@ -193,16 +246,42 @@ def test_a_fault_that_one_method_alone_has_moves_its_ranking():
 @pytest.mark.parametrize("name", [NAME, CODE])
 def test_a_change_smaller_than_its_scatter_decides_nothing(name):
     study, scatter = find(name), (0.04, -0.04, 0.03, -0.03)
-    ends = {label: [{"test_accuracy": 0.8 + e * (label.startswith("SLIP") and NONE not in label)} for e in scatter]
-            for label in study.methods}  # fmt: skip
+    ends = {
+        label: [
+            {"test_accuracy": 0.8 + e * (label.startswith("SLIP") and NONE not in label)}
+            for e in scatter
+        ]
+        for label in study.methods
+    }
     found = study.judge(made_up(name, ends))
-    assert (found.verdict, {part.answer for part in found.asked} & {"no"}) == ("inconclusive", set())
+    assert (found.verdict, {part.answer for part in found.asked} & {"no"}) == (
+        "inconclusive",
+        set(),
+    )
 
 
 def test_every_fault_of_hyper_representation_runs_on_the_recurrent_encoder():
     study = find(CODE)
-    tiny = {"data": "made-up pairs", "tasks": [6, 3, 3], "shots": 4, "words": 4, "hidden": 3, "features": 3, "inner": 1,
-            "terms": 1, "oracle_calls": 12, "readings": 1, "least_steps": 1, "device": "cpu"}
-    for label in (f"SLIP, {ALL}", f"BO-REP, {ALL}", f"SABA, {ALL}", f"StocBio, {ALL}", f"MA-SOBA, {NONE}"):
+    tiny = {
+        "data": "made-up pairs",
+        "tasks": [6, 3, 3],
+        "shots": 4,
+        "words": 4,
+        "hidden": 3,
+        "features": 3,
+        "inner": 1,
+        "terms": 1,
+        "oracle_calls": 12,
+        "readings": 1,
+        "least_steps": 1,
+        "device": "cpu",
+    }
+    for label in (
+        f"SLIP, {ALL}",
+        f"BO-REP, {ALL}",
+        f"SABA, {ALL}",
+        f"StocBio, {ALL}",
+        f"MA-SOBA, {NONE}",
+    ):
         rows = list(study.loop(Trial(label, 0, study.settings("gpu", label, tiny))))
         assert "test_accuracy" in rows[-1]

@@ -1,4 +1,6 @@
-"""Every study of the catalogue that offers checkpoints goes on from any of them, to the same records bit for bit."""
+"""Every study of the catalogue that offers checkpoints goes on from any of them, to the same
+records bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,32 @@ from mindgap.lab.studies.spec import Study
 from mindgap.record.schema import Header, Row, without_timing
 from mindgap.record.store import RunWriter, read_run
 
-B0 = {"lower": 64, "upper": 64, "dim_y": 4, "dim_x": 3, "oracle_calls": 150, "least_steps": 4, "readings": 4}
-B3 = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 40, "least_steps": 3, "readings": 3}
-B1 = {"tasks": [6, 4, 4], "ways": 2, "shots": 3, "batch_size": 2, "oracle_calls": 40, "least_steps": 3, "readings": 3}
+B0 = {
+    "lower": 64,
+    "upper": 64,
+    "dim_y": 4,
+    "dim_x": 3,
+    "oracle_calls": 150,
+    "least_steps": 4,
+    "readings": 4,
+}
+B3 = {
+    "train": 60,
+    "validation": 60,
+    "components": 3,
+    "oracle_calls": 40,
+    "least_steps": 3,
+    "readings": 3,
+}
+B1 = {
+    "tasks": [6, 4, 4],
+    "ways": 2,
+    "shots": 3,
+    "batch_size": 2,
+    "oracle_calls": 40,
+    "least_steps": 3,
+    "readings": 3,
+}
 B10 = {"lower": 128, "dim_y": 4, "dim_x": 3, "steps": 12}
 E0 = {"steps": 2, "every": 1, "m": 32, "part": 16}
 
@@ -33,7 +58,10 @@ H2 = {"moments": [1, 3], "minibatches": 32, "batch": 2}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("h7-infinite-variance", "SGD", {"replicas": 64, "steps": 20}),
     ("h7-infinite-variance", "GClip", {"replicas": 64, "steps": 20}),
-    *(("b0-unbounded-smoothness", method, B0) for method in find("b0-unbounded-smoothness").methods),
+    *(
+        ("b0-unbounded-smoothness", method, B0)
+        for method in find("b0-unbounded-smoothness").methods
+    ),
     ("b1-hyper-representation", "SABA", B1),
     ("b2-hyper-representation", "SLIP", B1),
     ("b3-hyper-cleaning", "SLIP", B3),
@@ -99,7 +127,9 @@ def cut_short(study: Study, header: Header, folder: Path, after: int) -> None:
             checkpoints.offer(trial)
 
 
-@pytest.mark.parametrize(("name", "method", "overrides"), CASES, ids=[f"{name}-{method}" for name, method, _ in CASES])
+@pytest.mark.parametrize(
+    ("name", "method", "overrides"), CASES, ids=[f"{name}-{method}" for name, method, _ in CASES]
+)
 def test_a_run_cut_short_goes_on_bit_for_bit(
     name: str, method: str, overrides: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -1,4 +1,6 @@
-"""B5, B6, B7, B9: each verdict can come out each way, and the loops count and compare what they say they do."""
+"""B5, B6, B7, B9: each verdict can come out each way, and the loops count and compare what they
+say they do.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ SMALL = {"train": 60, "validation": 60, "components": 3, "oracle_calls": 60}
 JITTER = (0.0, 0.01, -0.01, 0.02, -0.02)
 
 
-# ------------------------------------------------------------------------------------------------ statistics
+# ------------------------------------------------------------------------------------------------
+# statistics
 def test_interval_covers_the_mean_as_often_as_it_says():
     draws = np.random.default_rng(0).normal(3.0, 2.0, size=(1000, 6))
     for miss in (0.05, 0.3):
@@ -40,12 +43,20 @@ def test_needed_is_the_mean_place_of_the_first_good_setting():
     assert abs(np.mean(places) - needed(losses, 1.1)) < 4 * np.std(places) / np.sqrt(len(places))
 
 
-# ---------------------------------------------------------------------------------------------- B5, time
+# ---------------------------------------------------------------------------------------------- B5,
+# time
 def _b5(slip, borep, top=0.97):
-    """Runs that reach ``top`` after the given seconds: one number per seed, the same for both corruptions."""
+    """Runs that reach ``top`` after the given seconds: one number per seed, the same for both
+    corruptions.
+    """
 
     def rows(seconds):
-        start = {"test_accuracy": 0.1, "cpu_seconds": 0.01, "oracle_calls": 3, "perfect_accuracy": 0.95}
+        start = {
+            "test_accuracy": 0.1,
+            "cpu_seconds": 0.01,
+            "oracle_calls": 3,
+            "perfect_accuracy": 0.95,
+        }
         return [start, {**start, "test_accuracy": top, "cpu_seconds": seconds, "oracle_calls": 100}]
 
     names = find("b5-running-time").seeds("quick")
@@ -60,7 +71,9 @@ def test_b5_verdict_follows_the_numbers():
     assert verdict.verdict == "holds"
     assert verdict.numbers["ratio"]["p = 0.2, 90%"][0] == pytest.approx(2.0, rel=0.01)
     assert judge(_b5(long, short)).verdict == "does not hold"
-    assert judge(_b5([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5])).verdict == "inconclusive"
+    assert (
+        judge(_b5([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5])).verdict == "inconclusive"
+    )
     out = judge(_b5(short, long, top=0.5))  # no accuracy is ever reached
     assert out.verdict == "inconclusive"
     assert len(out.numbers["not_reached"]) == 8
@@ -73,7 +86,9 @@ def test_b5_an_accuracy_that_is_missed_counts_as_the_end_of_the_run():
     assert reach(run, 0.1) == (0.01, 3, True)
 
 
-@pytest.mark.parametrize("name", ["b5-running-time", "b5-running-time-pairs", "b5-running-time-reviews"])
+@pytest.mark.parametrize(
+    "name", ["b5-running-time", "b5-running-time-pairs", "b5-running-time-reviews"]
+)
 def test_b5_on_a_gpu_reads_the_clock_and_sets_all_methods_beside_the_rule(name):
     study, short, long = find(name), [1 + e for e in JITTER], [2 + e for e in JITTER]
     assert len(study.seeds("gpu")) == (16 if name == "b5-running-time" else 8)
@@ -82,24 +97,39 @@ def test_b5_on_a_gpu_reads_the_clock_and_sets_all_methods_beside_the_rule(name):
         ends = {}
         for method in study.seeds("gpu"):
             title = method.split(", ")[0]
-            start = {"test_accuracy": 0.5, "cpu_seconds": 1.0, "seconds": 0.01, "oracle_calls": 3,
-                     "perfect_accuracy": 1.0}  # fmt: skip
+            start = {
+                "test_accuracy": 0.5,
+                "cpu_seconds": 1.0,
+                "seconds": 0.01,
+                "oracle_calls": 3,
+                "perfect_accuracy": 1.0,
+            }
             times = {"SLIP": slip, "BO-REP": borep}.get(title, other)
-            ends[method] = [[start, {**start, "test_accuracy": 0.9, "seconds": s, "oracle_calls": 100}] for s in times]
+            ends[method] = [
+                [start, {**start, "test_accuracy": 0.9, "seconds": s, "oracle_calls": 100}]
+                for s in times
+            ]
         return study.judge(made_up(name, ends, "gpu"))
 
     ahead = verdict(short, long, short)
     assert ahead.verdict == "holds"
     assert "seconds on the GPU" in ahead.measured
     assert ahead.numbers["ratio_beside"]["soba"] == pytest.approx(1.0)
-    assert verdict(short, long, [0.1] * 5).verdict == "holds"  # the claim is about BO-REP; the others are told
+    assert (
+        verdict(short, long, [0.1] * 5).verdict == "holds"
+    )  # the claim is about BO-REP; the others are told
     assert verdict(long, short, long).verdict == "does not hold"
-    assert verdict([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5], short).verdict == "inconclusive"
+    assert (
+        verdict([1.0, 2.0, 1.0, 2.0, 1.5], [2.0, 1.0, 2.0, 1.0, 1.5], short).verdict
+        == "inconclusive"
+    )
 
 
 def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     study = find("b5-running-time")
-    trial = Trial("SLIP, p = 0.2", 900, study.settings("quick", "SLIP, p = 0.2", {**SMALL, "readings": 12}))
+    trial = Trial(
+        "SLIP, p = 0.2", 900, study.settings("quick", "SLIP, p = 0.2", {**SMALL, "readings": 12})
+    )
     rows = list(study.loop(trial))
     times = [row["cpu_seconds"] for row in rows]
     assert times == sorted(times)
@@ -108,23 +138,42 @@ def test_b5_rows_have_cpu_time_from_the_warm_start_on():
     assert 0.5 < rows[0]["perfect_accuracy"] <= 1
 
 
-def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_clock_of_a_net(monkeypatch):
+def test_b5_a_throw_away_run_comes_before_the_clock_and_nothing_interrupts_the_clock_of_a_net(
+    monkeypatch,
+):
     from mindgap.bilevel import METHODS
 
     study, begun = find("b5-running-time"), []
     kind = METHODS["slip"].load()
     start = kind.start
-    monkeypatch.setattr(kind, "start", lambda self, *args, **more: begun.append(1) or start(self, *args, **more))
-    net = {"data": "made-up tweets", "train": 64, "validation": 64, "test": 64, "words": 3, "hidden": 2, "head": 2,
-           "batch_size": 32, "oracle_calls": 60, "readings": 4, "device": "cpu"}
+    monkeypatch.setattr(
+        kind, "start", lambda self, *args, **more: begun.append(1) or start(self, *args, **more)
+    )
+    net = {
+        "data": "made-up tweets",
+        "train": 64,
+        "validation": 64,
+        "test": 64,
+        "words": 3,
+        "hidden": 2,
+        "head": 2,
+        "batch_size": 32,
+        "oracle_calls": 60,
+        "readings": 4,
+        "device": "cpu",
+    }
     for scale, small, runs in (("quick", SMALL, 2), ("gpu", net, 3)):
         begun.clear()
-        rows = list(study.loop(Trial("SLIP, p = 0.2", 900, study.settings(scale, "SLIP, p = 0.2", small))))
+        rows = list(
+            study.loop(Trial("SLIP, p = 0.2", 900, study.settings(scale, "SLIP, p = 0.2", small)))
+        )
         assert len(begun) == runs, scale
     calls, seconds = (np.array([row[name] for row in rows]) for name in ("oracle_calls", "seconds"))
     assert seconds[-1] > seconds[0] > 0
     # Equal calls take equal time: a clock that ran at every reading would not be so even.
-    np.testing.assert_allclose(np.diff(seconds) / np.diff(calls), np.ptp(seconds) / np.ptp(calls), rtol=0.02)
+    np.testing.assert_allclose(
+        np.diff(seconds) / np.diff(calls), np.ptp(seconds) / np.ptp(calls), rtol=0.02
+    )
 
 
 def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_read(monkeypatch):
@@ -133,21 +182,32 @@ def test_b5_the_run_that_gives_the_seconds_may_be_shorter_than_the_run_that_is_r
     def rows_of(trial, task, method, *, budget, readings):
         budgets.append(budget)
         for reading in range(readings + 1):
-            trial.seconds = 1.0 + 0.5 * reading * budget  # a call takes longer where readings interrupt the run
+            trial.seconds = (
+                1.0 + 0.5 * reading * budget
+            )  # a call takes longer where readings interrupt the run
             yield {"oracle_calls": 2 + reading * budget // readings, "test_accuracy": 0.5}
 
     budgets: list[int] = []
     monkeypatch.setattr(b5_running_time, "_throw_away", lambda problem, method, seed: None)
     task = SimpleNamespace(problem=lambda size: None)
-    settings = {"data": "words of snli", "batch_size": 1, "oracle_calls": 40, "readings": 2, "clock_calls": 10}
+    settings = {
+        "data": "words of snli",
+        "batch_size": 1,
+        "oracle_calls": 40,
+        "readings": 2,
+        "clock_calls": 10,
+    }
     rows = list(b5_running_time._timed(Trial("SLIP", 0, settings), task, None, rows_of, 1.0))
     assert budgets == [10, 40]
     assert [row["seconds"] for row in rows] == pytest.approx([1.0, 11.0, 21.0])
 
 
-# --------------------------------------------------------------------------------------------- B6, epochs
+# --------------------------------------------------------------------------------------------- B6,
+# epochs
 def _b6(name, scale, difference):
-    """Runs whose y-counted accuracies lie ``difference`` (one number per seed) below the x-counted ones."""
+    """Runs whose y-counted accuracies lie ``difference`` (one number per seed) below the
+    x-counted ones.
+    """
     ends = {}
     for method in find(name).seeds(scale):
         by_y = "epochs of y" in method
@@ -159,10 +219,16 @@ def _b6(name, scale, difference):
     return made_up(name, ends, scale)
 
 
-B6 = [("b6-epochs", "quick", "p = 0.2"), ("b6-epochs", "gpu", "p = 0.4"), ("b6-epochs", "paper", "p = 0.4"),
-      ("b6-epochs-pairs", "quick", "digits"), ("b6-epochs-pairs", "gpu", "words of snli"),
-      ("b6-epochs-pairs", "paper", "words of snli"),
-      ("b6-epochs-reviews", "quick", "turned digits"), ("b6-epochs-reviews", "gpu", "words of reviews")]  # fmt: skip
+B6 = [
+    ("b6-epochs", "quick", "p = 0.2"),
+    ("b6-epochs", "gpu", "p = 0.4"),
+    ("b6-epochs", "paper", "p = 0.4"),
+    ("b6-epochs-pairs", "quick", "digits"),
+    ("b6-epochs-pairs", "gpu", "words of snli"),
+    ("b6-epochs-pairs", "paper", "words of snli"),
+    ("b6-epochs-reviews", "quick", "turned digits"),
+    ("b6-epochs-reviews", "gpu", "words of reviews"),
+]
 
 
 @pytest.mark.parametrize(("name", "scale", "case"), B6)
@@ -173,10 +239,14 @@ def test_b6_verdict_follows_the_numbers(name, scale, case):
     assert verdict.numbers["fewer_updates_of_x"] == [3]
     assert verdict.numbers["difference"][f"{case}, test, at the end"][0] == pytest.approx(0.00006)
     beside = verdict.numbers.get("test_accuracy_by_y", {}).get(case, {})
-    assert len(beside) == (8 if scale == "gpu" else 0)  # no rule is about them, and SLIP's x-counted runs are not in
+    assert len(beside) == (
+        8 if scale == "gpu" else 0
+    )  # no rule is about them, and SLIP's x-counted runs are not in
     assert scale != "gpu" or beside["soba"] == pytest.approx(0.9)
     assert judge(_b6(name, scale, [0.050, 0.051, 0.049, 0.050, 0.050])).verdict == "does not hold"
-    assert judge(_b6(name, scale, [-0.050, -0.051, -0.049, -0.050, -0.050])).verdict == "does not hold"
+    assert (
+        judge(_b6(name, scale, [-0.050, -0.051, -0.049, -0.050, -0.050])).verdict == "does not hold"
+    )
     assert judge(_b6(name, scale, [0.03, -0.03, 0.02, -0.02, 0.0])).verdict == "inconclusive"
 
 
@@ -191,10 +261,16 @@ def test_b6_compares_methods_on_the_seeds_that_all_have():
 @pytest.mark.parametrize("name", ["b6-epochs", "b6-epochs-pairs", "b6-epochs-reviews"])
 def test_b6_has_eight_seeds_of_slip_and_at_gpu_five_of_the_seven_methods_beside_it(name):
     study, cases = find(name), 2 if name == "b6-epochs" else 1
-    assert set(study.seeds("quick")) == {method for method in study.methods if "epochs of" in method}
+    assert set(study.seeds("quick")) == {
+        method for method in study.methods if "epochs of" in method
+    }
     for scale in study.scales.keys() & {"gpu", "paper"}:
         seeds, beside = list(study.seeds(scale).values()), 7 * cases if scale == "gpu" else 0
-        assert (seeds.count(8), seeds.count(5), len(seeds)) == (2 * cases, beside, 2 * cases + beside)
+        assert (seeds.count(8), seeds.count(5), len(seeds)) == (
+            2 * cases,
+            beside,
+            2 * cases + beside,
+        )
         assert "oracle calls" not in study.model(scale)  # these runs have a length in epochs
 
 
@@ -202,12 +278,22 @@ def test_b6_counts_three_updates_of_x_fewer_and_is_the_same_run_until_then():
     study = find("b6-epochs")
     runs = simulate(study, "quick", seeds=1, **SMALL, epochs=3)
     by_x, by_y = runs[:2]
-    assert [row["step"] for row in by_x.rows] == [0, 2, 4, 6]  # 60 samples, batches of 32: two per epoch
-    assert [row["step"] for row in by_y.rows] == [0, 1, 3]  # the warm start alone has passed the first epoch
+    assert [row["step"] for row in by_x.rows] == [
+        0,
+        2,
+        4,
+        6,
+    ]  # 60 samples, batches of 32: two per epoch
+    assert [row["step"] for row in by_y.rows] == [
+        0,
+        1,
+        3,
+    ]  # the warm start alone has passed the first epoch
     assert by_x.rows[-1]["step"] - by_y.rows[-1]["step"] == 3
 
 
-# ------------------------------------------------------------------------------------------- B7, one step
+# ------------------------------------------------------------------------------------------- B7,
+# one step
 def _b7(gain, reset=0.0):
     """Runs in which one step ends ``gain`` (one number per seed, percentage points) above two."""
     ends = {}
@@ -227,7 +313,9 @@ def test_b7_verdict_follows_the_numbers():
     assert slight.numbers["gain"]["p = 0.2, test"][0] == pytest.approx(0.5)
     assert slight.numbers["gain_without_new_search"]["p = 0.2, test"][0] == pytest.approx(1.0)
     assert judge(_b7([-0.5, -0.6, -0.4, -0.5, -0.5])).verdict == "does not hold"
-    assert judge(_b7([5.0, 5.1, 4.9, 5.0, 5.0])).verdict == "does not hold"  # a gain, and not a slight one
+    assert (
+        judge(_b7([5.0, 5.1, 4.9, 5.0, 5.0])).verdict == "does not hold"
+    )  # a gain, and not a slight one
     assert judge(_b7([1.0, -1.0, 0.5, -0.5, 0.2])).verdict == "inconclusive"
 
 
@@ -235,20 +323,27 @@ def test_b7_both_searches_try_the_same_steps_but_for_the_linear_system():
     study = find("b7-one-step")
     ends = {}
     for name in ("one step, p = 0.4", "two steps, p = 0.4"):
-        ends[name] = list(study.loop(Trial(name, 900, study.settings("quick", name, {**SMALL, "tried": 1}))))[-1]
+        ends[name] = list(
+            study.loop(Trial(name, 900, study.settings("quick", name, {**SMALL, "tried": 1})))
+        )[-1]
     one, two = ends.values()
     assert (one["lr_x"], one["lr_y"]) == (two["lr_x"], two["lr_y"])
     assert one["lr_z"] == one["lr_y"] != two["lr_z"]
-    # set back to one step, the second is the first, which had the same single setting to choose from
+    # set back to one step, the second is the first, which had the same single setting to choose
+    # from
     assert two["reset_test_accuracy"] == one["test_accuracy"]
 
 
-# ------------------------------------------------------------------------------------------ B9, tuning
+# ------------------------------------------------------------------------------------------ B9,
+# tuning
 def _b9(slip, borep, numbers=("lr_x, beta", "lr_x, beta, radius, period, inner")):
     """Searches of 20 settings of which so many (one number per seed) are good."""
 
     def search(good, names, count):
-        return [{"validation_loss": 1.0 if i < good else 2.0, "numbers": names, "searched": count} for i in range(20)]
+        return [
+            {"validation_loss": 1.0 if i < good else 2.0, "numbers": names, "searched": count}
+            for i in range(20)
+        ]
 
     ends = {
         "SLIP": [search(good, numbers[0], 5) for good in slip],
@@ -263,9 +358,14 @@ def test_b9_verdict_follows_the_numbers():
     many, few = [10, 9, 11, 10, 10], [2, 3, 2, 2, 3]
     verdict = judge(_b9(many, few))
     assert verdict.verdict == "holds"
-    assert verdict.numbers["settings_needed"]["SLIP"][0] == pytest.approx(np.mean([21 / (m + 1) for m in many]))
+    assert verdict.numbers["settings_needed"]["SLIP"][0] == pytest.approx(
+        np.mean([21 / (m + 1) for m in many])
+    )
     assert judge(_b9(few, many)).verdict == "does not hold"
-    assert judge(_b9(many, few, ("lr_x, radius", "lr_x, radius, period, inner"))).verdict == "does not hold"
+    assert (
+        judge(_b9(many, few, ("lr_x, radius", "lr_x, radius, period, inner"))).verdict
+        == "does not hold"
+    )
     assert judge(_b9([1, 5, 2, 8, 3], [5, 1, 8, 2, 3])).verdict == "inconclusive"
 
 
@@ -275,7 +375,9 @@ def test_b9_reads_the_settings_from_the_classes():
         assert set(METHODS[key].choices) <= set(numbers_of(key)) <= known
         assert set(METHODS[key].choices) <= set(SPACE)
     assert set(FALLEN) <= set(numbers_of("borep")) - set(numbers_of("slip"))
-    searched = {name: settings["searched"] for name, settings in find("b9-tuning-cost").methods.items()}
+    searched = {
+        name: settings["searched"] for name, settings in find("b9-tuning-cost").methods.items()
+    }
     assert {name: len(found) for name, found in searched.items()} == {
         "SLIP": 5,
         "BO-REP": 8,

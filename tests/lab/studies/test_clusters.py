@@ -1,4 +1,5 @@
-"""The same command with local processes, on a Dask cluster and on a Ray node gives the same records.
+"""The same command with local processes, on a Dask cluster and on a Ray node gives the same
+records.
 
 Dask and Ray run if they are installed (``make test-cluster`` installs them).
 """
@@ -29,7 +30,11 @@ PATIENCE = 120.0
 
 def mindgap(*words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mindgap", *words], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "mindgap", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -88,7 +93,9 @@ def test_local_processes_give_the_records_of_a_serial_run(tmp_path: Path, serial
 
 
 def assert_interrupted_goes_on(folder: Path, *where: str) -> None:
-    """Ctrl-C ends the driver with its last words and the workers too; the same command then ends as a serial run."""
+    """Ctrl-C ends the driver with its last words and the workers too; the same command then
+    ends as a serial run.
+    """
     long = ["run", "e5-cycle", "steps=60000", "--seeds", "1"]
     mindgap(*long, "--out", str(folder / "long"))
     out = folder / "cut"
@@ -110,10 +117,26 @@ def dask_address(tmp_path: Path) -> Iterator[str]:
     """A scheduler and two workers, each a process."""
     port = free_port(8786)
     address = f"tcp://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     scheduler = subprocess.Popen([*command, "--no-dashboard"], **QUIET)  # type: ignore[call-overload]
     assert_answers(port, scheduler)
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        address,
+        "--nthreads",
+        "1",
+        "--no-dashboard",
+    ]
     workers = [
         subprocess.Popen([*command, "--local-directory", str(tmp_path / f"worker{i}")], **QUIET)  # type: ignore[call-overload]
         for i in range(2)
@@ -122,8 +145,12 @@ def dask_address(tmp_path: Path) -> Iterator[str]:
     stop(*workers, scheduler)
 
 
-@pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed (make test-cluster)")
-def test_a_dask_cluster_gives_the_same_records(tmp_path: Path, dask_address: str, serial: Records) -> None:
+@pytest.mark.skipif(
+    find_spec("distributed") is None, reason="Dask is not installed (make test-cluster)"
+)
+def test_a_dask_cluster_gives_the_same_records(
+    tmp_path: Path, dask_address: str, serial: Records
+) -> None:
     mindgap(*STUDY, "--backend", "dask", "--address", dask_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
     assert_interrupted_goes_on(tmp_path, "--backend", "dask", "--address", dask_address)
@@ -134,8 +161,22 @@ def ray_address() -> Iterator[str]:
     """One Ray node of two processors."""
     port = free_port(6380)
     folder = Path("/tmp") / f"mgray{os.getpid()}"  # Ray's sockets need a short path
-    options = ["--num-cpus", "2", "--include-dashboard", "false", "--disable-usage-stats", "--block"]
-    place = ["--node-ip-address", "127.0.0.1", "--temp-dir", str(folder), "--object-store-memory", "100000000"]
+    options = [
+        "--num-cpus",
+        "2",
+        "--include-dashboard",
+        "false",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    place = [
+        "--node-ip-address",
+        "127.0.0.1",
+        "--temp-dir",
+        str(folder),
+        "--object-store-memory",
+        "100000000",
+    ]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port", str(port)]
     node = subprocess.Popen([*ray, *options, *place], **QUIET)  # type: ignore[call-overload]
     assert_answers(port, node)
@@ -145,7 +186,9 @@ def ray_address() -> Iterator[str]:
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed (make test-cluster)")
-def test_a_ray_node_gives_the_same_records(tmp_path: Path, ray_address: str, serial: Records) -> None:
+def test_a_ray_node_gives_the_same_records(
+    tmp_path: Path, ray_address: str, serial: Records
+) -> None:
     mindgap(*STUDY, "--backend", "ray", "--address", ray_address, "--out", str(tmp_path / "runs"))
     assert records(tmp_path / "runs") == serial
     assert_interrupted_goes_on(tmp_path, "--backend", "ray", "--address", ray_address)
@@ -154,10 +197,25 @@ def test_a_ray_node_gives_the_same_records(tmp_path: Path, ray_address: str, ser
 def test_an_address_where_nobody_answers_is_one_clear_error(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     done = subprocess.run(
-        [sys.executable, "-m", "mindgap", *STUDY, "--backend", "dask", "--address", "tcp://127.0.0.1:1"]
+        [
+            sys.executable,
+            "-m",
+            "mindgap",
+            *STUDY,
+            "--backend",
+            "dask",
+            "--address",
+            "tcp://127.0.0.1:1",
+        ]
         + ["--out", str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 2
-    assert "address must be that of a running dask cluster, got 'tcp://127.0.0.1:1'" in done.stderr.splitlines()[-1]
+    assert (
+        "address must be that of a running dask cluster, got 'tcp://127.0.0.1:1'"
+        in done.stderr.splitlines()[-1]
+    )
     assert list(tmp_path.rglob("*.jsonl")) == []

@@ -1,4 +1,6 @@
-"""B8: the exponent is the slope of the counts, and the verdict turns where a method needs more calls than stated."""
+"""B8: the exponent is the slope of the counts, and the verdict turns where a method needs more
+calls than stated.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ def made_up(extra: float, levels: int = 8) -> list[Run]:
     runs = []
     for header in plan(STUDY, "quick", seeds=3).headers:
         power = stated(SIXTEEN[TITLES[header.method]].complexity) + extra + 0.01 * header.seed
-        rows = [{"step": k, "inverse": 2 ** (k / 2), "calls": (3 + header.seed) * 2 ** (k / 2 * power)}
-                for k in range(levels + 1)]  # fmt: skip
+        rows = [
+            {"step": k, "inverse": 2 ** (k / 2), "calls": (3 + header.seed) * 2 ** (k / 2 * power)}
+            for k in range(levels + 1)
+        ]
         runs.append(Run(header, tuple(rows), End("done", 1.0)))
     return runs
 
@@ -31,7 +35,9 @@ def test_every_method_has_a_stated_power_and_steps():
     assert set(STUDY.methods) == set(TITLES)
 
 
-@pytest.mark.parametrize(("extra", "word"), [(-0.5, "holds"), (0.5, "does not hold"), (-0.01, "inconclusive")])
+@pytest.mark.parametrize(
+    ("extra", "word"), [(-0.5, "holds"), (0.5, "does not hold"), (-0.01, "inconclusive")]
+)
 def test_the_verdict_follows_the_exponent(extra, word):
     parts = STUDY.judge(made_up(extra))
     assert parts.verdict == word, parts.measured
@@ -47,7 +53,9 @@ def test_smaller_epsilon_needs_more_calls_and_both_backends_count_the_same():
     pytest.importorskip("jax")
     counts = {}
     for backend in ("eager", "compiled"):
-        settings = STUDY.settings("quick", "SOBA", {"oracle_calls": 200, "rungs": 1, "backend": backend})
+        settings = STUDY.settings(
+            "quick", "SOBA", {"oracle_calls": 200, "rungs": 1, "backend": backend}
+        )
         counts[backend] = [row["calls"] for row in STUDY.loop(Trial("SOBA", 0, settings))]
     assert counts["eager"] == counts["compiled"]
     assert len(counts["eager"]) > 4

@@ -1,4 +1,6 @@
-"""Hyper-cleaning: one mask per seed, for every method, epoch and source of data; the upper level reads true labels."""
+"""Hyper-cleaning: one mask per seed, for every method, epoch and source of data; the upper
+level reads true labels.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,17 @@ from mindgap.lab.tasks.data import Table
 from mindgap.lab.tasks.data.tweets import Tweets
 
 CLASSES = {source: 2 if source in cleaning_runs.TEXTS else 10 for source in cleaning_runs.SOURCES}
-SIZES = {"train": 40, "validation": 40, "test": 20, "components": 0, "words": 3, "hidden": 2, "head": 2,
-         "corruption": 0.4, "device": "cpu"}
+SIZES = {
+    "train": 40,
+    "validation": 40,
+    "test": 20,
+    "components": 0,
+    "words": 3,
+    "hidden": 2,
+    "head": 2,
+    "corruption": 0.4,
+    "device": "cpu",
+}
 CASES = [("b4-hyper-cleaning", source) for source in CLASSES]
 CASES += [("b3-mnist-levels", "digits"), ("b3-mnist-levels", "mnist")]
 
@@ -26,7 +37,9 @@ def label_of(row, classes):
 
 @pytest.fixture(autouse=True)
 def numbered_data(monkeypatch):
-    """Every source is replaced by 200 rows that carry their own number, from which the true label follows."""
+    """Every source is replaced by 200 rows that carry their own number, from which the true
+    label follows.
+    """
     rows = np.arange(200)
     features = np.stack([rows + 1.0, np.cos(rows), np.sin(rows)], 1)
     for name in ("digits", "mnist", "mnist_5000"):
@@ -59,7 +72,9 @@ def test_one_mask_for_every_method_and_epoch_and_true_labels_above(name, source)
     masks = set()
     for method in study.seeds(scale):
         known = study.settings(scale, method)
-        trial = Trial(method, 3, {**known, **{k: v for k, v in SIZES.items() if k in known}, "data": source})
+        trial = Trial(
+            method, 3, {**known, **{k: v for k, v in SIZES.items() if k in known}, "data": source}
+        )
         task = task_of(trial)
         masks.add((tuple(task.corrupted.tolist()), tuple(task.train[1].tolist())))
         if method != "SLIP":
@@ -74,7 +89,10 @@ def test_one_mask_for_every_method_and_epoch_and_true_labels_above(name, source)
             assert labels.tolist() == [label_of(row, classes) for row in rows_of(inputs)]
         assert (len(below), len(above), below.keys() & above) == (40, 40, set())
         test = [tuple(part) for part in (task.test, getattr(task, "manual", task.test))]
-        assert all(labels.tolist() == [label_of(row, classes) for row in rows_of(inputs)] for inputs, labels in test)
-    (mask, _), = masks
+        assert all(
+            labels.tolist() == [label_of(row, classes) for row in rows_of(inputs)]
+            for inputs, labels in test
+        )
+    ((mask, _),) = masks
     assert sum(mask) == round(40 * trial["corruption"])
     assert not torch.equal(task_of(Trial(method, 4, trial.settings)).corrupted, torch.tensor(mask))

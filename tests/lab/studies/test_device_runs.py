@@ -1,4 +1,6 @@
-"""The training loop of scale gpu: what it yields, that a resumed run is the same run, and how divergence ends."""
+"""The training loop of scale gpu: what it yields, that a resumed run is the same run, and how
+divergence ends.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from mindgap.lab.studies.device_runs import device_of, device_run
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.training_runs import step_factor
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")),
+]
 
 
 class Echo(nn.Module):
@@ -43,10 +48,21 @@ def started(seed: int, device: str, restored: dict | None = None, lr: float = 0.
         return [(x,) for x in torch.randn(5, 4, 2, generator=order, device=device)]
 
     def read() -> dict[str, float]:
-        return {"weight": float(model.out.weight.detach().sum()), "validation_loss": float(model.carried.abs().sum())}
+        return {
+            "weight": float(model.out.weight.detach().sum()),
+            "validation_loss": float(model.carried.abs().sum()),
+        }
 
-    rows = device_run(trial, model, model.loss, optimizer, epoch, read, carried=[model.carried],
-                      **{"steps": 17, "every": 4, "schedule": "cosine", **more})  # fmt: skip
+    rows = device_run(
+        trial,
+        model,
+        model.loss,
+        optimizer,
+        epoch,
+        read,
+        carried=[model.carried],
+        **{"steps": 17, "every": 4, "schedule": "cosine", **more},
+    )
     return trial, rows
 
 

@@ -1,4 +1,6 @@
-"""The five first studies: each verdict holds (or not) as measured, and turns when its statement is made false."""
+"""The five first studies: each verdict holds (or not) as measured, and turns when its statement
+is made false.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def test_s5_holds_and_fails_for_a_wrong_threshold() -> None:
     result = verdict("s5-clipping-is-normalising", draws=200, seeds=1)
     assert result.verdict == "holds"
     assert 0.5 <= result.numbers["h_n within a factor 2 of h_c"]["low"] < 0.55
-    assert verdict("s5-clipping-is-normalising", draws=200, seeds=1, gamma_factor=5.0).verdict == "does not hold"
+    assert (
+        verdict("s5-clipping-is-normalising", draws=200, seeds=1, gamma_factor=5.0).verdict
+        == "does not hold"
+    )
 
 
 def test_h10_fails_as_printed_and_holds_with_half_the_step() -> None:
@@ -57,7 +62,10 @@ def test_h10_fails_as_printed_and_holds_with_half_the_step() -> None:
     assert (printed.build().as_printed, printed.verdict) == ("does not hold", "holds")
     assert 0.25 <= printed.numbers["as printed"]["low"] < 0.4
     assert printed.numbers["as printed"]["high"] <= 0.5 * (1 + 1e-9)
-    assert verdict("h10-rmsprop-is-clipping", draws=200, seeds=1, eta_factor=2.0).verdict == "does not hold"
+    assert (
+        verdict("h10-rmsprop-is-clipping", draws=200, seeds=1, eta_factor=2.0).verdict
+        == "does not hold"
+    )
 
 
 def test_h7_holds() -> None:
@@ -67,6 +75,8 @@ def test_h7_holds() -> None:
     assert result.numbers["sgd_slope"] == pytest.approx(1 / 3, abs=0.15)
 
 
-@pytest.mark.parametrize("override", [{"tail": float("inf")}, {"tau": 1e9}], ids=["Gaussian noise", "no clipping"])
+@pytest.mark.parametrize(
+    "override", [{"tail": float("inf")}, {"tau": 1e9}], ids=["Gaussian noise", "no clipping"]
+)
 def test_h7_fails_with_light_tails_or_without_clipping(override: dict[str, float]) -> None:
     assert verdict("h7-infinite-variance", **override).verdict == "does not hold"

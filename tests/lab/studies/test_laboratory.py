@@ -1,4 +1,6 @@
-"""Tuning with equal budgets, comparing two sets of records, looking on; settings, clocks and cost of a study."""
+"""Tuning with equal budgets, comparing two sets of records, looking on; settings, clocks and
+cost of a study.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,16 @@ SEEN: list[tuple[str, int, float]] = []
 
 
 def bowl(trial: Trial) -> Iterator[Row]:
-    """(log10 lr - best)² at the end: each method has its own best step; ``broken`` diverges or raises."""
+    """(log10 lr - best)² at the end: each method has its own best step; ``broken`` diverges or
+    raises.
+    """
     SEEN.append((trial.method, trial.seed, trial["lr"]))
     if trial["broken"]:
-        raise OverflowError("no step works") if trial["broken"] is True else ValueError("a fault of the trial")
+        raise (
+            OverflowError("no step works")
+            if trial["broken"] is True
+            else ValueError("a fault of the trial")
+        )
     for step in range(2):
         yield {
             "step": step,
@@ -47,10 +55,17 @@ def own_clock(trial: Trial) -> Iterator[dict]:
     yield from ({"step": t, "validation_loss": 1.0, "seconds": 1.5 + t} for t in range(2))
 
 
-STUDY = toy_study("bowl", bowl, {"lr": 1.0, "broken": False}, {"slow": {"best": -2.0}, "fast": {"best": 0.0}},
-                  tunable={"lr": (1e-3, 1e1)}, tune_on="validation_loss")  # fmt: skip
+STUDY = toy_study(
+    "bowl",
+    bowl,
+    {"lr": 1.0, "broken": False},
+    {"slow": {"best": -2.0}, "fast": {"best": 0.0}},
+    tunable={"lr": (1e-3, 1e1)},
+    tune_on="validation_loss",
+)
 
-# ---- tuning -------------------------------------------------------------------------------------------------------
+# ---- tuning
+# --------------------------------------------------------------------------------------------------
 
 optuna = pytest.importorskip("optuna")
 
@@ -65,19 +80,27 @@ def test_each_method_finds_its_own_step_with_the_same_number_of_trials(tmp_path:
 
 
 def test_no_method_can_get_more_trials_than_another(tmp_path: Path) -> None:
-    """Whatever lies in the storage from before, and whatever breaks: the choice is among equally many trials."""
+    """Whatever lies in the storage from before, and whatever breaks: the choice is among
+    equally many trials.
+    """
     alone = replace(STUDY, methods={"slow": STUDY.methods["slow"]})
-    more = tune(alone, "quick", tmp_path, trials=9)  # one method searched by itself, longer than the others
+    more = tune(
+        alone, "quick", tmp_path, trials=9
+    )  # one method searched by itself, longer than the others
     assert len(more.methods["slow"].trials) == 9
     found = tune(STUDY, "quick", tmp_path, trials=4)
     assert {m: len(f.trials) for m, f in found.methods.items()} == {"slow": 4, "fast": 4}
     assert found.methods["slow"].trials == more.methods["slow"].trials[:4]
     assert found.methods["slow"].value == min(t.value for t in found.methods["slow"].trials)
-    # A method whose every trial fails still has its trials counted, and no further ones made up for.
+    # A method whose every trial fails still has its trials counted, and no further ones made up
+    # for.
     broken = replace(STUDY, methods={"slow": {"best": 0.0, "broken": True}, "fast": {"best": 0.0}})
     SEEN.clear()
     found = tune(broken, "quick", tmp_path / "broken", trials=3)
-    assert {m: sum(1 for seen, _, _ in SEEN if seen == m) for m in broken.methods} == {"slow": 3, "fast": 3}
+    assert {m: sum(1 for seen, _, _ in SEEN if seen == m) for m in broken.methods} == {
+        "slow": 3,
+        "fast": 3,
+    }
     assert found.methods["slow"].value == math.inf
 
 
@@ -90,10 +113,15 @@ def test_only_divergence_counts_as_an_infinite_loss(tmp_path: Path) -> None:
 GRID = replace(STUDY, grid={"lr": (0.1, 0.01, 1.0)}, tuning_seeds=(7, 8))
 
 
-def test_a_grid_is_tried_point_by_point_for_every_method_and_extended_beyond_an_end(tmp_path: Path) -> None:
+def test_a_grid_is_tried_point_by_point_for_every_method_and_extended_beyond_an_end(
+    tmp_path: Path,
+) -> None:
     SEEN.clear()
     found = tune(GRID, "quick", tmp_path, grid=True)
-    points = [(m, lr) for m in ("slow", "fast") for lr in (0.1, 0.01, 1.0)] + [("slow", 0.001), ("fast", 10.0)]
+    points = [(m, lr) for m in ("slow", "fast") for lr in (0.1, 0.01, 1.0)] + [
+        ("slow", 0.001),
+        ("fast", 10.0),
+    ]
     assert [(m, seed, pytest.approx(lr)) for m, lr in points for seed in (7, 8)] == SEEN
     assert {m: f.chosen["lr"] for m, f in found.methods.items()} == {"slow": 0.01, "fast": 1.0}
     assert [f.ends for f in found.methods.values()] == [(), ()]
@@ -106,14 +134,20 @@ def test_a_grid_is_tried_point_by_point_for_every_method_and_extended_beyond_an_
 def test_a_grid_is_extended_four_times_at_most_and_the_end_is_reported(tmp_path: Path) -> None:
     far = replace(GRID, methods={"slow": {"best": 9.0}}, tuning_seeds=(7,))
     found = tune(far, "quick", tmp_path, grid=True).methods["slow"]
-    assert [t.settings["lr"] for t in found.trials] == pytest.approx([0.1, 0.01, 1.0, 10.0, 100.0, 1000.0, 10_000.0])
+    assert [t.settings["lr"] for t in found.trials] == pytest.approx(
+        [0.1, 0.01, 1.0, 10.0, 100.0, 1000.0, 10_000.0]
+    )
     assert found.ends == ("lr",)
-    broken = replace(far, methods={"slow": {"best": 0.0, "broken": True}})  # where every step diverges, smaller ones
+    broken = replace(
+        far, methods={"slow": {"best": 0.0, "broken": True}}
+    )  # where every step diverges, smaller ones
     found = tune(broken, "quick", tmp_path / "broken", grid=True).methods["slow"]
     assert found.value == math.inf
 
 
-def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_search(tmp_path: Path) -> None:
+def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_search(
+    tmp_path: Path,
+) -> None:
     whole = tune(GRID, "quick", tmp_path / "whole", grid=True)
 
     def interrupt(method: str, number: int, value: float) -> None:
@@ -135,15 +169,21 @@ def test_an_interrupted_grid_repeats_no_point_and_other_settings_are_another_sea
 
 
 def test_the_points_of_a_grid_run_in_several_processes_and_give_the_same(tmp_path: Path) -> None:
-    both, alone = (tune(GRID, "quick", tmp_path / str(jobs), grid=True, jobs=jobs) for jobs in (2, 1))
-    assert {m: f.chosen for m, f in both.methods.items()} == {m: f.chosen for m, f in alone.methods.items()}
+    both, alone = (
+        tune(GRID, "quick", tmp_path / str(jobs), grid=True, jobs=jobs) for jobs in (2, 1)
+    )
+    assert {m: f.chosen for m, f in both.methods.items()} == {
+        m: f.chosen for m, f in alone.methods.items()
+    }
     assert [[t.settings for t in f.trials] for f in both.methods.values()] == [
         [t.settings for t in f.trials] for f in alone.methods.values()
     ]
     run_all([plan(GRID, "quick")], tmp_path / "1")
     page = write_page(tmp_path / "1", tmp_path / "page.html").read_text()
     assert "best point was an end of the grid, further points beyond it were tried" in page
-    tried = "</tr>".join(f"<td>{lr}</td><td>{value}</td>" for lr, value in ((0.1, 1), (0.01, 0), (1, 4), (0.001, 1)))
+    tried = "</tr>".join(
+        f"<td>{lr}</td><td>{value}</td>" for lr, value in ((0.1, 1), (0.01, 0), (1, 4), (0.001, 1))
+    )
     assert tried in re.sub("<tr><th[^>]*>[^<]*</th>", "", page)
 
 
@@ -163,18 +203,29 @@ def test_an_interrupted_search_goes_on_to_the_same_end(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tune(STUDY, "quick", tmp_path / "cut", trials=12, on_trial=interrupt)
     assert (tmp_path / "cut" / "bowl" / "quick" / JOURNAL_FILE).exists()
-    assert chosen(tmp_path / "cut", STUDY, "quick") == {}, "nothing is chosen from unequal numbers of trials"
+    assert chosen(tmp_path / "cut", STUDY, "quick") == {}, (
+        "nothing is chosen from unequal numbers of trials"
+    )
     resumed = tune(STUDY, "quick", tmp_path / "cut", trials=12)
     for method, found in whole.methods.items():
         again = resumed.methods[method]
         assert again.chosen == found.chosen
-        assert [(t.settings, t.value) for t in again.trials] == [(t.settings, t.value) for t in found.trials]
+        assert [(t.settings, t.value) for t in again.trials] == [
+            (t.settings, t.value) for t in found.trials
+        ]
 
 
-def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial(tmp_path: Path) -> None:
+def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial(
+    tmp_path: Path,
+) -> None:
     told: list[tuple[str, int]] = []
     both = tune(
-        STUDY, "quick", tmp_path / "both", trials=3, jobs=2, on_trial=lambda method, n, value: told.append((method, n))
+        STUDY,
+        "quick",
+        tmp_path / "both",
+        trials=3,
+        jobs=2,
+        on_trial=lambda method, n, value: told.append((method, n)),
     )
     alone = tune(STUDY, "quick", tmp_path / "alone", trials=3)
     assert sorted(told) == [(method, n) for method in ("fast", "slow") for n in (1, 2, 3)]
@@ -182,21 +233,29 @@ def test_methods_searched_at_the_same_time_find_the_same_and_tell_of_every_trial
         assert both.methods[method].chosen == alone.methods[method].chosen
 
 
-def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(tmp_path: Path) -> None:
+def test_a_search_of_some_methods_keeps_what_the_same_search_chose_for_others(
+    tmp_path: Path,
+) -> None:
     for method in ("slow", "fast"):
         tune(STUDY.only("quick", [method]), "quick", tmp_path, trials=3)
     alone = tune(STUDY, "quick", tmp_path / "together", trials=3)
-    assert chosen(tmp_path, STUDY, "quick") == {m: dict(found.chosen) for m, found in alone.methods.items()}
+    assert chosen(tmp_path, STUDY, "quick") == {
+        m: dict(found.chosen) for m, found in alone.methods.items()
+    }
     tune(STUDY.only("quick", ["slow"]), "quick", tmp_path, trials=2)  # another search
     assert set(chosen(tmp_path, STUDY, "quick")) == {"slow"}
 
 
-def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(tmp_path: Path) -> None:
+def test_tuning_seeds_are_not_those_of_the_runs_and_no_test_column_is_looked_at(
+    tmp_path: Path,
+) -> None:
     SEEN.clear()
     tune(STUDY, "quick", tmp_path, trials=2, seeds=3)
     assert {seed for _, seed, _ in SEEN} == {FIRST_SEED, FIRST_SEED + 1, FIRST_SEED + 2}
     assert {h.seed for h in plan(STUDY, "quick").headers} == {0, 1}
-    with pytest.raises(RuleError, match="tune_on must be a column of validation data, got 'test_loss'"):
+    with pytest.raises(
+        RuleError, match="tune_on must be a column of validation data, got 'test_loss'"
+    ):
         replace(STUDY, tune_on="test_loss")
 
 
@@ -226,16 +285,21 @@ def test_the_report_shows_tuning_curves_and_cost(tmp_path: Path) -> None:
         ({}, {"scale": "huge"}, "scale must be one of 'quick', got 'huge'"),
     ],
 )
-def test_bad_searches_are_named(change: dict, arguments: dict, message: str, tmp_path: Path) -> None:
+def test_bad_searches_are_named(
+    change: dict, arguments: dict, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(RuleError, match=message):
         tune(replace(STUDY, **change), **{"scale": "quick", "out": tmp_path, **arguments})
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- comparing ----------------------------------------------------------------------------------------------------
+# ---- comparing
+# --------------------------------------------------------------------------------------------------
 
 
-def bundle(rng: np.random.Generator, shift: float, seeds: int = 8) -> list[tuple[np.ndarray, np.ndarray]]:
+def bundle(
+    rng: np.random.Generator, shift: float, seeds: int = 8
+) -> list[tuple[np.ndarray, np.ndarray]]:
     x = np.arange(50.0)
     return [(x, np.exp(-x / 20) + shift + 0.1 * rng.standard_normal(50)) for _ in range(seeds)]
 
@@ -243,7 +307,9 @@ def bundle(rng: np.random.Generator, shift: float, seeds: int = 8) -> list[tuple
 def test_equal_laws_are_within_noise_and_a_shift_differs() -> None:
     rng = np.random.default_rng(0)
     place = Difference("s", "quick", "m", "loss", "same")
-    outcomes = [difference(place, bundle(rng, 0), bundle(rng, 0), 0.001).outcome for _ in range(200)]
+    outcomes = [
+        difference(place, bundle(rng, 0), bundle(rng, 0), 0.001).outcome for _ in range(200)
+    ]
     # At level 0.001 two or more of 200 would come by chance once in 57 such tests.
     assert outcomes.count("differs") <= 1
     shifted = difference(place, bundle(rng, 0), bundle(rng, 1.0), 0.001)
@@ -273,7 +339,8 @@ def test_compare_names_changed_verdicts_and_differing_curves(tmp_path: Path) -> 
     assert found.only_a == ("only-here/quick",)
 
 
-# ---- looking on ---------------------------------------------------------------------------------------------------
+# ---- looking on
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Path) -> None:
@@ -294,7 +361,9 @@ def test_the_live_table_shows_rows_values_and_speed_of_running_jobs(tmp_path: Pa
     assert (jobs[0].rows, jobs[0].ended, jobs[1].rows, jobs[1].ended) == (1, False, 2, True)
     assert watcher.expected == {"bowl": 2}
     assert jobs[0].left(jobs[0].begun + 2.0, watcher.expected["bowl"]) == pytest.approx(2.0)
-    assert jobs[0].speed(time.monotonic()) < 1 / 0.2, "the first rows count from the look before them"
+    assert jobs[0].speed(time.monotonic()) < 1 / 0.2, (
+        "the first rows count from the look before them"
+    )
     bar, *running = watcher.lines(80)
     assert bar.startswith("[#####...............] 1 of 4 runs recorded, about ")
     assert [line.split(":")[0] for line in running] == [f"  bowl, {jobs[0].header.method}, seed 0"]
@@ -313,17 +382,28 @@ def test_tensorboard_files_hold_every_number(tmp_path: Path) -> None:
     boards.close()
     (path,) = tmp_path.rglob("events*")
     events = [e for e in EventFileLoader(str(path)).Load() if e.summary.value]
-    assert [(e.step, e.summary.value[0].tag) for e in events] == [(0, "loss"), (10, "loss"), (20, "loss")]
+    assert [(e.step, e.summary.value[0].tag) for e in events] == [
+        (0, "loss"),
+        (10, "loss"),
+        (20, "loss"),
+    ]
 
 
-def test_a_failure_of_the_thread_that_looks_on_is_raised_after_the_runs(tmp_path: Path, monkeypatch) -> None:
-    """The runs go on where a TensorBoard file cannot be written; the error is not lost in a thread."""
+def test_a_failure_of_the_thread_that_looks_on_is_raised_after_the_runs(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """The runs go on where a TensorBoard file cannot be written; the error is not lost in a
+    thread.
+    """
     pytest.importorskip("tensorboard")
     from mindgap.cli import live
 
     item, ran = plan(STUDY, "quick"), []
     monkeypatch.setattr(live, "EVERY", 0.01)
-    with pytest.raises(NotADirectoryError), live.looking_on([item], tmp_path / "runs", tensorboard=tmp_path / "board"):  # noqa: PT012
+    with (  # noqa: PT012
+        pytest.raises(NotADirectoryError),
+        live.looking_on([item], tmp_path / "runs", tensorboard=tmp_path / "board"),
+    ):
         (tmp_path / "board").rmdir()
         (tmp_path / "board").write_text("in the way\n")
         with RunWriter(item.folder(tmp_path / "runs"), item.headers[0]) as writer:
@@ -333,13 +413,17 @@ def test_a_failure_of_the_thread_that_looks_on_is_raised_after_the_runs(tmp_path
     assert ran == [True]
 
 
-# ---- settings, clocks and cost ---------------------------------------------------------------------------------
+# ---- settings, clocks and cost
+# ---------------------------------------------------------------------------------
 
 
 def test_a_scale_may_give_a_method_settings_of_its_own(capsys, monkeypatch, tmp_path: Path) -> None:
     from mindgap.cli.laboratory import show
 
-    cpu = Scale({"lr": 1.0, "broken": False}, methods={"slow": {"lr": 0.5}, "fast": {"lr": 2.0, "best": 1.0}})
+    cpu = Scale(
+        {"lr": 1.0, "broken": False},
+        methods={"slow": {"lr": 0.5}, "fast": {"lr": 2.0, "best": 1.0}},
+    )
     study = replace(STUDY, scales={**STUDY.scales, "cpu": cpu})
     assert study.settings("cpu", "fast") == {"lr": 2.0, "broken": False, "best": 1.0}
     assert study.settings("quick", "fast") == {"lr": 1.0, "broken": False, "best": 0.0}
@@ -365,6 +449,9 @@ def test_a_study_may_have_a_clock_of_its_own(tmp_path: Path) -> None:
 def test_the_cost_of_methods_that_never_ran_is_guessed_from_the_others_and_said_to_be() -> None:
     words = cost(STUDY, "quick", {"slow": [3.0, 5.0, 4.0]})
     assert words == (
-        "about 16 s with --jobs 1 for 4 runs (2 methods, 2 seeds); 1 never ran, taken to be like the others"
+        "about 16 s with --jobs 1 for 4 runs (2 methods, 2 seeds); 1 never ran, taken to be like "
+        "the others"
     )
-    assert cost(STUDY, "quick", {"slow": [3.0], "fast": [1.0], "gone": [99.0]}).startswith("about 8 s with")
+    assert cost(STUDY, "quick", {"slow": [3.0], "fast": [1.0], "gone": [99.0]}).startswith(
+        "about 8 s with"
+    )

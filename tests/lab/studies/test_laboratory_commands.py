@@ -23,7 +23,9 @@ MINDGAP = [sys.executable, "-m", "mindgap"]
 
 
 def mindgap(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*MINDGAP, *words], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*MINDGAP, *words], capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path, command) -> None:
@@ -34,7 +36,8 @@ def test_show_prints_what_a_study_is_and_what_it_has_cost(tmp_path: Path, comman
     assert "Lemma 6.4.2" in lines["source"]
     assert lines["pass rule"].startswith("The iterates have period n+1")
     assert re.fullmatch(
-        r"periods=20, window=0\tabout \d+ s with --jobs 1 for 2 runs \(2 methods, 1 seeds\)", lines["quick"]
+        r"periods=20, window=0\tabout \d+ s with --jobs 1 for 2 runs \(2 methods, 1 seeds\)",
+        lines["quick"],
     )
     assert lines["cpu"] == "periods=1000, window=0\tunknown for 2 runs (2 methods, 1 seeds)"
     assert re.fullmatch(r"n=20\t\d+ s \(quick, median of 1\)", lines["n = 20"])
@@ -54,7 +57,9 @@ def test_some_methods_alone_run_and_are_not_judged(capsys, tmp_path: Path) -> No
         study.only("quick", ["no such method"])
 
 
-def test_force_says_what_it_overwrites_and_compare_finds_no_difference(tmp_path: Path, command) -> None:
+def test_force_says_what_it_overwrites_and_compare_finds_no_difference(
+    tmp_path: Path, command
+) -> None:
     words = ["run", "e8-windows", "--out", str(tmp_path / "a")]
     assert command(*words).returncode == 0
     again = command(*words, "--force")
@@ -83,11 +88,28 @@ def test_watch_draws_the_page_and_leaves_one_that_does_not_reload(tmp_path: Path
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(tmp_path: Path, jobs: str) -> None:
-    words = ["run", "e5-cycle", "steps=2000000", "--seeds", "1", "--jobs", jobs, "--out", str(tmp_path)]
-    process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.PIPE, text=True, start_new_session=True)
+def test_interrupted_by_ctrl_c_it_keeps_rows_and_says_how_to_go_on(
+    tmp_path: Path, jobs: str
+) -> None:
+    words = [
+        "run",
+        "e5-cycle",
+        "steps=2000000",
+        "--seeds",
+        "1",
+        "--jobs",
+        jobs,
+        "--out",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(
+        [*MINDGAP, *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     end = time.monotonic() + 60
-    while not any(p.stat().st_size > 5000 for p in tmp_path.rglob("*.jsonl")) and time.monotonic() < end:
+    while (
+        not any(p.stat().st_size > 5000 for p in tmp_path.rglob("*.jsonl"))
+        and time.monotonic() < end
+    ):
         time.sleep(0.05)
     before = {p: len(read_run(p).rows) for p in tmp_path.rglob("*.jsonl")}
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
@@ -111,12 +133,27 @@ def processes_of(mark: str) -> list[str]:
     return found
 
 
-def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    words = ["run", "e5-cycle", "steps=15000", "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
+def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    words = [
+        "run",
+        "e5-cycle",
+        "steps=15000",
+        "--seeds",
+        "1",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "MINDGAP_TEST": str(tmp_path)}
     process = subprocess.Popen([*MINDGAP, *words], stderr=subprocess.DEVNULL, env=environment)
     end = time.monotonic() + 60
-    while sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2 and time.monotonic() < end:
+    while (
+        sum(p.stat().st_size > 1000 for p in tmp_path.rglob("*.jsonl")) < 2
+        and time.monotonic() < end
+    ):
         time.sleep(0.02)
     process.kill()
     process.wait()
@@ -129,7 +166,10 @@ def test_workers_whose_driver_was_killed_end_by_themselves_and_the_next_run_goes
 
 
 def test_workers_end_when_their_driver_is_killed_while_they_start(tmp_path: Path) -> None:
-    code = "from mindgap.lab.studies.processes import in_processes; import time; from functools import partial\n"
+    code = (
+        "from mindgap.lab.studies.processes import in_processes; import time; from functools "
+        "import partial\n"
+    )
     code += "list(in_processes([partial(time.sleep, 60)] * 2, 2))"
     environment = {**os.environ, "MINDGAP_TEST": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
@@ -155,7 +195,11 @@ def test_ctrl_c_ends_the_program_even_deep_inside_a_long_call() -> None:
         "    print('came to its end', flush=True)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"

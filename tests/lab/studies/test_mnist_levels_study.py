@@ -1,4 +1,6 @@
-"""Hyper-cleaning beside its controls: the verdict follows the accuracies, and the controls are what they say."""
+"""Hyper-cleaning beside its controls: the verdict follows the accuracies, and the controls are
+what they say.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,14 @@ STUDY = find("b3-mnist-levels")
 def made_up(scatter: float = 0.0, **ends: float) -> list[Run]:
     values = {CLEAN: 0.90, NOISY: 0.85} | dict.fromkeys(list(STUDY.methods)[2:], 0.88) | ends
     rise = {m: 0.001 + scatter * (m == "SABA") for m in values}
-    return [Run(h, ({"step": 0, "test_accuracy": values[h.method] + rise[h.method] * h.seed},), End("done", 1.0))
-            for h in plan(STUDY, "quick").headers]  # fmt: skip
+    return [
+        Run(
+            h,
+            ({"step": 0, "test_accuracy": values[h.method] + rise[h.method] * h.seed},),
+            End("done", 1.0),
+        )
+        for h in plan(STUDY, "quick").headers
+    ]
 
 
 def test_the_verdict_follows_the_accuracies():
@@ -32,11 +40,15 @@ def test_the_verdict_follows_the_accuracies():
 
 
 def test_the_controls_are_minimisers_over_the_labels_they_name():
-    task = hyper_cleaning(digits(), corruption=0.5, train=200, validation=100, components=8, decay=0.05, seed=0)
+    task = hyper_cleaning(
+        digits(), corruption=0.5, train=200, validation=100, components=8, decay=0.05, seed=0
+    )
     all_of_them = torch.ones_like(task.corrupted)
     exact = task.minimiser(torch.ones(200, dtype=torch.float64))
     np.testing.assert_allclose(task.trained_on(all_of_them), exact, atol=1e-4)
-    assert task.accuracy(task.trained_on(~task.corrupted)) > task.accuracy(task.trained_on(all_of_them))
+    assert task.accuracy(task.trained_on(~task.corrupted)) > task.accuracy(
+        task.trained_on(all_of_them)
+    )
 
 
 @pytest.mark.parametrize("method", [CLEAN, "SLIP"])

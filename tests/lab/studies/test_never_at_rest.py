@@ -1,4 +1,6 @@
-"""E1 and E2: samples are augmented as said, the loops read what they say, and every verdict can come out each way."""
+"""E1 and E2: samples are augmented as said, the loops read what they say, and every verdict can
+come out each way.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,45 @@ E1, E2 = "e1-image-network", "e2-language-model"
 
 
 def course(norm, noise=2.0, loss=1.0, accuracy=0.9, readings=39, sharpness=1.0):
-    """A run that begins with norm 1, noise 1 and loss 2 and then has these (a number, or a function of the share)."""
-    rows = [{"loss": 2.0, "noise": 1.0, "gradient_norm": 1.0, "gradient_square": 1.0, "accuracy": 0.1}]
+    """A run that begins with norm 1, noise 1 and loss 2 and then has these (a number, or a
+    function of the share).
+    """
+    rows = [
+        {"loss": 2.0, "noise": 1.0, "gradient_norm": 1.0, "gradient_square": 1.0, "accuracy": 0.1}
+    ]
     for share in np.arange(1, readings + 1) / readings:
         g, s, value = (float(f(share) if callable(f) else f) for f in (norm, noise, loss))
-        rows.append({"loss": value, "noise": s, "gradient_norm": g, "gradient_square": g**2, "accuracy": accuracy,
-                     "sharpness": sharpness})  # fmt: skip
+        rows.append(
+            {
+                "loss": value,
+                "noise": s,
+                "gradient_norm": g,
+                "gradient_square": g**2,
+                "accuracy": accuracy,
+                "sharpness": sharpness,
+            }
+        )
     return rows
 
 
 def images(*, full=1.0, long=2.0, noise=2.0, loss=1.0, accuracy=0.9, spread=0.05, more=(3.0, 2.0)):
     """``more``: noise and sharpness of the run with a tenth of the step; 2 and 1 in the others."""
     wobble = 1 + spread * np.array([-1.0, 1.0, 0.4])
-    return made_up(E1, {
-        "step drops twice": [course(w, noise * w, loss, accuracy) for w in wobble],
-        "constant step": [course(full * w) for w in wobble],
-        "a tenth of it, longer": [course((lambda s, w=w: long(s) * w) if callable(long) else long * w,
-                                         more[0] * w, sharpness=more[1] * w) for w in wobble[::-1]],
-    })  # fmt: skip
+    return made_up(
+        E1,
+        {
+            "step drops twice": [course(w, noise * w, loss, accuracy) for w in wobble],
+            "constant step": [course(full * w) for w in wobble],
+            "a tenth of it, longer": [
+                course(
+                    (lambda s, w=w: long(s) * w) if callable(long) else long * w,
+                    more[0] * w,
+                    sharpness=more[1] * w,
+                )
+                for w in wobble[::-1]
+            ],
+        },
+    )
 
 
 @verdicts(
@@ -69,8 +92,14 @@ def words(*, small=3.0, middle=2.0, large=1.0, noise=2.0, loss=1.0, spread=0.05)
     ends = {"cosine from the largest step": [course(large * w, noise, loss) for w in wobble]}
     names = ("constant, a fifth of it", "constant, two fifths", "constant, the largest step")
     for i, (name, norm) in enumerate(zip(names, (small, middle, large))):
-        ends[name] = [course((lambda s, w=w, n=norm: n(s) * w) if callable(norm) else norm * w, (4.0 - i) * w,
-                             sharpness=(3.0 - i) * w) for w in np.roll(wobble, i)]  # fmt: skip
+        ends[name] = [
+            course(
+                (lambda s, w=w, n=norm: n(s) * w) if callable(norm) else norm * w,
+                (4.0 - i) * w,
+                sharpness=(3.0 - i) * w,
+            )
+            for w in np.roll(wobble, i)
+        ]
     return made_up(E2, ends)
 
 
@@ -106,9 +135,12 @@ SMALL = {"steps": 4, "every": 2, "m": 12, "part": 4, "batch": 4, "sharp_every": 
 
 @pytest.mark.parametrize(
     ("name", "method", "steps"),
-    [(E1, "step drops twice", [0, 2, 4]), (E1, "a tenth of it, longer", [0, 2, 4, 6, 8, 10, 12]),
-     (E2, "cosine from the largest step", [0, 2, 4])],
-)  # fmt: skip
+    [
+        (E1, "step drops twice", [0, 2, 4]),
+        (E1, "a tenth of it, longer", [0, 2, 4, 6, 8, 10, 12]),
+        (E2, "cosine from the largest step", [0, 2, 4]),
+    ],
+)
 def test_the_loops_read_fresh_samples_and_keep_the_schedule(name, method, steps):
     study = find(name)
     settings = {**study.settings("quick", method), **SMALL}
@@ -117,7 +149,9 @@ def test_the_loops_read_fresh_samples_and_keep_the_schedule(name, method, steps)
     assert ["sharpness" in row for row in rows] == [i % 2 == 0 for i in range(len(rows))]
     assert all(row["gradient_norm"] == max(row["gradient_square"], 0.0) ** 0.5 for row in rows)
     total = round(settings["steps"] * settings["stretch"])
-    factors = [settings["factor"] * step_factor(settings["schedule"], max(k - 1, 0), total) for k in steps]
+    factors = [
+        settings["factor"] * step_factor(settings["schedule"], max(k - 1, 0), total) for k in steps
+    ]
     assert [row["lr"] for row in rows] == pytest.approx([settings["lr"] * f for f in factors])
 
 
@@ -136,18 +170,28 @@ def test_images_are_moved_and_mirrored_and_nothing_else():
                     every[dy, dx, mirrored] = window.flip(3) if mirrored else window
         seen = set()
         for image, label in zip(images, labels):
-            ways = [way for way, all_images in every.items()
-                    if ((all_images[plain[1] == label] - image).abs().amax((1, 2, 3)) < 1e-4).any()]  # fmt: skip
+            ways = [
+                way
+                for way, all_images in every.items()
+                if ((all_images[plain[1] == label] - image).abs().amax((1, 2, 3)) < 1e-4).any()
+            ]
             assert ways
             seen |= set(ways[:1])
             values.append(flip or any(not mirrored for *_, mirrored in ways))
         counts.append(len(seen))
     assert all(values)
     assert counts[1] > counts[0] >= 9
-    right = [augmented_network("digits", width=1, shift=0, wrong_labels=w).draw(torch.Generator().manual_seed(1), 4000)
-             for w in (0.0, 0.5)]  # fmt: skip
+    right = [
+        augmented_network("digits", width=1, shift=0, wrong_labels=w).draw(
+            torch.Generator().manual_seed(1), 4000
+        )
+        for w in (0.0, 0.5)
+    ]
     assert torch.equal(right[0][0], right[1][0])
     # Within four standard errors; a label at random is the right one in a tenth of the cases.
-    assert abs(float((right[0][1] == right[1][1]).double().mean()) - 0.55) < 4 * (0.55 * 0.45 / 4000) ** 0.5
+    assert (
+        abs(float((right[0][1] == right[1][1]).double().mean()) - 0.55)
+        < 4 * (0.55 * 0.45 / 4000) ** 0.5
+    )
     with pytest.raises(RuleError, match="shift must be"):
         augmented_network("digits", shift=-1)

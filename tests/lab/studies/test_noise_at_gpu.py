@@ -15,9 +15,23 @@ from mindgap.lab.studies.noise_runs import noise_at_start
 from mindgap.lab.tasks import captured_noise
 from mindgap.lab.tasks.problems import papers
 
-TINY = {"device": "cpu", "minibatches": 130, "reference": 6, "coordinates": 20, "batch": 2, "words": 40,
-        "text_width": 8, "layers": 1, "length": 8}  # fmt: skip
-H1, H2, H6, H11 = "h1-gradient-noise", "h2-noise-drifts", "h6-attention-noise", "h11-coordinates-or-norms"
+TINY = {
+    "device": "cpu",
+    "minibatches": 130,
+    "reference": 6,
+    "coordinates": 20,
+    "batch": 2,
+    "words": 40,
+    "text_width": 8,
+    "layers": 1,
+    "length": 8,
+}
+H1, H2, H6, H11 = (
+    "h1-gradient-noise",
+    "h2-noise-drifts",
+    "h6-attention-noise",
+    "h11-coordinates-or-norms",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +39,16 @@ def measured(tmp_path, monkeypatch) -> list[Any]:
     """Data without files; returns the list of noise samples that were measured."""
     rng, calls, measure = np.random.default_rng(0), [], captured_noise.captured_noise
     pieces = rng.integers(5, 40, 1000).astype(np.int32)
-    images, labels = torch.tensor(rng.standard_normal((40, 3, 8, 8))).float(), torch.tensor(rng.integers(0, 10, 40))
+    images, labels = (
+        torch.tensor(rng.standard_normal((40, 3, 8, 8))).float(),
+        torch.tensor(rng.integers(0, 10, 40)),
+    )
     monkeypatch.setenv("MINDGAP_CACHE", str(tmp_path))
     monkeypatch.setattr(papers, "wikitext_pieces", lambda size: {"train": pieces})
     monkeypatch.setattr(papers, "cifar_on", lambda device: {"train": (images, labels)})
-    monkeypatch.setattr(captured_noise, "captured_noise", lambda *a, **k: calls.append(k) or measure(*a, **k))
+    monkeypatch.setattr(
+        captured_noise, "captured_noise", lambda *a, **k: calls.append(k) or measure(*a, **k)
+    )
     return calls
 
 
@@ -56,7 +75,11 @@ def test_studies_that_need_the_same_sample_measure_it_once(measured):
     hill = next(row["hill_index"] for row in first if "hill_index" in row)
     assert rows_of(H11, "transformer")[-1]["norms_index"] == pytest.approx(hill)
     assert len(measured) == 1
-    others = {rows_of(H6, cell)[-1]["largest"] for cell in find(H6).methods if cell.endswith(("text", "input"))}
+    others = {
+        rows_of(H6, cell)[-1]["largest"]
+        for cell in find(H6).methods
+        if cell.endswith(("text", "input"))
+    }
     assert len(others) == len(measured) == 4
 
 
@@ -70,7 +93,10 @@ def test_images_at_gpu(measured):
 
 @pytest.mark.parametrize("method", ["transformer", "convolutional network"])
 def test_drift_at_gpu_starts_with_the_shared_sample_and_resumes(method, measured):
-    study, more = find(H2), {"moments": [2, 3], "train_batch": 4, "lr": 0.01, "minibatches": 32, "reference": 3}
+    study, more = (
+        find(H2),
+        {"moments": [2, 3], "train_batch": 4, "lr": 0.01, "minibatches": 32, "reference": 3},
+    )
     settings = {**study.settings("gpu", method), **TINY, **more}
     noise_at_start(Trial(method, 0, settings), "bert" if method == "transformer" else "resnet20")
     whole = Trial(method, 0, settings)
@@ -92,8 +118,12 @@ H16 = "h16-noise-of-the-appendix"
 
 
 @pytest.mark.parametrize("method", ["transformer", "convolutional network"])
-def test_the_appendix_at_gpu_reads_norms_at_every_moment_and_one_minibatch_at_the_start(method, monkeypatch):
-    monkeypatch.setattr(papers, "AlexNet", lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10)))
+def test_the_appendix_at_gpu_reads_norms_at_every_moment_and_one_minibatch_at_the_start(
+    method, monkeypatch
+):
+    monkeypatch.setattr(
+        papers, "AlexNet", lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    )
     rows = rows_of(H16, method, moments=[2], train_batch=4, minibatches=40, reference=3)
     readings = [row for row in rows if "block_sum" in row]
     assert [row["step"] for row in readings] == [0, 2]
@@ -104,18 +134,34 @@ def test_the_appendix_at_gpu_reads_norms_at_every_moment_and_one_minibatch_at_th
 def appendix(*, heavier=0.0, within=1.3, text=1.5, image=1.9):
     """Two seeds with two moments; these of the image network, and the published index of both."""
     ends = {"transformer": text, "convolutional network": image}
-    return made_up(H16, {name: [[{"step": 0, "within": within, "block_sum": index, "heavier": 0.0},
-                                 {"step": 60, "block_sum": index + 0.1, "heavier": heavier}]] * 2
-                         for name, index in ends.items()})  # fmt: skip
+    return made_up(
+        H16,
+        {
+            name: [
+                [
+                    {"step": 0, "within": within, "block_sum": index, "heavier": 0.0},
+                    {"step": 60, "block_sum": index + 0.1, "heavier": heavier},
+                ]
+            ]
+            * 2
+            for name, index in ends.items()
+        },
+    )
 
 
-@verdicts(refuted=[{"heavier": 1.0}, {"within": 1.9}, {"text": 1.95}], undecided=[{"heavier": 0.5, "within": 1.9}])
+@verdicts(
+    refuted=[{"heavier": 1.0}, {"within": 1.9}, {"text": 1.95}],
+    undecided=[{"heavier": 0.5, "within": 1.9}],
+)
 def test_verdict_on_the_appendix(case, verdict):
     assert find(H16).judge(appendix(**case)).verdict == verdict
 
 
 def test_the_appendix_names_its_proxies():
-    assert all(word in find(H16).model("gpu") for word in ("prox", "AlexNet on CIFAR-10", "WikiText-2", "in place of"))
+    assert all(
+        word in find(H16).model("gpu")
+        for word in ("prox", "AlexNet on CIFAR-10", "WikiText-2", "in place of")
+    )
     assert "cannot be settled" in find(H16).differs
 
 

@@ -14,12 +14,30 @@ H2, H6, H12 = "h2-noise-drifts", "h6-attention-noise", "h12-images-acclip"
 
 def moments(kind: str, control: float = 0.06) -> list[dict]:
     """The readings of a run: two samples of the start, then three moments."""
-    row = {"spread": 1.3, "index": 5.0, "heavier": 0.0, "loss": 1.0, "level": 1.0, "null": 0.06, "p_value": 0.5}
-    later = {"drifts": (0.3, 0.002), "keeps": (0.07, 0.4), "small but sure": (0.09, 0.002), "chance": (0.12, 0.02)}
+    row = {
+        "spread": 1.3,
+        "index": 5.0,
+        "heavier": 0.0,
+        "loss": 1.0,
+        "level": 1.0,
+        "null": 0.06,
+        "p_value": 0.5,
+    }
+    later = {
+        "drifts": (0.3, 0.002),
+        "keeps": (0.07, 0.4),
+        "small but sure": (0.09, 0.002),
+        "chance": (0.12, 0.02),
+    }
     distance, p_value = later[kind]
     start = {**row, "distance": control, "p_value": 0.002 if control > 0.1 else 0.5}
-    return [{"norm": 1.0, "share": 0.5}, start, {**row, "distance": 0.05}, {**row, "distance": 0.05},
-            {**row, "distance": distance, "p_value": p_value}]  # fmt: skip
+    return [
+        {"norm": 1.0, "share": 0.5},
+        start,
+        {**row, "distance": 0.05},
+        {**row, "distance": 0.05},
+        {**row, "distance": distance, "p_value": p_value},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,15 +56,22 @@ def moments(kind: str, control: float = 0.06) -> list[dict]:
 )
 def test_verdict_on_drift(text, image, verdict):
     kinds = {"transformer": text, "convolutional network": image}
-    runs = made_up(H2, {method: [moments(kind) for kind in seeds] for method, seeds in kinds.items()})
+    runs = made_up(
+        H2, {method: [moments(kind) for kind in seeds] for method, seeds in kinds.items()}
+    )
     found = find(H2).judge(runs)
     assert found.verdict == verdict
     assert found.numbers["transformer"]["drift"] == text.count("drifts")
 
 
 def test_a_control_that_drifts_decides_nothing():
-    runs = made_up(H2, {"transformer": [moments("drifts"), moments("drifts", 0.2), moments("drifts")],
-                        "convolutional network": [moments("keeps")] * 3})  # fmt: skip
+    runs = made_up(
+        H2,
+        {
+            "transformer": [moments("drifts"), moments("drifts", 0.2), moments("drifts")],
+            "convolutional network": [moments("keeps")] * 3,
+        },
+    )
     found = find(H2).judge(runs)
     assert found.verdict == "inconclusive"
     assert "two samples of one moment are told apart in 1 runs" in found.measured
@@ -61,7 +86,9 @@ def test_the_drift_loop_reads_every_moment(method):
     assert {f.y for f in study.figures} | {f.x for f in study.figures} | {"moment"} <= columns
     readings = [row for row in rows if "distance" in row]
     assert [row["step"] for row in readings] == [0, 1, 2]
-    assert readings[0]["distance"] == readings[0]["distance_before"]  # both are the start's first sample
+    assert (
+        readings[0]["distance"] == readings[0]["distance_before"]
+    )  # both are the start's first sample
     start = settings["words"] if method == "transformer" else 10
     assert readings[0]["loss"] == pytest.approx(np.log(start), rel=0.1)
     assert all(np.isfinite(v) for row in rows for v in row.values() if isinstance(v, float))
@@ -76,8 +103,14 @@ def test_a_network_that_stands_still_keeps_its_shape():
     assert readings[0]["level"] == pytest.approx(readings[2]["level"], rel=0.1)
 
 
-STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
-          "no attention, Gaussian input": 0.0, "Gaussian vectors": 0.0, "stable vectors": 1.0}  # fmt: skip
+STATED = {
+    "attention, text": 1.0,
+    "attention, Gaussian input": 1.0,
+    "no attention, text": 1.0,
+    "no attention, Gaussian input": 0.0,
+    "Gaussian vectors": 0.0,
+    "stable vectors": 1.0,
+}
 
 
 @verdicts(
@@ -95,7 +128,9 @@ STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attentio
 )
 def test_verdict_on_attention(case, verdict):
     rest = {"hill_index": 5.0, "settles": 1.0, "exponent": 0.0, "largest": 3.0}
-    rows = {name: [{"hill_heavier": heavy, **rest}] * 3 for name, heavy in {**STATED, **case}.items()}
+    rows = {
+        name: [{"hill_heavier": heavy, **rest}] * 3 for name, heavy in {**STATED, **case}.items()
+    }
     assert find(H6).judge(made_up(H6, rows)).verdict == verdict
 
 
@@ -105,7 +140,9 @@ def test_two_seeds_say_nothing_about_attention():
     assert find(H6).judge(made_up(H6, rows)).verdict == "inconclusive"
 
 
-@pytest.mark.parametrize("method", ["attention, text", "no attention, Gaussian input", "stable vectors"])
+@pytest.mark.parametrize(
+    "method", ["attention, text", "no attention, Gaussian input", "stable vectors"]
+)
 def test_the_attention_loop_yields_what_the_verdict_and_the_figures_need(method):
     study = find(H6)
     settings = {**study.settings("quick", method), "minibatches": 130, "batch": 2}
@@ -113,12 +150,16 @@ def test_the_attention_loop_yields_what_the_verdict_and_the_figures_need(method)
     columns = {name for row in rows for name in row}
     needed = {"hill_heavier", "settles", "largest", "panel"}
     assert needed | {f.y for f in study.figures} | {f.x for f in study.figures} <= columns
-    assert {row["panel"] for row in rows} == {"controls" if "vectors" in method else method.split(", ")[1]}
+    assert {row["panel"] for row in rows} == {
+        "controls" if "vectors" in method else method.split(", ")[1]
+    }
 
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_only_attention_looks_back(attention):
-    """Another first word changes the scores of the later places through the attention, and through nothing else."""
+    """Another first word changes the scores of the later places through the attention, and
+    through nothing else.
+    """
     import torch
 
     from mindgap.lab.tasks.models import SmallTransformer
@@ -135,7 +176,10 @@ def test_gaussian_input_has_the_scale_of_the_embedding_and_keeps_the_words_to_pr
 
     from mindgap.lab.tasks.problems.training import prose_transformer
 
-    draws = [prose_transformer(gaussian=g, seed=1).draw(torch.Generator().manual_seed(3), 400) for g in (False, True)]
+    draws = [
+        prose_transformer(gaussian=g, seed=1).draw(torch.Generator().manual_seed(3), 400)
+        for g in (False, True)
+    ]
     vectors, targets = draws[1]
     assert torch.equal(targets, draws[0][:, 1:])
     count = vectors.numel()
@@ -148,9 +192,22 @@ def test_gaussian_input_has_the_scale_of_the_embedding_and_keeps_the_words_to_pr
 def accuracies(acclip: float, sgd: float, spread: float) -> list:
     """Six seeds: Adam at 0.9, the others above it by these, with a spread over the seeds."""
     wobble = spread * np.array([-1.0, 1.0, -0.5, 0.5, 0.2, -0.2])
-    means = {"SGD with momentum": 0.9 + sgd, "Adam": 0.9, "ACClip": 0.9 + acclip, "ACClip, normalised": 0.5}
-    return made_up(H12, {m: [{"test_accuracy": a + w * (m == "ACClip"), "lr": 0.1, "train_loss": 0.3} for w in wobble]
-                         for m, a in means.items()})  # fmt: skip
+    means = {
+        "SGD with momentum": 0.9 + sgd,
+        "Adam": 0.9,
+        "ACClip": 0.9 + acclip,
+        "ACClip, normalised": 0.5,
+    }
+    return made_up(
+        H12,
+        {
+            m: [
+                {"test_accuracy": a + w * (m == "ACClip"), "lr": 0.1, "train_loss": 0.3}
+                for w in wobble
+            ]
+            for m, a in means.items()
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,14 +217,21 @@ def accuracies(acclip: float, sgd: float, spread: float) -> list:
         (0.02, 0.04, 0.05, "inconclusive"),
         (-0.02, 0.04, 0.002, "does not hold"),  # below Adam
         (0.04, 0.02, 0.002, "does not hold"),  # above SGD
-        (0.002, 0.04, 0.0005, "does not hold"),  # above Adam, and certainly by less than half a point
+        (
+            0.002,
+            0.04,
+            0.0005,
+            "does not hold",
+        ),  # above Adam, and certainly by less than half a point
         (0.0, 0.04, 0.02, "inconclusive"),
     ],
 )
 def test_verdict_on_images(acclip, sgd, spread, verdict):
     found = find(H12).judge(accuracies(acclip, sgd, spread))
     assert found.verdict == verdict
-    assert found.numbers["ACClip"]["ends"] == 6  # 0.1 is the first of its list, and the middle of none
+    assert (
+        found.numbers["ACClip"]["ends"] == 6
+    )  # 0.1 is the first of its list, and the middle of none
     assert found.numbers["SGD with momentum"]["ends"] == 0
 
 
@@ -180,7 +244,14 @@ def test_images_are_tuned_on_the_validation_part_with_as_many_candidates_each():
     study = find(H12)
     counts = set()
     for method in study.seeds("quick"):
-        settings = {**study.settings("quick", method), "train": 64, "steps": 4, "every": 2, "batch": 4, "width": 4}
+        settings = {
+            **study.settings("quick", method),
+            "train": 64,
+            "steps": 4,
+            "every": 2,
+            "batch": 4,
+            "width": 4,
+        }
         rows = list(study.loop(Trial(method, 0, settings)))
         tried, final = rows[: len(settings["candidates"])], rows[len(settings["candidates"]) :]
         counts.add(len(tried))
@@ -196,14 +267,21 @@ def test_images_are_tuned_on_the_validation_part_with_as_many_candidates_each():
 
 def test_a_choice_is_by_accuracy_and_ties_are_by_loss():
     study, method = find(H12), "SGD with momentum"
-    settings = {**study.settings("quick", method), "candidates": [1e6, 1e-9, 0.1], "train": 500, "steps": 40,
-                "every": 40}  # fmt: skip
+    settings = {
+        **study.settings("quick", method),
+        "candidates": [1e6, 1e-9, 0.1],
+        "train": 500,
+        "steps": 40,
+        "every": 40,
+    }
     rows = list(study.loop(Trial(method, 0, settings)))
     worst, still, moved = (row["candidate_score"] for row in rows[:3])
     assert all(np.isfinite([worst, still, moved]))
     assert min(still, worst) > 0.7  # one in ten by chance
     assert rows[-1]["lr"] == rows[np.argmin([worst, still, moved])]["candidate"]
-    assert rows[-1]["validation_error"] == pytest.approx(1 - rows[-1]["validation_accuracy"], abs=2e-4)
+    assert rows[-1]["validation_error"] == pytest.approx(
+        1 - rows[-1]["validation_accuracy"], abs=2e-4
+    )
 
 
 def test_colour_images_are_split_like_digits_and_another_start_keeps_the_split(monkeypatch):
@@ -225,7 +303,9 @@ def test_colour_images_are_split_like_digits_and_another_start_keeps_the_split(m
     }
     assert all(torch.equal(first.parts[name][0], second.parts[name][0]) for name in first.parts)
     assert not torch.equal(first.objective.parameters[0], second.objective.parameters[0])
-    assert torch.equal(image_problem(settings, seed=3).objective.parameters[0], first.objective.parameters[0])
+    assert torch.equal(
+        image_problem(settings, seed=3).objective.parameters[0], first.objective.parameters[0]
+    )
     pixels = np.concatenate([images.numpy().ravel() for images, _ in first.parts.values()])
     assert pixels.mean() == pytest.approx(0.0, abs=1e-5)
     assert pixels.std() == pytest.approx(1.0, rel=1e-3)

@@ -15,7 +15,9 @@ from mindgap.record.schema import End, Header, Run
 
 def made_up(study: str, rows: dict[str, list[dict]]) -> list[Run]:
     """One finished run per method with these rows."""
-    return [Run(Header(study, "H1", "quick", m, 0, {}), tuple(r), End("done")) for m, r in rows.items()]
+    return [
+        Run(Header(study, "H1", "quick", m, 0, {}), tuple(r), End("done")) for m, r in rows.items()
+    ]
 
 
 def noise_rows(heavier: float, settles: float) -> list[dict]:
@@ -49,18 +51,25 @@ def test_verdict_on_the_noise(image, text, stable, verdict):
 
 @pytest.mark.parametrize(
     ("published", "heavier", "verdict"),
-    [(1.2, 0.0, "holds"), (1.9, 0.0, "does not hold"), (1.2, 1.0, "does not hold"), (1.2, 0.5, "inconclusive")],
+    [
+        (1.2, 0.0, "holds"),
+        (1.9, 0.0, "does not hold"),
+        (1.2, 1.0, "does not hold"),
+        (1.2, 0.5, "inconclusive"),
+    ],
 )
 def test_verdict_on_coordinates(published, heavier, verdict):
     row = {"published": published, "per_layer": 2.0, "norms_index": 8.0, "norms_heavier": heavier}
-    runs = made_up("h11-coordinates-or-norms", {"convolutional network": [row], "transformer": [row]})
+    runs = made_up(
+        "h11-coordinates-or-norms", {"convolutional network": [row], "transformer": [row]}
+    )
     assert find("h11-coordinates-or-norms").judge(runs).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("apart", "verdict"),
-    # Of 12 readings: one may differ; eight in agreement have a probability of 2.6 % when nine in ten are expected, nine
-    # one of 11 %.
+    # Of 12 readings: one may differ; eight in agreement have a probability of 2.6 % when nine in
+    # ten are expected, nine one of 11 %.
     [(0, "holds"), (1, "holds"), (2, "inconclusive"), (3, "inconclusive"), (4, "does not hold")],
 )
 def test_verdict_on_training_statistics(apart, verdict):
@@ -69,7 +78,9 @@ def test_verdict_on_training_statistics(apart, verdict):
     row |= {f"{q}_again": 1.1 for q in ("loss", "gradient_norm", "noise", "sharpness")}
     # At m = 224 batches are asked to agree within a fifth times √(1792/224), 57 %.
     rows = [row] * (12 - apart) + [{**row, "sharpness_again": 2.5}] * apart
-    runs = made_up("e0-training-statistics", {"convolutional network": rows, "transformer": [row] * 12})
+    runs = made_up(
+        "e0-training-statistics", {"convolutional network": rows, "transformer": [row] * 12}
+    )
     assert find("e0-training-statistics").judge(runs).verdict == verdict
 
 
@@ -82,7 +93,9 @@ def test_a_sharpness_on_fewer_samples_is_judged_by_their_number(samples, verdict
     assert find("e0-training-statistics").judge(runs).verdict == verdict
 
 
-@pytest.mark.parametrize("method", ["convolutional network", "transformer", "Gaussian vectors", "stable vectors"])
+@pytest.mark.parametrize(
+    "method", ["convolutional network", "transformer", "Gaussian vectors", "stable vectors"]
+)
 def test_the_noise_loop_yields_what_the_verdict_and_the_figures_need(method):
     study = find("h1-gradient-noise")
     settings = {**study.settings("quick", method), "minibatches": 130, "batch": 2}
@@ -103,15 +116,17 @@ def test_the_noise_loop_yields_what_the_verdict_and_the_figures_need(method):
 
 @pytest.mark.parametrize("source", ["gaussian", "stable"])
 def test_the_controls_come_out_right_on_synthetic_samples(source):
-    """The calibration in the study's text, eight samples a law: a failing share of 1.5 % would show here in one of nine
-    runs if the random numbers were not fixed."""
+    """The calibration in the study's text, eight samples a law: a failing share of 1.5 % would show
+    here in one of nine runs if the random numbers were not fixed."""
     from mindgap.base.rng import stream_seed
     from mindgap.lab.studies.noise_runs import control_norms
     from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.probes.variance import variance_growth
 
     for i in range(8):
-        trial = Trial(source, stream_seed(i, "calibration"), {"source": source, "minibatches": 1024})
+        trial = Trial(
+            source, stream_seed(i, "calibration"), {"source": source, "minibatches": 1024}
+        )
         norms = control_norms(trial, source)
         assert tail_index(norms, bootstrap=100, null=100).heavier is (source == "stable")
         settles = variance_growth(norms, bootstrap=60, shuffles=20).settles
@@ -126,7 +141,10 @@ def test_noise_measured_side_by_side_is_that_of_one_minibatch_after_the_other(me
     settings = find("h2-noise-drifts").settings("quick", method)
     problem = (text_problem if method == "transformer" else image_problem)(settings, 0)
     batches = problem.batches(torch.Generator().manual_seed(0), 70, 2)
-    one, other = noise_sample(problem.objective, batches), noise_side_by_side(problem.objective, batches, coordinates=9)
+    one, other = (
+        noise_sample(problem.objective, batches),
+        noise_side_by_side(problem.objective, batches, coordinates=9),
+    )
     for name in ("norms", "dots", "mean_norm", "variance", "loss", "batch_size"):
         np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-4, atol=1e-6)
     gradients = []
@@ -146,7 +164,9 @@ def test_the_coordinate_loop_reads_one_sample_three_ways_and_takes_it_from_the_n
     settings = {**study.settings("quick", name), "minibatches": 130, "batch": 2}
     list(norms.loop(Trial(name, 0, settings)))
     with monkeypatch.context() as patch:  # whoever measures again fails
-        patch.setattr("mindgap.lab.studies.catalogue.heavy_tails.h1_gradient_noise.noise_side_by_side", None)
+        patch.setattr(
+            "mindgap.lab.studies.catalogue.heavy_tails.h1_gradient_noise.noise_side_by_side", None
+        )
         rows = list(study.loop(Trial(name, 0, settings)))
     assert [row["reading"] for row in rows[:3]] == [
         "coordinates, as published",
@@ -159,11 +179,22 @@ def test_the_coordinate_loop_reads_one_sample_three_ways_and_takes_it_from_the_n
 @pytest.mark.parametrize("method", ["convolutional network", "transformer"])
 def test_training_statistics_along_a_short_run(method):
     study = find("e0-training-statistics")
-    settings = {**study.settings("quick", method), "steps": 4, "every": 4, "m": 8, "part": 4, "batch": 4}
+    settings = {
+        **study.settings("quick", method),
+        "steps": 4,
+        "every": 4,
+        "m": 8,
+        "part": 4,
+        "batch": 4,
+    }
     rows = list(study.loop(Trial(method, 0, settings)))
     assert [row["step"] for row in rows] == [0, 4]
     assert rows[0]["samples"] == 8
-    assert all(row[q] > 0 for row in rows for q in ("loss", "gradient_norm", "noise", "sharpness", "sharpness_again"))
+    assert all(
+        row[q] > 0
+        for row in rows
+        for q in ("loss", "gradient_norm", "noise", "sharpness", "sharpness_again")
+    )
     classes = 10 if method == "convolutional network" else settings["words"]
     assert rows[0]["loss"] == pytest.approx(np.log(classes), rel=0.1)
 

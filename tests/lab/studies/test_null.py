@@ -1,4 +1,6 @@
-"""Null simulations: equal methods are equal, rates are kept with the verdict, and a biased rule is seen."""
+"""Null simulations: equal methods are equal, rates are kept with the verdict, and a biased rule
+is seen.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,21 @@ def accuracies(leads: dict[str, float], seeds: int = 8):
     row = {"train_loss": 0.1, "lr": 0.1}
     names = find(H12).methods
     levels = {name: 0.8 + leads.get(name, 0.0) for name in names}
-    return made_up(H12, {
-        name: [{"test_accuracy": level + 0.01 * rng.standard_normal(), **row} for _ in range(seeds)]
-        for name, level in levels.items()
-    })  # fmt: skip
+    return made_up(
+        H12,
+        {
+            name: [
+                {"test_accuracy": level + 0.01 * rng.standard_normal(), **row} for _ in range(seeds)
+            ]
+            for name, level in levels.items()
+        },
+    )
 
 
 def test_equal_methods_rarely_hold_whatever_the_records_say():
-    """ACClip leads by far in the records: the null simulation makes all equal and the rule must not hold."""
+    """ACClip leads by far in the records: the null simulation makes all equal and the rule must
+    not hold.
+    """
     runs = accuracies({"ACClip": 0.1, "SGD with momentum": 0.2})
     assert find(H12).judge(runs).verdict == "holds"
     rates = null_rates(find(H12), runs, draws=200)

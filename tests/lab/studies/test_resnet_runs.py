@@ -1,4 +1,6 @@
-"""N3, H12, S7 and T5 at scale gpu, on the CPU with a few made-up images: tuned, run, resumed, judged."""
+"""N3, H12, S7 and T5 at scale gpu, on the CPU with a few made-up images: tuned, run, resumed,
+judged.
+"""
 
 from __future__ import annotations
 
@@ -30,40 +32,65 @@ def small(monkeypatch):
     stream = torch.Generator().manual_seed(0)
     labels = torch.arange(64) % 4
     images = torch.randn(64, 3, 8, 8, generator=stream) * 0.3 + labels[:, None, None, None]
-    monkeypatch.setattr(captured, "cifar_on", lambda device: dict.fromkeys(("train", "validation", "test"),
-                                                                           (images, labels)))  # fmt: skip
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    monkeypatch.setattr(
+        captured,
+        "cifar_on",
+        lambda device: dict.fromkeys(("train", "validation", "test"), (images, labels)),
+    )
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
     monkeypatch.setattr(models, "ResNet20", lambda: pickle.loads(pickle.dumps(network)))
 
 
 def test_n3_at_scale_gpu_gives_the_rows_that_its_rule_reads():
     runs = simulate(find("n3-image-network"), "gpu", seeds=2, **TINY)
     assert [(r.header.method, r.header.seed) for r in runs][::2] == [
-        ("SGD with momentum", 0), ("Adam", 0), ("Stochastic INGD", 0)]  # fmt: skip
+        ("SGD with momentum", 0),
+        ("Adam", 0),
+        ("Stochastic INGD", 0),
+    ]
     row = runs[0].rows[-1]
     assert (row["step"], row["factor"], row["panel"]) == (2, 1.0, "the tuned step")
     assert row["validation_error"] == pytest.approx(1 - row["validation_accuracy"], abs=1e-3)
     verdict = find("n3-image-network").verdict(runs)
     assert verdict.measured.startswith("ResNet20 on CIFAR-10: test accuracy")
-    assert list(verdict.parts) == ["SGD reaches 91%", "Stochastic INGD matches SGD", "Stochastic INGD beats Adam"]
-    assert verdict.verdict == "inconclusive"  # after two epochs of made-up images SGD is no baseline
-    trained = [replace(run, rows=(*run.rows[:-1], {**run.rows[-1], "test_accuracy": good}))
-               for run, good in zip(runs, (0.92, 0.921, 0.88, 0.881, 0.8, 0.801), strict=True)]  # fmt: skip
+    assert list(verdict.parts) == [
+        "SGD reaches 91%",
+        "Stochastic INGD matches SGD",
+        "Stochastic INGD beats Adam",
+    ]
+    assert (
+        verdict.verdict == "inconclusive"
+    )  # after two epochs of made-up images SGD is no baseline
+    trained = [
+        replace(run, rows=(*run.rows[:-1], {**run.rows[-1], "test_accuracy": good}))
+        for run, good in zip(runs, (0.92, 0.921, 0.88, 0.881, 0.8, 0.801), strict=True)
+    ]
     assert find("n3-image-network").verdict(trained).verdict == "does not hold"
 
 
 def test_n3_steps_fall_at_a_half_and_at_three_quarters():
     methods = find("n3-image-network").settings
     assert [methods("gpu", name)["schedule"] for name in find("n3-image-network").methods] == [
-        "late drops", "constant", "late drops"]  # fmt: skip
+        "late drops",
+        "constant",
+        "late drops",
+    ]
 
 
 def test_h12_at_scale_gpu_runs_all_forms_and_names_the_proxy():
     study = find("h12-images-acclip")
     runs = simulate(study, "gpu", seeds=2, factor=3.0, **TINY)
     assert {r.header.method: r.rows[-1]["lr"] for r in runs} == pytest.approx(
-        {"SGD with momentum": 0.3, "Adam": 0.003, "ACClip": 3.0, "ACClip, normalised": 0.003,
-         "ACClip, second moment": 0.003})  # fmt: skip
+        {
+            "SGD with momentum": 0.3,
+            "Adam": 0.003,
+            "ACClip": 3.0,
+            "ACClip, normalised": 0.003,
+            "ACClip, second moment": 0.003,
+        }
+    )
     verdict = study.verdict(runs)
     assert verdict.model == "proxy: ResNet20 on CIFAR-10, in place of ResNet50 on ImageNet"
     assert "not judged: ACClip, second moment minus Adam" in verdict.measured
@@ -84,17 +111,31 @@ def test_s7_and_t5_at_scale_gpu_give_the_rows_that_their_rules_read(name: str):
     assert not study.model("gpu").startswith("toy")
 
 
-def accuracies(name: str, first: float, second: float, spread: float = 0.001, scale: str = "gpu") -> list:
+def accuracies(
+    name: str, first: float, second: float, spread: float = 0.001, scale: str = "gpu"
+) -> list:
     """Four seeds of the two methods, in the order of the study."""
     wobble = [-spread, spread, -spread / 2, spread / 2]
     values = zip(find(name).methods, (first, second), strict=True)
-    return made_up(name, {m: [{"test_accuracy": a + (i and w), "lr": 1.0} for w in wobble]
-                          for i, (m, a) in enumerate(values)}, scale)  # fmt: skip
+    return made_up(
+        name,
+        {
+            m: [{"test_accuracy": a + (i and w), "lr": 1.0} for w in wobble]
+            for i, (m, a) in enumerate(values)
+        },
+        scale,
+    )
 
 
-@verdicts(holds=[{}, {"second": 0.915}], refuted=[{"second": 0.93}, {"first": 0.95}], undecided=[{"spread": 0.05}])
+@verdicts(
+    holds=[{}, {"second": 0.915}],
+    refuted=[{"second": 0.93}, {"first": 0.95}],
+    undecided=[{"spread": 0.05}],
+)
 def test_verdict_on_momentum(case, verdict):
-    assert find(T5).judge(accuracies(T5, **{"first": 0.91, "second": 0.91, **case})).verdict == verdict
+    assert (
+        find(T5).judge(accuracies(T5, **{"first": 0.91, "second": 0.91, **case})).verdict == verdict
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,12 +155,18 @@ def test_verdict_on_the_accuracy_of_clipping(case, printed, corrected):
 
 def test_a_grid_over_factors_chooses_on_validation_images(tmp_path: Path):
     study = find("n3-image-network")
-    few = replace(study, grid={"factor": (0.1, 1.0)}, methods={"Adam": study.methods["Adam"]},
-                  scales={"gpu": replace(study.scales["gpu"], methods={})})  # fmt: skip
+    few = replace(
+        study,
+        grid={"factor": (0.1, 1.0)},
+        methods={"Adam": study.methods["Adam"]},
+        scales={"gpu": replace(study.scales["gpu"], methods={})},
+    )
     found = tune(few, "gpu", tmp_path, grid=True, overrides=TINY)
     assert found.metric == "validation_error"
     assert len(found.methods["Adam"].trials) > 2
-    with pytest.raises(RuleError, match="scale must be one at which a method has the settings factor"):
+    with pytest.raises(
+        RuleError, match="scale must be one at which a method has the settings factor"
+    ):
         tune(study, "quick", tmp_path, grid=True)
 
 
@@ -136,7 +183,9 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_rows(method: str):
 
 
 def test_a_run_on_a_gpu_begins_after_its_last_checkpoint_whatever_rows_followed(tmp_path: Path):
-    """A GPU does not repeat its last bits: rows after the last checkpoint are made anew, not compared."""
+    """A GPU does not repeat its last bits: rows after the last checkpoint are made anew, not
+    compared.
+    """
 
     def loop(trial: Trial):
         for step in range(trial.restored.get("step", 0), 3):
@@ -159,7 +208,11 @@ def test_s3_at_scale_gpu_measures_the_height_of_the_training_curve_and_goes_on_w
     study, method = find("s3-clipping-speeds-up"), "convolutions, clipped"
     images = replace(study.scales["gpu"], seeds_of={"LSTM, clipped": 0, "LSTM, SGD": 0})
     runs = simulate(replace(study, scales={"gpu": images}), "gpu", seeds=2, **TINY)
-    assert {r.header.method for r in runs} == {method, "convolutions, SGD", "convolutions, momentum"}
+    assert {r.header.method for r in runs} == {
+        method,
+        "convolutions, SGD",
+        "convolutions, momentum",
+    }
     settings = study.settings("gpu", method, {**TINY, "epochs": 3})
     whole = list(study.loop(Trial(method, 0, settings)))
     logs = [math.log(row["loss"]) for row in whole]
@@ -181,12 +234,15 @@ def test_t4_at_scale_gpu_compares_at_equal_passes_and_keeps_its_control(tmp_path
         assert [row["passes"] for row in rows] == readings
         assert rows[-1]["gap"] == rows[-1]["train_loss"]
     control = study.settings("gpu", "convex, SVRG")
-    assert {name: control[name] for name in study.settings("cpu", "convex, SVRG")} == study.settings(
-        "cpu", "convex, SVRG"
-    )
+    assert {
+        name: control[name] for name in study.settings("cpu", "convex, SVRG")
+    } == study.settings("cpu", "convex, SVRG")
     assert control["model"] != "ResNet20"
     few = replace(study, grid={"factor": (0.3, 1.0)})
-    assert list(tune(few, "gpu", tmp_path, grid=True, overrides=small).methods) == ["network, SGD", "network, SVRG"]
+    assert list(tune(few, "gpu", tmp_path, grid=True, overrides=small).methods) == [
+        "network, SGD",
+        "network, SVRG",
+    ]
 
 
 def test_a_corrected_gradient_is_that_of_svrg():

@@ -1,4 +1,6 @@
-"""E0 to E4, E6 and E11 at scale gpu, at a tiny size on the CPU with made-up images and packaged prose."""
+"""E0 to E4, E6 and E11 at scale gpu, at a tiny size on the CPU with made-up images and packaged
+prose.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,60 @@ from mindgap.lab.tasks import captured, models
 from mindgap.lab.tasks.captured_statistics import CapturedStatistics
 from mindgap.measure import sharpness, training_statistics
 
-E0, E1, E2, E3, E4, E6, E11 = ("e0-training-statistics", "e1-image-network", "e2-language-model", "e3-over-fitted",
-                               "e4-estimates-settle", "e6-raw-losses", "e11-balance-and-edge")  # fmt: skip
-WORDS = {"text": "prose", "words": 40, "width": 8, "heads": 2, "inner": 12, "memory": 4, "length": 4, "layers": 1}
-TINY = {"device": "cpu", "train": 48, "batch": 8, "steps": 12, "every": 1, "sharp_tol": 0.5, **WORDS}
+E0, E1, E2, E3, E4, E6, E11 = (
+    "e0-training-statistics",
+    "e1-image-network",
+    "e2-language-model",
+    "e3-over-fitted",
+    "e4-estimates-settle",
+    "e6-raw-losses",
+    "e11-balance-and-edge",
+)
+WORDS = {
+    "text": "prose",
+    "words": 40,
+    "width": 8,
+    "heads": 2,
+    "inner": 12,
+    "memory": 4,
+    "length": 4,
+    "layers": 1,
+}
+TINY = {
+    "device": "cpu",
+    "train": 48,
+    "batch": 8,
+    "steps": 12,
+    "every": 1,
+    "sharp_tol": 0.5,
+    **WORDS,
+}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Images whose class is their brightness, and a small network with batch normalisation."""
     labels = torch.arange(64) % 4
-    images = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 0.3 + labels[:, None, None, None]
-    monkeypatch.setattr(captured, "cifar_on", lambda device: dict.fromkeys(("train", "validation", "test"),
-                                                                           (images, labels)))  # fmt: skip
+    images = (
+        torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)) * 0.3
+        + labels[:, None, None, None]
+    )
+    monkeypatch.setattr(
+        captured,
+        "cifar_on",
+        lambda device: dict.fromkeys(("train", "validation", "test"), (images, labels)),
+    )
     for name, width in (("ResNet20", 2), ("ResNet18", 6)):
-        network = nn.Sequential(nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(),
-                                nn.Linear(36 * width, 10))  # fmt: skip
-        monkeypatch.setattr(models, name, lambda network=network: pickle.loads(pickle.dumps(network)))
+        network = nn.Sequential(
+            nn.Conv2d(3, width, 3),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(36 * width, 10),
+        )
+        monkeypatch.setattr(
+            models, name, lambda network=network: pickle.loads(pickle.dumps(network))
+        )
 
 
 def tiny(name: str, **more: Any) -> dict[str, Any]:
@@ -84,9 +123,13 @@ def test_the_unbiased_square_is_right_on_average():
         model.weight.fill_(0.5)
     reader = CapturedStatistics(model, lambda m, x: 0.5 * (m.weight.sum() - x).square().mean())
     draws = torch.Generator().manual_seed(0)
-    squares = [reader.read([(torch.randn(3, 1, generator=draws),) for _ in range(4)])[-1].gradient_square
-               for _ in range(300)]  # fmt: skip
-    assert sum(squares) / 300 == pytest.approx(0.25, abs=4 * torch.tensor(squares).std().item() / 300**0.5)
+    squares = [
+        reader.read([(torch.randn(3, 1, generator=draws),) for _ in range(4)])[-1].gradient_square
+        for _ in range(300)
+    ]
+    assert sum(squares) / 300 == pytest.approx(
+        0.25, abs=4 * torch.tensor(squares).std().item() / 300**0.5
+    )
 
 
 def test_labels_are_drawn_at_random_anew_and_images_drawn_as_the_network_trains_on_them():
@@ -113,9 +156,17 @@ def test_a_window_of_text_has_the_memory_of_the_words_before():
     assert run.statistics.loss((windows,)) == pytest.approx(float(expected.detach()))
 
 
-@pytest.mark.parametrize(("name", "method"), [(E1, "step drops twice"), (E2, "constant, two fifths"),
-                                              (E3, "narrow: does not"), (E0, "transformer"), (E6, "transformer"),
-                                              (E11, "convolutional network, step 0.1")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        (E1, "step drops twice"),
+        (E2, "constant, two fifths"),
+        (E3, "narrow: does not"),
+        (E0, "transformer"),
+        (E6, "transformer"),
+        (E11, "convolutional network, step 0.1"),
+    ],
+)
 def test_a_trial_goes_on_from_its_checkpoint_to_the_same_rows(name, method):
     every = {E0: 4, E11: 3}.get(name, 1)
     study, whole, saved = find(name), trial_of(name, method, every=every, m=16, sharp_m=8), []
@@ -132,7 +183,9 @@ def test_a_trial_goes_on_from_its_checkpoint_to_the_same_rows(name, method):
     restored = torch.load(file, weights_only=True)
     resumed = Trial(method, 0, whole.settings, restored=restored)
     later = list(study.loop(resumed))
-    assert [_without_time(row) for row in later] == [pytest.approx(_without_time(row)) for row in rows[at + 1 :]]
+    assert [_without_time(row) for row in later] == [
+        pytest.approx(_without_time(row)) for row in rows[at + 1 :]
+    ]
 
 
 def _without_time(row: dict) -> dict:
@@ -156,7 +209,13 @@ def test_every_study_runs_at_scale_gpu_and_is_judged(name, more, parts):
     runs = simulate(study, "gpu", seeds=1 if name in (E4, E6) else 2, **tiny(name, **more))
     verdict = study.verdict(runs)
     assert len(verdict.parts) == parts
-    assert all(math.isfinite(v) for run in runs for row in run.rows for v in row.values() if isinstance(v, float))
+    assert all(
+        math.isfinite(v)
+        for run in runs
+        for row in run.rows
+        for v in row.values()
+        if isinstance(v, float)
+    )
     for figure in study.describe("gpu").figures:
         assert any(figure.y in row for run in runs for row in run.rows), figure.title
 
@@ -190,5 +249,7 @@ def test_e3_over_fits_without_augmentation_and_reads_all_images():
 def test_the_control_of_e6_descends_on_its_fixed_samples():
     rows = list(find(E6).loop(trial_of(E6, "control: whole gradient, small step", m=16)))
     assert [row["step"] for row in rows] == list(range(7, 13))
-    assert [row["fixed"] for row in rows[:-1]] == pytest.approx([row["loss"] for row in rows[1:]], rel=1e-5)
+    assert [row["fixed"] for row in rows[:-1]] == pytest.approx(
+        [row["loss"] for row in rows[1:]], rel=1e-5
+    )
     assert rows[-1]["loss"] < rows[0]["loss"]

@@ -1,4 +1,6 @@
-"""E4, E11 and N5: the loops run small, exact distances are exact, and every verdict can come out each way."""
+"""E4, E11 and N5: the loops run small, exact distances are exact, and every verdict can come
+out each way.
+"""
 
 from __future__ import annotations
 
@@ -44,17 +46,35 @@ def test_verdict_on_settling(few, half, bias, verdict):
 @pytest.mark.parametrize("method", ["convolutional network", "transformer"])
 def test_parts_of_the_data_end_with_all_of_it(method):
     study = find("e4-estimates-settle")
-    settings = {**study.settings("quick", method), "steps": 2, "samples": 48, "parts": 4, "orders": 2}
+    settings = {
+        **study.settings("quick", method),
+        "steps": 2,
+        "samples": 48,
+        "parts": 4,
+        "orders": 2,
+    }
     rows = list(study.loop(Trial(method, 0, settings)))
     assert [row["samples"] for row in rows] == [12, 24, 48] * 2
     assert rows[2]["noise_off"] == rows[2]["sharpness_off"] == 0.0
-    for quantity in ("loss", "gradient_norm", "noise", "sharpness"):  # the whole is the same in every order
+    for quantity in (
+        "loss",
+        "gradient_norm",
+        "noise",
+        "sharpness",
+    ):  # the whole is the same in every order
         assert rows[2][quantity] == pytest.approx(rows[5][quantity], rel=5e-3)
     assert rows[0]["gradient_norm_off"] != rows[3]["gradient_norm_off"]
 
 
 def balance(ratio: float, sharpness: float, last_loss: float = 1.0) -> list[dict]:
-    row = {"loss": 1.0, "ratio": ratio, "mended_ratio": ratio, "edge": 0.5, "sharpness": sharpness, "lr": 0.1}
+    row = {
+        "loss": 1.0,
+        "ratio": ratio,
+        "mended_ratio": ratio,
+        "edge": 0.5,
+        "sharpness": sharpness,
+        "lr": 0.1,
+    }
     return [row] * 3 + [{**row, "loss": last_loss}]
 
 
@@ -81,7 +101,14 @@ def test_verdict_on_the_balance(ratio, slow, fast, last_loss, verdict):
 def test_the_balance_loop_reads_both_sides():
     study = find("e11-balance-and-edge")
     method = "convolutional network, step 0.1"
-    settings = {**study.settings("quick", method), "steps": 4, "every": 2, "m": 16, "part": 8, "batch": 4}
+    settings = {
+        **study.settings("quick", method),
+        "steps": 4,
+        "every": 2,
+        "m": 16,
+        "part": 8,
+        "batch": 4,
+    }
     rows = list(study.loop(Trial(method, 0, settings)))
     assert [row["step"] for row in rows] == [2, 4]
     for row in rows:
@@ -91,13 +118,17 @@ def test_the_balance_loop_reads_both_sides():
 
 @pytest.mark.parametrize("family", ["zigzag", "quadratic"])
 def test_exact_distances_against_a_fine_search(family):
-    """Points of the ball have gradients inside the Goldstein set: never nearer to 0, and nearly as near."""
+    """Points of the ball have gradients inside the Goldstein set: never nearer to 0, and nearly
+    as near.
+    """
     rng = np.random.default_rng(3)
     for _ in range(5):
         instance = INSTANCES[family](rng)
         directions = rng.standard_normal((1500, len(instance.x)))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        points = instance.x + 0.4 * rng.uniform(size=(1500, 1)) ** (1 / len(instance.x)) * directions
+        points = (
+            instance.x + 0.4 * rng.uniform(size=(1500, 1)) ** (1 / len(instance.x)) * directions
+        )
         gradients = np.array([np.atleast_1d(instance.gradient(p)) for p in points])
         if family == "quadratic":  # a convex set already
             nearest = float(np.linalg.norm(gradients, axis=1).min())
@@ -131,7 +162,11 @@ def test_the_shortest_way_to_a_piece():
 @pytest.mark.parametrize("family", ["piecewise linear", "smooth quadratics"])
 def test_certificates_close_in_from_above(family):
     study = find("n5-certificate")
-    rows = list(study.loop(Trial(family, 0, {**study.settings("quick", family), "instances": 4, "samples": 12})))
+    rows = list(
+        study.loop(
+            Trial(family, 0, {**study.settings("quick", family), "instances": 4, "samples": 12})
+        )
+    )
     excess = [row["excess"] for row in rows[:-1]]
     assert excess == sorted(excess, reverse=True)
     assert excess[-1] >= -1e-9

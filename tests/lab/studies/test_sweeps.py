@@ -1,4 +1,6 @@
-"""Sweeps: failures stay alone, dead workers are replaced, interrupted runs go on, --force says what it overwrites."""
+"""Sweeps: failures stay alone, dead workers are replaced, interrupted runs go on, --force says
+what it overwrites.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,17 @@ def walk(trial: Trial) -> Iterator[Row]:
         with trial.timed():
             place += float(rng.standard_normal())
         trial.save(lambda: {"step": step + 1, "place": place, "rng": rng.bit_generator.state})  # noqa: B023
-        yield {"step": step, "place": place, **({"restored": bool(trial.restored)} if trial["tell"] else {})}
+        yield {
+            "step": step,
+            "place": place,
+            **({"restored": bool(trial.restored)} if trial["tell"] else {}),
+        }
 
 
 def _perhaps_die(trial: Trial, step: int) -> None:
-    """Kill this process, the first ``deaths`` times it comes here; the marks are files, to outlive it."""
+    """Kill this process, the first ``deaths`` times it comes here; the marks are files, to
+    outlive it.
+    """
     if step == trial["die_at"]:
         marks = Path(trial["marks"])
         deaths = len(list(marks.glob("death*")))
@@ -53,12 +61,22 @@ def _perhaps_die(trial: Trial, step: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-SETTINGS = {"steps": 8, "fail_at": -1, "die_at": -1, "deaths": 0, "marks": "", "tell": False, "wait": 0.0}
+SETTINGS = {
+    "steps": 8,
+    "fail_at": -1,
+    "die_at": -1,
+    "deaths": 0,
+    "marks": "",
+    "tell": False,
+    "wait": 0.0,
+}
 STUDY = toy_study("walk", walk, SETTINGS, {"plain": {}, "other": {}})
 
 
 def rows(out: Path) -> dict[str, list[Row]]:
-    return {p.name: [dict(r, seconds=0) for r in read_run(p).rows] for p in sorted(out.rglob("*.jsonl"))}
+    return {
+        p.name: [dict(r, seconds=0) for r in read_run(p).rows] for p in sorted(out.rglob("*.jsonl"))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +86,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]
     return rows(out)
 
 
-def test_one_failing_method_does_not_stop_the_others_and_its_error_is_recorded(tmp_path: Path) -> None:
+def test_one_failing_method_does_not_stop_the_others_and_its_error_is_recorded(
+    tmp_path: Path,
+) -> None:
     study = replace(STUDY, methods={"bad": {"fail_at": 3}, "good": {}})
     ends: dict[tuple[str, int], End] = {}
-    run_all([plan(study, "quick")], tmp_path, jobs=2, on_end=lambda h, e: ends.update({(h.method, h.seed): e}))
+    run_all(
+        [plan(study, "quick")],
+        tmp_path,
+        jobs=2,
+        on_end=lambda h, e: ends.update({(h.method, h.seed): e}),
+    )
     assert {key: end.outcome for key, end in ends.items()} == {
         ("bad", 0): "failed",
         ("bad", 1): "failed",
@@ -84,7 +109,9 @@ def test_one_failing_method_does_not_stop_the_others_and_its_error_is_recorded(t
     assert run.end.message.startswith("ArithmeticError: the walk fell off (test_sweeps.py:")
 
 
-def test_an_error_that_looks_like_the_disks_is_recorded_when_the_loop_raised_it(tmp_path: Path) -> None:
+def test_an_error_that_looks_like_the_disks_is_recorded_when_the_loop_raised_it(
+    tmp_path: Path,
+) -> None:
     def no_data(trial: Trial) -> Iterator[Row]:
         raise FileNotFoundError("data.csv")
         yield {}
@@ -96,18 +123,27 @@ def test_an_error_that_looks_like_the_disks_is_recorded_when_the_loop_raised_it(
     assert read_run(run_file(tmp_path, item.headers[0])).end == end
 
 
-def test_a_worker_killed_once_takes_nothing_with_it(tmp_path: Path, undisturbed: dict[str, list[Row]]) -> None:
-    study = replace(STUDY, methods={"plain": {}, "other": {"die_at": 5, "deaths": 1, "marks": str(tmp_path)}})
+def test_a_worker_killed_once_takes_nothing_with_it(
+    tmp_path: Path, undisturbed: dict[str, list[Row]]
+) -> None:
+    study = replace(
+        STUDY, methods={"plain": {}, "other": {"die_at": 5, "deaths": 1, "marks": str(tmp_path)}}
+    )
     run_all([plan(study, "quick")], tmp_path / "runs", jobs=2)
     assert (tmp_path / "death0").exists()
     found = rows(tmp_path / "runs")
     assert len(found) == 4
-    # The settings differ in what makes it die, so the files are named otherwise; the walks are the same.
+    # The settings differ in what makes it die, so the files are named otherwise; the walks are the
+    # same.
     assert sorted(map(str, found.values())) == sorted(map(str, undisturbed.values()))
 
 
-def test_a_trial_that_always_kills_its_worker_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
-    study = replace(STUDY, methods={"plain": {}, "deadly": {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}})
+def test_a_trial_that_always_kills_its_worker_is_given_up_and_the_others_finish(
+    tmp_path: Path,
+) -> None:
+    study = replace(
+        STUDY, methods={"plain": {}, "deadly": {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}}
+    )
     ends: dict[str, str] = {}
     run_all(
         [plan(study, "quick", seeds=1)],
@@ -123,8 +159,16 @@ def test_whoever_works_beside_a_deadly_trial_is_not_given_up_with_it(tmp_path: P
     deadly = {"die_at": 2, "deaths": 99, "marks": str(tmp_path)}
     study = replace(STUDY, methods={"slow": {"wait": 0.2}, "deadly": deadly})
     ends: dict[str, End] = {}
-    run_all([plan(study, "quick", seeds=1)], tmp_path / "runs", jobs=2, on_end=lambda h, e: ends.update({h.method: e}))
-    assert {method: end.outcome for method, end in ends.items()} == {"slow": "done", "deadly": "failed"}
+    run_all(
+        [plan(study, "quick", seeds=1)],
+        tmp_path / "runs",
+        jobs=2,
+        on_end=lambda h, e: ends.update({h.method: e}),
+    )
+    assert {method: end.outcome for method, end in ends.items()} == {
+        "slow": "done",
+        "deadly": "failed",
+    }
     assert len(list(tmp_path.glob("death*"))) == ATTEMPTS
 
 
@@ -166,13 +210,16 @@ def cut_short(study: Study, out: Path, after: int) -> Path:
     return writer.path
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, undisturbed: dict[str, list[Row]]) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, undisturbed: dict[str, list[Row]]
+) -> None:
     telling = replace(STUDY, methods={"plain": {"tell": True}})
     path = cut_short(telling, tmp_path, 4)
     assert path.with_suffix(SUFFIX).exists()
     item = plan(telling, "quick", seeds=1)
     end = execute(item.study, item.headers[0], path.parent)
-    # Row 4 was recorded before the cut as not restored; computed again it says otherwise, and that is noticed.
+    # Row 4 was recorded before the cut as not restored; computed again it says otherwise, and that
+    # is noticed.
     assert "the resumed run gives" in end.message
     assert '"restored":true' in end.message
 
@@ -197,9 +244,9 @@ def test_a_checkpoint_that_does_not_fit_is_not_used(
     assert rows(tmp_path) == undisturbed
 
 
-
-
-def test_two_writers_of_one_record_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_writers_of_one_record_are_one_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mindgap.record.store.PATIENCE", 0.1)
     header = plan(STUDY, "quick", seeds=1).headers[0]
     with RunWriter(tmp_path, header) as first:
@@ -247,7 +294,8 @@ def test_bad_sweeps_are_named(settings: dict[str, object], message: str) -> None
         Sweep(**settings)  # type: ignore[arg-type]
 
 
-# ---- records from before a schema change -----------------------------------------------------------------------
+# ---- records from before a schema change
+# -----------------------------------------------------------------------
 
 
 def old_record(folder: Path) -> Path:
@@ -257,13 +305,17 @@ def old_record(folder: Path) -> Path:
         writer.row({"step": 0, "place": 0.5})
         writer.row({"step": 1, "place": float("inf")})
         writer.end(End("done", 0.25))
-    lines = [re.sub(r',"sum":"\w{8}"}$', "}", text) for text in writer.path.read_text().splitlines()]
+    lines = [
+        re.sub(r',"sum":"\w{8}"}$', "}", text) for text in writer.path.read_text().splitlines()
+    ]
     text = "\n".join(lines).replace(f'"schema":{SCHEMA}', '"schema":1').replace(',"wall":null', "")
     writer.path.write_text(text + "\n")
     return writer.path
 
 
-def test_an_old_record_reads_as_if_written_today_and_is_migrated_without_loss(tmp_path: Path) -> None:
+def test_an_old_record_reads_as_if_written_today_and_is_migrated_without_loss(
+    tmp_path: Path,
+) -> None:
     path = old_record(tmp_path)
     assert schema_of(path) == 1
     before = read_run(path)

@@ -1,4 +1,6 @@
-"""H3 and H4: optimizers are what they say, every one is tuned alike, and every verdict can come out each way."""
+"""H3 and H4: optimizers are what they say, every one is tuned alike, and every verdict can come
+out each way.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,32 @@ H3, H4 = "h3-language-model", "h4-masked-language-model"
 
 
 def rows(loss: float) -> list[dict]:
-    return [{"candidate": 1.0, "candidate_loss": 9.0}, {"candidate": 3.0, "candidate_loss": 8.0},
-            {"candidate": 0.3, "candidate_loss": 9.0}, {"step": 1, "test_loss": loss, "lr": 3.0}]  # fmt: skip
+    return [
+        {"candidate": 1.0, "candidate_loss": 9.0},
+        {"candidate": 3.0, "candidate_loss": 8.0},
+        {"candidate": 0.3, "candidate_loss": 9.0},
+        {"step": 1, "test_loss": loss, "lr": 3.0},
+    ]
 
 
 def losses(*, sgd=4.2, gclip=4.0, cclip=3.6, adam=3.6, acclip=3.5, spread=0.01):
     """Four seeds that share a wobble, and a spread of their own."""
-    own = {"SGD": sgd, "GClip": gclip, "CClip": cclip, "Adam": adam, "ACClip": acclip, "ACClip over its moment": 3.6}
+    own = {
+        "SGD": sgd,
+        "GClip": gclip,
+        "CClip": cclip,
+        "Adam": adam,
+        "ACClip": acclip,
+        "ACClip over its moment": 3.6,
+    }
     wobble = spread * np.array([-1.0, 1.0, -0.5, 0.5])
-    return made_up(H3, {
-        name: [rows(loss + 0.1 * s + np.roll(wobble, i)[s]) for s in range(4)]
-        for i, (name, loss) in enumerate(own.items())
-    })  # fmt: skip
+    return made_up(
+        H3,
+        {
+            name: [rows(loss + 0.1 * s + np.roll(wobble, i)[s]) for s in range(4)]
+            for i, (name, loss) in enumerate(own.items())
+        },
+    )
 
 
 @verdicts(
@@ -59,7 +75,9 @@ def test_a_choice_at_an_end_of_its_list_is_printed():
 def test_a_saving_too_small_to_matter_is_refuted_and_one_not_certain_is_open():
     for spread, state in ((1e-4, "no"), (0.05, "open")):
         parts = Parts()
-        parts.below("a", [1 - 0.001 + spread, 1 - 0.001 - spread, 1 - 0.001], [1.0, 1.0, 1.0], 0.005, 4)
+        parts.below(
+            "a", [1 - 0.001 + spread, 1 - 0.001 - spread, 1 - 0.001], [1.0, 1.0, 1.0], 0.005, 4
+        )
         assert parts.sentences[0].startswith(f"a: {state}")
 
 
@@ -72,7 +90,9 @@ def test_every_optimizer_has_as_many_candidates_and_the_best_runs_anew():
         settings = {**study.settings("quick", method), **SMALL}
         found = list(study.loop(Trial(method, 0, settings)))
         tried, final = found[:3], found[3:]
-        assert [row["candidate"] for row in tried] == pytest.approx([settings["middle"] * f for f in (1 / 3, 1, 3)])
+        assert [row["candidate"] for row in tried] == pytest.approx(
+            [settings["middle"] * f for f in (1 / 3, 1, 3)]
+        )
         best = min(tried, key=lambda row: row["candidate_score"])
         assert [row["step"] for row in final] == [1, 2, 3]
         assert {row["lr"] for row in final} == {best["candidate"]}
@@ -98,7 +118,10 @@ def test_a_candidate_is_read_as_often_as_its_score_needs(score, per_candidate):
 
     trial = Trial("SGD", 0, {"steps": 7, "every": 2, "batch": 4, "candidates": [0.01, 0.1]})
     rows = list(tuned_run(trial, start, score=score))
-    assert read == {"tuning": 2 * (1 + per_candidate), "run": 1 + 3}  # one reading of each run before its first step
+    assert read == {
+        "tuning": 2 * (1 + per_candidate),
+        "run": 1 + 3,
+    }  # one reading of each run before its first step
     assert [row["step"] for row in rows[2:]] == [2, 4, 6]
     best = min(rows[:2], key=lambda row: row["candidate_score"])
     if score is None:  # here both phases have the same random numbers: the last reading is the same
@@ -110,13 +133,32 @@ FIRST, SECOND = "ACClip over its moment", "ACClip over its second moment"
 
 def forms(*, algorithm=4.9, first=4.9, second=4.9, gclip=5.5, adam=5.0, cclip=5.0, spread=0.003):
     """Three seeds at scale gpu, where each form of ACClip has a verdict."""
-    own = {"SGD": 6.0, "GClip": gclip, "CClip": cclip, "Adam": adam, "ACClip": algorithm, FIRST: first, SECOND: second}
+    own = {
+        "SGD": 6.0,
+        "GClip": gclip,
+        "CClip": cclip,
+        "Adam": adam,
+        "ACClip": algorithm,
+        FIRST: first,
+        SECOND: second,
+    }
     wobble = spread * np.array([-1.0, 1.0, 0.0])
-    return made_up(H3, {
-        name: [{"step": 1, "validation_loss": loss, "test_loss": loss + np.roll(wobble, i + i // 3)[s], "lr": 0.001}
-               for s in range(3)]
-        for i, (name, loss) in enumerate(own.items())
-    }, scale="gpu")  # fmt: skip
+    return made_up(
+        H3,
+        {
+            name: [
+                {
+                    "step": 1,
+                    "validation_loss": loss,
+                    "test_loss": loss + np.roll(wobble, i + i // 3)[s],
+                    "lr": 0.001,
+                }
+                for s in range(3)
+            ]
+            for i, (name, loss) in enumerate(own.items())
+        },
+        scale="gpu",
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,30 +167,54 @@ def forms(*, algorithm=4.9, first=4.9, second=4.9, gclip=5.5, adam=5.0, cclip=5.
         ({}, "holds", "holds", "holds"),
         ({"algorithm": 5.1}, "does not hold", "holds", "holds"),
         ({"first": 5.1, "second": 4.99, "spread": 0.004}, "holds", "does not hold", "inconclusive"),
-        ({"gclip": 4.8}, "does not hold", "does not hold", "does not hold"),  # Adam behind GClip: false for every form
+        (
+            {"gclip": 4.8},
+            "does not hold",
+            "does not hold",
+            "does not hold",
+        ),  # Adam behind GClip: false for every form
         ({"cclip": 5.3}, "does not hold", "does not hold", "does not hold"),
         ({"spread": 1.0}, "inconclusive", "inconclusive", "inconclusive"),
     ],
 )
-def test_at_scale_gpu_every_form_of_acclip_is_judged_and_the_printed_one_decides(case, algorithm, first, second):
+def test_at_scale_gpu_every_form_of_acclip_is_judged_and_the_printed_one_decides(
+    case, algorithm, first, second
+):
     verdict = find(H3).verdict(forms(**case))
     assert verdict.numbers["per form"] == {"ACClip": algorithm, FIRST: first, SECOND: second}
     assert verdict.verdict == algorithm
     assert verdict.model == "six-layer Transformer-XL on Penn Treebank"
     assert "not judged" not in verdict.measured
-    assert verdict.numbers["perplexity"]["Adam"][0] == pytest.approx(math.exp(case.get("adam", 5.0)))
+    assert verdict.numbers["perplexity"]["Adam"][0] == pytest.approx(
+        math.exp(case.get("adam", 5.0))
+    )
 
 
 #: Makes the models of scale gpu small enough for a test.
-TINY = {"device": "cpu", "text": "prose", "words": 30, "width": 8, "layers": 2, "length": 4, "batch": 1500,
-        "steps": 4, "every": 2}  # fmt: skip
+TINY = {
+    "device": "cpu",
+    "text": "prose",
+    "words": 30,
+    "width": 8,
+    "layers": 2,
+    "length": 4,
+    "batch": 1500,
+    "steps": 4,
+    "every": 2,
+}
 TINY_XL = {**TINY, "heads": 2, "inner": 8, "memory": 4}
 
 
 def test_transformer_xl_trains_from_the_same_start_with_every_optimizer():
     study, first = find(H3), set()
     for method, steps in (("SGD", 1), (SECOND, 2)):
-        settings = {**study.settings("gpu", method), **TINY_XL, "every": 1, "steps": steps, "factor": 3.0}
+        settings = {
+            **study.settings("gpu", method),
+            **TINY_XL,
+            "every": 1,
+            "steps": steps,
+            "factor": 3.0,
+        }
         found = list(study.loop(Trial(method, 0, settings)))
         assert [row["step"] for row in found] == list(range(1, steps + 1))
         assert found[0]["lr"] == 3 * settings["middle"]
@@ -170,16 +236,29 @@ H14, H15 = "h14-order-of-the-moment", "h15-steps-and-thresholds"
 
 
 def orders(*, one=3.0, others=3.2, moment=3.2, spread=0.003, scale="quick"):
-    """Three seeds of every order; at scale gpu the form over the moment has the same loss for all orders."""
+    """Three seeds of every order; at scale gpu the form over the moment has the same loss for
+    all orders.
+    """
     wobble, own = spread * np.array([-1.0, 1.0, 0.0]), {"α = 1": one}
     own |= {f"α = {a}": others for a in ("1.25", "1.5", "2")}
-    own |= {f"over its moment, α = {a}": moment for a in ("1", "1.25", "1.5", "2") if scale == "gpu"}
-    return made_up(H14, {name: [{"step": 1, "test_loss": loss + w, "lr": 1.0} for w in np.roll(wobble, i > 0)]
-                         for i, (name, loss) in enumerate(own.items())}, scale)  # fmt: skip
+    own |= {
+        f"over its moment, α = {a}": moment for a in ("1", "1.25", "1.5", "2") if scale == "gpu"
+    }
+    return made_up(
+        H14,
+        {
+            name: [{"step": 1, "test_loss": loss + w, "lr": 1.0} for w in np.roll(wobble, i > 0)]
+            for i, (name, loss) in enumerate(own.items())
+        },
+        scale,
+    )
 
 
-@verdicts(holds=[{}, {"scale": "gpu"}], refuted=[{"one": 3.25}, {"one": 3.199, "spread": 0.0001}],
-          undecided=[{"spread": 0.5}])  # fmt: skip
+@verdicts(
+    holds=[{}, {"scale": "gpu"}],
+    refuted=[{"one": 3.25}, {"one": 3.199, "spread": 0.0001}],
+    undecided=[{"spread": 0.5}],
+)
 def test_verdict_on_the_order_of_the_moment(case, verdict):
     found = find(H14).judge(orders(**case))
     assert found.verdict == verdict
@@ -192,23 +271,36 @@ def steps(*, acclip=2.0, growing=3.0, spread=0.003):
     for i, name in enumerate(find(H15).methods):
         loss = growing if "growing" in name else 3.2
         length = acclip if name == "ACClip" else 1.0
-        ends[name] = [{"step": 1, "test_loss": loss + w, "step_length": length + w, "lr": 1.0}
-                      for w in np.roll(wobble, i)]  # fmt: skip
+        ends[name] = [
+            {"step": 1, "test_loss": loss + w, "step_length": length + w, "lr": 1.0}
+            for w in np.roll(wobble, i)
+        ]
     return made_up(H15, ends)
 
 
-@verdicts(refuted=[{"acclip": 0.5}, {"growing": 3.2, "spread": 0.0001}, {"growing": 3.4}], undecided=[{"spread": 0.9}])
+@verdicts(
+    refuted=[{"acclip": 0.5}, {"growing": 3.2, "spread": 0.0001}, {"growing": 3.4}],
+    undecided=[{"spread": 0.9}],
+)
 def test_verdict_on_steps_and_thresholds(case, verdict):
     assert find(H15).judge(steps(**case)).verdict == verdict
 
 
 def test_the_order_and_the_growing_threshold_reach_the_optimizer():
     found = {}
-    for name, methods in ((H14, ("α = 1", "α = 2")),
-                          (H15, ("GClip, fixed threshold", "GClip, growing threshold"))):  # fmt: skip
+    for name, methods in (
+        (H14, ("α = 1", "α = 2")),
+        (H15, ("GClip, fixed threshold", "GClip, growing threshold")),
+    ):
         study = find(name)
         for method in methods:
-            settings = {**study.settings("gpu", method), **TINY_XL, "steps": 2, "every": 2, "tau": 0.001}
+            settings = {
+                **study.settings("gpu", method),
+                **TINY_XL,
+                "steps": 2,
+                "every": 2,
+                "tau": 0.001,
+            }
             *_, end = study.loop(Trial(method, 0, settings))
             found[method] = end["test_loss"]
             assert end["lr"] == settings["middle"]
@@ -216,15 +308,28 @@ def test_the_order_and_the_growing_threshold_reach_the_optimizer():
     assert len(set(found.values())) == len(found)
 
 
-def masked(*, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005):
+def masked(
+    *, acclip=3.0, adam=3.2, gclip=3.4, sgd=3.6, right=0.4, deep_right=0.4, floor=3.7, spread=0.005
+):
     """Four seeds of both depths; Adam has 30 % right, ACClip these."""
-    own = {"SGD with momentum": sgd, "GClip": gclip, "Adam": adam, "ACClip": acclip, "ACClip over its moment": 3.1}
+    own = {
+        "SGD with momentum": sgd,
+        "GClip": gclip,
+        "Adam": adam,
+        "ACClip": acclip,
+        "ACClip over its moment": 3.1,
+    }
     wobble, ends = spread * np.array([-1.0, 1.0, -0.5, 0.5]), {}
     for depth, share in (("shallow", right), ("deep", deep_right)):
         for i, (name, loss) in enumerate(own.items()):
             accuracy = share if name == "ACClip" else 0.3
             ends[f"{depth}, {name}"] = [
-                {"test_loss": loss + w, "test_accuracy": accuracy - w, "lr": 1.0, "by_frequency": floor}
+                {
+                    "test_loss": loss + w,
+                    "test_accuracy": accuracy - w,
+                    "lr": 1.0,
+                    "by_frequency": floor,
+                }
                 for w in np.roll(wobble, i)
             ]
     return made_up(H4, ends)
@@ -249,9 +354,14 @@ def test_pre_training_reads_loss_and_accuracy_at_masked_places():
     *tried, end = study.loop(Trial(method, 0, settings))
     assert len(tried) == len(settings["factors"])
     assert end["step"] == 2
-    assert end["test_accuracy"] in {k / 8 for k in range(9)}  # eight windows of six words, one masked in each
+    assert end["test_accuracy"] in {
+        k / 8 for k in range(9)
+    }  # eight windows of six words, one masked in each
     assert 0 < end["by_frequency"] < end["test_loss"] < 2 * math.log(31)
-    assert {settings["depth"], study.settings("quick", "shallow, Adam")["depth"]} == {"deep", "shallow"}
+    assert {settings["depth"], study.settings("quick", "shallow, Adam")["depth"]} == {
+        "deep",
+        "shallow",
+    }
 
 
 def test_clipped_everywhere_both_clippings_go_equally_far():
@@ -276,8 +386,17 @@ def test_unclipped_all_of_them_have_a_gradient_move_as_far_in_the_end():
         torch.testing.assert_close(x.detach(), torch.tensor([-0.5, 1.0]), rtol=1e-5, atol=0)
 
 
-MASKED_TINY = {"device": "cpu", "words": 40, "width": 8, "length": 16, "batch": 4, "held_out": 4, "depths": [2, 3],
-               "steps": 6, "every": 3}  # fmt: skip
+MASKED_TINY = {
+    "device": "cpu",
+    "words": 40,
+    "width": 8,
+    "length": 16,
+    "batch": 4,
+    "held_out": 4,
+    "depths": [2, 3],
+    "steps": 6,
+    "every": 3,
+}
 
 
 @pytest.fixture
@@ -286,8 +405,10 @@ def pieces(monkeypatch):
     from mindgap.lab.tasks.problems import word_pieces
 
     rng = np.random.default_rng(0)
-    parts = {name: rng.integers(5, 40, size).repeat(2).astype(np.int32)
-             for name, size in (("train", 400), ("valid", 60), ("test", 60))}  # fmt: skip
+    parts = {
+        name: rng.integers(5, 40, size).repeat(2).astype(np.int32)
+        for name, size in (("train", 400), ("valid", 60), ("test", 60))
+    }
     monkeypatch.setattr(word_pieces, "wikitext_pieces", lambda size, reviews: parts)
     return parts
 
@@ -295,7 +416,13 @@ def pieces(monkeypatch):
 def test_bert_trains_from_the_same_start_with_every_optimizer_and_resumes_exactly(pieces):
     study, first = find(H4), set()
     for method in study.seeds("gpu"):
-        settings = {**study.settings("gpu", method), **MASKED_TINY, "steps": 1, "every": 1, "factor": 3.0}
+        settings = {
+            **study.settings("gpu", method),
+            **MASKED_TINY,
+            "steps": 1,
+            "every": 1,
+            "factor": 3.0,
+        }
         (row,) = study.loop(Trial(method, 0, settings))
         assert row["lr"] == 3 * settings["middle"]
         assert row["test_loss"] != row["validation_loss"]
@@ -305,7 +432,9 @@ def test_bert_trains_from_the_same_start_with_every_optimizer_and_resumes_exactl
     assert first.pop() == pytest.approx(math.log(40), rel=0.05)
     method = "shallow, Adam"
     whole, saved = Trial(method, 0, {**study.settings("gpu", method), **MASKED_TINY}), []
-    rows = [row for row in study.loop(whole) if saved.append(deepcopy(whole.take_saved()())) or True]
+    rows = [
+        row for row in study.loop(whole) if saved.append(deepcopy(whole.take_saved()())) or True
+    ]
     (again,) = study.loop(Trial(method, 0, whole.settings, restored=saved[0]))
     assert again == rows[1]
     assert rows[0]["by_frequency"] == pytest.approx(math.log(35), rel=0.05)
@@ -316,24 +445,54 @@ def test_bert_learns_what_stands_beside_a_mask(pieces):
     for part in pieces.values():
         part[:] = np.arange(len(part)) % 4 + 5
     study, method = find(H4), "shallow, Adam"
-    settings = {**study.settings("gpu", method), **MASKED_TINY, "width": 64, "length": 8, "batch": 16, "held_out": 12,
-                "depths": [1, 2], "steps": 300, "every": 300, "dropout": 0.0, "factor": 3.0}  # fmt: skip
+    settings = {
+        **study.settings("gpu", method),
+        **MASKED_TINY,
+        "width": 64,
+        "length": 8,
+        "batch": 16,
+        "held_out": 12,
+        "depths": [1, 2],
+        "steps": 300,
+        "every": 300,
+        "dropout": 0.0,
+        "factor": 3.0,
+    }
     (row,) = study.loop(Trial(method, 0, settings))
     assert row["by_frequency"] == pytest.approx(math.log(4), rel=0.01)
     assert row["test_loss"] < 0.8 * row["by_frequency"]
     assert row["test_accuracy"] > 0.5
 
 
-def masked_forms(*, algorithm=2.9, first=2.9, second=2.9, adam=3.0, right=0.4, spread=0.002, floor=5.0):
+def masked_forms(
+    *, algorithm=2.9, first=2.9, second=2.9, adam=3.0, right=0.4, spread=0.002, floor=5.0
+):
     """Three seeds at scale gpu, where each form of ACClip has a verdict."""
-    own = {"SGD with momentum": 3.6, "GClip": 3.4, "Adam": adam, "ACClip": algorithm, FIRST: first, SECOND: second}
+    own = {
+        "SGD with momentum": 3.6,
+        "GClip": 3.4,
+        "Adam": adam,
+        "ACClip": algorithm,
+        FIRST: first,
+        SECOND: second,
+    }
     wobble = spread * np.array([-1.0, 1.0, 0.0])
-    return made_up(H4, {
-        f"shallow, {name}": [
-            {"test_loss": loss + w, "test_accuracy": (right if "ACClip" in name else 0.3) - w, "lr": 1.0,
-             "by_frequency": floor} for w in np.roll(wobble, i + i // 3)]
-        for i, (name, loss) in enumerate(own.items())
-    }, scale="gpu")  # fmt: skip
+    return made_up(
+        H4,
+        {
+            f"shallow, {name}": [
+                {
+                    "test_loss": loss + w,
+                    "test_accuracy": (right if "ACClip" in name else 0.3) - w,
+                    "lr": 1.0,
+                    "by_frequency": floor,
+                }
+                for w in np.roll(wobble, i + i // 3)
+            ]
+            for i, (name, loss) in enumerate(own.items())
+        },
+        scale="gpu",
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,7 +503,12 @@ def masked_forms(*, algorithm=2.9, first=2.9, second=2.9, adam=3.0, right=0.4, s
         ({"first": 3.1, "second": 2.99, "spread": 0.006}, "holds", "does not hold", "inconclusive"),
         ({"right": 0.2}, "does not hold", "does not hold", "does not hold"),
         ({"spread": 1.0}, "inconclusive", "inconclusive", "inconclusive"),
-        ({"algorithm": 3.1, "floor": 2.0}, "inconclusive", "inconclusive", "inconclusive"),  # nothing was learnt
+        (
+            {"algorithm": 3.1, "floor": 2.0},
+            "inconclusive",
+            "inconclusive",
+            "inconclusive",
+        ),  # nothing was learnt
     ],
 )
 def test_pre_training_at_scale_gpu_judges_every_form(case, algorithm, first, second):

@@ -1,4 +1,5 @@
-"""B10: the tracking error is the predicted one, and the verdict turns when the statement is made false.
+"""B10: the tracking error is the predicted one, and the verdict turns when the statement is made
+false.
 
 Its rule asks questions of yes or no about exact readings: "inconclusive" cannot come out.
 """
@@ -37,13 +38,14 @@ def test_b10_moves_x_by_the_drift_and_leaves_it_where_frozen(tracking):
 
 
 def test_b10_fails_where_y_has_had_no_time_to_follow():
-    assert find("b10-tracking").judge(simulate(find("b10-tracking"), "quick", seeds=1, steps=12, every=1)).verdict == (
-        "does not hold"
-    )
+    assert find("b10-tracking").judge(
+        simulate(find("b10-tracking"), "quick", seeds=1, steps=12, every=1)
+    ).verdict == ("does not hold")
 
 
 def test_b10_fails_where_frozen_is_not_plain_sgd(tracking):
     other = [
-        replace(run, rows=tuple({**row, "sgd_gap": row["sgd_gap"] + 1e-9} for row in run.rows)) for run in tracking
+        replace(run, rows=tuple({**row, "sgd_gap": row["sgd_gap"] + 1e-9} for row in run.rows))
+        for run in tracking
     ]
     assert find("b10-tracking").judge(other).verdict == "does not hold"

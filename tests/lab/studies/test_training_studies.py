@@ -1,4 +1,6 @@
-"""T4, N3, E3 and E6: the pieces are exact, the loops run small, and every verdict can come out each way."""
+"""T4, N3, E3 and E6: the pieces are exact, the loops run small, and every verdict can come out
+each way.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from mindgap.record.schema import End, Header, Run
 
 def least_squares(n: int = 12):
     g = torch.Generator().manual_seed(4)
-    a, b = torch.randn(n, 3, generator=g, dtype=torch.float64), torch.randn(n, generator=g, dtype=torch.float64)
+    a, b = (
+        torch.randn(n, 3, generator=g, dtype=torch.float64),
+        torch.randn(n, generator=g, dtype=torch.float64),
+    )
 
     def gradient(theta, pick):
         rest = theta[0][:, 0] @ a[pick].T - b[pick]  # (copies, samples)
@@ -34,7 +39,9 @@ def test_an_epoch_is_the_written_update(rule):
     a, b, gradient = least_squares()
     start = torch.tensor([[[1.0, -1.0, 2.0]], [[0.5, 0.0, -3.0]]], dtype=torch.float64)
     steps = torch.tensor([0.1, 0.02], dtype=torch.float64)
-    found = epoch(rule, gradient, [start], steps[:, None, None], 12, 4, torch.Generator().manual_seed(7))[0]
+    found = epoch(
+        rule, gradient, [start], steps[:, None, None], 12, 4, torch.Generator().manual_seed(7)
+    )[0]
     for copy, eta in enumerate(steps):
         draws = torch.Generator().manual_seed(7)
         w = snapshot = start[copy, 0]
@@ -59,18 +66,26 @@ def test_held_out_digits_are_held_out():
     drawn, _ = problem.draw(torch.Generator().manual_seed(0), 400)
     assert {tuple(image.flatten().tolist()) for image in drawn} <= train
     assert not torch.equal(parts[0], digits_network(width=1, seed=4, train=100).parts["train"][0])
-    with pytest.raises(RuleError, match="train must leave room for validation=1000 in 1797 samples, got 900"):
+    with pytest.raises(
+        RuleError, match="train must leave room for validation=1000 in 1797 samples, got 900"
+    ):
         digits_network(width=1, train=900, validation=1000)
 
 
-@verdicts(refuted=[{"network": [1.5, 1.6, 1.6]}], undecided=[{"network": [0.5, 1.0, 2.5]}, {"convex": [0.9, 1.0, 1.1]}])
+@verdicts(
+    refuted=[{"network": [1.5, 1.6, 1.6]}],
+    undecided=[{"network": [0.5, 1.0, 2.5]}, {"convex": [0.9, 1.0, 1.1]}],
+)
 def test_verdict_on_variance_reduction(case, verdict):
     """SGD's gap over SVRG's, one per seed."""
     ends = {}
     for problem, gains in {"network": [0.9, 1.0, 0.95], "convex": [9.0, 10.0, 9.5], **case}.items():
         ends[f"{problem}, SGD"] = [{"gap": gain, "test_error": 0.1} for gain in gains]
         ends[f"{problem}, SVRG"] = [{"gap": 1.0, "test_error": 0.1} for _ in gains]
-    assert find("t4-variance-reduction").judge(made_up("t4-variance-reduction", ends)).verdict == verdict
+    assert (
+        find("t4-variance-reduction").judge(made_up("t4-variance-reduction", ends)).verdict
+        == verdict
+    )
 
 
 def test_variance_reduction_gains_on_the_convex_control():
@@ -78,7 +93,12 @@ def test_variance_reduction_gains_on_the_convex_control():
     gaps = {}
     for rule in ("SGD", "SVRG"):
         method = f"convex, {rule}"
-        settings = {**study.settings("quick", method), "train": 200, "passes": 18, "steps": [0.1, 1.0]}
+        settings = {
+            **study.settings("quick", method),
+            "train": 200,
+            "passes": 18,
+            "steps": [0.1, 1.0],
+        }
         rows = list(study.loop(Trial(method, 0, settings)))
         assert [row["passes"] for row in rows if "gap" in row][-1] == 18
         gaps[rule] = rows[-1]["gap"]
@@ -98,8 +118,10 @@ def test_variance_reduction_gains_on_the_convex_control():
 )
 def test_verdict_on_the_image_network(sgd, adam, verdict):
     def rows(accuracies):
-        return [{"factor": 1.0, "test_accuracy": a, "validation_accuracy": 0.9, "validation_loss": 1.0}
-                for a in accuracies]  # fmt: skip
+        return [
+            {"factor": 1.0, "test_accuracy": a, "validation_accuracy": 0.9, "validation_loss": 1.0}
+            for a in accuracies
+        ]
 
     ends = {"SGD with momentum": rows(sgd), "Adam": rows(adam), "Stochastic INGD": rows([0.95] * 3)}
     assert find("n3-image-network").judge(made_up("n3-image-network", ends)).verdict == verdict
@@ -108,16 +130,22 @@ def test_verdict_on_the_image_network(sgd, adam, verdict):
 def test_the_image_network_is_chosen_on_validation_data_and_read_at_x():
     study = find("n3-image-network")
     picked = {"validation_accuracy": 0.9, "validation_loss": 0.2, "test_accuracy": 0.7}
-    others = [{**picked, "validation_loss": 0.3, "test_accuracy": 0.99},
-              {**picked, "validation_accuracy": 0.8, "validation_loss": 0.1, "test_accuracy": 0.98}]  # fmt: skip
+    others = [
+        {**picked, "validation_loss": 0.3, "test_accuracy": 0.99},
+        {**picked, "validation_accuracy": 0.8, "validation_loss": 0.1, "test_accuracy": 0.98},
+    ]
     rows = tuple({**row, "factor": float(i)} for i, row in enumerate([*others, picked]))
-    runs = [Run(Header(study.name, "N3", "quick", m, 0, {}), rows, End("done")) for m in study.methods]
+    runs = [
+        Run(Header(study.name, "N3", "quick", m, 0, {}), rows, End("done")) for m in study.methods
+    ]
     assert study.judge(runs).numbers["accuracy"] == dict.fromkeys(study.methods, 0.7)
     settings = {**study.settings("quick", "Stochastic INGD"), "train": 64, "epochs": 1, "every": 1}
     found = list(study.loop(Trial("Stochastic INGD", 0, settings)))
     assert [row["factor"] for row in found] == [1.0, 1 / 3, 3.0]
     problem = digits_network(width=4, seed=stream_seed(0, "n3, 500"), train=64, validation=300)
-    optimizer = StochasticINGD(problem.objective.parameters, weight_decay=5e-4, clip=None, seed=0)  # β, p, q as in 5.6
+    optimizer = StochasticINGD(
+        problem.objective.parameters, weight_decay=5e-4, clip=None, seed=0
+    )  # β, p, q as in 5.6
     order = torch_stream(0, "n3 order, 500")
     for _ in range(2):
         optimizer.zero_grad()
@@ -130,14 +158,20 @@ def test_the_image_network_is_chosen_on_validation_data_and_read_at_x():
     assert at_y != pytest.approx(at_x, rel=1e-6)
 
 
-def over_fitting(wide: float, narrow: float, right: float = 1.0, narrow_right: float = 0.9) -> list[Run]:
+def over_fitting(
+    wide: float, narrow: float, right: float = 1.0, narrow_right: float = 0.9
+) -> list[Run]:
     study = find("e3-over-fitted")
     ends = {"wide: over-fits": (wide, right), "narrow: does not": (narrow, narrow_right)}
     return [
-        Run(Header(study.name, "E3", "quick", method, seed, {}),
-            tuple({"gradient_norm": g, "train_accuracy": accuracy} for g in (1.0, share)), End("done"))
-        for method, (share, accuracy) in ends.items() for seed in range(2)
-    ]  # fmt: skip
+        Run(
+            Header(study.name, "E3", "quick", method, seed, {}),
+            tuple({"gradient_norm": g, "train_accuracy": accuracy} for g in (1.0, share)),
+            End("done"),
+        )
+        for method, (share, accuracy) in ends.items()
+        for seed in range(2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -195,10 +229,14 @@ def test_verdict_on_raw_losses(series, control, verdict):
 def test_raw_losses_are_read_before_the_step_and_averaged():
     study = find("e6-raw-losses")
     method = next(m for m in study.methods if m.startswith("control"))
-    rows = list(study.loop(Trial(method, 0, {**study.settings("quick", method), "steps": 8, "m": 16})))
+    rows = list(
+        study.loop(Trial(method, 0, {**study.settings("quick", method), "steps": 8, "m": 16}))
+    )
     assert [row["step"] for row in rows] == [5, 6, 7, 8]
     assert all(row["loss"] == row["fixed"] for row in rows)
     assert rows[-1]["average"] == pytest.approx(np.mean([row["loss"] for row in rows]))
     method = "convolutional network"
-    rows = list(study.loop(Trial(method, 0, {**study.settings("quick", method), "steps": 8, "m": 16})))
+    rows = list(
+        study.loop(Trial(method, 0, {**study.settings("quick", method), "steps": 8, "m": 16}))
+    )
     assert all(row["loss"] != row["fixed"] for row in rows)

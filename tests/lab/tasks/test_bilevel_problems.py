@@ -1,4 +1,6 @@
-"""The standard bilevel problems: closed forms against differences and autograd, samples against their description."""
+"""The standard bilevel problems: closed forms against differences and autograd, samples against
+their description.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ def _differences(function, x, step=1e-5):
     for i in range(len(x)):
         e = torch.zeros_like(x)
         e[i] = step
-        rows.append(torch.as_tensor((function(x + e) - function(x - e)) / (2 * step), dtype=x.dtype))
+        rows.append(
+            torch.as_tensor((function(x + e) - function(x - e)) / (2 * step), dtype=x.dtype)
+        )
     return torch.stack(rows)
 
 
-# ------------------------------------------------------------------------------------------------ quadratic
+# ------------------------------------------------------------------------------------------------
+# quadratic
 def test_quadratic_closed_forms():
     q = quadratic_problem(lower=256, upper=128, dim_y=8, dim_x=5, seed=3)
     problem = q.problem()
@@ -47,8 +52,12 @@ def test_quadratic_closed_forms():
     torch.testing.assert_close(_differences(phi, x), q.hypergradient(x), rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(_differences(q.hypergradient, x), q.hessian(), rtol=1e-8, atol=1e-9)
     f_x, f_y = q.upper_gradients(x, y)
-    torch.testing.assert_close(_differences(lambda v: problem.loss("upper", v, y), x), f_x, rtol=1e-8, atol=1e-9)
-    torch.testing.assert_close(_differences(lambda v: problem.loss("upper", x, v), y), f_y, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(
+        _differences(lambda v: problem.loss("upper", v, y), x), f_x, rtol=1e-8, atol=1e-9
+    )
+    torch.testing.assert_close(
+        _differences(lambda v: problem.loss("upper", x, v), y), f_y, rtol=1e-8, atol=1e-9
+    )
     torch.testing.assert_close(q.lower.A @ q.z_star(x), f_y, rtol=1e-10, atol=1e-12)
     assert q.hypergradient(q.x_star()).norm() < 1e-10
 
@@ -57,7 +66,8 @@ def test_quadratic_is_the_benchmarks():
     """Spectra and start value as known for n = 32768, m = 1024, d_y = 100, d_x = 10."""
     q = quadratic_problem(lower=32768, upper=1024, dim_y=100, dim_x=10)
     eigenvalues = torch.linalg.eigvalsh(q.lower.A)
-    # sampling error of an eigenvalue of a mean over n rank-one matrices: about sqrt(d / n) = 0.055 of its size
+    # sampling error of an eigenvalue of a mean over n rank-one matrices: about sqrt(d / n) = 0.055
+    # of its size
     np.testing.assert_allclose(eigenvalues.numpy(), np.logspace(-1, 0, 100), rtol=0.17)
     in_x = torch.linalg.eigvalsh(q.lower.B)
     assert abs(float(in_x[0])) < 1e-12  # one zero eigenvalue by construction
@@ -65,9 +75,12 @@ def test_quadratic_is_the_benchmarks():
     np.testing.assert_allclose(torch.linalg.svdvals(q.lower.C).numpy(), 0.1, rtol=0.17)
     assert (q.x0 == -2).all()
     assert (q.y0 == 0).all()
-    starts = [quadratic_problem(lower=2048, upper=1024, dim_y=100, dim_x=10, seed=s) for s in range(12)]
+    starts = [
+        quadratic_problem(lower=2048, upper=1024, dim_y=100, dim_x=10, seed=s) for s in range(12)
+    ]
     values = [float(s.hypergradient(s.x0).square().sum()) for s in starts]
-    # ∇Φ(x0) = B'x0 + small terms: mean 4·Σ over 10 directions of eigenvalue² ≈ 8.4, spread over seeds of ±4
+    # ∇Φ(x0) = B'x0 + small terms: mean 4·Σ over 10 directions of eigenvalue² ≈ 8.4, spread over
+    # seeds of ±4
     assert 5 < np.mean(values) < 12
     assert 0.02 < float(torch.linalg.eigvalsh(q.hessian())[0]) < 0.1
     assert 0.9 < float(torch.linalg.eigvalsh(q.hessian())[-1]) < 1.2
@@ -81,7 +94,9 @@ def test_quadratic_samples_one_by_one():
     for (p, r, a), (w, s, b) in zip(*q.lower_samples):
         A, B, C = torch.outer(p, p), torch.outer(w, w), torch.outer(s, r)
         total += 0.5 * y @ A @ y + 0.5 * x @ B @ x + x @ C @ y + a @ y + b @ x
-    torch.testing.assert_close(quadratic_loss(x, y, q.lower_samples), total / 32, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        quadratic_loss(x, y, q.lower_samples), total / 32, rtol=1e-12, atol=0
+    )
 
 
 def test_quadratic_refuses():
@@ -99,7 +114,8 @@ def test_quadratic_is_a_function_of_its_seed():
     assert not torch.equal(a.lower_samples[0], c.lower_samples[0])
 
 
-# ------------------------------------------------------------------------------------------- regularisation
+# -------------------------------------------------------------------------------------------
+# regularisation
 @pytest.mark.parametrize("make", [ijcnn1_selection, covtype_selection])
 def test_regularisation_closed_forms(make):
     task = make(source="synthetic", rows=300)
@@ -108,9 +124,13 @@ def test_regularisation_closed_forms(make):
     leaf = y.clone().requires_grad_()
     (g_y,) = torch.autograd.grad(task.lower(x, leaf.view(task.y0.shape), task.train), leaf)
     assert g_y.norm() < 1e-11 * max(1, float(y.norm()))
-    dense = torch.autograd.functional.hessian(lambda v: task.lower(x, v.view(task.y0.shape), task.train), y)
+    dense = torch.autograd.functional.hessian(
+        lambda v: task.lower(x, v.view(task.y0.shape), task.train), y
+    )
     torch.testing.assert_close(task._derivatives(x, y)[1], dense, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(_differences(task.hyper_objective, x), task.hypergradient(x), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        _differences(task.hyper_objective, x), task.hypergradient(x), rtol=1e-6, atol=1e-9
+    )
     assert 0 < task.test_error(y) < 0.5
 
 
@@ -140,14 +160,17 @@ def test_multiclass_needs_classes():
         multiclass_selection(two, two, two)
 
 
-# ------------------------------------------------------------------------------------------- hyper-cleaning
+# -------------------------------------------------------------------------------------------
+# hyper-cleaning
 @pytest.fixture(scope="module")
 def cleaning():
     return hyper_cleaning(digits(), corruption=0.4, train=300, validation=300, seed=1)
 
 
 def test_corruption_is_fixed_once(cleaning):
-    """A sample's label is the same at every access in every epoch, and the mask says which were changed."""
+    """A sample's label is the same at every access in every epoch, and the mask says which were
+    changed.
+    """
     problem = cleaning.problem(batch_size=50)
     table = digits()
     from mindgap.base.rng import numpy_stream
@@ -169,7 +192,9 @@ def test_corruption_is_fixed_once(cleaning):
 
 
 def test_upper_level_sees_clean_samples_of_its_own(cleaning):
-    """Validation and test samples are other rows of the data set than the training samples, with their true labels."""
+    """Validation and test samples are other rows of the data set than the training samples,
+    with their true labels.
+    """
     table = digits()
     rows = {row.tobytes(): label for row, label in zip(table.features, table.labels)}
     training = {row.tobytes() for row in cleaning.train[0].numpy()}
@@ -177,7 +202,9 @@ def test_upper_level_sees_clean_samples_of_its_own(cleaning):
         keys = [row.tobytes() for row in features.numpy()]
         assert all(rows[key] == int(label) for key, label in zip(keys, labels))
         assert not training & set(keys)
-    assert len(cleaning.train[1]) + len(cleaning.validation[1]) + len(cleaning.test[1]) == len(table)
+    assert len(cleaning.train[1]) + len(cleaning.validation[1]) + len(cleaning.test[1]) == len(
+        table
+    )
 
 
 def test_cleaning_losses_written_out(cleaning):
@@ -190,7 +217,9 @@ def test_cleaning_losses_written_out(cleaning):
         logits = features[i] @ y
         total += torch.sigmoid(x[i]) * (torch.logsumexp(logits, 0) - logits[labels[i]])
     expected = total / 3 + 1e-3 * (y * y).sum()  # the squared norm
-    torch.testing.assert_close(cleaning.lower(x, y, (features[numbers], labels[numbers], numbers)), expected)
+    torch.testing.assert_close(
+        cleaning.lower(x, y, (features[numbers], labels[numbers], numbers)), expected
+    )
     assert cleaning.upper(x, y, cleaning.validation) == cleaning.validation_loss(y)
 
 
@@ -201,7 +230,9 @@ def test_perfect_cleaning_helps(cleaning):
 
 
 def test_cleaning_closed_forms():
-    task = hyper_cleaning(digits(), corruption=0.4, train=24, validation=80, components=5, decay=1e-2, seed=1)
+    task = hyper_cleaning(
+        digits(), corruption=0.4, train=24, validation=80, components=5, decay=1e-2, seed=1
+    )
     torch.manual_seed(0)
     x = torch.randn(24, dtype=torch.float64)
     y = task.minimiser(torch.sigmoid(x)).requires_grad_()
@@ -210,7 +241,9 @@ def test_cleaning_closed_forms():
     assert slope.norm() < 1e-11
 
     def phi(v):
-        return torch.tensor(task.validation_loss(task.minimiser(torch.sigmoid(v))), dtype=torch.float64)
+        return torch.tensor(
+            task.validation_loss(task.minimiser(torch.sigmoid(v))), dtype=torch.float64
+        )
 
     torch.testing.assert_close(_differences(phi, x), task.hypergradient(x), rtol=1e-5, atol=1e-9)
 
@@ -218,7 +251,9 @@ def test_cleaning_closed_forms():
 def test_components_are_white_and_know_no_test_sample():
     task = hyper_cleaning(digits(), train=200, validation=300, components=7, seed=0)
     known = torch.cat([task.train[0], task.validation[0]])
-    torch.testing.assert_close(known.T @ known / 500, torch.eye(7, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        known.T @ known / 500, torch.eye(7, dtype=torch.float64), rtol=0, atol=1e-12
+    )
     table = digits()
     changed = Table(table.features.copy(), table.labels, "made up")
     from mindgap.base.rng import numpy_stream
@@ -233,7 +268,11 @@ def test_components_are_white_and_know_no_test_sample():
 def test_area_under_curve_by_counting_pairs():
     torch.manual_seed(0)
     score, positive = torch.randint(0, 5, (60,)).double(), torch.rand(60) < 0.4
-    pairs = [(p > n) + 0.5 * (p == n) for p in score[positive].tolist() for n in score[~positive].tolist()]
+    pairs = [
+        (p > n) + 0.5 * (p == n)
+        for p in score[positive].tolist()
+        for n in score[~positive].tolist()
+    ]
     assert area_under_curve(score, positive) == pytest.approx(np.mean(pairs), rel=1e-12)
     with pytest.raises(RuleError, match="positive must have both"):
         area_under_curve(score, torch.ones(60, dtype=torch.bool))
@@ -256,18 +295,29 @@ def test_cleaning_refuses():
         hyper_cleaning(digits(), train=1000, validation=900)
 
 
-# ------------------------------------------------------------------------------------- unbounded smoothness
+# ------------------------------------------------------------------------------------- unbounded
+# smoothness
 @pytest.mark.parametrize("growth", ["exponential", "quartic"])
 def test_unbounded_closed_forms(growth):
-    task = unbounded_problem(growth=growth, lower=256, upper=64, dim_y=6, dim_x=4, rate=1.5, distance=2.0)
+    task = unbounded_problem(
+        growth=growth, lower=256, upper=64, dim_y=6, dim_x=4, rate=1.5, distance=2.0
+    )
     x = torch.linspace(-1.5, 2.0, 4, dtype=torch.float64)
-    torch.testing.assert_close(_differences(task.hyper_objective, x), task.hypergradient(x), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(
+        _differences(task.hyper_objective, x), task.hypergradient(x), rtol=1e-7, atol=1e-8
+    )
     y = torch.linspace(0, 1, 6, dtype=torch.float64)
     problem = task.problem()
     f_x, f_y = task.upper_gradients(x, y)
-    torch.testing.assert_close(_differences(lambda v: problem.loss("upper", v, y), x), f_x, rtol=1e-7, atol=1e-8)
-    torch.testing.assert_close(_differences(lambda v: problem.loss("upper", x, v), y), f_y, rtol=1e-7, atol=1e-8)
-    hessian = torch.autograd.functional.hessian(lambda v: task.upper(v, y, (task.centres, task.targets)), x)
+    torch.testing.assert_close(
+        _differences(lambda v: problem.loss("upper", v, y), x), f_x, rtol=1e-7, atol=1e-8
+    )
+    torch.testing.assert_close(
+        _differences(lambda v: problem.loss("upper", x, v), y), f_y, rtol=1e-7, atol=1e-8
+    )
+    hessian = torch.autograd.functional.hessian(
+        lambda v: task.upper(v, y, (task.centres, task.targets)), x
+    )
     assert task.smoothness(x) == pytest.approx(float(hessian.diagonal().max()), rel=1e-9)
 
 
@@ -278,7 +328,9 @@ def test_unbounded_means_relative_to_the_gradient():
     for distance in (0.0, 1.0, 5.0, 20.0):
         x = torch.full((4,), distance, dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(
-            task.upper(x, task.quadratic.y0, (task.centres[:1], task.targets[:1])), x, create_graph=True
+            task.upper(x, task.quadratic.y0, (task.centres[:1], task.targets[:1])),
+            x,
+            create_graph=True,
         )
         (curvature,) = torch.autograd.grad(slope.sum(), x)  # diagonal: the coordinates are separate
         assert (curvature <= 1 + 2.0 * slope.abs() + 1e-9).all()

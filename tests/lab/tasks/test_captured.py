@@ -18,12 +18,19 @@ def loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_gradients_equal_plain_backward(device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5)).to(device).double()
+    model = (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5))
+        .to(device)
+        .double()
+    )
     first = torch.randn(6, 3, 8, 8, device=device).double(), torch.randint(5, (6,), device=device)
     gradient = CapturedGradient(model, loss, first)
     assert int(model[1].num_batches_tracked) == 0
     for _ in range(3):
-        batch = torch.randn(6, 3, 8, 8, device=device).double(), torch.randint(5, (6,), device=device)
+        batch = (
+            torch.randn(6, 3, 8, 8, device=device).double(),
+            torch.randint(5, (6,), device=device),
+        )
         value = float(gradient(*batch))
         got = [p.grad.clone() for p in model.parameters()]
         expected = loss(model, *batch)

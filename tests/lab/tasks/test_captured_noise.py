@@ -1,4 +1,6 @@
-"""The noise of a network on a device equals what plain gradients give, and the papers' networks are what they say."""
+"""The noise of a network on a device equals what plain gradients give, and the papers' networks
+are what they say.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from mindgap.lab.tasks.captured_noise import captured_noise
 from mindgap.lab.tasks.problems import papers
 from mindgap.lab.tasks.problems.training import TrainingProblem
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")),
+]
 
 
 def problem_on(device: str) -> TrainingProblem:
@@ -36,8 +41,15 @@ def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatc
     marks = [torch.full_like(p, 3.0) for p in problem.objective.parameters]
     for p, mark in zip(problem.objective.parameters, marks):
         p.grad = mark
-    noise = captured_noise(problem, torch_stream(1, "noise", device=device), minibatches=20, reference=10, batch=4,
-                           coordinates=9, seed=2)  # fmt: skip
+    noise = captured_noise(
+        problem,
+        torch_stream(1, "noise", device=device),
+        minibatches=20,
+        reference=10,
+        batch=4,
+        coordinates=9,
+        seed=2,
+    )
     assert all(p.grad is mark for p, mark in zip(problem.objective.parameters, marks))
     assert all(torch.equal(a, b) for a, b in zip(problem.objective.model.buffers(), before))
     generator, gradients, losses = torch_stream(1, "noise", device=device), [], []
@@ -60,11 +72,15 @@ def test_norms_and_coordinates_equal_those_of_plain_gradients(device, monkeypatc
 
 
 def test_the_variance_is_that_of_one_minibatch():
-    """Gaussian gradients in ten dimensions around the mean of five others; a plain mean of squares would be 12."""
+    """Gaussian gradients in ten dimensions around the mean of five others; a plain mean of
+    squares would be 12.
+    """
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((5000, 10)) - rng.standard_normal((5000, 5, 10)).mean(1)
     norms, none = np.linalg.norm(noise, axis=1), np.zeros(0)
-    assert module.HeldOutNoise(norms, none, none, 0.0, reference=5).variance == pytest.approx(10, rel=0.05)
+    assert module.HeldOutNoise(norms, none, none, 0.0, reference=5).variance == pytest.approx(
+        10, rel=0.05
+    )
 
 
 @pytest.fixture
@@ -92,7 +108,9 @@ def test_masked_pieces_are_the_answers(text):
 
 @pytest.mark.parametrize("attention", [True, False])
 def test_gaussian_input_has_the_scale_of_a_word(text, attention):
-    problem = papers.masked_bert(words=50, width=64, layers=2, length=20, attention=attention, gaussian=True)
+    problem = papers.masked_bert(
+        words=50, width=64, layers=2, length=20, attention=attention, gaussian=True
+    )
     vectors, _, answers = problem.draw(torch.Generator().manual_seed(0), 100)
     word = papers.masked_bert(words=50, width=64, layers=2, length=20).objective.model.encoder.words
     assert float(vectors.std()) == pytest.approx(float(word.weight.detach().std()), rel=0.05)

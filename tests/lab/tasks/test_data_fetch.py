@@ -22,11 +22,19 @@ class Web:
 
     def __init__(self):
         web = self
-        self.content, self.stops, self.ranges, self.status, self.resumes = CONTENT, [], [], 200, True
+        self.content, self.stops, self.ranges, self.status, self.resumes = (
+            CONTENT,
+            [],
+            [],
+            200,
+            True,
+        )
         self.redirect, self.announces = "", True
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.0"  # one connection an answer, so that breaking off is visible
+            protocol_version = (
+                "HTTP/1.0"  # one connection an answer, so that breaking off is visible
+            )
 
             def do_GET(self):
                 asked = self.headers.get("Range")
@@ -57,7 +65,9 @@ class Web:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self.thread.start()
 
     def close(self):
@@ -89,7 +99,12 @@ def _parts(folder):
 
 def test_fetch_whole_file_with_progress(web, home):
     seen = []
-    path = fetch(web.address + "/a", home / "x" / "a.bin", SUM, progress=lambda done, total: seen.append((done, total)))
+    path = fetch(
+        web.address + "/a",
+        home / "x" / "a.bin",
+        SUM,
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert path.read_bytes() == CONTENT
     assert _parts(home) == ["a.bin"]
     assert seen[-1] == (len(CONTENT), len(CONTENT))
@@ -169,7 +184,9 @@ def test_nothing_longer_than_the_file_is_received(web, home, announces):
 
 def test_find_prefers_the_named_folder_then_the_cache_then_the_mirror(web, home, monkeypatch):
     assert not available("toy")
-    with pytest.raises(DataError, match=r"toy/a.bin \(0.5 MB, licence: none\) is not on this machine: put it at"):
+    with pytest.raises(
+        DataError, match=r"toy/a.bin \(0.5 MB, licence: none\) is not on this machine: put it at"
+    ):
         find("toy", "a.bin")
     monkeypatch.setenv("MINDGAP_MIRROR", web.address)
     with pytest.raises(DataError, match="MINDGAP_MIRROR"):

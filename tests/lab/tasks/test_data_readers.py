@@ -44,7 +44,13 @@ def _idx(array):
 
 def test_mnist(put):
     images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
-    put("mnist", {"t10k-images-idx3-ubyte.gz": _idx(images), "t10k-labels-idx1-ubyte.gz": _idx(np.arange(5))})
+    put(
+        "mnist",
+        {
+            "t10k-images-idx3-ubyte.gz": _idx(images),
+            "t10k-labels-idx1-ubyte.gz": _idx(np.arange(5)),
+        },
+    )
     table = data.mnist("test")
     np.testing.assert_array_equal(table.features, images.reshape(5, -1) / 255.0)
     assert table.labels.tolist() == [0, 1, 2, 3, 4]
@@ -80,7 +86,12 @@ def test_covtype(put, monkeypatch):
     rows = np.random.default_rng(0).integers(0, 50, (20, 55))
     rows[:, 54] = np.arange(20) % 7 + 1
     rows[:, 5] = 3  # a constant column must not become NaN
-    text = ",".join(f"c{i}" for i in range(55)) + "\n" + "\n".join(",".join(map(str, r)) for r in rows) + "\n"
+    text = (
+        ",".join(f"c{i}" for i in range(55))
+        + "\n"
+        + "\n".join(",".join(map(str, r)) for r in rows)
+        + "\n"
+    )
     put("covtype", {"covtype.csv.xz": lzma.compress(text.encode())})
     monkeypatch.setattr("mindgap.lab.tasks.data.tabular._COVTYPE_ROWS", (12, 3, 5))
     parts = [data.covtype(split) for split in ("train", "validation", "test")]
@@ -100,7 +111,9 @@ def test_synthetic_samples_have_the_shape_and_can_be_learnt():
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression().fit(train.features, train.labels)
-    assert model.score(test.features, test.labels) > 0.92  # one and the same truth behind both splits
+    assert (
+        model.score(test.features, test.labels) > 0.92
+    )  # one and the same truth behind both splits
     assert 0.07 < test.labels.mean() < 0.13
     classes = data.covtype("test", source="synthetic", rows=20_000).labels
     assert set(classes.tolist()) == set(range(7))
@@ -126,8 +139,12 @@ def test_real_data_that_are_not_here(tmp_path, monkeypatch):
     monkeypatch.delenv("MINDGAP_DATA", raising=False)
     monkeypatch.delenv("MINDGAP_MIRROR", raising=False)
     monkeypatch.setenv("MINDGAP_CACHE", str(tmp_path))
-    assert data.covtype("test", rows=10).origin == "synthetic"  # auto: nothing is fetched behind one's back
-    with pytest.raises(data.DataError, match=r"covtype/covtype.csv.xz .* is not on this machine: put it at"):
+    assert (
+        data.covtype("test", rows=10).origin == "synthetic"
+    )  # auto: nothing is fetched behind one's back
+    with pytest.raises(
+        data.DataError, match=r"covtype/covtype.csv.xz .* is not on this machine: put it at"
+    ):
         data.covtype("test", source="real")
 
 
@@ -152,8 +169,11 @@ def test_cifar10(put):
     put("cifar10", {"test_batch.webp.zip": archive.getvalue(), "test_labels.json": labels})
     table = data.cifar10("test")
     assert table.features.shape == (400, 3072)
-    # image 21 stands in the second row of the sheet, second column; feature order is channel, row, column
-    np.testing.assert_array_equal(table.features[21].reshape(3, 32, 32)[2] * 255, sheets[0, 32:64, 32:64, 2])
+    # image 21 stands in the second row of the sheet, second column; feature order is channel, row,
+    # column
+    np.testing.assert_array_equal(
+        table.features[21].reshape(3, 32, 32)[2] * 255, sheets[0, 32:64, 32:64, 2]
+    )
     with pytest.raises(RuleError, match=r"batches must lie in 1..5"):
         data.cifar10("train", batches=6)
 
@@ -166,11 +186,18 @@ def test_texts(put):
     assert data.language_tokens("wikitext-2", "test") == ["x", "<eos>"]
     put("snli", {"snli_1.0_test.tsv.xz": xz(b"gold_label\tsentence1\nentailment\ta b\n")})
     assert data.snli("test") == [{"gold_label": "entailment", "sentence1": "a b"}]
-    put("sentiment140", {"testdata.manual.2009.06.14.tsv.xz": xz("target\ttext\n4\tgrüße\n".encode())})
+    put(
+        "sentiment140",
+        {"testdata.manual.2009.06.14.tsv.xz": xz("target\ttext\n4\tgrüße\n".encode())},
+    )
     assert data.sentiment140("test") == [{"target": "4", "text": "grüße"}]
     put(
         "glove",
-        {"glove.6B.50d.vocab-subset.txt.xz": xz(f"a {' '.join(['1'] * 50)}\nb {' '.join(['2'] * 50)}\n".encode())},
+        {
+            "glove.6B.50d.vocab-subset.txt.xz": xz(
+                f"a {' '.join(['1'] * 50)}\nb {' '.join(['2'] * 50)}\n".encode()
+            )
+        },
     )
     words, vectors = data.glove({"b"})
     assert words == ["b"]
@@ -187,18 +214,35 @@ def test_texts_as_vectors(put):
     put("glove", _glove(good=1, bad=-3))
     rows = data.text_vectors(["Good, bad good", "unheard of"])
     assert rows.shape == (2, 100)
-    assert rows[0, :2].tolist() == [pytest.approx(-1 / 3), 0.5]  # the mean over the words that have a vector
+    assert rows[0, :2].tolist() == [
+        pytest.approx(-1 / 3),
+        0.5,
+    ]  # the mean over the words that have a vector
     assert rows[0, 50:52].tolist() == [1.0, 0.5]  # the largest
     assert (rows[1] == 0).all()
-    assert data.words_of("It isn't Tom's; 2 pens?") == ["it", "is", "n't", "tom", "'s", "2", "pens", "?"]
+    assert data.words_of("It isn't Tom's; 2 pens?") == [
+        "it",
+        "is",
+        "n't",
+        "tom",
+        "'s",
+        "2",
+        "pens",
+        "?",
+    ]
 
 
 def test_sentence_pairs(put):
     put("glove", _glove(a=1, b=2))
     head = b"gold_label\tsentence1\tsentence2\n"
     rows = head + b"neutral\ta\tb\n-\tb\tb\ncontradiction\tb\ta\nentailment\ta\ta\n"
-    dev = head.replace(b"1", b"1_tokenised").replace(b"2", b"2_tokenised") + b"entailment\ta .\tb .\n"
-    packed = {"snli_1.0_test.tsv.xz": lzma.compress(rows), "snli_1.0_dev_tokenised.tsv.xz": lzma.compress(dev)}
+    dev = (
+        head.replace(b"1", b"1_tokenised").replace(b"2", b"2_tokenised") + b"entailment\ta .\tb .\n"
+    )
+    packed = {
+        "snli_1.0_test.tsv.xz": lzma.compress(rows),
+        "snli_1.0_dev_tokenised.tsv.xz": lzma.compress(dev),
+    }
     put("snli", packed)
     table = data.snli_pairs("test")
     assert table.labels.tolist() == [1, 2, 0]  # the pair without a label is left out
@@ -214,7 +258,11 @@ def test_review_domains(put):
     put("glove", _glove(good=1, bad=-3))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as archive:
-        for name, text in (("books/positive", "good"), ("books/negative", "bad"), ("dvd/negative", "bad good")):
+        for name, text in (
+            ("books/positive", "good"),
+            ("books/negative", "bad"),
+            ("dvd/negative", "bad good"),
+        ):
             review = f"<review>\n<review_text>\n{text}\n</review_text>\n</review>\n".encode()
             info = tarfile.TarInfo(f"sorted_data_acl/{name}.review")
             info.size = len(review)
@@ -229,10 +277,15 @@ def test_review_domains(put):
 
 
 def test_reviews_and_questions(put):
-    review = b"<review>\n<rating>\n5\n</rating>\n<review_text>\nGood book\n</review_text>\n</review>\n"
+    review = (
+        b"<review>\n<rating>\n5\n</rating>\n<review_text>\nGood book\n</review_text>\n</review>\n"
+    )
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as archive:
-        for name in ("sorted_data_acl/books/positive.review", "sorted_data_acl/dvd/negative.review"):
+        for name in (
+            "sorted_data_acl/books/positive.review",
+            "sorted_data_acl/dvd/negative.review",
+        ):
             info = tarfile.TarInfo(name)
             info.size = len(review)
             archive.addfile(info, io.BytesIO(review))
@@ -251,5 +304,8 @@ def test_importing_the_data_wing_needs_neither_torch_nor_the_web():
     import subprocess
     import sys
 
-    code = "import sys, mindgap.lab.tasks.data as d; d.DATASETS; d.find; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, mindgap.lab.tasks.data as d; d.DATASETS; d.find; sys.exit('torch' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -26,8 +26,12 @@ def test_parameter_counts_are_the_published_ones():
     assert count(ResNet20()) / 1e6 == pytest.approx(0.27, abs=0.005)  # He et al. 2016, Table 6
     assert count(ResNet18()) / 1e6 == pytest.approx(11.17, abs=0.01)
     with torch.device("meta"):
-        assert count(AWDLSTM(10_000)) / 1e6 == pytest.approx(24.2, abs=0.05)  # Merity et al. 2018, Table 1: 24M
-        standard = TransformerXL(267_735, 410, 16, 10, 2100)  # Dai et al. 2019, Table 1: 151M on WikiText-103
+        assert count(AWDLSTM(10_000)) / 1e6 == pytest.approx(
+            24.2, abs=0.05
+        )  # Merity et al. 2018, Table 1: 24M
+        standard = TransformerXL(
+            267_735, 410, 16, 10, 2100
+        )  # Dai et al. 2019, Table 1: 151M on WikiText-103
         assert count(standard) / 1e6 == pytest.approx(151, abs=0.5)
 
 
@@ -57,7 +61,9 @@ def test_the_state_of_awd_lstm_continues_a_text():
 
 def test_the_relative_shift_gives_the_score_of_the_distance():
     length, reach = 3, 5
-    scores = torch.arange(float(reach)).expand(1, 1, length, reach)  # column j: distance reach - 1 - j
+    scores = torch.arange(float(reach)).expand(
+        1, 1, length, reach
+    )  # column j: distance reach - 1 - j
     shifted = _shifted(scores)[0, 0]
     for i in range(length):
         for j in range(reach - length + i + 1):
@@ -86,7 +92,9 @@ def test_bert_and_alexnet_have_the_published_sizes():
     assert count(AlexNet()) == 2_472_266
     with torch.device("meta"):
         base = count(Bert())
-        assert base == 108_891_648  # Devlin et al. 2019: 110M, of which the pooler (0.59M) is left out
+        assert (
+            base == 108_891_648
+        )  # Devlin et al. 2019: 110M, of which the pooler (0.59M) is left out
         assert base + 768 * 768 + 768 == pytest.approx(110e6, rel=0.005)
         assert count(MaskedBert()) == 109_514_298  # transformers' BertForMaskedLM
         assert count(QuestionBert()) == 108_893_186  # transformers' BertForQuestionAnswering
@@ -114,7 +122,9 @@ def test_bert_masks_padding_and_ties_its_vectors():
     seen = torch.tensor([[True] * 4 + [False] * 2] * 2)
     padded = words.clone()
     padded[:, 4:] = 0
-    assert torch.allclose(model(words, seen=seen)[:, :4], model(padded, seen=seen)[:, :4], atol=1e-6)
+    assert torch.allclose(
+        model(words, seen=seen)[:, :4], model(padded, seen=seen)[:, :4], atol=1e-6
+    )
     assert "out.weight" not in model.state_dict()
     model(words, torch.tensor([[1], [2]])).sum().backward()
     assert model.encoder.words.weight.grad.abs().sum() > 0
@@ -123,26 +133,47 @@ def test_bert_masks_padding_and_ties_its_vectors():
 def test_bert_equals_the_one_of_transformers():
     transformers = pytest.importorskip("transformers")
     settings = transformers.BertConfig(
-        vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)  # fmt: skip
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
     theirs = transformers.BertForMaskedLM(settings).eval()
     ours = MaskedBert(words=30, width=8, layers=2, heads=2, inner=16).eval()
     source = theirs.state_dict()
     target = {}
-    for name, to in (("embeddings.word_embeddings", "words"), ("embeddings.position_embeddings", "places"),
-                     ("embeddings.token_type_embeddings", "parts")):  # fmt: skip
+    for name, to in (
+        ("embeddings.word_embeddings", "words"),
+        ("embeddings.position_embeddings", "places"),
+        ("embeddings.token_type_embeddings", "parts"),
+    ):
         target[f"encoder.{to}.weight"] = source[f"bert.{name}.weight"]
-    pairs = [("bert.embeddings.LayerNorm", "encoder.norm"), ("cls.predictions.transform.dense", "dense"),
-             ("cls.predictions.transform.LayerNorm", "norm")]  # fmt: skip
+    pairs = [
+        ("bert.embeddings.LayerNorm", "encoder.norm"),
+        ("cls.predictions.transform.dense", "dense"),
+        ("cls.predictions.transform.LayerNorm", "norm"),
+    ]
     for i in range(2):
         layer, block = f"bert.encoder.layer.{i}", f"encoder.blocks.{i}"
-        pairs += [(f"{layer}.attention.output.dense", f"{block}.mixed"),
-                  (f"{layer}.attention.output.LayerNorm", f"{block}.norm1"),
-                  (f"{layer}.intermediate.dense", f"{block}.up"), (f"{layer}.output.dense", f"{block}.down"),
-                  (f"{layer}.output.LayerNorm", f"{block}.norm2")]  # fmt: skip
+        pairs += [
+            (f"{layer}.attention.output.dense", f"{block}.mixed"),
+            (f"{layer}.attention.output.LayerNorm", f"{block}.norm1"),
+            (f"{layer}.intermediate.dense", f"{block}.up"),
+            (f"{layer}.output.dense", f"{block}.down"),
+            (f"{layer}.output.LayerNorm", f"{block}.norm2"),
+        ]
         for kind in ("weight", "bias"):
-            parts = [source[f"{layer}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
+            parts = [
+                source[f"{layer}.attention.self.{part}.{kind}"]
+                for part in ("query", "key", "value")
+            ]
             target[f"{block}.triple.{kind}"] = torch.cat(parts)
-    target |= {f"{to}.{kind}": source[f"{name}.{kind}"] for name, to in pairs for kind in ("weight", "bias")}
+    target |= {
+        f"{to}.{kind}": source[f"{name}.{kind}"]
+        for name, to in pairs
+        for kind in ("weight", "bias")
+    }
     target["bias"] = source["cls.predictions.bias"]
     ours.load_state_dict(target)
     words = torch.randint(30, (3, 7))

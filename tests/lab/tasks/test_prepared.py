@@ -35,6 +35,8 @@ def test_the_pieces_of_a_text(tmp_path, monkeypatch):
     words = ["the", "cat", "sat", "<eos>", "<eos>", "the", "<unk>", "sat", "<eos>"]
     monkeypatch.setattr(wordpiece, "language_tokens", lambda name, split: words)
     pieces = wordpiece.wikitext_pieces(40)["train"]
-    assert (pieces == wordpiece.SPECIAL.index("[SEP]")).sum() == 2  # two lines; the empty one is left out
+    assert (
+        pieces == wordpiece.SPECIAL.index("[SEP]")
+    ).sum() == 2  # two lines; the empty one is left out
     assert (pieces == wordpiece.SPECIAL.index("[UNK]")).sum() == 1
     assert pieces.dtype == np.int32

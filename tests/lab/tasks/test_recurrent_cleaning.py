@@ -1,4 +1,6 @@
-"""Hyper-cleaning with a recurrent net: the net, its second derivatives, the fixed corruption, graphs against eager."""
+"""Hyper-cleaning with a recurrent net: the net, its second derivatives, the fixed corruption,
+graphs against eager.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,27 @@ from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_cleaning, re
 
 TEXTS = made_up_tweets(800, 6)
 #: small enough for a CPU: what is said with ``key=value`` on the command line
-TINY = {"data": "made-up tweets", "train": 128, "validation": 128, "test": 64, "words": 6, "hidden": 4, "head": 4,
-        "batch_size": 32, "oracle_calls": 60, "readings": 3, "least_steps": 1, "refresh": 1, "device": "cpu"}
+TINY = {
+    "data": "made-up tweets",
+    "train": 128,
+    "validation": 128,
+    "test": 64,
+    "words": 6,
+    "hidden": 4,
+    "head": 4,
+    "batch_size": 32,
+    "oracle_calls": 60,
+    "readings": 3,
+    "least_steps": 1,
+    "refresh": 1,
+    "device": "cpu",
+}
 
 
 def tiny(dtype=torch.float64, **changed):
-    return recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=5, head=4, dtype=dtype, **changed)
+    return recurrent_cleaning(
+        TEXTS, train=128, validation=128, test=64, hidden=5, head=4, dtype=dtype, **changed
+    )
 
 
 def trial_of(method, study="b4-hyper-cleaning", seed=0, **changed):
@@ -37,7 +54,12 @@ def test_the_net_is_the_two_layer_rnn_of_torch_with_its_mean_over_the_words():
     task = tiny()
     w, words = task.y0, task.train[0][:20]
     rnn = torch.nn.RNN(8, 5, 2, batch_first=True, dtype=torch.float64)
-    for name, of in (("ih_l0", "input"), ("hh_l0", "first"), ("ih_l1", "between"), ("hh_l1", "second")):
+    for name, of in (
+        ("ih_l0", "input"),
+        ("hh_l0", "first"),
+        ("ih_l1", "between"),
+        ("hh_l1", "second"),
+    ):
         getattr(rnn, f"weight_{name}").data = w[of].T.clone()
     for layer, of in enumerate(("first_bias", "second_bias")):
         w[of].copy_(torch.randn(5))
@@ -49,11 +71,17 @@ def test_the_net_is_the_two_layer_rnn_of_torch_with_its_mean_over_the_words():
         for number in range(2):
             out = torch.tanh(out @ w[f"head{number}"] + w[f"head{number}_bias"])
         torch.testing.assert_close(
-            recurrent_logits(w, task.vectors, words), out @ w["head2"] + w["head2_bias"], rtol=1e-10, atol=1e-12
+            recurrent_logits(w, task.vectors, words),
+            out @ w["head2"] + w["head2_bias"],
+            rtol=1e-10,
+            atol=1e-12,
         )
         longer = torch.cat([words, torch.zeros_like(words)], 1)
         torch.testing.assert_close(
-            recurrent_logits(w, task.vectors, longer), recurrent_logits(w, task.vectors, words), rtol=1e-10, atol=1e-12
+            recurrent_logits(w, task.vectors, longer),
+            recurrent_logits(w, task.vectors, words),
+            rtol=1e-10,
+            atol=1e-12,
         )
 
 
@@ -62,7 +90,9 @@ def test_word_vectors_are_standardised_over_the_training_texts_alone():
     words = task.train[0][task.train[0] != 0].long()
     read = task.vectors[words]
     torch.testing.assert_close(read.mean(0), torch.zeros(8, dtype=read.dtype), atol=1e-6, rtol=0)
-    torch.testing.assert_close(read.std(0, correction=0), torch.ones(8, dtype=read.dtype), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        read.std(0, correction=0), torch.ones(8, dtype=read.dtype), atol=1e-5, rtol=0
+    )
     assert float(task.vectors[0].abs().max()) == 0.0
 
 
@@ -77,7 +107,9 @@ def test_a_wide_net_computes_what_a_narrow_one_does(length, monkeypatch):
         loss = task.lower(task.x0, weights, (words, labels, numbers))
         found.append([loss, *torch.autograd.grad(loss, weights.values(), allow_unused=length == 1)])
     for narrow, wide in zip(*found):
-        torch.testing.assert_close(*(torch.zeros(()) if t is None else t for t in (narrow, wide)), check_dtype=False)
+        torch.testing.assert_close(
+            *(torch.zeros(()) if t is None else t for t in (narrow, wide)), check_dtype=False
+        )
 
 
 def test_second_derivatives_agree_with_finite_differences():
@@ -104,8 +136,12 @@ def test_corruption_is_drawn_once_per_seed_for_every_method():
 
 
 def test_the_upper_level_reads_clean_labels_of_other_texts_alone():
-    every = recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=1.0)
-    clean = recurrent_cleaning(TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=0.0)
+    every = recurrent_cleaning(
+        TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=1.0
+    )
+    clean = recurrent_cleaning(
+        TEXTS, train=128, validation=128, test=64, hidden=4, head=4, corruption=0.0
+    )
     assert torch.equal(every.train[1], 1 - clean.train[1])
     for split in ("validation", "test", "manual"):
         assert all(torch.equal(a, b) for a, b in zip(getattr(every, split), getattr(clean, split)))
@@ -115,11 +151,19 @@ def test_the_upper_level_reads_clean_labels_of_other_texts_alone():
     whole = made_up_tweets(800, 6)
     known = {row.tobytes(): label for row, label in zip(whole.words, whole.labels)}
     upper = zip(problem.upper_data.data[0].numpy(), problem.upper_data.data[1].tolist())
-    assert np.mean([known[row.tobytes()] == label for row, label in upper]) > 0.99  # equal texts are rare
+    assert (
+        np.mean([known[row.tobytes()] == label for row, label in upper]) > 0.99
+    )  # equal texts are rare
 
 
-#: on the CPU the code of the graphs without a graph; the other methods differ in nothing that the net could change
-WHERE = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+#: on the CPU the code of the graphs without a graph; the other methods differ in nothing that the
+#: net could change
+WHERE = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    ),
+]
 
 
 @pytest.mark.parametrize("device", WHERE)
@@ -129,7 +173,10 @@ def test_graphs_walk_the_eager_trajectory(key, device):
     more = {"vrbo": {"refresh": 1, "inner": 2, "terms": 2}, "ttsa": {"terms": 3}}.get(key, {})
     lr_z = {"lr_z": 0.1} if key in ("slip", "borep") else {}
     method = METHODS[key](lr_x=1.0, lr_y=0.1, **lr_z, **more)
-    a, b = (solve(problem, method, steps=7, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=4)))
+    a, b = (
+        solve(problem, method, steps=7, seed=3, backend=who).state
+        for who in (None, CudaGraphs(chunk=4))
+    )
     torch.testing.assert_close(b.x, a.x, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(b.y, a.y, rtol=1e-8, atol=1e-10)
     assert a.calls == b.calls
@@ -163,11 +210,15 @@ def test_svrb_is_refused_and_every_other_method_of_the_scales_runs():
     assert len(study.seeds("gpu")) == 9
     assert len(study.seeds("paper")) == 8
     assert study.only("gpu", further).seeds("gpu") == dict.fromkeys(further, 8)
-    assert study.model("paper").startswith("a recurrent net of 4,096 units on Sentiment140 (word vectors of 50")
-    assert study.model("gpu") .startswith("proxy: a recurrent net of 64 units on Sentiment140")
+    assert study.model("paper").startswith(
+        "a recurrent net of 4,096 units on Sentiment140 (word vectors of 50"
+    )
+    assert study.model("gpu").startswith("proxy: a recurrent net of 64 units on Sentiment140")
 
 
-@pytest.mark.parametrize(("name", "rows"), [("b5-running-time", 4), ("b6-epochs", 3), ("b7-one-step", 4)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("b5-running-time", 4), ("b6-epochs", 3), ("b7-one-step", 4)]
+)
 def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
     study = find(name)
     method = next(iter(study.methods))
@@ -175,25 +226,42 @@ def test_the_other_claims_on_hyper_cleaning_run_on_the_same_task(name, rows):
     found = list(study.loop(Trial(method, 0, study.settings("gpu", method, small))))
     assert len(found) == rows
     assert {"test_accuracy", "train_accuracy", "manual_accuracy"} <= set(found[-1])
-    assert study.model("gpu") .startswith("proxy: a recurrent net of 64 units on Sentiment140")
+    assert study.model("gpu").startswith("proxy: a recurrent net of 64 units on Sentiment140")
 
 
 def test_a_study_uses_the_search_that_it_names(tmp_path):
     from mindgap.lab.studies.tune import chosen
     from mindgap.record.forms import MethodTuning, Tuning, write_form
 
-    found = {"SLIP": MethodTuning({"lr_x": 9.0}, 0.5, 1.0, ()), "SOBA": MethodTuning({"lr_x": 3.0}, 0.5, 1.0, ())}
+    found = {
+        "SLIP": MethodTuning({"lr_x": 9.0}, 0.5, 1.0, ()),
+        "SOBA": MethodTuning({"lr_x": 3.0}, 0.5, 1.0, ()),
+    }
     folder = tmp_path / "b3-hyper-cleaning" / "gpu"
     folder.mkdir(parents=True)
-    write_form(folder / "tuning.json", Tuning("b3-hyper-cleaning", "gpu", "validation_loss", {}, 1, (1000,), found))
+    write_form(
+        folder / "tuning.json",
+        Tuning("b3-hyper-cleaning", "gpu", "validation_loss", {}, 1, (1000,), found),
+    )
     assert chosen(tmp_path, find("b4-hyper-cleaning"), "gpu")["SOBA"] == {"lr_x": 3.0}
     by_key, keys = chosen(tmp_path, find("b6-epochs"), "gpu"), {"slip": 9.0, "soba": 3.0}
-    assert by_key == {name: {"lr_x": keys[method["key"]]} for name, method in find("b6-epochs").methods.items()
-                      if method["key"] in keys}  # fmt: skip
+    assert by_key == {
+        name: {"lr_x": keys[method["key"]]}
+        for name, method in find("b6-epochs").methods.items()
+        if method["key"] in keys
+    }
     assert chosen(tmp_path, find("b4-hyper-cleaning"), "cpu") == {}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_a_machine_without_a_gpu_says_so():
-    with pytest.raises(RuleError, match="device must be cpu on this machine: it has no CUDA device, got 'cuda'"):
-        task_of(Trial("SLIP", 0, find("b3-hyper-cleaning").settings("gpu", "SLIP", {**TINY, "device": "cuda"})))
+    with pytest.raises(
+        RuleError, match="device must be cpu on this machine: it has no CUDA device, got 'cuda'"
+    ):
+        task_of(
+            Trial(
+                "SLIP",
+                0,
+                find("b3-hyper-cleaning").settings("gpu", "SLIP", {**TINY, "device": "cuda"}),
+            )
+        )

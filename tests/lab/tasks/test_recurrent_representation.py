@@ -1,4 +1,6 @@
-"""Hyper-representation with a recurrent encoder: second derivatives, graphs against eager, and the study's rows."""
+"""Hyper-representation with a recurrent encoder: second derivatives, graphs against eager, and
+the study's rows.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,31 @@ from mindgap.lab.tasks.problems.recurrent_representation import (
 )
 from mindgap.record.store import read_run
 
-TINY = {"data": "made-up pairs", "tasks": [6, 3, 3], "shots": 4, "words": 5, "hidden": 3, "features": 3,
-        "oracle_calls": 40, "readings": 2, "least_steps": 1, "device": "cpu"}
+TINY = {
+    "data": "made-up pairs",
+    "tasks": [6, 3, 3],
+    "shots": 4,
+    "words": 5,
+    "hidden": 3,
+    "features": 3,
+    "oracle_calls": 40,
+    "readings": 2,
+    "least_steps": 1,
+    "device": "cpu",
+}
 
 
 def tiny():
     tables = [[made_up_pairs(300, 5, seed=part)] for part in range(3)]
-    return recurrent_representation(*tables, made_up_vectors(), tasks=(6, 3, 3), shots=4, hidden=3, features=3,
-                                    dtype=torch.float64)
+    return recurrent_representation(
+        *tables,
+        made_up_vectors(),
+        tasks=(6, 3, 3),
+        shots=4,
+        hidden=3,
+        features=3,
+        dtype=torch.float64,
+    )
 
 
 def test_weights_drawn_in_blocks_are_those_of_one_draw():
@@ -62,7 +81,10 @@ def test_second_derivatives_agree_with_finite_differences():
 def test_graphs_walk_the_eager_trajectory(key):
     problem = tiny().problem(2)
     method = METHODS[key](lr_x=0.1, lr_y=0.5, **({"lr_z": 0.5} if key == "slip" else {}))
-    a, b = (solve(problem, method, steps=6, seed=3, backend=who).state for who in (None, CudaGraphs(chunk=4)))
+    a, b = (
+        solve(problem, method, steps=6, seed=3, backend=who).state
+        for who in (None, CudaGraphs(chunk=4))
+    )
     torch.testing.assert_close(b.x, a.x, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(b.y, a.y, rtol=1e-8, atol=1e-10)
 
@@ -89,9 +111,26 @@ def test_running_time_is_measured_on_the_same_tasks():
 
 def test_epochs_of_y_run_through_the_command_with_all_methods(tmp_path, command):
     small = [f"{name}={value}" for name, value in TINY.items() if name != "tasks"]
-    done = command("run", "b6-epochs-pairs", "--scale", "gpu", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path),
-                   *small, "tasks=6,1,3", "epochs=2", "inner=1", "terms=1")  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr  # 1: the verdict is not "holds", which made-up pairs need not give
+    done = command(
+        "run",
+        "b6-epochs-pairs",
+        "--scale",
+        "gpu",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+        "--out",
+        str(tmp_path),
+        *small,
+        "tasks=6,1,3",
+        "epochs=2",
+        "inner=1",
+        "terms=1",
+    )
+    assert done.returncode in (0, 1), (
+        done.stderr
+    )  # 1: the verdict is not "holds", which made-up pairs need not give
     runs = [read_run(path) for path in (tmp_path / "b6-epochs-pairs" / "gpu").glob("*.jsonl")]
     assert len(runs) == 9
     for run in runs:
@@ -104,7 +143,9 @@ def test_epochs_of_y_run_through_the_command_with_all_methods(tmp_path, command)
 def test_saba_with_one_step_or_two_runs_on_the_same_tasks():
     study = find("b7-one-step-representation")
     small = {**TINY, "oracle_calls": 10, "readings": 1, "tried": 1}
-    rows = [list(study.loop(Trial(m, 0, study.settings("gpu", m, small))))[-1] for m in study.methods]
+    rows = [
+        list(study.loop(Trial(m, 0, study.settings("gpu", m, small))))[-1] for m in study.methods
+    ]
     assert [row["lr_y"] == row["lr_z"] for row in rows] == [True, False]
 
 
@@ -113,12 +154,15 @@ def test_single_texts_are_encoded_without_the_layer_that_joins_a_pair():
     for part in range(3):
         pairs = made_up_pairs(300, 5, seed=part)
         tables.append([replace(pairs, features=pairs.features[:, 0])])
-    task = recurrent_representation(*tables, made_up_vectors(), tasks=(6, 3, 3), shots=4, hidden=3, features=2)
+    task = recurrent_representation(
+        *tables, made_up_vectors(), tasks=(6, 3, 3), shots=4, hidden=3, features=2
+    )
     assert task.start["join"].shape == (3, 2)
     assert task.encode(task.x0, task.train.query[0]).shape == (6, 8, 3)
 
 
-# ------------------------------------------------------------------------------------------- MAML and ANIL
+# ------------------------------------------------------------------------------------------- MAML
+# and ANIL
 def by_hand(task, whole, x, lr, inner, number):
     """One task's query loss after its steps, written out with the encoder's own weights."""
     pack = MetaTasks(task, whole).pack
@@ -141,7 +185,9 @@ def test_a_step_of_maml_and_anil_is_the_gradient_through_the_steps_of_each_task(
     task = tiny()
     meta = MetaTasks(task, whole)
     method, problem = meta.method(0.1, 0.5, 2), meta.problem(6)
-    x = meta.pack.start + 0.1 * torch.randn(meta.pack.dim, dtype=torch.float64, generator=torch.manual_seed(0))
+    x = meta.pack.start + 0.1 * torch.randn(
+        meta.pack.dim, dtype=torch.float64, generator=torch.manual_seed(0)
+    )
     leaf = x.clone().requires_grad_()
     expected = sum(by_hand(task, whole, leaf, 0.5, 2, number) for number in range(6)) / 6
     (slope,) = torch.autograd.grad(expected, leaf)

@@ -1,4 +1,6 @@
-"""Hyper-representation as a bilevel problem: losses and heads written out, tasks against their description."""
+"""Hyper-representation as a bilevel problem: losses and heads written out, tasks against their
+description.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def task():
 
 
 def test_losses_written_out(task):
-    """Task by task and example by example, with the squared norm, as the module's head states them."""
+    """Task by task and example by example, with the squared norm, as the module's head states
+    them.
+    """
     problem = task.problem(batch_size=4)
     torch.manual_seed(0)
     x = problem.pack_x.start + 0.1 * torch.randn(problem.dim_x, dtype=torch.float64)
@@ -49,19 +53,26 @@ def test_losses_written_out(task):
         return total / (6 * len(examples))
 
     decay = sum(1e-2 * (head * head).sum() for head in y) / 6
-    torch.testing.assert_close(problem.loss("upper", x, y.flatten()), mean_loss(task.train.query, range(12)))
-    torch.testing.assert_close(problem.loss("lower", x, y.flatten()), mean_loss(task.train.support, range(12)) + decay)
+    torch.testing.assert_close(
+        problem.loss("upper", x, y.flatten()), mean_loss(task.train.query, range(12))
+    )
+    torch.testing.assert_close(
+        problem.loss("lower", x, y.flatten()), mean_loss(task.train.support, range(12)) + decay
+    )
     token = problem.lower_data.draw(0, "lower", 0, 1)
     token = type(token)(int(token.which[0]))
     examples = problem.lower_data.indices(token).tolist()
     assert len(examples) == 4
     torch.testing.assert_close(
-        problem.loss("lower", x, y.flatten(), token), mean_loss(task.train.support, examples) + decay
+        problem.loss("lower", x, y.flatten(), token),
+        mean_loss(task.train.support, examples) + decay,
     )
 
 
 def test_pairs_are_joined_between_the_layers():
-    task = hyper_representation([_pairs()], [_pairs(seed=1)], [_pairs(seed=2)], tasks=(3, 3, 3), shots=5, hidden=4)
+    task = hyper_representation(
+        [_pairs()], [_pairs(seed=1)], [_pairs(seed=2)], tasks=(3, 3, 3), shots=5, hidden=4
+    )
     x, pair = task.x0, task.train.query[0][0, 0]
     u, v = (torch.tanh(side @ x["first"]) for side in pair)
     joined = torch.cat([u, v, (u - v) ** 2, u * v])
@@ -89,7 +100,9 @@ def test_heads_minimise_the_lower_level_and_it_is_strongly_convex(task):
 def test_heads_with_more_features_than_examples_minimise_the_lower_level_too():
     """They are found in the span of their examples."""
     tables = [[_pairs(seed=part)] for part in range(3)]
-    task = hyper_representation(*tables, tasks=(7, 3, 3), shots=2, hidden=4, features=30, decay=1e-2)
+    task = hyper_representation(
+        *tables, tasks=(7, 3, 3), shots=2, hidden=4, features=30, decay=1e-2
+    )
     y = task.heads(task.problem(batch_size=4).pack_x.start).requires_grad_()
     inputs, labels = (part.transpose(0, 1) for part in task.train.support)
     (slope,) = torch.autograd.grad(task.lower(task.x0, y, (inputs, labels)), y)
@@ -122,10 +135,14 @@ def test_every_batch_says_something_about_every_head(task):
     problem = task.problem(batch_size=2)
     for number in range(problem.lower_data.batches):
         y = problem.pack_y.start.clone().requires_grad_()
-        batch = problem.lower_data.fetch(problem.lower_data.draw(0, "lower", number, 1)._replace(which=number))
+        batch = problem.lower_data.fetch(
+            problem.lower_data.draw(0, "lower", number, 1)._replace(which=number)
+        )
         task.lower(problem.view_x(problem.pack_x.start), y.view(task.y0.shape), batch).backward()
         assert (y.grad.view(6, -1).norm(dim=1) > 0).all()
-    assert len(set(task.train.support[1][0, :4].tolist())) > 1  # examples of a task are not in order of class
+    assert (
+        len(set(task.train.support[1][0, :4].tolist())) > 1
+    )  # examples of a task are not in order of class
 
 
 def test_support_query_and_splits_share_no_image(task):
@@ -144,10 +161,15 @@ def test_labels_of_a_task_stand_for_classes(task):
     tables = split_table(digits(), (0.6, 0.2, 0.2), seed=0)
     known = tables[0].features
     mean, deviation = known.mean(0), np.where(known.std(0) == 0, 1, known.std(0))
-    digit = {((row - mean) / deviation).tobytes(): label for row, label in zip(known, tables[0].labels)}
+    digit = {
+        ((row - mean) / deviation).tobytes(): label for row, label in zip(known, tables[0].labels)
+    }
     for level in (task.train.support, task.train.query):
         for inputs, labels in zip(*level):
-            found = [{digit[row.numpy().tobytes()] for row in inputs[labels == label]} for label in range(3)]
+            found = [
+                {digit[row.numpy().tobytes()] for row in inputs[labels == label]}
+                for label in range(3)
+            ]
             assert [len(digits_of) for digits_of in found] == [1, 1, 1]
             assert len(set.union(*found)) == 3
     first, second = (
@@ -161,7 +183,9 @@ def test_inputs_are_standardised_without_a_look_at_other_tables():
     tables = split_table(digits(), (0.6, 0.2, 0.2), seed=0)
     moved = [Table(t.features + 100.0, t.labels, "moved") for t in tables[1:]]
     changes = {"tasks": (6, 4, 5), "ways": 3, "shots": 4, "seed": 0}
-    plain, other = (hyper_representation([tables[0]], [a], [b], **changes) for a, b in (tables[1:], moved))
+    plain, other = (
+        hyper_representation([tables[0]], [a], [b], **changes) for a, b in (tables[1:], moved)
+    )
     assert torch.equal(plain.train.query[0], other.train.query[0])
     assert not torch.equal(plain.test.query[0], other.test.query[0])
 
@@ -196,8 +220,12 @@ def test_accuracies(task):
     # one task's head, alone, is the same as with all others beside it
     from mindgap.lab.tasks.problems import Tasks
 
-    alone = Tasks(*(tuple(part[2:3] for part in level) for level in (task.test.support, task.test.query)))
-    torch.testing.assert_close(task.heads(x, alone)[0], task.heads(x, task.test)[2], rtol=1e-9, atol=1e-11)
+    alone = Tasks(
+        *(tuple(part[2:3] for part in level) for level in (task.test.support, task.test.query))
+    )
+    torch.testing.assert_close(
+        task.heads(x, alone)[0], task.heads(x, task.test)[2], rtol=1e-9, atol=1e-11
+    )
 
 
 @pytest.mark.parametrize("key", METHODS)
@@ -212,7 +240,9 @@ def test_all_sixteen_methods_run_on_it(task, key):
 def test_it_can_be_learnt():
     """A few epochs of SOBA raise the accuracy on tasks that nobody has seen."""
     task = _digits_task(tasks=(20, 4, 20), features=4, hidden=8)
-    method = method_of({"key": "soba", "lr_x": 3.0, "lr_y": 20 * 0.3, "inner": 1, "terms": 1, "convexity": 1e-3})
+    method = method_of(
+        {"key": "soba", "lr_x": 3.0, "lr_y": 20 * 0.3, "inner": 1, "terms": 1, "convexity": 1e-3}
+    )
     solution = solve(task.problem(batch_size=4), method, steps=100).check()
     assert task.adapted(solution.state.x)[1] > task.adapted(task.problem().pack_x.start)[1] + 0.1
 
@@ -223,7 +253,8 @@ def test_refusals():
     with pytest.raises(RuleError, match="decay must be positive and finite, got 0"):
         _digits_task(decay=0)
     with pytest.raises(
-        RuleError, match="table must have 11 classes with 8 examples each, got 'scikit-learn digits: 10"
+        RuleError,
+        match="table must have 11 classes with 8 examples each, got 'scikit-learn digits: 10",
     ):
         _digits_task(ways=11)
     with pytest.raises(RuleError, match="table must have 3 classes with 100 examples each, got"):

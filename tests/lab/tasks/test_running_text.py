@@ -1,4 +1,6 @@
-"""Running text: segments follow each other without a gap, and a state that is carried gives the loss of the whole."""
+"""Running text: segments follow each other without a gap, and a state that is carried gives the
+loss of the whole.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,18 @@ from torch.nn import functional as F
 
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.tasks.models import AWDLSTM, TransformerXL
-from mindgap.lab.tasks.problems.running_text import RunningText, going_on, running_loss, running_text
+from mindgap.lab.tasks.problems.running_text import (
+    RunningText,
+    going_on,
+    running_loss,
+    running_text,
+)
 
 MODELS = {
     "AWD-LSTM": lambda: AWDLSTM(30, width=6, hidden=8, layers=2),
-    "Transformer-XL": lambda: TransformerXL(30, width=8, layers=2, heads=2, inner=16, memory=6, dropout=0.0),
+    "Transformer-XL": lambda: TransformerXL(
+        30, width=8, layers=2, heads=2, inner=16, memory=6, dropout=0.0
+    ),
 }
 
 
@@ -25,7 +34,9 @@ def test_segments_follow_each_other_and_each_word_is_predicted_once():
 
 
 def test_another_shift_begins_elsewhere_in_the_same_text():
-    here, there = (running_text("prose", "train", words=30, batch=7, length=5, shift=k).rows for k in (0, 3))
+    here, there = (
+        running_text("prose", "train", words=30, batch=7, length=5, shift=k).rows for k in (0, 3)
+    )
     assert torch.equal(here[0, 3:], there[0, :-3])
 
 
@@ -35,12 +46,14 @@ def test_the_loss_of_segments_with_a_carried_state_is_that_of_the_whole_text(nam
     model, text = MODELS[name]().eval(), RunningText(torch.randint(30, (3, 13)), length=4)
     carried, loss = going_on(model.blank(3))
     parts = [loss(model, x, y) for x, y in text.segments()]
-    assert sum(part.item() for part in parts) / 3 == pytest.approx(running_loss(model, text), rel=1e-5)
+    assert sum(part.item() for part in parts) / 3 == pytest.approx(
+        running_loss(model, text), rel=1e-5
+    )
     if name == "AWD-LSTM":  # a memory of six words is no whole text
         scores, state = model(text.rows[:, :-1])
-        assert F.cross_entropy(scores.flatten(0, 1), text.rows[:, 1:].flatten()).item() == pytest.approx(
-            running_loss(model, text), rel=1e-5
-        )
+        assert F.cross_entropy(
+            scores.flatten(0, 1), text.rows[:, 1:].flatten()
+        ).item() == pytest.approx(running_loss(model, text), rel=1e-5)
         assert torch.allclose(carried[0], state[0][0], atol=1e-6)
     parts[-1].backward()  # the states that were read are still there
     assert not model.training

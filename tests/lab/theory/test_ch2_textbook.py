@@ -31,7 +31,9 @@ from mindgap.lab.theory import (
 )
 from mindgap.lab.theory.chapter2.section_2_1 import METHODS, amplitudes, parameters
 
-GRID = [SmoothConvex(L, L / Q, D) for L in (0.1, 7.0) for Q in (1.5, 20.0, 400.0) for D in (0.3, 5.0)]
+GRID = [
+    SmoothConvex(L, L / Q, D) for L in (0.1, 7.0) for Q in (1.5, 20.0, 400.0) for D in (0.3, 5.0)
+]
 STEPS = 200
 
 
@@ -46,7 +48,9 @@ def test_gd_and_nesterov_stay_under_their_bounds_on_quadratics(c):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_quadratics_with_random_rotations_stay_under_the_bounds(seed):
-    """The mode-by-mode worst case against plain runs with dense matrices, written out as (2.3) and (2.4)."""
+    """The mode-by-mode worst case against plain runs with dense matrices, written out as (2.3)
+    and (2.4).
+    """
     rng = numpy_stream(seed, "quadratic")
     d = 6
     eigenvalues = 10 ** rng.uniform(-2, 0.5, size=d)
@@ -63,7 +67,9 @@ def test_random_quadratics_with_random_rotations_stay_under_the_bounds(seed):
     for k in range(81):
         assert x @ A @ x / 2 <= worst["gd"][k] * 1.001 + 1e-15
         assert y @ A @ y / 2 <= worst["nesterov"][k] * 1.001 + 1e-15
-        assert hb @ A @ hb / 2 <= worst["heavy-ball"][k] * 1.02 + 1e-15  # its worst λ is sharp: the grid is 0.2 % wide
+        assert (
+            hb @ A @ hb / 2 <= worst["heavy-ball"][k] * 1.02 + 1e-15
+        )  # its worst λ is sharp: the grid is 0.2 % wide
         assert np.linalg.norm(x) <= gd_distance(c, k) * (1 + 1e-9)
         new = z - alpha * (A @ z)
         z, y = (1 + beta) * new - beta * y, new
@@ -96,7 +102,9 @@ def test_convex_bounds_on_quadratics(L, D):
     for k in range(STEPS + 1):
         assert gd[k] <= gd_convex_gap(c, k) * (1 + 1e-9)
         assert nesterov[k] <= nesterov_convex_gap(c, max(k, 1)) * (1 + 1e-9) or k == 0
-    assert gd[STEPS] > gd_convex_gap(c, STEPS) / math.e * 0.99  # quadratics are within a factor e of the worst
+    assert (
+        gd[STEPS] > gd_convex_gap(c, STEPS) / math.e * 0.99
+    )  # quadratics are within a factor e of the worst
     assert gd[0] > gd_convex_gap(c, 0) / 2
 
 
@@ -105,9 +113,13 @@ def _exponent(x, y):
 
 
 def test_iteration_counts_follow_table_2_1():
-    """Exponents of the exact counts on worst-case quadratics; √L for Nesterov, where the table prints L."""
+    """Exponents of the exact counts on worst-case quadratics; √L for Nesterov, where the table
+    prints L.
+    """
     conditions = np.array([100.0, 400.0, 1600.0])
-    counts = {m: [iterations(m, SmoothConvex(1.0, 1 / Q), 1e-8) for Q in conditions] for m in METHODS}
+    counts = {
+        m: [iterations(m, SmoothConvex(1.0, 1 / Q), 1e-8) for Q in conditions] for m in METHODS
+    }
     assert _exponent(conditions, counts["gd"]) == pytest.approx(1.0, abs=0.1)
     assert _exponent(conditions, counts["nesterov"]) == pytest.approx(0.5, abs=0.1)
     assert _exponent(conditions, counts["heavy-ball"]) == pytest.approx(0.5, abs=0.1)
@@ -119,10 +131,17 @@ def test_iteration_counts_follow_table_2_1():
         assert _exponent(np.array([1.0, 10.0]), by_smoothness) == pytest.approx(power, abs=0.06)
 
 
-@pytest.mark.parametrize(("method", "c", "epsilon"), [
-    *itertools.product(["gd", "nesterov"], [SmoothConvex(2.0, 0.02, 3.0), SmoothConvex(0.5, 0.1)], [1e-2, 1e-6]),
-    *itertools.product(["gd", "nesterov"], [SmoothConvex(2.0, 0.0, 3.0), SmoothConvex(0.5)], [1e-1, 1e-2]),
-])
+@pytest.mark.parametrize(
+    ("method", "c", "epsilon"),
+    [
+        *itertools.product(
+            ["gd", "nesterov"], [SmoothConvex(2.0, 0.02, 3.0), SmoothConvex(0.5, 0.1)], [1e-2, 1e-6]
+        ),
+        *itertools.product(
+            ["gd", "nesterov"], [SmoothConvex(2.0, 0.0, 3.0), SmoothConvex(0.5)], [1e-1, 1e-2]
+        ),
+    ],
+)
 def test_iteration_counts_stay_under_the_bound(method, c, epsilon):
     assert iterations(method, c, epsilon) <= math.ceil(iteration_bound(method, c, epsilon))
 
@@ -161,12 +180,19 @@ def test_no_method_in_the_span_beats_theorem_2_1_2(Q):
                 x, before = x - alpha * f.gradient(x) + beta * (x - before), x
                 y = x
 
-    for run in (momentum("gd"), momentum("nesterov"), momentum("heavy-ball"), _conjugate_gradients(f, steps)):
+    for run in (
+        momentum("gd"),
+        momentum("nesterov"),
+        momentum("heavy-ball"),
+        _conjugate_gradients(f, steps),
+    ):
         for k, x in enumerate(run):
             assert not x[k:].any()  # k steps, k coordinates
             assert f.distance_square(x) >= f.lower_bound(k) * (1 - 1e-9)
     closest = list(_conjugate_gradients(f, steps))[10]
-    assert f.distance_square(closest) < 30 * f.lower_bound(10)  # within a constant of what is possible
+    assert f.distance_square(closest) < 30 * f.lower_bound(
+        10
+    )  # within a constant of what is possible
     assert np.abs(f.gradient(f.minimiser)[:-1]).max() < 1e-12
 
 
@@ -191,7 +217,9 @@ needs_pep = pytest.mark.skipif(bool(pep_missing()), reason=pep_missing() or "pre
 @needs_pep
 @pytest.mark.parametrize("Q", [1.5, 4.0, 10.0, 16.0, 40.0, 100.0])
 def test_matrix_inequality_agrees_with_analytic_rates(Q):
-    """GD exactly; Nesterov between its rate on quadratics and Theorem 2.1.3; heavy-ball not below quadratics."""
+    """GD exactly; Nesterov between its rate on quadratics and Theorem 2.1.3; heavy-ball not
+    below quadratics.
+    """
     assert lmi_rate("gd", Q) == pytest.approx(1 - 1 / Q, abs=1e-4)
     nesterov, heavy = lmi_rate("nesterov", Q), lmi_rate("heavy-ball", Q)
     assert quadratic_rate("nesterov", Q) + 1e-3 < nesterov < proved_rate("nesterov", Q)
@@ -213,7 +241,9 @@ def test_heavy_ball_loses_its_certificate_at_the_known_condition_number():
 def test_performance_estimation_agrees_with_analytic_rates(steps, L):
     convex, strong = SmoothConvex(L), SmoothConvex(L, 0.2 * L)
     assert pep_gap("gd", convex, steps) == pytest.approx(gd_convex_gap(convex, steps), abs=1e-4)
-    assert pep_gap("nesterov", convex, steps) == pytest.approx(nesterov_convex_gap(convex, steps), abs=1e-4)
+    assert pep_gap("nesterov", convex, steps) == pytest.approx(
+        nesterov_convex_gap(convex, steps), abs=1e-4
+    )
     distance = pep_gap("gd", strong, steps, measure="distance")
     assert distance == pytest.approx(gd_distance(strong, steps) ** 2, abs=1e-4)
     assert distance > gd_distance(strong, steps) ** 2 / 2  # half the bound is exceeded
@@ -262,22 +292,33 @@ def test_adam_returns_to_one_in_every_period():
 
 
 def test_a_long_memory_saves_adam():
-    """With β2 = 0.9999 the rare gradient is remembered: the statement is about short memories, and can fail."""
+    """With β2 = 0.9999 the rare gradient is remembered: the statement is about short memories,
+    and can fail.
+    """
     problem = RareLargeLoss(3.0)
     regret, _ = online_regret(problem, "adam", 0.5, (0.0, 0.9999), [30_000])
     assert regret[0] < 0.5 * problem.adam_floor()
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: SmoothConvex(-1.0), "L must be positive and finite, got -1.0"),
-    (lambda: SmoothConvex(1.0, 2.0), "mu must be at most L = 1, got 2.0"),
-    (lambda: SmoothConvex(1.0, 0.1, D=0.0), "D must be positive and finite, got 0.0"),
-    (lambda: RareLargeLoss(2.0), r"C must be above \(P-1\)s = 2, got 2.0"),
-    (lambda: online_regret(RareLargeLoss(3.0), "adm", 0.5, (0.0, 0.1), [3]), "did you mean 'adam'"),
-    (lambda: online_regret(RareLargeLoss(3.0), "adam", -0.5, (0.0, 0.1), [3]), "alpha must be positive and finite"),
-    (lambda: iterations("newton", SmoothConvex(1.0), 0.1), "method must be one of"),
-    (lambda: nesterov_gap(SmoothConvex(1.0), 3), "mu must be positive and finite, got 0.0"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SmoothConvex(-1.0), "L must be positive and finite, got -1.0"),
+        (lambda: SmoothConvex(1.0, 2.0), "mu must be at most L = 1, got 2.0"),
+        (lambda: SmoothConvex(1.0, 0.1, D=0.0), "D must be positive and finite, got 0.0"),
+        (lambda: RareLargeLoss(2.0), r"C must be above \(P-1\)s = 2, got 2.0"),
+        (
+            lambda: online_regret(RareLargeLoss(3.0), "adm", 0.5, (0.0, 0.1), [3]),
+            "did you mean 'adam'",
+        ),
+        (
+            lambda: online_regret(RareLargeLoss(3.0), "adam", -0.5, (0.0, 0.1), [3]),
+            "alpha must be positive and finite",
+        ),
+        (lambda: iterations("newton", SmoothConvex(1.0), 0.1), "method must be one of"),
+        (lambda: nesterov_gap(SmoothConvex(1.0), 3), "mu must be positive and finite, got 0.0"),
+    ],
+)
 def test_bad_constants_of_chapter_2(make, message):
     with pytest.raises(RuleError, match=message):
         make()

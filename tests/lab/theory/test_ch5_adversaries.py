@@ -32,7 +32,9 @@ OPTIMIZERS = {
     "NormalizedSGD": lambda p: NormalizedSGD(p, lr=0.02),
     "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.5, lipschitz=3.0, inner=20),
     "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
-    "ACClip": lambda p: ACClip(p, lr=0.01, form="algorithm", eps=1e-5, bias_correction=False, clip=None),
+    "ACClip": lambda p: ACClip(
+        p, lr=0.01, form="algorithm", eps=1e-5, bias_correction=False, clip=None
+    ),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AMSGrad": lambda p: torch.optim.Adam(p, lr=0.3, amsgrad=True),
     "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),
@@ -41,7 +43,9 @@ OPTIMIZERS = {
 
 
 def black_box(make, gradients_only=False):
-    """Any torch optimizer as an algorithm that knows nothing but the oracle; it runs until the calls are spent."""
+    """Any torch optimizer as an algorithm that knows nothing but the oracle; it runs until the
+    calls are spent.
+    """
 
     def algorithm(oracle, start):
         x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
@@ -53,7 +57,9 @@ def black_box(make, gradients_only=False):
             x.grad = torch.tensor([gradient], dtype=torch.float64)
             return torch.tensor(value, dtype=torch.float64)
 
-        for _ in range(1000):  # more than the oracle answers; an optimizer that stops asking returns where it stands
+        for _ in range(
+            1000
+        ):  # more than the oracle answers; an optimizer that stops asking returns where it stands
             optimizer.step(closure)
         return float(x.detach())
 
@@ -61,7 +67,9 @@ def black_box(make, gradients_only=False):
 
 
 def bisection(oracle, start):
-    """Halves an interval until two neighbouring floats are left: queries one rounding error apart."""
+    """Halves an interval until two neighbouring floats are left: queries one rounding error
+    apart.
+    """
     low, high = start - 1.0, start + 1.0
     while math.nextafter(low, math.inf) < high:
         middle = (low + high) / 2
@@ -99,7 +107,9 @@ def test_nobody_finds_a_stationary_point(name, L, Delta):
     defeat = adversary.play(_algorithm(name, gradients_only=False))
     assert defeat.consistent
     assert defeat.in_class
-    assert defeat.best_distance == L  # not ε-stationary for any ε < L: neither the queries nor the output
+    assert (
+        defeat.best_distance == L
+    )  # not ε-stationary for any ε < L: neither the queries nor the output
     assert len(defeat.queries) <= 64
 
 
@@ -128,7 +138,9 @@ def test_an_algorithm_that_knows_the_function_wins():
 @pytest.mark.parametrize("seed", range(20))
 def test_family_agrees_on_all_queries_and_shares_no_stationary_point(seed):
     rng = numpy_stream(seed, "queries")
-    points = np.concatenate([rng.normal(size=8), 1e-9 * rng.normal(size=4), 1e5 * rng.normal(size=3)])
+    points = np.concatenate(
+        [rng.normal(size=8), 1e-9 * rng.normal(size=4), 1e5 * rng.normal(size=3)]
+    )
     adversary = ValueAdversary(LipschitzClass(2.0, 0.5), start=0.0, calls=100)
     for x in points:
         assert adversary(float(x)) == (0.0, 2.0)
@@ -155,9 +167,14 @@ def test_pair_shares_no_goldstein_stationary_point(seed, spread):
 
 
 def test_printed_functions_of_5_7_6_fail():
-    """Three slips: kinks closer than 4δ, common (δ, ε)-stationary points after the shift, an infimum that runs away."""
+    """Three slips: kinks closer than 4δ, common (δ, ε)-stationary points after the shift, an
+    infimum that runs away.
+    """
     delta, points = Fraction(1, 100), [0, Fraction(5, 100), 1]
-    f, g = printed_function(points, delta), printed_function(points, delta, shift=delta * Fraction(3, 2))
+    f, g = (
+        printed_function(points, delta),
+        printed_function(points, delta, shift=delta * Fraction(3, 2)),
+    )
     kinks = sorted(f.kinks)
     assert min(b - a for a, b in pairwise(kinks)) < 4 * delta
     shared = f.kinks[0] + delta * Fraction(3, 4)
@@ -166,7 +183,9 @@ def test_printed_functions_of_5_7_6_fail():
     assert far.value(0) - far.infimum > 400  # Δ = 8Kδ = 0.16 would be allowed
     # the repaired ones, on the same points
     a, b = separated_pair(points, delta, 0)
-    assert all(max(a.distance(x, delta), b.distance(x, delta)) == 1 for x in np.linspace(-0.2, 1.2, 2001))
+    assert all(
+        max(a.distance(x, delta), b.distance(x, delta)) == 1 for x in np.linspace(-0.2, 1.2, 2001)
+    )
     repaired = plateau_function([0, 1000], delta, 0)
     assert repaired.value(0) - repaired.infimum <= 16 * delta
 
@@ -186,12 +205,15 @@ def test_accuracy_at_or_above_the_lipschitz_constant_is_always_met():
     assert defeat.best_distance == 0.5 < 0.7
 
 
-@pytest.mark.parametrize("build", [
-    lambda p: resisting_function(p, LipschitzClass(1.5, 0.7), Fraction(1, 3)),
-    lambda p: plateau_function(p, 0.01, p[0]),
-    lambda p: separated_pair(p, 0.01, p[0])[0],
-    lambda p: separated_pair(p, 0.01, p[0])[1],
-])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: resisting_function(p, LipschitzClass(1.5, 0.7), Fraction(1, 3)),
+        lambda p: plateau_function(p, 0.01, p[0]),
+        lambda p: separated_pair(p, 0.01, p[0])[0],
+        lambda p: separated_pair(p, 0.01, p[0])[1],
+    ],
+)
 def test_values_and_gradients_at_random_points(build):
     rng = numpy_stream(0, "hard instance")
     f = build([float(x) for x in rng.normal(size=30)])
@@ -201,7 +223,9 @@ def test_values_and_gradients_at_random_points(build):
     at = x.detach().numpy()
     np.testing.assert_allclose(gradient.numpy(), f.gradients(at), rtol=0, atol=0)
     np.testing.assert_allclose(values.detach().numpy(), f.values(at), rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(f.values(at)[:300], [float(f.value(t)) for t in at[:300]], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        f.values(at)[:300], [float(f.value(t)) for t in at[:300]], rtol=1e-12, atol=1e-12
+    )
     assert (np.abs(f.gradients(at)) == float(f.lipschitz)).all()
     assert f.values(at).min() >= float(f.infimum) - 1e-12
     pairs = at.reshape(2, -1)
@@ -209,17 +233,38 @@ def test_values_and_gradients_at_random_points(build):
     assert (difference <= float(f.lipschitz) * np.abs(pairs[0] - pairs[1]) + 1e-12).all()
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: LipschitzClass(-1.0, 1.0), "L must be positive and finite, got -1.0"),
-    (lambda: LipschitzClass(1.0, 0.0), "Delta must be positive and finite, got 0.0"),
-    (lambda: ValueAdversary(LipschitzClass(1.0, 1.0), 0.0, 0), "calls must be a whole number of at least 1, got 0"),
-    (lambda: GradientAdversary(1.0, 0.01, 0.0, calls=13), r"calls must lie between 1 and Δ/\(8δ\) = 12, got 13"),
-    (lambda: GradientAdversary(1.0, -0.01, 0.0), "delta must be positive and finite, got -0.01"),
-    (lambda: ValueAdversary(LipschitzClass(1.0, 1.0), math.nan, 3), "start must be a number, got nan"),
-    (lambda: resisting_function([0.0], LipschitzClass(1.0, 1.0), Fraction(1, 2)), r"theta must lie in \(0, 0.5\)"),
-    (lambda: PiecewiseLinear((), ()), "slopes must be 1 for 0 breaks, got 0"),
-    (lambda: PiecewiseLinear((Fraction(1), Fraction(0)), (Fraction(0),) * 3), "breaks must increase"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LipschitzClass(-1.0, 1.0), "L must be positive and finite, got -1.0"),
+        (lambda: LipschitzClass(1.0, 0.0), "Delta must be positive and finite, got 0.0"),
+        (
+            lambda: ValueAdversary(LipschitzClass(1.0, 1.0), 0.0, 0),
+            "calls must be a whole number of at least 1, got 0",
+        ),
+        (
+            lambda: GradientAdversary(1.0, 0.01, 0.0, calls=13),
+            r"calls must lie between 1 and Δ/\(8δ\) = 12, got 13",
+        ),
+        (
+            lambda: GradientAdversary(1.0, -0.01, 0.0),
+            "delta must be positive and finite, got -0.01",
+        ),
+        (
+            lambda: ValueAdversary(LipschitzClass(1.0, 1.0), math.nan, 3),
+            "start must be a number, got nan",
+        ),
+        (
+            lambda: resisting_function([0.0], LipschitzClass(1.0, 1.0), Fraction(1, 2)),
+            r"theta must lie in \(0, 0.5\)",
+        ),
+        (lambda: PiecewiseLinear((), ()), "slopes must be 1 for 0 breaks, got 0"),
+        (
+            lambda: PiecewiseLinear((Fraction(1), Fraction(0)), (Fraction(0),) * 3),
+            "breaks must increase",
+        ),
+    ],
+)
 def test_bad_constants_of_the_adversaries(make, message):
     with pytest.raises(RuleError, match=message):
         make()

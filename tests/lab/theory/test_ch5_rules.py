@@ -1,4 +1,6 @@
-"""Theorems 5.4.1 and 5.5.1 with the optimizers, Proposition 5.3.1, Lemmas 5.2.1 to 5.3.2 and 5.7.2."""
+"""Theorems 5.4.1 and 5.5.1 with the optimizers, Proposition 5.3.1, Lemmas 5.2.1 to 5.3.2 and
+5.7.2.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ def run_ingd(f: PiecewiseLinear, start: float, c: NonsmoothTarget, seed: int, **
         x.grad = torch.from_numpy(f.gradients(at))
         return torch.from_numpy(f.values(at))[0]
 
-    while not optimizer.result().certified and optimizer.result().oracle_calls <= ingd_calls_printed(c):
+    while (
+        not optimizer.result().certified
+        and optimizer.result().oracle_calls <= ingd_calls_printed(c)
+    ):
         optimizer.step(closure)
     optimizer.found = float(x.detach())
     return optimizer
@@ -74,7 +79,9 @@ def test_ingd_certifies_within_the_calls_of_theorem_5_4_1(L, share, delta):
         result = optimizer.result()
         assert result.certified
         assert f.distance(optimizer.found, delta) <= c.epsilon  # exactly (δ, ε)-stationary
-        gradients = (result.oracle_calls + 1) // 2 + 1  # about half of the calls are values for the descent test
+        gradients = (
+            result.oracle_calls + 1
+        ) // 2 + 1  # about half of the calls are values for the descent test
         over_printed += result.oracle_calls > ingd_calls_printed(c)
         over_proved += gradients > ingd_gradient_calls(c)
         runs += 1
@@ -83,7 +90,9 @@ def test_ingd_certifies_within_the_calls_of_theorem_5_4_1(L, share, delta):
 
 
 def test_too_few_inner_steps_break_theorem_5_4_1():
-    """With K = 1 instead of 48L²/ε² the direction is never averaged: no certificate within the calls."""
+    """With K = 1 instead of 48L²/ε² the direction is never averaged: no certificate within the
+    calls.
+    """
     f = zigzag(3, 1.0)
     start = -0.5
     c = NonsmoothTarget(1.0, float(f.value(start) - f.infimum), 0.5, 0.9)
@@ -95,14 +104,20 @@ def test_optimizer_and_theory_have_the_same_inner_steps_and_weight():
     from mindgap.rules.steps import descent_weight
 
     c = NonsmoothTarget(1.7, 1.0, 0.1, 0.33)
-    optimizer = INGD([torch.zeros(1, requires_grad=True)], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L)
+    optimizer = INGD(
+        [torch.zeros(1, requires_grad=True)], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L
+    )
     assert optimizer.param_groups[0]["inner"] == ingd_inner_steps(c)
     for norm in np.linspace(0, c.L, 50):
-        assert descent_weight(float(norm), c.L) == pytest.approx(ingd_beta(float(norm), c.L), rel=1e-14)
+        assert descent_weight(float(norm), c.L) == pytest.approx(
+            ingd_beta(float(norm), c.L), rel=1e-14
+        )
 
 
 def _inner_loop(value, gradient, x, delta, L, epsilon, K, rng):
-    """‖m_k‖² for k = 1, ..., K over many runs at once (Alg. 2, l. 4-15), zero after the loop ends."""
+    """‖m_k‖² for k = 1, ..., K over many runs at once (Alg. 2, l. 4-15), zero after the loop
+    ends.
+    """
     m = gradient(x)
     alive = np.ones(len(x), dtype=bool)
     squares = []
@@ -119,12 +134,16 @@ def _inner_loop(value, gradient, x, delta, L, epsilon, K, rng):
 @pytest.mark.parametrize("dimension", [1, 2, 5])
 @pytest.mark.parametrize("offset", [0.0, 0.2, 0.45])
 def test_inner_direction_shrinks_as_in_lemma_5_7_2(dimension, offset):
-    """f = Σ|x_i| scaled to Lipschitz constant L, searched from a point ``offset`` δ away from the kinks."""
+    """f = Σ|x_i| scaled to Lipschitz constant L, searched from a point ``offset`` δ away from
+    the kinks.
+    """
     L, delta, runs, K = 1.5, 0.7, 4000, 200
     rng = numpy_stream(0, "inner loop")
     scale = L / math.sqrt(dimension)
     x = offset * delta * rng.choice([-1.0, 1.0], size=(runs, dimension)) + 1e-12
-    squares = _inner_loop(lambda z: scale * np.abs(z).sum(1), lambda z: scale * np.sign(z), x, delta, L, 0.0, K, rng)
+    squares = _inner_loop(
+        lambda z: scale * np.abs(z).sum(1), lambda z: scale * np.sign(z), x, delta, L, 0.0, K, rng
+    )
     mean, error = squares.mean(axis=1), squares.std(axis=1) / math.sqrt(runs)
     bound = np.array([direction_square_bound(k, L) for k in range(1, K + 1)])
     assert (mean <= bound + 4 * error).all()
@@ -132,7 +151,9 @@ def test_inner_direction_shrinks_as_in_lemma_5_7_2(dimension, offset):
 
 
 def test_h_star_of_lemma_5_7_2_is_a_bound_not_an_equality():
-    """The least of h(β) is m²(L² - m²/16)/(L² + m²/2); the proof prints L²m²/(L² + m²/2) with an equals sign."""
+    """The least of h(β) is m²(L² - m²/16)/(L² + m²/2); the proof prints L²m²/(L² + m²/2) with
+    an equals sign.
+    """
     L, m = 1.0, 0.8
 
     def h(beta):
@@ -151,8 +172,12 @@ def test_printed_number_of_calls_can_be_negative():
 
 
 def _smooth_inner_steps(delta, curvature, epsilon, away=20.0, searches=200):
-    """Inner steps of every search of INGD on curvature·‖x‖²/2, from ‖∇f‖ = away·ε until its certificate."""
-    x = (away * epsilon / curvature * torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64)).requires_grad_()
+    """Inner steps of every search of INGD on curvature·‖x‖²/2, from ‖∇f‖ = away·ε until its
+    certificate.
+    """
+    x = (
+        away * epsilon / curvature * torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64)
+    ).requires_grad_()
     optimizer = INGD([x], delta=delta, epsilon=epsilon, lipschitz=2 * away * epsilon, inner=10)
     counts = []
 
@@ -178,14 +203,21 @@ def test_one_inner_step_on_smooth_functions(curvature, epsilon):
     counts = _smooth_inner_steps(delta, curvature, epsilon)
     assert len(counts) > 3
     assert set(counts) == {1}
-    assert max(_smooth_inner_steps(stationarity_radius(curvature, epsilon)[0], curvature, epsilon)) == 1
-    assert max(_smooth_inner_steps(3 * delta, curvature, epsilon, away=1.5, searches=1)) > 1  # "always" is not so
+    assert (
+        max(_smooth_inner_steps(stationarity_radius(curvature, epsilon)[0], curvature, epsilon))
+        == 1
+    )
+    assert (
+        max(_smooth_inner_steps(3 * delta, curvature, epsilon, away=1.5, searches=1)) > 1
+    )  # "always" is not so
 
 
 @pytest.mark.parametrize("L", [0.3, 1.0, 20.0])
 @pytest.mark.parametrize("epsilon", [0.01, 0.6])
 def test_goldstein_stationarity_of_smooth_functions(L, epsilon):
-    """Proposition 5.3.1, 2. at 10,000 random points of Lx²/2 and of L·sin x: the set is an interval of derivatives."""
+    """Proposition 5.3.1, 2. at 10,000 random points of Lx²/2 and of L·sin x: the set is an
+    interval of derivatives.
+    """
     delta, accuracy = stationarity_radius(L, epsilon)
     rng = numpy_stream(0, "proposition")
     x = np.concatenate([rng.uniform(-1, 1, 5000) * 3 * epsilon / L, rng.uniform(-4, 4, 5000)])
@@ -195,7 +227,11 @@ def test_goldstein_stationarity_of_smooth_functions(L, epsilon):
         distance = np.maximum(np.maximum(slopes.min(1), -slopes.max(1)), 0.0)
         norm = np.abs(derivative(x))
         stationary = distance <= accuracy
-        assert norm[stationary].max(initial=0.0) <= gradient_norm_bound(L, delta, accuracy) * (1 + 1e-6) <= epsilon
+        assert (
+            norm[stationary].max(initial=0.0)
+            <= gradient_norm_bound(L, delta, accuracy) * (1 + 1e-6)
+            <= epsilon
+        )
         assert (distance <= norm + 1e-12).all()  # part 1: ε-stationary implies (δ, ε)-stationary
     quadratic = np.abs(L * x)[np.maximum(np.abs(L * x) - L * delta, 0) <= accuracy]
     assert quadratic.max() > 0.95 * 2 * epsilon / 3  # 2ε/3 is tight: half of it is exceeded
@@ -203,7 +239,9 @@ def test_goldstein_stationarity_of_smooth_functions(L, epsilon):
 
 
 def _network(generator):
-    """A ReLU network of two variables with its weights: piecewise linear, neither convex nor concave."""
+    """A ReLU network of two variables with its weights: piecewise linear, neither convex nor
+    concave.
+    """
     first = torch.randn(8, 2, generator=generator, dtype=torch.float64)
     bias = torch.randn(8, generator=generator, dtype=torch.float64)
     last = torch.randn(8, generator=generator, dtype=torch.float64)
@@ -221,7 +259,9 @@ def test_lemma_5_2_2_differences_are_path_integrals():
 
 
 def test_lemmas_5_2_1_and_5_2_3_directional_derivatives_at_kinks():
-    """At the kink of f = max_i ⟨a_i, x⟩ - max_j ⟨b_j, x⟩: f'(0; d) by composition, and a gradient near 0 attains it."""
+    """At the kink of f = max_i ⟨a_i, x⟩ - max_j ⟨b_j, x⟩: f'(0; d) by composition, and a
+    gradient near 0 attains it.
+    """
     g = torch_stream(0, "kink")
     a, b = torch.randn(2, 6, 3, generator=g, dtype=torch.float64)
     d = torch.randn(10_000, 3, generator=g, dtype=torch.float64)
@@ -234,12 +274,16 @@ def test_lemmas_5_2_1_and_5_2_3_directional_derivatives_at_kinks():
     chain = (d @ a.T).amax(-1) - (d @ b.T).amax(-1)  # the maximum's derivative at 0 is itself
     torch.testing.assert_close(slope, chain, rtol=1e-7, atol=1e-7)
     near = (1e-6 * d).requires_grad_()
-    (gradient,) = torch.autograd.grad(f(near).sum(), near)  # a limit of gradients, so an element of ∂f(0)
+    (gradient,) = torch.autograd.grad(
+        f(near).sum(), near
+    )  # a limit of gradients, so an element of ∂f(0)
     torch.testing.assert_close((gradient * d).sum(1), slope, rtol=1e-7, atol=1e-7)
 
 
 def test_proposition_5_2_1_generalized_gradients_of_a_maximum_of_linear_functions():
-    """f = max_i ⟨a_i, x⟩, whose ∂f(x) is the hull of the active a_i: points 1, 2, 4 and 6, at kinks and elsewhere."""
+    """f = max_i ⟨a_i, x⟩, whose ∂f(x) is the hull of the active a_i: points 1, 2, 4 and 6, at
+    kinks and elsewhere.
+    """
     g = torch_stream(0, "generalized gradients")
     a = torch.randn(5, 3, generator=g, dtype=torch.float64)
     lipschitz = a.norm(dim=1).max()
@@ -249,12 +293,19 @@ def test_proposition_5_2_1_generalized_gradients_of_a_maximum_of_linear_function
         return a[values >= values.max() - 1e-9]
 
     line = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
-    y, z = a[0], a[1]  # at a_i the product with a_i itself is large: another function is the largest at each end
+    y, z = (
+        a[0],
+        a[1],
+    )  # at a_i the product with a_i itself is large: another function is the largest at each end
     top = ((line * y + (1 - line) * z) @ a.T).argmax(1)
     place = int((top[1:] != top[:-1]).nonzero()[0])
     tie = a[top[place]] - a[top[place + 1]]
     kink = z + (tie @ z) / (tie @ (z - y)) * (y - z)
-    places = (torch.zeros(3, dtype=torch.float64), kink, torch.randn(3, generator=g, dtype=torch.float64))
+    places = (
+        torch.zeros(3, dtype=torch.float64),
+        kink,
+        torch.randn(3, generator=g, dtype=torch.float64),
+    )
     assert [len(active(x)) for x in places] == [5, 2, 1]
     for x in places:
         hull = active(x)
@@ -263,13 +314,20 @@ def test_proposition_5_2_1_generalized_gradients_of_a_maximum_of_linear_function
         assert (inside.norm(dim=1) <= lipschitz).all()  # 1
         d = torch.randn(200, 3, generator=g, dtype=torch.float64)
         slope = directional_derivative(lambda z: (z @ a.T).amax(-1), x.expand_as(d), d)
-        torch.testing.assert_close(slope, (d @ hull.T).amax(1), rtol=1e-6, atol=1e-6)  # 2: f is convex, so f° = f'
+        torch.testing.assert_close(
+            slope, (d @ hull.T).amax(1), rtol=1e-6, atol=1e-6
+        )  # 2: f is convex, so f° = f'
         near = (x + 1e-6 * d).requires_grad_()
         (limits,) = torch.autograd.grad((near @ a.T).amax(-1).sum(), near)
         assert all((limit - hull).norm(dim=1).min() < 1e-9 for limit in limits)  # 4
-    for _ in range(20):  # 6: f(y) - f(z) = ⟨g, y - z⟩ with g of a point between, found by bisection of the slope
+    for _ in range(
+        20
+    ):  # 6: f(y) - f(z) = ⟨g, y - z⟩ with g of a point between, found by bisection of the slope
         y, z = torch.randn(2, 3, generator=g, dtype=torch.float64)
-        rise, line = float((a @ y).max() - (a @ z).max()), torch.linspace(0, 1, 100_001, dtype=torch.float64)[:, None]
+        rise, line = (
+            float((a @ y).max() - (a @ z).max()),
+            torch.linspace(0, 1, 100_001, dtype=torch.float64)[:, None],
+        )
         slopes = (a @ (y - z))[((line * y + (1 - line) * z) @ a.T).argmax(1)]
         assert slopes.min() - 1e-9 <= rise <= slopes.max() + 1e-9
 
@@ -306,7 +364,13 @@ def test_stochastic_rule_keeps_every_inequality_of_its_proof(L, sigma, Delta, de
 
 def test_output_rule():
     rule = stochastic_rule(StochasticTarget(1.0, 0.0, 1.0, 1.0, 0.5))
-    assert [rule.output_index(i) for i in (1, rule.K, rule.K + 1, rule.K + 2, rule.T)] == [1, 1, 1, 2, rule.T - rule.K]
+    assert [rule.output_index(i) for i in (1, rule.K, rule.K + 1, rule.K + 2, rule.T)] == [
+        1,
+        1,
+        1,
+        2,
+        rule.T - rule.K,
+    ]
     with pytest.raises(RuleError, match="drawn must lie between 1 and T"):
         rule.output_index(rule.T + 1)
 
@@ -321,7 +385,9 @@ def test_jensen_in_5_16_is_printed_the_wrong_way_round():
 
 
 def test_step_length_bound_before_theorem_5_5_1_lost_a_square():
-    """E‖x_{t+1} - x_t‖² <= G²/q is printed; 1/q² belongs there, and for q < 1 the printed one fails."""
+    """E‖x_{t+1} - x_t‖² <= G²/q is printed; 1/q² belongs there, and for q < 1 the printed one
+    fails.
+    """
     c = StochasticTarget(1.0, 0.0, 1.0, 1e5, 0.9)
     rule = stochastic_rule(c)
     step = c.G / (rule.p * c.G + rule.q)
@@ -330,7 +396,9 @@ def test_step_length_bound_before_theorem_5_5_1_lost_a_square():
 
 
 def test_conditional_mean_direction_is_within_an_eighth_not_a_sixteenth():
-    """5.5: d(E[m_t | x_{t-K}], ∂f(x_{t-K} + δB)) <= ε/16; β^K weighs the distance of two vectors of norm up to G."""
+    """5.5: d(E[m_t | x_{t-K}], ∂f(x_{t-K} + δB)) <= ε/16; β^K weighs the distance of two
+    vectors of norm up to G.
+    """
     c = StochasticTarget(1.0, 0.0, 1.0, 1.0, 0.5)
     weight = c.epsilon / (16 * c.G)
     old, new = np.array([c.L, 0.0]), np.array([-c.L, 0.0])  # m_{t-K} and an element of the set
@@ -339,7 +407,9 @@ def test_conditional_mean_direction_is_within_an_eighth_not_a_sixteenth():
 
 
 def _many_runs(rule, L, sigma, start, steps, runs, seed=0):
-    """Algorithm 3 on L|x| with noise ±σ, many runs at once; the mean of ‖m_t‖ over runs and steps."""
+    """Algorithm 3 on L|x| with noise ±σ, many runs at once; the mean of ‖m_t‖ over runs and
+    steps.
+    """
     rng = numpy_stream(seed, "stochastic")
     x = np.full(runs, start)
     m = L * np.sign(x) + sigma * rng.choice([-1.0, 1.0], size=runs)
@@ -349,13 +419,21 @@ def _many_runs(rule, L, sigma, start, steps, runs, seed=0):
         step = m / (rule.p * np.abs(m) + rule.q)
         y = x - rng.uniform(size=runs) * step
         x = x - step
-        m = rule.beta * m + (1 - rule.beta) * (L * np.sign(y) + sigma * (2.0 * rng.integers(0, 2, size=runs) - 1))
+        m = rule.beta * m + (1 - rule.beta) * (
+            L * np.sign(y) + sigma * (2.0 * rng.integers(0, 2, size=runs) - 1)
+        )
     return total / steps
 
 
-@pytest.mark.parametrize(("L", "sigma", "share", "Delta", "delta"), [
-    (1.0, 0.1, 0.98, 0.12, 1.0), (1.0, 0.0, 0.98, 0.13, 1.0), (20.0, 6.0, 0.98, 0.5, 0.2), (0.01, 0.0, 0.95, 1e-3, 1.0),
-])
+@pytest.mark.parametrize(
+    ("L", "sigma", "share", "Delta", "delta"),
+    [
+        (1.0, 0.1, 0.98, 0.12, 1.0),
+        (1.0, 0.0, 0.98, 0.13, 1.0),
+        (20.0, 6.0, 0.98, 0.5, 0.2),
+        (0.01, 0.0, 0.95, 1e-3, 1.0),
+    ],
+)
 def test_mean_direction_of_theorem_5_5_1(L, sigma, share, Delta, delta):
     c = StochasticTarget(L, sigma, Delta, delta, share * L)
     rule = stochastic_rule(c)
@@ -366,11 +444,15 @@ def test_a_shorter_memory_breaks_theorem_5_5_1():
     c = StochasticTarget(L=1.0, sigma=0.1, Delta=0.12, delta=1.0, epsilon=0.98)
     rule = stochastic_rule(c)
     hasty = type(rule)(1 - 64 * (1 - rule.beta) / 3, rule.p, rule.q, rule.K, rule.T)
-    assert _many_runs(hasty, c.L, c.sigma, c.Delta / c.L, rule.T // 4, runs=20) > mean_direction_bound(c)
+    assert _many_runs(
+        hasty, c.L, c.sigma, c.Delta / c.L, rule.T // 4, runs=20
+    ) > mean_direction_bound(c)
 
 
 def test_optimizer_follows_the_stochastic_rule():
-    """x, m of the optimizer against Alg. 3 with the optimizer's own draws, re-read at every step."""
+    """x, m of the optimizer against Alg. 3 with the optimizer's own draws, re-read at every
+    step.
+    """
     from mindgap.rules.schedule import unit_draw
 
     c = StochasticTarget(L=1.0, sigma=0.0, Delta=0.5, delta=0.5, epsilon=0.9)
@@ -391,17 +473,29 @@ def test_optimizer_follows_the_stochastic_rule():
     optimizer.train()
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: NonsmoothTarget(-1.0, 1.0, 0.1, 0.5), "L must be positive and finite, got -1.0"),
-    (lambda: NonsmoothTarget(1.0, 0.0, 0.1, 0.5), "Delta must be positive and finite, got 0.0"),
-    (lambda: NonsmoothTarget(1.0, 1.0, 0.0, 0.5), "delta must be positive and finite, got 0.0"),
-    (lambda: NonsmoothTarget(1.0, 1.0, 0.1, 1.5), "epsilon must be below L = 1, got 1.5"),
-    (lambda: NonsmoothTarget(1.0, 1.0, 0.1, 0.5, gamma=0.0), r"gamma must lie in \(0, 1\), got 0.0"),
-    (lambda: StochasticTarget(1.0, -0.1, 1.0, 0.1, 0.5), "sigma must be zero or positive, and finite, got -0.1"),
-    (lambda: StochasticTarget(1.0, 0.1, -1.0, 0.1, 0.5), "Delta must be positive and finite, got -1.0"),
-    (lambda: StochasticTarget(1.0, 0.1, 1.0, 0.1, 1.0), "epsilon must be below L = 1, got 1.0"),
-    (lambda: stationarity_radius(0.0, 0.1), "L must be positive and finite, got 0.0"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: NonsmoothTarget(-1.0, 1.0, 0.1, 0.5), "L must be positive and finite, got -1.0"),
+        (lambda: NonsmoothTarget(1.0, 0.0, 0.1, 0.5), "Delta must be positive and finite, got 0.0"),
+        (lambda: NonsmoothTarget(1.0, 1.0, 0.0, 0.5), "delta must be positive and finite, got 0.0"),
+        (lambda: NonsmoothTarget(1.0, 1.0, 0.1, 1.5), "epsilon must be below L = 1, got 1.5"),
+        (
+            lambda: NonsmoothTarget(1.0, 1.0, 0.1, 0.5, gamma=0.0),
+            r"gamma must lie in \(0, 1\), got 0.0",
+        ),
+        (
+            lambda: StochasticTarget(1.0, -0.1, 1.0, 0.1, 0.5),
+            "sigma must be zero or positive, and finite, got -0.1",
+        ),
+        (
+            lambda: StochasticTarget(1.0, 0.1, -1.0, 0.1, 0.5),
+            "Delta must be positive and finite, got -1.0",
+        ),
+        (lambda: StochasticTarget(1.0, 0.1, 1.0, 0.1, 1.0), "epsilon must be below L = 1, got 1.0"),
+        (lambda: stationarity_radius(0.0, 0.1), "L must be positive and finite, got 0.0"),
+    ],
+)
 def test_bad_constants_of_chapter_5(make, message):
     with pytest.raises(RuleError, match=message):
         make()

@@ -26,8 +26,12 @@ DELTA = 0.05
 
 
 def _uniform_map(M: float, n: int) -> np.ndarray:
-    """F(θ) is ±M with equal chances whatever θ: the map that the thesis names for tightness; φ(θ) = θ."""
-    values = np.concatenate([numpy_stream(seed, "uniform map").choice([-M, M], size=(100, n)) for seed in range(20)])
+    """F(θ) is ±M with equal chances whatever θ: the map that the thesis names for tightness;
+    φ(θ) = θ.
+    """
+    values = np.concatenate(
+        [numpy_stream(seed, "uniform map").choice([-M, M], size=(100, n)) for seed in range(20)]
+    )
     return one_step_change(values, np.zeros_like(values))
 
 
@@ -39,7 +43,9 @@ def _sgd_on_cosine(M: float, n: int) -> np.ndarray:
     theta = theta - eta * (np.sin(theta) + rng.choice([-1.0, 1.0], size=RUNS))
     for _ in range(n):
         values.append(M * np.cos(theta))
-        following.append(M * sum(np.cos(theta - eta * (np.sin(theta) + xi)) for xi in (-1.0, 1.0)) / 2)
+        following.append(
+            M * sum(np.cos(theta - eta * (np.sin(theta) + xi)) for xi in (-1.0, 1.0)) / 2
+        )
         theta = theta - eta * (np.sin(theta) + rng.choice([-1.0, 1.0], size=RUNS))
     return one_step_change(np.stack(values, axis=1), np.stack(following, axis=1))
 
@@ -69,7 +75,9 @@ def test_one_step_change_falls_like_one_over_root_n():
 
 
 def test_telescoping_starts_at_the_image_of_the_first_point():
-    """6.7.1 prints φ(θ_0) where φ(F(θ_0)) belongs: with θ_0 outside the image the printed identity is off by φ(θ_0)."""
+    """6.7.1 prints φ(θ_0) where φ(F(θ_0)) belongs: with θ_0 outside the image the printed
+    identity is off by φ(θ_0).
+    """
     phi, step = (lambda t: t), (lambda t: 0.5 if t > 1 else 1.0 - t)  # maps everything into [0, 1]
     theta = [1000.0]
     for _ in range(51):
@@ -83,10 +91,13 @@ def test_telescoping_starts_at_the_image_of_the_first_point():
     assert abs(printed - left) > 10 * one_step_change_bound(BoundedValues(1.0, DELTA), n)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"M": 0.0, "delta": 0.1}, "M must be positive and finite, got 0.0"),
-    ({"M": 1.0, "delta": 1.0}, r"delta must lie in \(0, 1\), got 1.0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"M": 0.0, "delta": 0.1}, "M must be positive and finite, got 0.0"),
+        ({"M": 1.0, "delta": 1.0}, r"delta must lie in \(0, 1\), got 1.0"),
+    ],
+)
 def test_bad_constants_of_6_4_1(arguments, message):
     with pytest.raises(RuleError, match=message):
         BoundedValues(**arguments)
@@ -117,7 +128,9 @@ def test_sawtooth_is_lipschitz_with_the_stated_gradient(kind, n):
     assert (np.abs(values[0] - values[1]) <= np.abs(a - b) * (1 + 1e-12)).all()
     slopes = np.array([(f.value(x + 1e-7) - f.value(x - 1e-7)) / 2e-7 for x in a])
     exact = np.array([f.gradient(x) for x in a])
-    assert np.mean(np.abs(slopes - exact) > 1e-6) < 1e-3  # only where a kink lies inside the difference quotient
+    assert (
+        np.mean(np.abs(slopes - exact) > 1e-6) < 1e-3
+    )  # only where a kink lies inside the difference quotient
     left = np.array([f.gradient(x) for x in np.linspace(-n / (n + 1), 1 / (n + 1), 1000)])
     assert left.max() <= 1
     assert left.min() >= -1
@@ -126,11 +139,15 @@ def test_sawtooth_is_lipschitz_with_the_stated_gradient(kind, n):
 def test_sawtooth_gradient_agrees_with_autograd():
     import torch
 
-    x = torch.from_numpy(numpy_stream(0, "sawtooth").uniform(-1.5, 1.0, size=1_000)).requires_grad_()
+    x = torch.from_numpy(
+        numpy_stream(0, "sawtooth").uniform(-1.5, 1.0, size=1_000)
+    ).requires_grad_()
     for n in (1, 6):
         f = Sawtooth(n)
         (gradient,) = torch.autograd.grad(sum(f.value(theta) for theta in x.unbind()), x)
-        np.testing.assert_allclose(gradient.numpy(), [f.gradient(theta) for theta in x.detach().tolist()], rtol=1e-14)
+        np.testing.assert_allclose(
+            gradient.numpy(), [f.gradient(theta) for theta in x.detach().tolist()], rtol=1e-14
+        )
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 20, 100])
@@ -180,7 +197,9 @@ def test_block_points_follow_a_continuous_map():
 
 
 def test_limit_along_blocks_is_invariant_but_not_ergodic():
-    """Both fixed points carry mass: each is an invariant set of measure strictly between 0 and 1."""
+    """Both fixed points carry mass: each is an invariant set of measure strictly between 0 and
+    1.
+    """
     n = 2**13 - 1
     points = np.array([block_point(k) for k in range(n)])
     weights = limit_weights(block_symbol(n - 1))
@@ -202,5 +221,6 @@ def test_without_continuity_no_measure_is_invariant():
         theta = halving_map(theta) if theta > 1e-300 else theta
     assert np.mean(np.array(points) < 1e-3) > 0.99
     assert invariance_defect(halving_map, [0.0], [1.0], lambda t: t) == 1.0
-    # An invariant μ would have μ({0}) = P(F(θ) = 0) = 0 and E θ = E F(θ) = E θ/2 + μ({0}), so E θ = 0: then μ({0}) = 1.
+    # An invariant μ would have μ({0}) = P(F(θ) = 0) = 0 and E θ = E F(θ) = E θ/2 + μ({0}), so E θ =
+    # 0: then μ({0}) = 1.
     assert all(halving_map(t) > 0 for t in np.linspace(0, 1, 10_001))

@@ -1,4 +1,6 @@
-"""Lemma 6.4.5, Theorems 6.4.6, 6.4.7 and 6.5.1: losses, compact sets and small steps of a network."""
+"""Lemma 6.4.5, Theorems 6.4.6, 6.4.7 and 6.5.1: losses, compact sets and small steps of a
+network.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,23 @@ def test_cross_entropy_is_bounded_by_its_spread(classes, spread):
     worst[0] = 0.0
     peak = float(cross_entropy(worst, torch.tensor(0)))
     assert peak == pytest.approx(cross_entropy_peak(spread, classes), rel=1e-12)
-    assert cross_entropy_bound(spread, classes) / 2 < peak <= cross_entropy_bound(spread, classes) + 1e-12
+    assert (
+        cross_entropy_bound(spread, classes) / 2
+        < peak
+        <= cross_entropy_bound(spread, classes) + 1e-12
+    )
 
 
 def test_cross_entropy_agrees_with_torch_and_the_printed_sign_is_reversed():
     g = torch_stream(0, "scores")
-    x, y = torch.randn(500, 7, generator=g, dtype=torch.float64), torch.randint(7, (500,), generator=g)
+    x, y = (
+        torch.randn(500, 7, generator=g, dtype=torch.float64),
+        torch.randint(7, (500,), generator=g),
+    )
     ours = cross_entropy(x, y)
-    torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(x, y, reduction="none"), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        ours, torch.nn.functional.cross_entropy(x, y, reduction="none"), rtol=1e-12, atol=0
+    )
     printed = x.gather(1, y[:, None])[:, 0] - torch.logsumexp(x, 1)
     assert (printed <= 0).all()  # minimising (6.9) as printed would drive the right class down
     torch.testing.assert_close(printed, -ours, rtol=1e-12, atol=0)
@@ -65,17 +76,23 @@ def test_cross_entropy_is_root_two_lipschitz_and_no_less():
     assert norms.max() > 0.99 * CROSS_ENTROPY_LIPSCHITZ
     assert norms.max() > CROSS_ENTROPY_LIPSCHITZ / 2
     one_hot = torch.nn.functional.one_hot(y, 5)
-    torch.testing.assert_close(gradient, torch.softmax(x.detach(), 1) - one_hot, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(
+        gradient, torch.softmax(x.detach(), 1) - one_hot, rtol=1e-10, atol=1e-14
+    )
 
 
 def test_estimated_noise_is_too_small_not_too_large():
-    """6.6.2 says that estimated norms are larger, by Jensen: the gradient's is, the noise has its own batch mean."""
+    """6.6.2 says that estimated norms are larger, by Jensen: the gradient's is, the noise has
+    its own batch mean.
+    """
     gradients = np.array([[0.0, 1.0], [2.0, -1.0], [5.0, 0.0], [-3.0, 0.5]])
 
     def noise(rows):
         return math.sqrt(((rows - rows.mean(0)) ** 2).sum(1).mean())
 
-    batches = [gradients[list(pick)] for pick in itertools.combinations(range(4), 2)]  # every batch of two
+    batches = [
+        gradients[list(pick)] for pick in itertools.combinations(range(4), 2)
+    ]  # every batch of two
     assert np.mean([np.linalg.norm(b.mean(0)) for b in batches]) > np.linalg.norm(gradients.mean(0))
     assert np.mean([noise(b) for b in batches]) < noise(gradients)
 
@@ -88,7 +105,9 @@ def _data(copies: int, samples: int, dimension: int, classes: int, name: str):
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "identity"])
-@pytest.mark.parametrize(("layers", "gamma", "eta_share"), [(3, 0.2, 1.0), (3, 2.0, 0.3), (4, 0.5, 1.0), (6, 1.0, 0.1)])
+@pytest.mark.parametrize(
+    ("layers", "gamma", "eta_share"), [(3, 0.2, 1.0), (3, 2.0, 0.3), (4, 0.5, 1.0), (6, 1.0, 0.1)]
+)
 def test_weights_stay_in_the_compact_set(activation, layers, gamma, eta_share):
     rule = DecayedNetwork(layers, gamma)
     net = Network((4, *[5] * (layers - 1), 3), activation)
@@ -96,18 +115,29 @@ def test_weights_stay_in_the_compact_set(activation, layers, gamma, eta_share):
     theta = net.start(SEEDS, rule.radius, g)
     for _ in range(60):
         batch = torch.randint(64, (8,), generator=g)
-        norms = torch.stack([torch.linalg.matrix_norm(w, ord=2) for w in
-                             net.gradient(theta, x[:, batch], y[:, batch])[1]], dim=1)
+        norms = torch.stack(
+            [
+                torch.linalg.matrix_norm(w, ord=2)
+                for w in net.gradient(theta, x[:, batch], y[:, batch])[1]
+            ],
+            dim=1,
+        )
         assert norms.max() <= rule.gradient_bound(rule.radius) * (1 + 1e-12)
-        theta = net.decayed_step(theta, x[:, batch], y[:, batch], eta_share * rule.largest_step, gamma)
+        theta = net.decayed_step(
+            theta, x[:, batch], y[:, batch], eta_share * rule.largest_step, gamma
+        )
         assert net.operator_norms(theta).max() <= rule.radius * (1 + 1e-12)
-        assert net.scores(theta, x).norm(dim=2).max() <= rule.output_bound(rule.radius) * (1 + 1e-12)
+        assert net.scores(theta, x).norm(dim=2).max() <= rule.output_bound(rule.radius) * (
+            1 + 1e-12
+        )
         assert net.loss(theta, x, y).max() <= rule.loss_bound(3)
     assert rule.gradient_bound(rule.radius) == pytest.approx(gamma * rule.radius, rel=1e-12)
 
 
 def test_one_step_change_of_the_loss_of_a_decayed_network():
-    """Theorem 6.4.6's conclusion with Theorem 6.4.1's constants; the mean over the sample is an exact sum."""
+    """Theorem 6.4.6's conclusion with Theorem 6.4.1's constants; the mean over the sample is an
+    exact sum.
+    """
     rule, samples, steps = DecayedNetwork(3, 1.5), 6, 150
     net = Network((4, 4, 4, 3), "relu")
     x, y, g = _data(1, samples, 4, 3, "one step change")
@@ -138,7 +168,9 @@ def test_wrong_radius_or_step_leaves_the_set(radius_factor, step_factor):
     inside = True
     for _ in range(30):
         theta = net.decayed_step(theta, x, y, step_factor * rule.largest_step, rule.gamma)
-        inside = inside and bool(net.operator_norms(theta).max() <= radius_factor * rule.radius * (1 + 1e-12))
+        inside = inside and bool(
+            net.operator_norms(theta).max() <= radius_factor * rule.radius * (1 + 1e-12)
+        )
     assert not inside
 
 
@@ -186,7 +218,9 @@ def test_6_7_6_forgets_the_shift():
     theta[-1] = torch.tensor([[[1e3, 0.0]]], dtype=torch.float64)
     loss = float(net.loss(theta, x, torch.ones_like(y)))
     assert loss > rule.printed_loss_bound(2)
-    assert loss > rule.loss_bound(2)  # the start violates |b| <= 1/γ, which the paper does not ask for
+    assert loss > rule.loss_bound(
+        2
+    )  # the start violates |b| <= 1/γ, which the paper does not ask for
 
 
 @pytest.mark.parametrize("curvature", [0.1, 1.0, 7.0])
@@ -197,18 +231,24 @@ def test_expansion_of_6_7_7_at_an_invariant_law(curvature, share):
     assert law["corrected"] == pytest.approx(law["grad_square"], rel=1e-12)
     assert law["printed"] < 0 < law["grad_square"]  # "both sides are positive" is not so as printed
     # the law is invariant: variance of (1 - ηλ)θ - ηξ
-    assert (1 - share) ** 2 * law["variance"] + eta**2 * sigma**2 == pytest.approx(law["variance"], rel=1e-12)
+    assert (1 - share) ** 2 * law["variance"] + eta**2 * sigma**2 == pytest.approx(
+        law["variance"], rel=1e-12
+    )
     rule = InvariantDistribution(eta, law["grad_square"], law["second_moment"], curvature)
     assert rule.ratio == pytest.approx(1.0, rel=1e-12)
     for c in np.linspace(0.01, 3, 50):
         # E f(θ - cηg) - E f(θ) for f = λθ²/2, exactly
-        change = curvature / 2 * (((1 - c * share) ** 2 - 1) * law["variance"] + (c * eta * sigma) ** 2)
+        change = (
+            curvature / 2 * (((1 - c * share) ** 2 - 1) * law["variance"] + (c * eta * sigma) ** 2)
+        )
         assert change == pytest.approx(rule.change_bound(c), rel=1e-9, abs=1e-12)
         assert (change < 0) == (c < rule.ratio)
 
 
 def test_small_step_lowers_the_loss_of_a_network_at_its_invariant_law():
-    """64 chains of SGD with one sample a step; the mean over the sample is an exact sum, c on a grid."""
+    """64 chains of SGD with one sample a step; the mean over the sample is an exact sum, c on a
+    grid.
+    """
     net = Network((2, 6, 2), "tanh")
     chains, samples, eta = 64, 12, 1.5
     x, y, g = _data(1, samples, 2, 2, "invariant")
@@ -238,16 +278,28 @@ def test_small_step_lowers_the_loss_of_a_network_at_its_invariant_law():
     assert change(0.05, sign=-1.0) > 0  # and so does a step the wrong way: the check can fail
 
 
-@pytest.mark.parametrize(("make", "message"), [
-    (lambda: DecayedNetwork(2, 1.0), "layers must be a whole number of at least 3, got 2"),
-    (lambda: DecayedNetwork(3, -1.0), "gamma must be positive and finite, got -1.0"),
-    (lambda: DecayedBatchNorm(0, 1.0), "batch must be a whole number of at least 1, got 0"),
-    (lambda: DecayedBatchNorm(4, 0.0), "gamma must be positive and finite, got 0.0"),
-    (lambda: InvariantDistribution(1.0, 2.0, 1.0, 1.0), "second_moment must be at least"),
-    (lambda: InvariantDistribution(1.0, 0.0, 1.0, 1.0), "grad_square must be positive and finite, got 0.0"),
-    (lambda: quadratic_invariant(1.0, 2.0, 1.0), r"eta must lie in \(0, 2\) for an invariant law, got 2.0"),
-    (lambda: cross_entropy_bound(-1.0, 3), "spread must be zero or positive, and finite, got -1.0"),
-])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DecayedNetwork(2, 1.0), "layers must be a whole number of at least 3, got 2"),
+        (lambda: DecayedNetwork(3, -1.0), "gamma must be positive and finite, got -1.0"),
+        (lambda: DecayedBatchNorm(0, 1.0), "batch must be a whole number of at least 1, got 0"),
+        (lambda: DecayedBatchNorm(4, 0.0), "gamma must be positive and finite, got 0.0"),
+        (lambda: InvariantDistribution(1.0, 2.0, 1.0, 1.0), "second_moment must be at least"),
+        (
+            lambda: InvariantDistribution(1.0, 0.0, 1.0, 1.0),
+            "grad_square must be positive and finite, got 0.0",
+        ),
+        (
+            lambda: quadratic_invariant(1.0, 2.0, 1.0),
+            r"eta must lie in \(0, 2\) for an invariant law, got 2.0",
+        ),
+        (
+            lambda: cross_entropy_bound(-1.0, 3),
+            "spread must be zero or positive, and finite, got -1.0",
+        ),
+    ],
+)
 def test_bad_constants_of_chapter_6(make, message):
     with pytest.raises(RuleError, match=message):
         make()

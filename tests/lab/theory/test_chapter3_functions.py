@@ -1,4 +1,6 @@
-"""The hard instances of chapter 3: stated properties at 10,000 random points, gradients against autograd in float64."""
+"""The hard instances of chapter 3: stated properties at 10,000 random points, gradients against
+autograd in float64.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_gradient_formula_equals_autograd(name: str) -> None:
     (expected,) = torch.autograd.grad(value.sum(), t)
     np.testing.assert_allclose(f.value(x), value.detach().numpy(), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(f.gradient(x), expected.numpy(), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(f.gradient(t.detach()).numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        f.gradient(t.detach()).numpy(), expected.numpy(), rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["exponential", "slow", "cosh", "quartic"])
@@ -63,7 +67,12 @@ def test_curvature_is_the_derivative_of_the_gradient(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "L0", "L1"),
-    [("exponential", 2.5, 2.5), ("slow", 0.6, 1.0), ("cosh", 0.3, 4.0), ("cosh in 3 dimensions", 0.3, 4.0)],
+    [
+        ("exponential", 2.5, 2.5),
+        ("slow", 0.6, 1.0),
+        ("cosh", 0.3, 4.0),
+        ("cosh in 3 dimensions", 0.3, 4.0),
+    ],
 )
 def test_relaxed_smoothness_holds_and_its_l0_is_needed(name: str, L0: float, L1: float) -> None:
     f, x = _points(name)
@@ -76,7 +85,9 @@ def test_relaxed_smoothness_holds_and_its_l0_is_needed(name: str, L0: float, L1:
 
 def test_exponential_function_is_not_smooth_with_l0_one_as_printed() -> None:
     f = ExponentialQuadratic(L1=5.0)
-    assert f.curvature(0.0 * np.ones(1)) > 1 + 5.0 * f.gradient_norm(0.0 * np.ones(1))  # L0 = 1 of (3.10)
+    assert f.curvature(0.0 * np.ones(1)) > 1 + 5.0 * f.gradient_norm(
+        0.0 * np.ones(1)
+    )  # L0 = 1 of (3.10)
     assert f.curvature(0.0 * np.ones(1)) == 5.0 + 5.0 * f.gradient_norm(0.0 * np.ones(1))  # L0 = L1
 
 
@@ -94,7 +105,9 @@ def test_exponential_function_starts_with_gradient_m_and_is_twice_differentiable
 
 @pytest.mark.parametrize("f", [ExponentialQuadratic(L1=2.0), HyperbolicCosine(L0=0.5, L1=2.0)])
 @pytest.mark.parametrize("M", [3.0, 30.0, 300.0])
-def test_the_longest_step_is_a_sharp_threshold(f: ExponentialQuadratic | HyperbolicCosine, M: float) -> None:
+def test_the_longest_step_is_a_sharp_threshold(
+    f: ExponentialQuadratic | HyperbolicCosine, M: float
+) -> None:
     x0, h = f.start(M), f.longest_step(M)
     short, long = x0, x0
     with np.errstate(over="ignore"):
@@ -143,7 +156,8 @@ def test_lemma_3_7_1_bounds_the_growth_and_three_quarters_of_it_do_not(name: str
     y = x + radius * numpy_stream(2, name).choice([-1.0, 1.0], POINTS)
     bound = gradient_growth_bound(a, f.gradient_norm(x))
     assert (f.gradient_norm(y) <= bound).all()
-    # Grönwall's e is the true constant for large gradients: 4 is not tight, but e/4 - 0.05 of it is refuted.
+    # Grönwall's e is the true constant for large gradients: 4 is not tight, but e/4 - 0.05 of it is
+    # refuted.
     assert (f.gradient_norm(y) > (math.e / 4 - 0.05) * bound).any()
 
 
@@ -154,7 +168,9 @@ def test_polynomials_are_relaxed_smooth_and_not_smooth() -> None:
             f = Polynomial(tuple(rng.normal(size=degree + 1)))
             for L1 in (0.1, 1.0, 10.0):
                 L0 = polynomial_l0(f, L1)
-                x = np.concatenate([rng.normal(size=POINTS // 2) * 3, rng.standard_cauchy(POINTS // 2) * 10])
+                x = np.concatenate(
+                    [rng.normal(size=POINTS // 2) * 3, rng.standard_cauchy(POINTS // 2) * 10]
+                )
                 slack = L0 + L1 * f.gradient_norm(x) - np.abs(f.curvature(x))
                 assert (slack >= -1e-9 * (1 + np.abs(f.curvature(x)))).all()
                 grid = np.linspace(-60, 60, 200_001)

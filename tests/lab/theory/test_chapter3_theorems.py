@@ -40,7 +40,11 @@ def hits(f, x0, step, epsilon, limit, noise=None) -> np.ndarray:
     """T_ε of runs on one function; ``step`` maps a norm to an effective step."""
     start = np.atleast_1d(np.asarray(x0, dtype=float))
     return first_hits(
-        lambda x, who: f.gradient(x), start.reshape(len(start), -1), lambda g, who: step(row_norm(g)), epsilon, limit,
+        lambda x, who: f.gradient(x),
+        start.reshape(len(start), -1),
+        lambda g, who: step(row_norm(g)),
+        epsilon,
+        limit,
         noise,
     )[0]
 
@@ -80,17 +84,21 @@ def test_half_of_the_upper_bound_is_refuted_by_the_toothed_slope(kind: str, boun
 
 
 def test_a_clipped_step_far_too_long_is_refuted() -> None:
-    # η = 1/(10 L0) has room: the textbook's limit is 2/L0, so twice the step still works and 21 times does not.
+    # η = 1/(10 L0) has room: the textbook's limit is 2/L0, so twice the step still works and 21
+    # times does not.
     f = HyperbolicCosine(L0=1.0, L1=0.01)
     a = f.constants(M=3.0)
     step = clipped_gd_step(a)
     for factor, works in ((1, True), (2, True), (21, False)):
         longer = ClippedStep(step.eta * factor, step.gamma)
-        assert (hits(f, f.start(3.0), longer, 1e-3, 30_000)[0] <= 30_000 < clipped_gd_bound(a, 1e-3)) == works
+        assert (
+            hits(f, f.start(3.0), longer, 1e-3, 30_000)[0] <= 30_000 < clipped_gd_bound(a, 1e-3)
+        ) == works
 
 
 def test_a_fixed_step_far_too_long_is_refuted() -> None:
-    # h = 1/(2(M L1 + L0)) is a quarter of the textbook's limit 2/L: four times and a little is too long.
+    # h = 1/(2(M L1 + L0)) is a quarter of the textbook's limit 2/L: four times and a little is too
+    # long.
     f = HyperbolicCosine(L0=1.0, L1=0.01)
     a = f.constants(M=3.0)
     for factor, works in ((1, True), (2, True), (4.3, False)):
@@ -129,8 +137,10 @@ def test_the_repaired_lower_bound_holds_for_any_l0_and_l1(L0: float, L1: float) 
     bound = repaired_lower_bound(RelaxedSmooth(L0=L0, L1=L1, delta=delta, M=M), epsilon)
     limit = int(6 * bound) + 50
     worst = [
-        max(hits(fast, fast.start(M), constant(h), epsilon, limit)[0], hits(slow, slow.start(delta), constant(h),
-                                                                            epsilon, limit)[0])
+        max(
+            hits(fast, fast.start(M), constant(h), epsilon, limit)[0],
+            hits(slow, slow.start(delta), constant(h), epsilon, limit)[0],
+        )
         for h in fast.longest_step(M) * np.array([0.5, 0.9, 0.999, 1.001, 3.0])
     ]
     assert bound <= min(worst) < 2 * bound
@@ -181,7 +191,8 @@ def test_the_step_printed_in_theorem_3_4_4_diverges() -> None:
     good = hits(f, start, proved, 0.5, 50_000, draw)
     bad = hits(f, start, printed_step(proved), 0.5, 5_000, draw)
     assert (good <= 50_000).all()
-    # η = 1/1000, so the printed step is up to a thousand times too long: it jumps 62/L1 and never comes back.
+    # η = 1/1000, so the printed step is up to a thousand times too long: it jumps 62/L1 and never
+    # comes back.
     assert (bad > 5_000).all()
 
 
@@ -197,7 +208,8 @@ def test_lemmas_3_7_2_to_3_7_4_as_exact_sums(seed: int) -> None:
         direction = rng.standard_normal(d)
         norm = math.exp(rng.uniform(-4, 6)) * (L0 / L1 + tau)
         gradient = norm * direction / np.linalg.norm(direction)
-        # Mean-zero noise on pairs ±v, and a two-point law along the gradient that is as skew as τ allows.
+        # Mean-zero noise on pairs ±v, and a two-point law along the gradient that is as skew as τ
+        # allows.
         v = rng.standard_normal((3, d))
         v *= tau * rng.uniform(0, 1, (3, 1)) / np.linalg.norm(v, axis=1, keepdims=True)
         p = rng.uniform(0.01, 0.99)
@@ -221,9 +233,12 @@ def test_theorem_3_4_5_as_printed_lost_a_square() -> None:
     printed, proved = printed_sgd_bound(a, noise, epsilon), sgd_bound(a, noise, epsilon)
     start = np.full((20, 1), f.start(12.0))
     draw = _ball(numpy_stream(0, "3.4.5"), tau, 1)
-    with_printed = hits(f, start, constant(sgd_step(a, noise, int(printed))), epsilon, int(printed), draw)
+    with_printed = hits(
+        f, start, constant(sgd_step(a, noise, int(printed))), epsilon, int(printed), draw
+    )
     assert np.median(with_printed) > printed
-    # With the square, the way of f(x0) - f* over the slope, f0/(h·slope²) steps of 1/√T, fits into the horizon.
+    # With the square, the way of f(x0) - f* over the slope, f0/(h·slope²) steps of 1/√T, fits into
+    # the horizon.
     h = sgd_step(a, noise, int(proved))
     drift = 12.0 / (h * (1.1 * epsilon) ** 2)
     assert drift < proved
@@ -234,7 +249,14 @@ def test_theorem_3_4_5_as_proved_is_met_by_most_of_twenty_seeds() -> None:
     a, noise = f.constants(delta=2.0, L0=1.0, L1=0.5), BoundedNoise(tau=tau)
     bound = sgd_bound(a, noise, epsilon)
     step = constant(sgd_step(a, noise, int(bound)))
-    seen = hits(f, np.full((20, 1), f.start(2.0)), step, epsilon, int(bound), _ball(numpy_stream(3, "sgd"), tau, 1))
+    seen = hits(
+        f,
+        np.full((20, 1), f.start(2.0)),
+        step,
+        epsilon,
+        int(bound),
+        _ball(numpy_stream(3, "sgd"), tau, 1),
+    )
     assert np.median(seen) <= bound
     assert np.median(seen) > bound / 100
 
@@ -259,7 +281,9 @@ def test_bad_constants_give_one_clear_error() -> None:
     a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0)
     with pytest.raises(ValueError, match="epsilon must be positive and finite, got 0"):
         clipped_gd_bound(a, 0)
-    with pytest.raises(ValueError, match=r"M must be given for this theorem \(Assumption 3.4.1\), got None"):
+    with pytest.raises(
+        ValueError, match=r"M must be given for this theorem \(Assumption 3.4.1\), got None"
+    ):
         gd_step(a)
     with pytest.raises(ValueError, match="L1 must be positive and finite, got 0"):
         clipped_sgd_step(RelaxedSmooth(L0=1.0, L1=0, delta=1.0), BoundedNoise(tau=1.0), 10)

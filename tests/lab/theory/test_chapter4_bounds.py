@@ -1,4 +1,6 @@
-"""Upper bounds of chapter 4 and acclip: they hold, their exponents are attained, misprints and wrong constants fail."""
+"""Upper bounds of chapter 4 and acclip: they hold, their exponents are attained, misprints and
+wrong constants fail.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import math
 
 import numpy as np
 import pytest
-from references.printed import one_step_terms, printed_nonconvex_bound, printed_parameters, printed_threshold
+from references.printed import (
+    one_step_terms,
+    printed_nonconvex_bound,
+    printed_parameters,
+    printed_threshold,
+)
 
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.theory import (
@@ -43,18 +50,25 @@ def fitted(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-# Theorem 4.4.2 ------------------------------------------------------------------------------------------------------
+# Theorem 4.4.2
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("law", "alpha"),
-    [(Gaussian(), 2.0), (Student(df=1.6), 1.5), (SymmetricPareto(index=1.3), 1.2), (Stable(index=1.9), 1.8)],
+    [
+        (Gaussian(), 2.0),
+        (Student(df=1.6), 1.5),
+        (SymmetricPareto(index=1.3), 1.2),
+        (Stable(index=1.9), 1.8),
+    ],
 )
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_projected_gclip_and_cclip_stay_below_their_bounds(law, alpha: float, mu: float) -> None:
     d, runs, horizons, optimum = 3, 400, [1, 2, 3, 10, 100, 400], 0.4
     rng = numpy_stream(0, "4.4.2", repr(law), str(mu))
-    # On the box [-1, 1]^3 the gradient is at most 1.4 μ in a coordinate; Minkowski's inequality adds the noise.
+    # On the box [-1, 1]^3 the gradient is at most 1.4 μ in a coordinate; Minkowski's inequality
+    # adds the noise.
     B = 1.4 * mu + law.moment(alpha) ** (1 / alpha)
     a = CoordinateMoment(alpha=alpha, B=(B,) * d, mu=mu)
     g = StronglyConvexMoment(alpha=alpha, G=a.norm(alpha), mu=mu)
@@ -64,10 +78,22 @@ def test_projected_gclip_and_cclip_stay_below_their_bounds(law, alpha: float, mu
         return mu * (x - optimum) + law.sample(rng, x.shape)
 
     for method, step, tau, bound in (
-        ("gclip", lambda k: gclip_step(g, k), lambda k: gclip_threshold(g, k), lambda k: gclip_bound(g, k)),
-        ("cclip", lambda k: cclip_step(a, k), lambda k: cclip_threshold(a, k), lambda k: cclip_bound(a, k)),
+        (
+            "gclip",
+            lambda k: gclip_step(g, k),
+            lambda k: gclip_threshold(g, k),
+            lambda k: gclip_bound(g, k),
+        ),
+        (
+            "cclip",
+            lambda k: cclip_step(a, k),
+            lambda k: cclip_threshold(a, k),
+            lambda k: cclip_bound(a, k),
+        ),
     ):
-        out = weighted_average_runs(gradient, start, step, tau, horizons, method=method, box=(-1.0, 1.0))
+        out = weighted_average_runs(
+            gradient, start, step, tau, horizons, method=method, box=(-1.0, 1.0)
+        )
         error = mu / 2 * ((out - optimum) ** 2).sum(-1)
         # Errors are bounded by the box, so a mean and its standard error may be trusted.
         low = error.mean(1) - 4 * error.std(1) / math.sqrt(runs)
@@ -85,10 +111,16 @@ def test_exact_recursion_agrees_with_runs() -> None:
         return np.where(rng.random(x.shape) < p, -8.0, slope * x)
 
     out = weighted_average_runs(
-        gradient, np.zeros((runs, 1)), lambda k: 4 / (k + 1), lambda k: k ** (1 / 1.5), horizons, method="gclip"
+        gradient,
+        np.zeros((runs, 1)),
+        lambda k: 4 / (k + 1),
+        lambda k: k ** (1 / 1.5),
+        horizons,
+        method="gclip",
     )
     error = (out[..., 0] - b) ** 2 / 2
-    # The real method also clips a·x in the first steps after an early jump; the difference is below the noise here.
+    # The real method also clips a·x in the first steps after an early jump; the difference is below
+    # the noise here.
     assert (np.abs(error.mean(1) - exact) < 4 * error.std(1) / math.sqrt(runs) + 0.01 * exact).all()
 
 
@@ -104,18 +136,24 @@ def test_strongly_convex_exponent_is_attained_and_the_misprinted_threshold_fails
     misprinted = _worst(lambda k: k ** (ALPHAS - 1), horizons)
     for i, alpha in enumerate(ALPHAS[:, 0]):
         rate = -2 * (alpha - 1) / alpha
-        assert fitted(horizons, proved[:, i]) == pytest.approx(rate, abs=0.02 + 0.15 * (alpha > 1.7))
+        assert fitted(horizons, proved[:, i]) == pytest.approx(
+            rate, abs=0.02 + 0.15 * (alpha > 1.7)
+        )
         if alpha < 1.7:
             assert fitted(horizons, misprinted[:, i]) > rate + 0.1  # the check fails: too slow
     assert fitted(horizons, misprinted[:, 0]) == pytest.approx(-2 * 0.2**2, abs=0.01)
 
 
-def test_the_bound_of_theorem_4_4_2_is_not_exceeded_by_the_worst_jump_and_a_fiftieth_of_it_is() -> None:
+def test_the_bound_of_theorem_4_4_2_is_not_exceeded_by_the_worst_jump_and_a_fiftieth_of_it_is() -> (
+    None
+):
     horizons = [100, 1000]
     worst = _worst(lambda k: k ** (1 / ALPHAS), horizons)
     for i, alpha in enumerate(ALPHAS[:, 0]):
         # G: the jump's share is 1; on |x| <= 1/2 the rest adds (1-p)(x/(1-p))^α <= (1/2)^α·1.2.
-        a = StronglyConvexMoment(alpha=float(alpha), G=(1 + 1.2 * 0.5**alpha) ** (1 / alpha), mu=1.0)
+        a = StronglyConvexMoment(
+            alpha=float(alpha), G=(1 + 1.2 * 0.5**alpha) ** (1 / alpha), mu=1.0
+        )
         for k, error in zip(horizons, worst[:, i], strict=True):
             assert error <= gclip_bound(a, k)
             assert error > gclip_bound(a, k) / 200
@@ -126,21 +164,28 @@ def test_the_misprinted_threshold_breaks_the_step_of_the_proof(alpha: float) -> 
     a = StronglyConvexMoment(alpha=alpha, G=2.0, mu=0.5)
     k = np.geomspace(1, 1e12, 200)
     limit = 8 * a.G**2 * k ** ((2 - alpha) / alpha) / a.mu
-    assert (one_step_terms(a, k, gclip_threshold(a, k)) <= 0.75 * limit * (1 + 1e-12)).all()  # 6, not 8
+    assert (
+        one_step_terms(a, k, gclip_threshold(a, k)) <= 0.75 * limit * (1 + 1e-12)
+    ).all()  # 6, not 8
     assert (one_step_terms(a, k, printed_threshold(a, k)) > limit).any()
 
 
 def test_the_constant_16_follows_from_the_proofs_terms() -> None:
-    # 6 (α/2)(K+1)^(2/α) · 2/(K(K+1)) <= 16 (K+1)^(2/α-2) for K >= 3; for K = 1, 2 by f - f* <= G²/(2μ).
+    # 6 (α/2)(K+1)^(2/α) · 2/(K(K+1)) <= 16 (K+1)^(2/α-2) for K >= 3; for K = 1, 2 by f - f* <=
+    # G²/(2μ).
     for alpha in np.linspace(1.01, 2, 50):
         K = np.arange(3, 2000)
-        assert (6 * alpha / (K * (K + 1.0)) * (K + 1) ** (2 / alpha) <= 16 * (K + 1.0) ** (2 / alpha - 2)).all()
+        assert (
+            6 * alpha / (K * (K + 1.0)) * (K + 1) ** (2 / alpha)
+            <= 16 * (K + 1.0) ** (2 / alpha - 2)
+        ).all()
         assert (16 * np.array([2.0, 3.0]) ** (2 / alpha - 2) >= 0.5).all()
         # The printed chain, 8 (K+1)^(2/α)/μ over K(K+1)/2 with 1/K <= 2/(K+1), gives 32 and not 16.
         assert 8 * 2 / (1 * 2) * 2 ** (2 / alpha) > 8 * 2 ** ((2 - alpha) / alpha)
 
 
-# Non-convex ---------------------------------------------------------------------------------------------------------
+# Non-convex
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8, 2.0])
@@ -157,7 +202,8 @@ def test_nonconvex_exponent_is_attained_and_the_bound_holds(alpha: float) -> Non
         assert worst[-1] <= gclip_nonconvex_bound(a, int(K))
     exponent = fitted(horizons, np.array(worst))
     assert exponent == pytest.approx(-2 * (alpha - 1) / (3 * alpha - 2), abs=0.01)
-    # In terms of ‖∇f‖ the rate is K^(-(α-1)/(3α-2)); a step that shrinks like K^(-1/2) for every α is refuted.
+    # In terms of ‖∇f‖ the rate is K^(-(α-1)/(3α-2)); a step that shrinks like K^(-1/2) for every α
+    # is refuted.
     if alpha < 1.9:
         assert abs(exponent + 0.5) > 0.02
 
@@ -173,7 +219,9 @@ def test_closed_form_of_the_mean_square_gradient_equals_the_recursion() -> None:
         move = eta * min(30.0, tau)
         s = (1 - p) * (1 - eta * slope) ** 2 * s + p * (s + 2 * move * m + move**2)
         m = (1 - p) * (1 - eta * slope) * m + p * (m + move)
-    closed = mean_square_gradient(problem, np.array([eta]), np.array([tau]), np.array([K]), np.array([offset]))
+    closed = mean_square_gradient(
+        problem, np.array([eta]), np.array([tau]), np.array([K]), np.array([offset])
+    )
     assert closed == pytest.approx(total / K, rel=1e-10)
 
 
@@ -188,19 +236,25 @@ def test_case_2_of_theorem_4_4_1_as_exact_sums() -> None:
     for _ in range(3000):
         alpha = float(rng.uniform(1.01, 2))
         weights = rng.dirichlet(np.ones(4) * 0.3)
-        values = rng.standard_normal((4, 2)) / np.maximum(weights, 1e-3)[:, None] ** rng.uniform(0, 1)
+        values = rng.standard_normal((4, 2)) / np.maximum(weights, 1e-3)[:, None] ** rng.uniform(
+            0, 1
+        )
         values -= weights @ values
         sigma = float(weights @ np.linalg.norm(values, axis=1) ** alpha) ** (1 / alpha)
         tau = 16 * sigma * math.exp(rng.exponential(0.3))
         direction = rng.standard_normal(2)
         gradient = tau * rng.uniform(0.5, 1.5) * direction / np.linalg.norm(direction)
         assert _inner(gradient, values, weights, tau) >= tau * np.linalg.norm(gradient) / 6
-        closest = min(closest, _inner(gradient, values, weights, tau) / (tau * np.linalg.norm(gradient)))
+        closest = min(
+            closest, _inner(gradient, values, weights, tau) / (tau * np.linalg.norm(gradient))
+        )
     assert closest < 0.55  # at ‖∇f‖ = τ/2 even exact gradients give no more than 1/2
 
 
 def _huber_min(parameters, slope: float, length: float, K: int) -> float:
-    """(1/K) Σ min{|f'|, f'²} of GClip on a slope of that length without noise (σ is only an upper bound)."""
+    """(1/K) Σ min{|f'|, f'²} of GClip on a slope of that length without noise (σ is only an
+    upper bound).
+    """
     x, total = length, 0.0
     for _ in range(K):
         g = slope if x > slope else x  # f' of the Huber function with L = 1
@@ -211,7 +265,8 @@ def _huber_min(parameters, slope: float, length: float, K: int) -> float:
 
 def test_theorem_4_4_1_with_its_last_term_put_right_is_refuted_by_a_small_sigma() -> None:
     K, sigma, slope = 2000, 1e-3, 1.0
-    length = 1.2  # the printed threshold is 2σ at most: K η τ = 2000·(1/4)·0.002 = 1 does not reach the end
+    # the printed threshold is 2σ at most: K η τ = 2000·(1/4)·0.002 = 1 does not reach the end
+    length = 1.2
     f0 = slope * (length - slope) + slope**2 / 2
     a = HeavyTail(alpha=2.0, sigma=sigma, L=1.0, delta=f0)
     measured = _huber_min(printed_parameters(a, K), slope, length, K)
@@ -228,7 +283,8 @@ def test_theorem_4_4_1_with_its_last_term_put_right_is_refuted_by_a_small_sigma(
 
 
 def test_theorem_4_4_1_as_printed_is_refuted_by_a_large_sigma() -> None:
-    # The last term falls with σ as printed. With σ = 1000 the printed bound is below the exact value.
+    # The last term falls with σ as printed. With σ = 1000 the printed bound is below the exact
+    # value.
     K, sigma = 10**16, 1000.0
     a = HeavyTail(alpha=2.0, sigma=sigma, L=1.0, delta=0.5)
     c = printed_parameters(a, K)
@@ -257,11 +313,17 @@ def test_theorem_2_of_acclip_holds_with_l_and_fails_without(alpha: float) -> Non
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
 def test_theorem_5_of_acclip_holds_with_l_and_fails_without(alpha: float) -> None:
-    # CClip treats coordinates apart, so exact sums over coordinates do: eight scales of noise, L = 1000.
+    # CClip treats coordinates apart, so exact sums over coordinates do: eight scales of noise, L =
+    # 1000.
     L, offset, K = 1000.0, 1e-3, 10**9
     scales = np.geomspace(0.2, 5.0, 8)
     B = (scales**alpha + (1.5 * L * offset) ** alpha) ** (1 / alpha)
-    a = SmoothMoment(alpha=alpha, G=coordinate_moment(alpha, tuple(B), method="cclip"), L=L, delta=4 * L * offset**2)
+    a = SmoothMoment(
+        alpha=alpha,
+        G=coordinate_moment(alpha, tuple(B), method="cclip"),
+        L=L,
+        delta=4 * L * offset**2,
+    )
     c = moment_nonconvex_parameters(a, K)
     total = 0.0
     for scale, b in zip(scales, B, strict=True):
@@ -278,7 +340,9 @@ def test_gclip_in_ten_dimensions_stays_below_corollary_3() -> None:
     law = SymmetricPareto(index=1.7, scale=0.1)
     rng = numpy_stream(0, "corollary 3")
     B = (law.moment(alpha) ** (1 / alpha) + 2 * offset,) * d
-    a = SmoothMoment(alpha=alpha, G=coordinate_moment(alpha, B, method="gclip"), L=1.0, delta=d * offset**2 / 2)
+    a = SmoothMoment(
+        alpha=alpha, G=coordinate_moment(alpha, B, method="gclip"), L=1.0, delta=d * offset**2 / 2
+    )
     c = moment_nonconvex_parameters(a, K)
     x, squares = np.full((runs, d), offset), np.zeros(runs)
     for _ in range(K):

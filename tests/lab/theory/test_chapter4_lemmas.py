@@ -1,4 +1,6 @@
-"""Lemmas 2, 4.7.1 to 4.7.5 and Remark 4.4.1: exact sums and quadrature, and the misprints refuted."""
+"""Lemmas 2, 4.7.1 to 4.7.5 and Remark 4.4.1: exact sums and quadrature, and the misprints
+refuted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ from mindgap.lab.theory import (
 )
 from mindgap.lab.theory.chapter4.clipped_gradient import printed_coordinate_second_moment
 
-LAWS = [Gaussian(), Student(df=2.1), SymmetricPareto(index=2.2), TwoPoint(0.01, scale=50.0), TwoPoint(0.4, scale=2.0)]
+LAWS = [
+    Gaussian(),
+    Student(df=2.1),
+    SymmetricPareto(index=2.2),
+    TwoPoint(0.01, scale=50.0),
+    TwoPoint(0.4, scale=2.0),
+]
 HEAVY = [Student(df=1.55), SymmetricPareto(index=1.6), TwoPoint(1e-4, scale=3000.0)]
 
 
@@ -53,7 +61,8 @@ def test_lemma_4_7_1_on_exact_moments(alpha: float, mean: float) -> None:
 
 
 def test_half_of_both_bounds_of_lemma_4_7_1_is_refuted() -> None:
-    # A jump J = τ is let through: E ĝ² = G^α τ^(2-α) exactly. A jump J = τα/(α-1) is the worst for the bias.
+    # A jump J = τ is let through: E ĝ² = G^α τ^(2-α) exactly. A jump J = τα/(α-1) is the worst for
+    # the bias.
     for alpha in (1.05, 1.2, 1.5, 2.0):
         p, tau = 1e-6, 1.0
         second = p * tau**2
@@ -96,7 +105,9 @@ def test_lemma_4_7_2_on_exact_moments(alpha: float) -> None:
                 m = clipped_moments(law, mean, float(tau))
                 bound = small_gradient_second_moment_bound(alpha, sigma, tau, mean)
                 assert m.second <= bound * (1 + 1e-9)
-                assert (m.mean - mean) ** 2 <= small_gradient_bias_bound(alpha, sigma, tau, mean) * (1 + 1e-9)
+                assert (m.mean - mean) ** 2 <= small_gradient_bias_bound(
+                    alpha, sigma, tau, mean
+                ) * (1 + 1e-9)
                 closest = max(closest, m.second / bound)
     assert closest > 0.2  # a fifth of the bound would be refuted
     with pytest.raises(ValueError, match="norm must be at most tau/2"):
@@ -123,11 +134,17 @@ def test_lemma_4_7_4_upper_bound_needs_no_dimension(alpha: float, d: int) -> Non
     for p in (1e-9, 1e-3, 0.1, 1.0):
         exact = rare_jump_norm_moment(alpha, d, p)
         assert norm_moment_lower(a) * (1 - 1e-9) <= exact <= norm_moment_upper(a) * (1 + 1e-9)
-    assert rare_jump_norm_moment(alpha, d, 1e-9) > 0.99 * norm_moment_upper(a)  # the sharp bound is attained
-    assert rare_jump_norm_moment(alpha, d, 1.0) == pytest.approx(norm_moment_lower(a))  # so is the lower one
+    assert rare_jump_norm_moment(alpha, d, 1e-9) > 0.99 * norm_moment_upper(
+        a
+    )  # the sharp bound is attained
+    assert rare_jump_norm_moment(alpha, d, 1.0) == pytest.approx(
+        norm_moment_lower(a)
+    )  # so is the lower one
     if d > 1:
         assert norm_moment_upper(a, printed=True) > 1.5 * norm_moment_upper(a)
-        assert gclip_coordinate_bound(a, 10, printed=True) == pytest.approx(d * gclip_coordinate_bound(a, 10))
+        assert gclip_coordinate_bound(a, 10, printed=True) == pytest.approx(
+            d * gclip_coordinate_bound(a, 10)
+        )
 
 
 def test_clipping_of_arrays() -> None:
@@ -156,7 +173,10 @@ def test_sgd_on_a_square_is_a_fixed_combination_of_the_noise() -> None:
 @pytest.mark.parametrize("index", [1.2, 1.6])
 def test_sgd_iterates_inherit_the_stable_law_whatever_the_steps(index: float) -> None:
     law = Stable(index=index, scale=0.5)
-    for name, steps in {"constant": np.full(40, 0.1), "decreasing": 1 / np.arange(1.0, 41.0)}.items():
+    for name, steps in {
+        "constant": np.full(40, 0.1),
+        "decreasing": 1 / np.arange(1.0, 41.0),
+    }.items():
         exact = stable_iterate_law(law, steps)
         assert exact.moment(2.0) == math.inf
         assert exact.moment(0.9 * index) < math.inf

@@ -29,7 +29,8 @@ POINTS = 10_000
 ALPHAS = [1.1, 1.2, 1.5, 1.8, 2.0]
 
 
-# Theorem 4.4.3 ------------------------------------------------------------------------------------------------------
+# Theorem 4.4.3
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -41,13 +42,17 @@ def test_bernoulli_quadratics_are_what_4_7_6_says(alpha: float, nu: int) -> None
         p = f.probability
         assert 0 < f.gamma <= 0.5
         assert 0 < p < 1
-        assert p == pytest.approx((4 - 2 * nu) * (4 * epsilon**alpha) ** (1 / (alpha - 1)), rel=1e-9)
+        assert p == pytest.approx(
+            (4 - 2 * nu) * (4 * epsilon**alpha) ** (1 / (alpha - 1)), rel=1e-9
+        )
         mean = p * f.stochastic_gradient(x, 1) + (1 - p) * f.stochastic_gradient(x, 0)
         np.testing.assert_allclose(mean, f.gradient(x), rtol=1e-9, atol=1e-12)
         assert (f.moment(x) <= 1).all()
         noise = f.noise
         assert noise.probability == pytest.approx(p)
-        np.testing.assert_allclose(f.stochastic_gradient(x, 1) - f.gradient(x), noise.scale * (noise.probability - 1))
+        np.testing.assert_allclose(
+            f.stochastic_gradient(x, 1) - f.gradient(x), noise.scale * (noise.probability - 1)
+        )
         t = torch.tensor(x, requires_grad=True)
         (expected,) = torch.autograd.grad(f.value(t).sum(), t)
         np.testing.assert_allclose(f.gradient(x), expected.numpy(), rtol=1e-12, atol=1e-15)
@@ -79,7 +84,9 @@ def test_lemma_4_7_8_follows_from_its_first_line_put_right(alpha: float) -> None
     chi = (f0.probability - f1.probability) ** 2 / (8 * f0.probability * (1 - f0.probability))
     printed = (f0.gamma * 0.05) ** 2 / (4 * f0.gamma**alpha)
     right = (f0.gamma * 0.05) ** 2 / f0.gamma**alpha
-    assert chi > 1.99 * printed  # too small by a factor two at least, and not equal to the next line
+    assert (
+        chi > 1.99 * printed
+    )  # too small by a factor two at least, and not equal to the next line
     assert (4 ** (2 - 1 / alpha) * 0.05) ** (alpha / (alpha - 1)) > 2 * printed
     assert chi <= right
     for k in (1, 10, 1000):
@@ -115,7 +122,12 @@ def test_gclip_is_above_the_bayes_risk_on_the_hard_pair(alpha: float) -> None:
             return f.stochastic_gradient(x, rng.random(x.shape) < f.probability)
 
         out = weighted_average_runs(
-            gradient, np.full((runs, 1), 0.25), lambda j: 4 / (j + 1), lambda j: j ** (1 / alpha), [k], method="gclip",
+            gradient,
+            np.full((runs, 1), 0.25),
+            lambda j: 4 / (j + 1),
+            lambda j: j ** (1 / alpha),
+            [k],
+            method="gclip",
             box=(0.0, 0.5),
         )
         risks.append(f.value(out[0, :, 0]))
@@ -123,17 +135,22 @@ def test_gclip_is_above_the_bayes_risk_on_the_hard_pair(alpha: float) -> None:
     assert error.mean() + 4 * error.std() / math.sqrt(error.size) >= bayes_risk(alpha, epsilon, k)
 
 
-# The zero-chain -----------------------------------------------------------------------------------------------------
+# The zero-chain
+# --------------------------------------------------------------------------------------------------
 
 
 def _chain_points(d: int) -> np.ndarray:
-    """Dense, sparse and barely-reached points, so that every branch of Ψ and every value of prog occurs."""
+    """Dense, sparse and barely-reached points, so that every branch of Ψ and every value of
+    prog occurs.
+    """
     rng = numpy_stream(0, "chain", d)
     x = rng.uniform(-2.5, 2.5, (POINTS, d))
     reach = rng.integers(0, d + 1, POINTS)
     quiet = np.arange(1, d + 1) > reach[:, None]
     kind = rng.integers(0, 3, POINTS)[:, None]
-    small = np.where(kind == 0, 0.0, np.where(kind == 1, x * 0.19, x * 0.39))  # within 1/2 and within 1
+    small = np.where(
+        kind == 0, 0.0, np.where(kind == 1, x * 0.19, x * 0.39)
+    )  # within 1/2 and within 1
     return np.where(quiet, small, x)
 
 
@@ -152,7 +169,10 @@ def test_lemma_4_7_9_all_five_points(d: int) -> None:
     far = f.value(np.full(d, 50.0))
     assert f.value(np.zeros(d)) - far >= 10 * (d - 1)  # ten in place of twelve is nearly needed
     # 2: smooth with 152 between random pairs, far and near.
-    y = x + numpy_stream(1, "chain").standard_normal(x.shape) * np.geomspace(1e-4, 2, POINTS)[:, None]
+    y = (
+        x
+        + numpy_stream(1, "chain").standard_normal(x.shape) * np.geomspace(1e-4, 2, POINTS)[:, None]
+    )
     ratio = np.linalg.norm(g - f.gradient(y), axis=1) / np.linalg.norm(x - y, axis=1)
     assert ratio.max() <= 152
     # 3: bounded gradient entries.
@@ -178,7 +198,9 @@ def test_the_chain_oracle_is_an_unbiased_zero_chain() -> None:
     d, p = 6, 0.2
     oracle, x = ChainOracle(ZeroChain(d), p), _chain_points(d)
     silent, loud = (oracle.gradient(x, np.full(POINTS, z)) for z in (0, 1))
-    np.testing.assert_allclose((1 - p) * silent + p * loud, oracle.chain.gradient(x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        (1 - p) * silent + p * loud, oracle.chain.gradient(x), rtol=1e-12, atol=1e-12
+    )
     assert (prog(silent, 0.0) <= prog(x, 0.25)).all()  # z = 0 shows nothing new: probability 1-p
     assert (prog(loud, 0.0) <= prog(x, 0.25) + 1).all()  # and never more than one
     assert (prog(loud, 0.0) == prog(x, 0.25) + 1).any()
@@ -192,7 +214,8 @@ def test_lemma_4_7_10_as_exact_sums(alpha: float, p: float) -> None:
     assert (moment <= oracle.moment_bound(x, alpha)).all()
     assert (moment <= oracle.moment_bound(x, alpha, printed=True)).all()
     if alpha < 1.3 and p == 0.1:
-        # The proof's p(1-p)^α + (1-p)p^α <= p is false here; the lemma survives by its sharper form.
+        # The proof's p(1-p)^α + (1-p)p^α <= p is false here; the lemma survives by its sharper
+        # form.
         assert p * (1 - p) ** alpha + (1 - p) * p**alpha > 1.2 * p
 
 
@@ -211,11 +234,16 @@ def test_theorem_4_4_4_constants(alpha: float) -> None:
     assert (moment <= hard.G**alpha).all()
     np.testing.assert_allclose(0.9 * g0 + 0.1 * g1, hard.gradient(x), rtol=1e-9, atol=1e-12)
     y = x + numpy_stream(2, "hard").standard_normal(x.shape) * hard.scale * 0.1
-    assert (np.linalg.norm(hard.gradient(x) - hard.gradient(y), axis=1) <= L * np.linalg.norm(x - y, axis=1)).all()
+    assert (
+        np.linalg.norm(hard.gradient(x) - hard.gradient(y), axis=1)
+        <= L * np.linalg.norm(x - y, axis=1)
+    ).all()
     assert hard.value(np.zeros(d)) - hard.value(x).min() <= delta
     # With probability 1/2 at least the chain is unfinished after (d-1)/(2p) draws.
     assert hard.unfinished(int(hard.steps)) >= 0.5
-    assert hard.unfinished(int(4 * hard.steps)) < 0.5  # four times as many steps would be a wrong constant
+    assert (
+        hard.unfinished(int(4 * hard.steps)) < 0.5
+    )  # four times as many steps would be a wrong constant
 
 
 @pytest.mark.parametrize("clip", [False, True])

@@ -19,7 +19,9 @@ def test_zero_chain_prog_and_oracle() -> None:
             assert prog(x, beta).tolist() == [literal.prog(beta, list(row)) for row in x]
         oracle, gradient = ChainOracle(chain, 0.3), chain.gradient(x)
         for z in (0, 1):
-            expected = [literal.g_d(list(row), z, 0.3, list(g)) for row, g in zip(x, gradient, strict=True)]
+            expected = [
+                literal.g_d(list(row), z, 0.3, list(g)) for row, g in zip(x, gradient, strict=True)
+            ]
             np.testing.assert_allclose(oracle.gradient(x, np.full(20, z)), expected, rtol=1e-12)
 
 
@@ -29,8 +31,13 @@ def test_projected_clipping_with_averaging(kind: str) -> None:
     rng = numpy_stream(1, "literal runs")
     noise, start = Student(df=1.5).sample(rng, (40, 3)), rng.uniform(-1, 1, 3)
     fast = weighted_average_runs(
-        lambda x, k: mu * (x - optimum) + noise[k - 1], start[None], lambda k: 4 / (mu * (k + 1)),
-        lambda k: (G if kind == "gclip" else np.array(B)) * k ** (1 / alpha), [40], method=kind, box=(-1.0, 1.0),
+        lambda x, k: mu * (x - optimum) + noise[k - 1],
+        start[None],
+        lambda k: 4 / (mu * (k + 1)),
+        lambda k: (G if kind == "gclip" else np.array(B)) * k ** (1 / alpha),
+        [40],
+        method=kind,
+        box=(-1.0, 1.0),
     )[0, 0]
     slow = literal.projected_clip(kind, mu, optimum, list(start), noise.tolist(), G, B, alpha)
     np.testing.assert_allclose(fast, slow, rtol=1e-12)

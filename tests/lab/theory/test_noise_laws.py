@@ -1,4 +1,6 @@
-"""Noise laws: exact moments against quadrature and trustworthy sample means, and the sampler's law."""
+"""Noise laws: exact moments against quadrature and trustworthy sample means, and the sampler's
+law.
+"""
 
 from __future__ import annotations
 
@@ -93,12 +95,16 @@ def test_two_point_law_is_the_noise_of_the_hard_problem() -> None:
             law = TwoPoint.of_4_7_6(alpha, 0.1, nu)
             assert law.expect(lambda x: x) == pytest.approx(0.0, abs=1e-12)
             for p in (1.0, alpha, 2.0):
-                assert law.expect(lambda x, p=p: np.abs(x) ** p) == pytest.approx(law.moment(p), rel=1e-12)
+                assert law.expect(lambda x, p=p: np.abs(x) ** p) == pytest.approx(
+                    law.moment(p), rel=1e-12
+                )
 
 
 def test_scales_differ_by_coordinate() -> None:
     law = Student(df=3.0, scale=[1.0, 2.0, 4.0])
-    np.testing.assert_allclose(law.moment(1.0), Student(df=3.0).moment(1.0) * np.array([1.0, 2.0, 4.0]), rtol=1e-12)
+    np.testing.assert_allclose(
+        law.moment(1.0), Student(df=3.0).moment(1.0) * np.array([1.0, 2.0, 4.0]), rtol=1e-12
+    )
     x = law.sample(numpy_stream(5, "scales"), (20_000, 3))
     medians = np.median(np.abs(x), axis=0)
     np.testing.assert_allclose(medians / medians[0], [1.0, 2.0, 4.0], rtol=0.06)

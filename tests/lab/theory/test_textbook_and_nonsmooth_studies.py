@@ -1,4 +1,6 @@
-"""The studies T1 to T3, N1, N2, N4, E7, E9, E10: each holds as measured, and turns when its statement is made false."""
+"""The studies T1 to T3, N1, N2, N4, E7, E9, E10: each holds as measured, and turns when its
+statement is made false.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_t2_says_why_it_has_no_verdict_without_the_extra(monkeypatch: pytest.Mon
 
 
 def test_t2_is_judged_where_no_run_has_a_finite_worst_case() -> None:
-    study = find("t2-worst-case-rates")  # as in the simulation of equal methods, which may draw heavy-ball alone
+    study = find(
+        "t2-worst-case-rates"
+    )  # as in the simulation of equal methods, which may draw heavy-ball alone
     row = {"Q": 18.5, "rate": 1.0, "on_quadratics": 0.6, "proved": 0.9}
     result = study.judge(made_up(study.name, {method: [row] for method in study.methods}))
     assert "finite worst cases are the closed forms: no" in result.measured

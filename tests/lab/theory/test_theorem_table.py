@@ -1,4 +1,6 @@
-"""The table of theorems: complete, loadable, pointing at tests that exist, printable without torch."""
+"""The table of theorems: complete, loadable, pointing at tests that exist, printable without
+torch.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,47 @@ ROOT = Path(__file__).parents[3]
 
 #: What claims.md names.
 NAMED = [
-    "Theorem 3.4.1", "Theorem 3.4.2", "Theorem 3.4.3", "Theorem 3.4.4", "Theorem 3.4.5", "Theorem 4.4.1",
-    "Theorem 4.4.2", "Theorem 4.4.3", "Theorem 4.4.4", "Theorem 4.5.1", "Corollary 4.5.1", "Theorem 2 (acclip)",
-    "Theorem 5 (acclip)", "Corollary 3 (acclip)", "Lemma 2 (acclip)", "Lemma 4.7.1", "Lemma 4.7.2", "Lemma 4.7.4",
-    "Lemma 4.7.5", "Lemma 4.7.9", "Lemma 4.7.10", "Remark 4.4.1", "Lemma 3.2.1", "Section 3.3.1",
-    "Table 2.1", "Theorem 2.1.3", "Fig. 2-1", "Fig. 2-3", "Proposition 5.3.1", "Theorem 5.3.1", "Theorem 5.4.1",
-    "Remark 5.4.1", "Theorem 5.5.1", "Theorem 5.5.2", "Theorem 6.4.1", "Lemma 6.4.2", "Lemma 6.4.5", "Theorem 6.4.6",
-    "Theorem 6.4.7", "Theorem 6.5.1",
-]  # fmt: skip
+    "Theorem 3.4.1",
+    "Theorem 3.4.2",
+    "Theorem 3.4.3",
+    "Theorem 3.4.4",
+    "Theorem 3.4.5",
+    "Theorem 4.4.1",
+    "Theorem 4.4.2",
+    "Theorem 4.4.3",
+    "Theorem 4.4.4",
+    "Theorem 4.5.1",
+    "Corollary 4.5.1",
+    "Theorem 2 (acclip)",
+    "Theorem 5 (acclip)",
+    "Corollary 3 (acclip)",
+    "Lemma 2 (acclip)",
+    "Lemma 4.7.1",
+    "Lemma 4.7.2",
+    "Lemma 4.7.4",
+    "Lemma 4.7.5",
+    "Lemma 4.7.9",
+    "Lemma 4.7.10",
+    "Remark 4.4.1",
+    "Lemma 3.2.1",
+    "Section 3.3.1",
+    "Table 2.1",
+    "Theorem 2.1.3",
+    "Fig. 2-1",
+    "Fig. 2-3",
+    "Proposition 5.3.1",
+    "Theorem 5.3.1",
+    "Theorem 5.4.1",
+    "Remark 5.4.1",
+    "Theorem 5.5.1",
+    "Theorem 5.5.2",
+    "Theorem 6.4.1",
+    "Lemma 6.4.2",
+    "Lemma 6.4.5",
+    "Theorem 6.4.6",
+    "Theorem 6.4.7",
+    "Theorem 6.5.1",
+]
 
 
 def test_every_named_statement_is_listed() -> None:
@@ -59,19 +94,31 @@ def test_the_table_is_read_without_torch_and_numpy() -> None:
         "import sys; from mindgap.lab.theory import THEOREMS as t; "
         "print(len(t), {'torch', 'numpy'} & set(sys.modules))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
     assert out.split(maxsplit=1) == [str(len(THEOREMS)), "set()\n"]
 
 
 def test_every_erratum_names_tests_that_exist() -> None:
     text = (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", text))
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
     assert len(named) > 40
     assert {name for name in named if f"def {name}(" not in tests} == set()
     # Every row of a table ends in what shows it: a test, a study, or plain reading.
-    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("|---", "| place"))]
-    assert [row for row in rows if not re.search(r"`test_\w+`|the same|study|\(reading\)", row.rsplit("|", 2)[1])] == []
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith(("|---", "| place"))
+    ]
+    assert [
+        row
+        for row in rows
+        if not re.search(r"`test_\w+`|the same|study|\(reading\)", row.rsplit("|", 2)[1])
+    ] == []
 
 
 def test_every_public_name_loads() -> None:

@@ -1,4 +1,6 @@
-"""The dynamics that the theorems are checked on are those of the optimizers: the same noise gives the same iterates."""
+"""The dynamics that the theorems are checked on are those of the optimizers: the same noise
+gives the same iterates.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,13 @@ def test_projected_clipping_with_averaging_equals_the_vectorised_runs(method: st
         return cclip_threshold(a, k) if method == "cclip" else gclip_threshold(g, k)
 
     fast = weighted_average_runs(
-        lambda x, k: mu * (x - optimum) + noise[k - 1], start, lambda k: gclip_step(g, k), threshold, [K],
-        method=method, box=(-1.0, 1.0),
+        lambda x, k: mu * (x - optimum) + noise[k - 1],
+        start,
+        lambda k: gclip_step(g, k),
+        threshold,
+        [K],
+        method=method,
+        box=(-1.0, 1.0),
     )[0]
     for run in range(runs):
         model = torch.nn.Module()
@@ -54,7 +61,12 @@ def test_projected_clipping_with_averaging_equals_the_vectorised_runs(method: st
         if method == "gclip":
             optimizer = GClip([model.x], lr=1.0, tau=threshold, project=Box(-1.0, 1.0))
         else:
-            optimizer = CClip([model.x], lr=1.0, tau=lambda k: [torch.tensor(threshold(k))], project=Box(-1.0, 1.0))
+            optimizer = CClip(
+                [model.x],
+                lr=1.0,
+                tau=lambda k: [torch.tensor(threshold(k))],
+                project=Box(-1.0, 1.0),
+            )
         for k in range(1, K + 1):
             mean.update_parameters(model)
             optimizer.param_groups[0]["lr"] = gclip_step(g, k)
@@ -68,7 +80,9 @@ def test_clipped_gd_of_theorem_3_4_1_is_gclip_with_tau_gamma() -> None:
     x0 = np.array([f.start(50.0), -f.start(3.0)])
     a = HyperbolicCosine(L0=1.0, L1=2.0).constants(60.0)
     step, epsilon = clipped_gd_step(a), 0.01
-    hits, last = first_hits(lambda x, who: f.gradient(x), x0[None], lambda g, who: step(row_norm(g)), epsilon, 5000)
+    hits, last = first_hits(
+        lambda x, who: f.gradient(x), x0[None], lambda g, who: step(row_norm(g)), epsilon, 5000
+    )
     problem = f.objective(x0)
     optimizer = GClip(problem.parameters, lr=step.eta, tau=step.gamma)
     count = 0
@@ -80,7 +94,9 @@ def test_clipped_gd_of_theorem_3_4_1_is_gclip_with_tau_gamma() -> None:
         optimizer.step()
         count += 1
     assert count == hits[0] <= clipped_gd_bound(a, epsilon)
-    np.testing.assert_allclose(problem.parameters[0].detach().numpy(), last[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        problem.parameters[0].detach().numpy(), last[0], rtol=1e-9, atol=1e-12
+    )
 
 
 def test_normalized_sgd_takes_the_step_of_3_3_1() -> None:
@@ -107,7 +123,9 @@ def test_the_optimizer_itself_stays_below_theorem_4_4_2() -> None:
     a = StronglyConvexMoment(alpha=alpha, G=G, mu=mu)
     rng = numpy_stream(2, "meet")
     points = [torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(20)]
-    optimizer = GClip(points, lr=1.0, tau=lambda k: gclip_threshold(a, k), scope="tensor", project=Box(-1.0, 1.0))
+    optimizer = GClip(
+        points, lr=1.0, tau=lambda k: gclip_threshold(a, k), scope="tensor", project=Box(-1.0, 1.0)
+    )
     total = np.zeros(20)
     for k in range(1, K + 1):
         total += k * np.array([float(p.detach()) for p in points])
@@ -122,7 +140,9 @@ def test_the_optimizer_itself_stays_below_theorem_4_4_2() -> None:
 OPTIMIZERS = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=3.0, momentum=0.9),
     "Adam": lambda p: torch.optim.Adam(p, lr=10.0),
-    "ACClip": lambda p: ACClip(p, lr=10.0, weight_decay=0.0, form="algorithm", bias_correction=False, clip=None),
+    "ACClip": lambda p: ACClip(
+        p, lr=10.0, weight_decay=0.0, form="algorithm", bias_correction=False, clip=None
+    ),
     "CClip": lambda p: CClip(p, lr=3.0, tau=1.0),
     "GClip": lambda p: GClip(p, lr=3.0, tau=5.0, scope="tensor"),
 }
@@ -130,7 +150,8 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_stay_above_epsilon_on_the_zero_chain(name: str) -> None:
-    # All of them move only along coordinates that a gradient has shown, so Theorem 4.4.4 binds them all.
+    # All of them move only along coordinates that a gradient has shown, so Theorem 4.4.4 binds them
+    # all.
     alpha, epsilon, d, replicas = 1.5, 0.01, 5, 60
     delta = 7296 * d * epsilon**2 * (1 + 1e-9)
     margin = epsilon * 5000 ** (1 / alpha) * 10 ** ((alpha - 1) / alpha)  # p = 1/10
@@ -157,7 +178,9 @@ def test_optimizers_stay_above_the_bayes_risk_on_the_bernoulli_quadratics(name: 
         optimizer = OPTIMIZERS[name]([x])
         optimizer.param_groups[0]["lr"] = 0.05
         for _ in range(k):
-            x.grad = f.stochastic_gradient(x.detach(), torch.tensor(rng.random(replicas) < f.probability))
+            x.grad = f.stochastic_gradient(
+                x.detach(), torch.tensor(rng.random(replicas) < f.probability)
+            )
             optimizer.step()
             with torch.no_grad():
                 x.clamp_(0.0, 0.5)

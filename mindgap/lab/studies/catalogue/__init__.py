@@ -1,8 +1,10 @@
-"""One file per claim or family of claims, found by their file names; :func:`find` imports the one that it needs.
+"""One file per claim or family of claims, found by their file names; :func:`find` imports the one
+that it needs.
 
-A module of a group folder imports without torch. Each :class:`~mindgap.lab.studies.spec.Study` among its global names
-is part of the catalogue, and so is each in its tuple ``STUDIES``. A study's name stands in quotes in its file. A module
-that cannot be imported is left out of :func:`catalogue` and named by :func:`broken`.
+A module of a group folder imports without torch. Each :class:`~mindgap.lab.studies.spec.Study`
+among its global names is part of the catalogue, and so is each in its tuple ``STUDIES``. A study's
+name stands in quotes in its file. A module that cannot be imported is left out of :func:`catalogue`
+and named by :func:`broken`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ ORDER = "BTSHNE"
 def modules() -> dict[str, str]:
     """Module -> its text, for every file of the group folders."""
     files = sorted(Path(__file__).parent.glob("*/[!_]*.py"))
-    return {f"{__name__}.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8") for path in files}
+    return {
+        f"{__name__}.{path.parent.name}.{path.stem}": path.read_text(encoding="utf-8")
+        for path in files
+    }
 
 
 def find(name: str) -> Study:
@@ -39,7 +44,11 @@ def find(name: str) -> Study:
 def studies_of(module: str) -> list[Study]:
     """The studies that one module declares."""
     declared = vars(import_module(module))
-    return [thing for thing in (*declared.values(), *declared.get("STUDIES", ())) if isinstance(thing, Study)]
+    return [
+        thing
+        for thing in (*declared.values(), *declared.get("STUDIES", ()))
+        if isinstance(thing, Study)
+    ]
 
 
 def catalogue() -> dict[str, Study]:

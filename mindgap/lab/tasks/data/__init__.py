@@ -1,4 +1,6 @@
-"""Data sets: found in ``$MINDGAP_DATA`` or the cache, or fetched once with a checksum; readers; synthetic samples."""
+"""Data sets: found in ``$MINDGAP_DATA`` or the cache, or fetched once with a checksum; readers;
+synthetic samples.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,22 @@ if TYPE_CHECKING:
 
 _WHERE = {
     **dict.fromkeys(("DATASETS", "DataFile", "DataSet"), "datasets"),
-    **dict.fromkeys(("DataError", "available", "cache_folder", "data_folder", "fetch", "find"), "fetch"),
+    **dict.fromkeys(
+        ("DataError", "available", "cache_folder", "data_folder", "fetch", "find"), "fetch"
+    ),
     **dict.fromkeys(("Table", "covtype", "ijcnn1"), "tabular"),
     **dict.fromkeys(("cifar10", "digits", "mnist", "mnist_5000"), "images"),
     **dict.fromkeys(
-        ("amazon_reviews", "glove", "kjv_words", "language_tokens", "rated_reviews", "sentiment140", "snli", "squad"),
+        (
+            "amazon_reviews",
+            "glove",
+            "kjv_words",
+            "language_tokens",
+            "rated_reviews",
+            "sentiment140",
+            "snli",
+            "squad",
+        ),
         "text",
     ),
     **dict.fromkeys(("review_domains", "snli_pairs", "text_vectors", "words_of"), "vectors"),

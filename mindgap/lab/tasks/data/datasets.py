@@ -1,6 +1,8 @@
-"""The data sets as a static table: files, sha256, sizes, licence, and where the same bytes can be fetched.
+"""The data sets as a static table: files, sha256, sizes, licence, and where the same bytes can be
+fetched.
 
-Nothing here is part of the package: a data set is found in ``$MINDGAP_DATA``, in the cache, or fetched.
+Nothing here is part of the package: a data set is found in ``$MINDGAP_DATA``, in the cache, or
+fetched.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ class DataSet:
     title: str  # what it is
     licence: str  # what its origin states
     files: tuple[DataFile, ...]  # the files, all needed
-    #: folder on the web that serves exactly these bytes, ending in ``/``; None where no public address does (then a
-    #: mirror of one's own, ``$MINDGAP_MIRROR``, or a copy in ``$MINDGAP_DATA`` is needed).
+    #: folder on the web that serves exactly these bytes, ending in ``/``; None where no public
+    #: address does (then a mirror of one's own, ``$MINDGAP_MIRROR``, or a copy in ``$MINDGAP_DATA``
+    #: is needed).
     address: str | None = None
 
     def file(self, name: str) -> DataFile:
@@ -56,8 +59,13 @@ def _read(text: str) -> dict[str, DataSet]:
         head, *files = block.strip().splitlines()
         name, title, licence, *address = head.split(" | ")
         rows = [line.split() for line in files]
-        found[name] = DataSet(name, title, licence, tuple(DataFile(file, digest, int(size))
-                                                          for digest, size, file in rows), *address)
+        found[name] = DataSet(
+            name,
+            title,
+            licence,
+            tuple(DataFile(file, digest, int(size)) for digest, size, file in rows),
+            *address,
+        )
     return found
 
 
@@ -72,9 +80,14 @@ def table_markdown() -> str:
         >>> table_markdown().splitlines()[0]
         '| name | what | files | MB | licence, as its origin states it | fetched from |'
     """
-    rows = [("name", "what", "files", "MB", "licence, as its origin states it", "fetched from"), ("---",) * 6]
+    rows = [
+        ("name", "what", "files", "MB", "licence, as its origin states it", "fetched from"),
+        ("---",) * 6,
+    ]
     for data in DATASETS.values():
         size = sum(file.size for file in data.files) / 1e6
         place = data.address.split("/")[2] if data.address else "your own copy or mirror"
-        rows.append((f"`{data.name}`", data.title, str(len(data.files)), f"{size:.1f}", data.licence, place))
+        rows.append(
+            (f"`{data.name}`", data.title, str(len(data.files)), f"{size:.1f}", data.licence, place)
+        )
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

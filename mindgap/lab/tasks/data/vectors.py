@@ -1,4 +1,6 @@
-"""Texts as numbers: the word vectors of a text, averaged and maximised, so that a small network can read them."""
+"""Texts as numbers: the word vectors of a text, averaged and maximised, so that a small network
+can read them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def words_of(text: str) -> list[str]:
 
 
 def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Mean and largest entry of the GloVe vectors of each text's words: one row of 100 numbers a text.
+    """Mean and largest entry of the GloVe vectors of each text's words: one row of 100 numbers a
+    text.
 
     Words without a vector are left out; a text without any known word is a row of zeros.
 
@@ -49,7 +52,8 @@ def text_vectors(texts: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def snli_pairs(split: str = "train", *, rows: int | None = None) -> Table:
-    """SNLI: features (pairs, 2, 100) of premise and hypothesis, labels 0..2 in the order of ``SNLI_LABELS``.
+    """SNLI: features (pairs, 2, 100) of premise and hypothesis, labels 0..2 in the order of
+    ``SNLI_LABELS``.
 
     Args:
         split: ``"train"``, ``"dev"`` or ``"test"``.
@@ -67,7 +71,8 @@ def snli_pairs(split: str = "train", *, rows: int | None = None) -> Table:
 
 
 def review_domains() -> dict[str, Table]:
-    """The Amazon reviews: domain -> features (reviews, 100) and labels, 1 for a positive review and 0 for a negative.
+    """The Amazon reviews: domain -> features (reviews, 100) and labels, 1 for a positive review and
+    0 for a negative.
 
     Raises:
         DataError: when the files are neither here nor to be had.
@@ -77,7 +82,9 @@ def review_domains() -> dict[str, Table]:
     names = np.array([domain for domain, _, _ in reviews])
     labels = np.array([positive for _, positive, _ in reviews], dtype=np.int64)
     return {
-        str(domain): Table(features[names == domain], labels[names == domain], f"Amazon reviews: {domain}")
+        str(domain): Table(
+            features[names == domain], labels[names == domain], f"Amazon reviews: {domain}"
+        )
         for domain in np.unique(names)
     }
 

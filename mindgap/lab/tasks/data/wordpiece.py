@@ -1,4 +1,6 @@
-"""WordPiece, BERT's vocabulary of word parts, trained on a corpus of ours (extra ``transformers``)."""
+"""WordPiece, BERT's vocabulary of word parts, trained on a corpus of ours (extra
+``transformers``).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class WordPieces:
 
     def numbers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Each text as the numbers of its word pieces."""
-        return [np.asarray(code.ids) for code in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [
+            np.asarray(code.ids)
+            for code in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     def placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """A text as the numbers of its word pieces, and where each begins and ends in the text."""
@@ -51,10 +56,12 @@ def known_word_pieces(vocabulary: Sequence[str]) -> WordPieces:
     """The vocabulary that has these word pieces, in the order of their numbers.
 
     Example:
-        >>> known_word_pieces([*SPECIAL, "cat", "##s"]).numbers(["cats"])                        # doctest: +SKIP
+        >>> known_word_pieces([*SPECIAL, "cat", "##s"]).numbers(["cats"])  # doctest: +SKIP
         [array([5, 6])]
     """
-    return WordPieces(_package()(vocab={word: i for i, word in enumerate(vocabulary)}, lowercase=True))
+    return WordPieces(
+        _package()(vocab={word: i for i, word in enumerate(vocabulary)}, lowercase=True)
+    )
 
 
 def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
@@ -65,8 +72,8 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
         size: of the vocabulary, the five special pieces included; BERT has 30,522.
 
     Example:
-        >>> pieces = train_word_pieces(["the cat sat", "the cats sit"], size=40)      # doctest: +SKIP
-        >>> pieces.words(pieces.numbers(["cats"])[0])                                 # doctest: +SKIP
+        >>> pieces = train_word_pieces(["the cat sat", "the cats sit"], size=40)  # doctest: +SKIP
+        >>> pieces.words(pieces.numbers(["cats"])[0])  # doctest: +SKIP
         ['cat', '##s']
 
     Source: Devlin et al. 2019, 3 (WordPiece embeddings).
@@ -75,8 +82,9 @@ def train_word_pieces(texts: Sequence[str], size: int = 30_522) -> WordPieces:
     if not texts:
         fail("texts", "must hold at least one text", texts)
     tokenizer = _package()(lowercase=True)
-    tokenizer.train_from_iterator(texts, vocab_size=size, min_frequency=1, special_tokens=list(SPECIAL),
-                                  show_progress=False)
+    tokenizer.train_from_iterator(
+        texts, vocab_size=size, min_frequency=1, special_tokens=list(SPECIAL), show_progress=False
+    )
     return WordPieces(tokenizer)
 
 
@@ -84,35 +92,46 @@ def _package() -> type[BertWordPieceTokenizer]:
     try:
         from tokenizers import BertWordPieceTokenizer
     except ImportError as error:
-        raise ImportError("word pieces need the package tokenizers: pip install 'mindgap[transformers]'") from error
+        raise ImportError(
+            "word pieces need the package tokenizers: pip install 'mindgap[transformers]'"
+        ) from error
     return BertWordPieceTokenizer
 
 
 def wikitext_pieces(size: int = 8192, *, reviews: bool = False) -> dict[str, np.ndarray]:
-    """WikiText-2 as numbers of word pieces: ``train``, ``valid`` and ``test``, with ``[SEP]`` at each line's end.
+    """WikiText-2 as numbers of word pieces: ``train``, ``valid`` and ``test``, with ``[SEP]`` at
+    each line's end.
 
-    The vocabulary is trained on the part ``train``; it is the array ``vocabulary``. It is trained once per machine;
-    later calls read the numbers from the cache folder and do not need the package ``tokenizers``.
+    The vocabulary is trained on the part ``train``; it is the array ``vocabulary``. It is trained
+    once per machine; later calls read the numbers from the cache folder and do not need the package
+    ``tokenizers``.
 
     Args:
         size: of the vocabulary, at most.
-        reviews: add the training reviews of FDU-MTL to the part ``train``: 5.4 million words in place of 2.1, the
-            largest text at hand.
+        reviews: add the training reviews of FDU-MTL to the part ``train``: 5.4 million words in
+            place of 2.1, the largest text at hand.
 
     Example:
-        >>> wikitext_pieces()["train"].shape                                                      # doctest: +SKIP
+        >>> wikitext_pieces()["train"].shape  # doctest: +SKIP
         (2496976,)
     """
 
     def make() -> dict[str, np.ndarray]:
         texts = {}
         for split in ("train", "valid", "test"):
-            words = ("[UNK]" if word == "<unk>" else word for word in language_tokens("wikitext-2", split))
+            words = (
+                "[UNK]" if word == "<unk>" else word
+                for word in language_tokens("wikitext-2", split)
+            )
             texts[split] = [line for line in " ".join(words).split("<eos>") if line.strip()]
         texts["train"] += rated_reviews("train") if reviews else []
         pieces, end = train_word_pieces(texts["train"], size), [SPECIAL.index("[SEP]")]
-        arrays = {split: np.concatenate([np.asarray([*line, *end], np.int32) for line in pieces.numbers(lines)])
-                  for split, lines in texts.items()}  # fmt: skip
+        arrays = {
+            split: np.concatenate(
+                [np.asarray([*line, *end], np.int32) for line in pieces.numbers(lines)]
+            )
+            for split, lines in texts.items()
+        }
         return {**arrays, "vocabulary": np.array(pieces.words(range(len(pieces))))}
 
     return prepared(f"wikitext-2{'-and-reviews' if reviews else ''}-{size}-pieces", make)

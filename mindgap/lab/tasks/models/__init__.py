@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.models.transformer_xl import *  # noqa: F403
 
 _WHERE = {
-    **dict.fromkeys(("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small"),
+    **dict.fromkeys(
+        ("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small"
+    ),
     **dict.fromkeys(("ResNet18", "ResNet20"), "resnet"),
     "AWDLSTM": "awd_lstm",
     "AlexNet": "alexnet",

@@ -8,18 +8,25 @@ from mindgap.base.checked import check_arguments
 
 
 def AlexNet(classes: int = 10) -> nn.Sequential:
-    """Five convolutions of AlexNet's widths without normalisation, and one linear layer; 2.47 M parameters.
+    """Five convolutions of AlexNet's widths without normalisation, and one linear layer; 2.47 M
+    parameters.
 
     Example:
         >>> sum(p.numel() for p in AlexNet().parameters())
         2472266
 
-    Source: acclip, Fig. 6 (AlexNet on ImageNet there); 2.47 M is the size that public comparisons on CIFAR-10 give.
+    Source: acclip, Fig. 6 (AlexNet on ImageNet there); 2.47 M is the size that public comparisons
+    on CIFAR-10 give.
     """
     layers: list[nn.Module] = []
     before = 3
-    for width, size, stride, pool in ((64, 11, 4, True), (192, 5, 1, True), (384, 3, 1, False), (256, 3, 1, False),
-                                      (256, 3, 1, True)):
+    for width, size, stride, pool in (
+        (64, 11, 4, True),
+        (192, 5, 1, True),
+        (384, 3, 1, False),
+        (256, 3, 1, False),
+        (256, 3, 1, True),
+    ):
         layers += [nn.Conv2d(before, width, size, stride, size // 2), nn.ReLU()]
         layers += [nn.MaxPool2d(2)] if pool else []
         before = width

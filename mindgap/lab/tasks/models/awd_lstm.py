@@ -12,7 +12,9 @@ State = list[tuple[Tensor, Tensor]]
 
 
 def locked_dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Variational dropout: one mask per sequence, the same at every position (batch x time x features)."""
+    """Variational dropout: one mask per sequence, the same at every position (batch x time x
+    features).
+    """
     if not training or p == 0:
         return x
     mask = x.new_empty(x.shape[0], 1, x.shape[2]).bernoulli_(1 - p) / (1 - p)
@@ -28,7 +30,8 @@ class AWDLSTM(nn.Module):
         hidden: of the LSTM layers but the last, which has ``width``.
         layers: number of LSTM layers.
         weight_drop: share of the recurrent weights set to zero per forward pass.
-        input_drop, hidden_drop, output_drop: variational dropout before the first, between and after the last layer.
+        input_drop, hidden_drop, output_drop: variational dropout before the first, between and
+            after the last layer.
         word_drop: share of the words whose vector is zero for a whole pass.
 
     Example:
@@ -40,15 +43,27 @@ class AWDLSTM(nn.Module):
         (torch.Size([2, 5, 50]), 3)
     """
 
-    def __init__(self, words: int, width: int = 400, hidden: int = 1150, layers: int = 3, *, weight_drop: float = 0.5,
-                 input_drop: float = 0.4, hidden_drop: float = 0.25, output_drop: float = 0.4,
-                 word_drop: float = 0.1) -> None:
+    def __init__(
+        self,
+        words: int,
+        width: int = 400,
+        hidden: int = 1150,
+        layers: int = 3,
+        *,
+        weight_drop: float = 0.5,
+        input_drop: float = 0.4,
+        hidden_drop: float = 0.25,
+        output_drop: float = 0.4,
+        word_drop: float = 0.1,
+    ) -> None:
         super().__init__()
         self.drops = (input_drop, hidden_drop, output_drop, weight_drop, word_drop)
         self.words = nn.Embedding(words, width)
         nn.init.uniform_(self.words.weight, -0.1, 0.1)
         sizes = [width, *[hidden] * (layers - 1), width]
-        self.layers = nn.ModuleList(nn.LSTM(sizes[k], sizes[k + 1], batch_first=True) for k in range(layers))
+        self.layers = nn.ModuleList(
+            nn.LSTM(sizes[k], sizes[k + 1], batch_first=True) for k in range(layers)
+        )
         self.bias = nn.Parameter(torch.zeros(words))
 
     def blank(self, batch: int) -> State:
@@ -64,11 +79,14 @@ class AWDLSTM(nn.Module):
             table = table * (table.new_empty(len(table), 1).bernoulli_(1 - word) / (1 - word))
         h = locked_dropout(F.embedding(x, table), inputs, self.training)
         kept: State = []
-        for k, (layer, first) in enumerate(zip(self.layers, state or self.blank(len(x)), strict=True)):
+        for k, (layer, first) in enumerate(
+            zip(self.layers, state or self.blank(len(x)), strict=True)
+        ):
             own: dict[str, Tensor] = dict(layer.named_parameters())
             own["weight_hh_l0"] = F.dropout(own["weight_hh_l0"], weights, self.training)
-            # Not layer(h): nn.LSTM moves its weights to another place at each call with dropped weights, which a CUDA
-            # graph cannot follow, and cuDNN gives no gradient in evaluation mode. No dropout acts inside this call.
+            # Not layer(h): nn.LSTM moves its weights to another place at each call with dropped
+            # weights, which a CUDA graph cannot follow, and cuDNN gives no gradient in evaluation
+            # mode. No dropout acts inside this call.
             h, *last = torch.lstm(h, first, list(own.values()), True, 1, 0.0, True, False, True)
             kept.append((last[0].detach(), last[1].detach()))
             h = locked_dropout(h, after if k == len(self.layers) - 1 else between, self.training)

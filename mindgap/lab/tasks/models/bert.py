@@ -1,7 +1,9 @@
-"""BERT (Devlin et al. 2019) from a random start: the encoder of Fig. 4-2 and Table 4.3, with and without attention.
+"""BERT (Devlin et al. 2019) from a random start: the encoder of Fig. 4-2 and Table 4.3, with and
+without attention.
 
-Written here and not taken from ``transformers``: the studies leave the attention out, feed vectors in place of words
-and run on machines that have torch only. With the same weights both give the same numbers (``make test-extras``).
+Written here and not taken from ``transformers``: the studies leave the attention out, feed vectors
+in place of words and run on machines that have torch only. With the same weights both give the same
+numbers (``make test-extras``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from mindgap.base.checked import check_arguments
 
 
 class _Block(nn.Module):
-    """Attention and a feed-forward part, each followed by the sum with its input and a normalisation."""
+    """Attention and a feed-forward part, each followed by the sum with its input and a
+    normalisation.
+    """
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float, attention: bool) -> None:
         super().__init__()
@@ -40,33 +44,53 @@ class _Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder: words, places and parts are added, then blocks of attention and a feed-forward network.
+    """The encoder: words, places and parts are added, then blocks of attention and a feed-forward
+    network.
 
     Args:
         words: size of the vocabulary (30,522 in the paper).
         width, layers, heads, inner: of the network; BERT-base has 768, 12, 12 and 3,072.
         length: longest sequence.
         dropout: after the embeddings, on attention weights and after each half of a block.
-        attention: False leaves the attention out of every block; what stays is the feed-forward part.
-        embedding: False leaves the table of words out; the network then takes vectors in place of words.
+        attention: False leaves the attention out of every block; what stays is the feed-forward
+            part.
+        embedding: False leaves the table of words out; the network then takes vectors in place of
+            words.
 
     Example:
-        >>> Bert(words=50, width=8, layers=2, heads=2, inner=16)(torch.zeros(3, 5, dtype=torch.long)).shape
+        >>> Bert(words=50, width=8, layers=2, heads=2, inner=16)(
+        ...     torch.zeros(3, 5, dtype=torch.long)
+        ... ).shape
         torch.Size([3, 5, 8])
     """
 
-    def __init__(self, words: int = 30_522, width: int = 768, layers: int = 12, heads: int = 12, inner: int = 3072,
-                 length: int = 512, dropout: float = 0.1, *, attention: bool = True, embedding: bool = True) -> None:
+    def __init__(
+        self,
+        words: int = 30_522,
+        width: int = 768,
+        layers: int = 12,
+        heads: int = 12,
+        inner: int = 3072,
+        length: int = 512,
+        dropout: float = 0.1,
+        *,
+        attention: bool = True,
+        embedding: bool = True,
+    ) -> None:
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)
         self.words = nn.Embedding(words, width) if embedding else None
         self.places, self.parts = nn.Embedding(length, width), nn.Embedding(2, width)
         self.norm, self.drop = nn.LayerNorm(width, eps=1e-12), dropout
-        self.blocks = nn.ModuleList(_Block(width, heads, inner, dropout, attention) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            _Block(width, heads, inner, dropout, attention) for _ in range(layers)
+        )
         self.apply(_start)
 
-    def forward(self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
         """Features of every place.
 
         Args:
@@ -75,7 +99,11 @@ class Bert(nn.Module):
             seen: True where a place may be attended to, (n, T); all by default.
         """
         x = tokens if self.words is None else self.words(tokens)
-        x = x + self.places.weight[: x.shape[1]] + (self.parts.weight[0] if parts is None else self.parts(parts))
+        x = (
+            x
+            + self.places.weight[: x.shape[1]]
+            + (self.parts.weight[0] if parts is None else self.parts(parts))
+        )
         x = F.dropout(self.norm(x), self.drop, self.training)
         mask = None if seen is None else seen[:, None, None, :]
         for block in self.blocks:
@@ -84,7 +112,8 @@ class Bert(nn.Module):
 
 
 class MaskedBert(nn.Module):
-    """BERT with the head that restores masked words; its output vectors are the input's (Devlin et al., 3.1).
+    """BERT with the head that restores masked words; its output vectors are the input's (Devlin et
+    al., 3.1).
 
     Args: those of :class:`Bert`.
 
@@ -94,15 +123,23 @@ class MaskedBert(nn.Module):
         torch.Size([3, 2, 50])
     """
 
-    def __init__(self, words: int = 30_522, width: int = 768, **settings: int | float | bool) -> None:
+    def __init__(
+        self, words: int = 30_522, width: int = 768, **settings: int | float | bool
+    ) -> None:
         super().__init__()
         self.encoder = Bert(words, width, **settings)  # type: ignore[arg-type]
         self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(words))
-        self.out = nn.Linear(width, words, bias=False).apply(_start) if self.encoder.words is None else None
+        self.out = (
+            nn.Linear(width, words, bias=False).apply(_start)
+            if self.encoder.words is None
+            else None
+        )
         self.dense.apply(_start)
 
-    def forward(self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, places: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
         """Scores of the words at the places (n, k), or at every place: (n, k, words)."""
         x = self.encoder(tokens, seen=seen)
         if places is not None:
@@ -113,7 +150,8 @@ class MaskedBert(nn.Module):
 
 
 class QuestionBert(nn.Module):
-    """BERT with the head that marks the answer's first and last word in a passage (Devlin et al., 4.2).
+    """BERT with the head that marks the answer's first and last word in a passage (Devlin et al.,
+    4.2).
 
     Args: those of :class:`Bert`.
 
@@ -123,12 +161,16 @@ class QuestionBert(nn.Module):
         torch.Size([3, 5, 2])
     """
 
-    def __init__(self, words: int = 30_522, width: int = 768, **settings: int | float | bool) -> None:
+    def __init__(
+        self, words: int = 30_522, width: int = 768, **settings: int | float | bool
+    ) -> None:
         super().__init__()
         self.encoder = Bert(words, width, **settings)  # type: ignore[arg-type]
         self.out = nn.Linear(width, 2).apply(_start)
 
-    def forward(self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, parts: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
         """Scores of every place as the first and as the last word of the answer: (n, T, 2)."""
         return self.out(self.encoder(tokens, parts, seen))
 

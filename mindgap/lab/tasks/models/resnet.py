@@ -1,4 +1,6 @@
-"""Residual networks for CIFAR-10: ResNet20 of He et al. (2016, section 4.2) and ResNet18 for small images."""
+"""Residual networks for CIFAR-10: ResNet20 of He et al. (2016, section 4.2) and ResNet18 for
+small images.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ class BasicBlock(nn.Module):
     Args:
         inputs, outputs: channels before and after.
         stride: of the first convolution.
-        projection: shape a changed shortcut by a 1x1 convolution; False: by striding and zero channels (option A of He
-            et al., without parameters).
+        projection: shape a changed shortcut by a 1x1 convolution; False: by striding and zero
+            channels (option A of He et al., without parameters).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, projection: bool) -> None:
@@ -28,7 +30,9 @@ class BasicBlock(nn.Module):
         changed = stride != 1 or self.extra
         self.shortcut: nn.Module | None = None
         if changed and projection:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -37,7 +41,9 @@ class BasicBlock(nn.Module):
             x = self.shortcut(x)
         elif self.stride != 1 or self.extra:
             half = self.extra // 2
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.extra - half))
+            x = F.pad(
+                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.extra - half)
+            )
         return F.relu(x + y)
 
 
@@ -51,7 +57,9 @@ class ResNet(nn.Module):
         projection: see :class:`BasicBlock`.
     """
 
-    def __init__(self, blocks: int, widths: tuple[int, ...], classes: int = 10, *, projection: bool) -> None:
+    def __init__(
+        self, blocks: int, widths: tuple[int, ...], classes: int = 10, *, projection: bool
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
         self.norm = nn.BatchNorm2d(widths[0])
@@ -74,7 +82,8 @@ class ResNet(nn.Module):
 
 
 def ResNet20(classes: int = 10) -> ResNet:
-    """ResNet20 with 0.27 M parameters (He et al. 2016, Table 6), the network of Fig. 3-3, 3-4 and 5-1 of the thesis.
+    """ResNet20 with 0.27 M parameters (He et al. 2016, Table 6), the network of Fig. 3-3, 3-4 and
+    5-1 of the thesis.
 
     Example:
         >>> sum(p.numel() for p in ResNet20().parameters())
@@ -84,7 +93,8 @@ def ResNet20(classes: int = 10) -> ResNet:
 
 
 def ResNet18(classes: int = 10) -> ResNet:
-    """ResNet18 for 32x32 images with 11.17 M parameters: the ImageNet network with a 3x3 first convolution.
+    """ResNet18 for 32x32 images with 11.17 M parameters: the ImageNet network with a 3x3 first
+    convolution.
 
     Example:
         >>> sum(p.numel() for p in ResNet18().parameters())

@@ -1,4 +1,6 @@
-"""Networks small enough for a study of seconds: convolutions for images, a transformer and an LSTM for words."""
+"""Networks small enough for a study of seconds: convolutions for images, a transformer and an
+LSTM for words.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from mindgap.base.check import fail, whole
 from mindgap.base.checked import check_arguments
 
 
-def small_convolutional_network(width: int = 16, classes: int = 10, *, channels: int = 1,
-                                side: int = 8) -> nn.Sequential:
-    """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of (channels, side, side).
+def small_convolutional_network(
+    width: int = 16, classes: int = 10, *, channels: int = 1, side: int = 8
+) -> nn.Sequential:
+    """Three 3x3 convolutions with ReLU (no normalisation) and a linear layer, for images of
+    (channels, side, side).
 
     Args:
         width: channels after the first convolution; twice as many after the others.
@@ -29,14 +33,21 @@ def small_convolutional_network(width: int = 16, classes: int = 10, *, channels:
     whole("width", width, least=1)
     if whole("side", side, least=4) % 4:
         fail("side", "must be a multiple of 4", side)
-    return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(),
-                         nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU(),
-                         nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-                         nn.Linear(2 * width * (side // 4) ** 2, classes))
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(2 * width, 2 * width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * (side // 4) ** 2, classes),
+    )
 
 
 class SmallTransformer(nn.Module):
-    """Pre-norm layers of attention and a feed-forward part of four times the width; learned positions.
+    """Pre-norm layers of attention and a feed-forward part of four times the width; learned
+    positions.
 
     Args:
         words: size of the vocabulary.
@@ -44,9 +55,12 @@ class SmallTransformer(nn.Module):
         layers: how many.
         heads: of the attention.
         length: longest sequence.
-        causal: True: a place sees those before it (a language model); False: all places (an encoder, as BERT is).
-        attention: False leaves the attention out of every layer; what stays is the feed-forward part.
-        embedding: False leaves the table of words out; the network then takes vectors in place of words.
+        causal: True: a place sees those before it (a language model); False: all places (an
+            encoder, as BERT is).
+        attention: False leaves the attention out of every layer; what stays is the feed-forward
+            part.
+        embedding: False leaves the table of words out; the network then takes vectors in place of
+            words.
 
     Example:
         >>> SmallTransformer(words=50, width=8, heads=2)(torch.zeros(3, 5, dtype=torch.long)).shape
@@ -59,8 +73,18 @@ class SmallTransformer(nn.Module):
     #: Standard deviation of a number in the tables of words and places at the start.
     START = 0.02
 
-    def __init__(self, words: int, width: int = 32, layers: int = 2, heads: int = 4, length: int = 64, *,
-                 causal: bool = True, attention: bool = True, embedding: bool = True) -> None:
+    def __init__(
+        self,
+        words: int,
+        width: int = 32,
+        layers: int = 2,
+        heads: int = 4,
+        length: int = 64,
+        *,
+        causal: bool = True,
+        attention: bool = True,
+        embedding: bool = True,
+    ) -> None:
         super().__init__()
         if width % heads:
             fail("width", f"must be divisible by heads={heads}", width)
@@ -75,7 +99,9 @@ class SmallTransformer(nn.Module):
         self.out = nn.Linear(width, words)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """What the last layer says of every place: (n, T), or vectors (n, T, width), -> (n, T, width)."""
+        """What the last layer says of every place: (n, T), or vectors (n, T, width), -> (n, T,
+        width).
+        """
         vectors = tokens if self.words is None else self.words(tokens)
         x = vectors + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
@@ -92,7 +118,8 @@ class SmallTransformer(nn.Module):
 
 
 class SpanFinder(nn.Module):
-    """An encoder with two scores at every place: that the answer begins there, and that it ends there.
+    """An encoder with two scores at every place: that the answer begins there, and that it ends
+    there.
 
     Args:
         encoder: a :class:`SmallTransformer` that is not causal, mostly one that was pre-trained.
@@ -115,7 +142,8 @@ class SpanFinder(nn.Module):
 
 
 class SmallLSTM(nn.Module):
-    """One layer of LSTM between an embedding and its transpose: input and output share one table, as in AWD-LSTM.
+    """One layer of LSTM between an embedding and its transpose: input and output share one table,
+    as in AWD-LSTM.
 
     Args:
         words: size of the vocabulary.
@@ -146,7 +174,10 @@ class _Layer(nn.Module):
             self.before = nn.LayerNorm(width)
         self.between = nn.LayerNorm(width)
         if attention:
-            self.queries_keys_values, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.queries_keys_values, self.mix = (
+                nn.Linear(width, 3 * width),
+                nn.Linear(width, width),
+            )
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Transformer-XL (Dai et al. 2019): relative attention with a memory, the language model of Fig. 4-3a of the thesis."""
+"""Transformer-XL (Dai et al. 2019): relative attention with a memory, the language model of
+Fig. 4-3a of the thesis.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from mindgap.base.checked import check_arguments
 
 
 class RelativeAttention(nn.Module):
-    """Multi-head attention with relative positions (Dai et al. 2019, section 3.3) over a memory and the segment."""
+    """Multi-head attention with relative positions (Dai et al. 2019, section 3.3) over a memory
+    and the segment.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -34,7 +38,9 @@ class RelativeAttention(nn.Module):
         content = torch.einsum("bihd,bjhd->bhij", query + self.content_bias, key)
         relative = _shifted(torch.einsum("bihd,jhd->bhij", query + self.place_bias, place))
         scores = (content + relative) / math.sqrt(self.size)
-        later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(1 + reach - length)
+        later = torch.ones(length, reach, dtype=torch.bool, device=x.device).triu(
+            1 + reach - length
+        )
         weights = scores.masked_fill(later, -math.inf).softmax(-1)
         weights = F.dropout(weights, self.dropout, self.training)
         mixed = torch.einsum("bhij,bjhd->bihd", weights, value).reshape(batch, length, width)
@@ -64,16 +70,29 @@ class TransformerXL(nn.Module):
         (torch.Size([3, 5, 50]), 2, torch.Size([3, 4, 16]))
     """
 
-    def __init__(self, words: int, width: int = 410, layers: int = 6, heads: int = 10, inner: int = 2100, *,
-                 memory: int = 150, dropout: float = 0.1) -> None:
+    def __init__(
+        self,
+        words: int,
+        width: int = 410,
+        layers: int = 6,
+        heads: int = 10,
+        inner: int = 2100,
+        *,
+        memory: int = 150,
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
         self.memory, self.dropout = memory, dropout
         self.words = nn.Embedding(words, width)
         nn.init.normal_(self.words.weight, std=0.02)
-        self.attention = nn.ModuleList(RelativeAttention(width, heads, dropout) for _ in range(layers))
+        self.attention = nn.ModuleList(
+            RelativeAttention(width, heads, dropout) for _ in range(layers)
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
         self.inner = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, width))
+            nn.Sequential(
+                nn.Linear(width, inner), nn.ReLU(), nn.Dropout(dropout), nn.Linear(inner, width)
+            )
             for _ in range(layers)
         )
         self.inner_norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
@@ -83,20 +102,30 @@ class TransformerXL(nn.Module):
 
     def blank(self, batch: int) -> list[Tensor]:
         """A memory of zeros, as long as it gets: every segment then has the same shapes."""
-        return [self.bias.new_zeros(batch, self.memory, self.words.embedding_dim) for _ in self.attention]
+        return [
+            self.bias.new_zeros(batch, self.memory, self.words.embedding_dim)
+            for _ in self.attention
+        ]
 
     def forward(self, x: Tensor, memory: list[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Scores of the next word at every position, and the memory for the next segment."""
-        h = F.dropout(self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training)
+        h = F.dropout(
+            self.words(x) * math.sqrt(self.words.embedding_dim), self.dropout, self.training
+        )
         empty = h[:, :0]
         before = memory if memory is not None else [empty] * len(self.attention)
         reach = before[0].shape[1] + x.shape[1]
-        angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer("rates")
+        angles = torch.arange(reach - 1, -1, -1.0, device=x.device)[:, None] * self.get_buffer(
+            "rates"
+        )
         places = torch.cat([angles.sin(), angles.cos()], 1)[:, : h.shape[2]].to(h.dtype)
         kept = []
-        for attention, norm, inner, inner_norm, old in zip(self.attention, self.norms, self.inner, self.inner_norms,
-                                                           before, strict=True):
-            kept.append(torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty)
+        for attention, norm, inner, inner_norm, old in zip(
+            self.attention, self.norms, self.inner, self.inner_norms, before, strict=True
+        ):
+            kept.append(
+                torch.cat([old, h], 1)[:, -self.memory :].detach() if self.memory else empty
+            )
             h = norm(h + F.dropout(attention(h, old, places), self.dropout, self.training))
             h = inner_norm(h + F.dropout(inner(h), self.dropout, self.training))
         return F.linear(h, self.words.weight, self.bias), kept

@@ -24,9 +24,18 @@ _WHERE = {
     **dict.fromkeys(("language_model", "masked_language_model"), "language"),
     **dict.fromkeys(("Quadratic", "quadratic_loss", "quadratic_problem"), "quadratic"),
     **dict.fromkeys(("best_spans", "exact_and_f1", "question_answering"), "questions"),
-    **dict.fromkeys(("RegularisationSelection", "covtype_selection", "ijcnn1_selection", "multiclass_selection"),
-                    "regularisation"),
-    **dict.fromkeys(("HyperRepresentation", "Tasks", "hyper_representation", "split_table"), "representation"),
+    **dict.fromkeys(
+        (
+            "RegularisationSelection",
+            "covtype_selection",
+            "ijcnn1_selection",
+            "multiclass_selection",
+        ),
+        "regularisation",
+    ),
+    **dict.fromkeys(
+        ("HyperRepresentation", "Tasks", "hyper_representation", "split_table"), "representation"
+    ),
     **dict.fromkeys(("RunningText", "going_on", "running_loss", "running_text"), "running_text"),
     **dict.fromkeys(("TrainingProblem", "cifar_network", "digits_network"), "training"),
     **dict.fromkeys(("prose_lstm", "prose_transformer"), "training"),

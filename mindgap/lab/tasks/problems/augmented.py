@@ -1,4 +1,6 @@
-"""Image networks that never see the same image twice: every drawn sample is shifted, or flipped, at random."""
+"""Image networks that never see the same image twice: every drawn sample is shifted, or
+flipped, at random.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,29 @@ from mindgap.lab.tasks.problems.training import TrainingProblem
 SHAPES = {"digits": (1, 8), "cifar-10": (3, 32)}
 
 
-def augmented_network(data: str = "digits", *, width: int = 4, shift: int = 1, flip: bool = False,
-                      wrong_labels: float = 0.0, seed: int = 0) -> TrainingProblem:
+def augmented_network(
+    data: str = "digits",
+    *,
+    width: int = 4,
+    shift: int = 1,
+    flip: bool = False,
+    wrong_labels: float = 0.0,
+    seed: int = 0,
+) -> TrainingProblem:
     """A small convolutional network on images that are augmented as they are drawn, cross-entropy.
 
-    An image is moved by up to ``shift`` pixels up or down and left or right, black pixels coming in, and with ``flip``
-    mirrored every second time: too many images for a small network to know them all by heart.
+    An image is moved by up to ``shift`` pixels up or down and left or right, black pixels coming
+    in, and with ``flip`` mirrored every second time: too many images for a small network to know
+    them all by heart.
 
     Args:
-        data: ``"digits"`` (scikit-learn's, 8 x 8) or ``"cifar-10"`` (32 x 32 in three colours, from ``MINDGAP_DATA``).
+        data: ``"digits"`` (scikit-learn's, 8 x 8) or ``"cifar-10"`` (32 x 32 in three colours, from
+            ``MINDGAP_DATA``).
         width: of the network.
         shift: most pixels, zero or more.
         flip: also mirror left and right.
-        wrong_labels: probability that a drawn label is replaced by one at random, anew at every draw: a part of the
-            loss that no network can remove.
+        wrong_labels: probability that a drawn label is replaced by one at random, anew at every
+            draw: a part of the loss that no network can remove.
         seed: of the network's start, the convolutions by He's rule.
 
     Raises:
@@ -55,7 +66,9 @@ def augmented_network(data: str = "digits", *, width: int = 4, shift: int = 1, f
         torch.manual_seed(stream_seed(seed, "network"))
         model = small_convolutional_network(width, channels=channels, side=side)
         for layer in model:
-            if isinstance(layer, torch.nn.Conv2d):  # as a ResNet starts: without it the first steps move little
+            if isinstance(
+                layer, torch.nn.Conv2d
+            ):  # as a ResNet starts: without it the first steps move little
                 torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,11 +78,15 @@ def augmented_network(data: str = "digits", *, width: int = 4, shift: int = 1, f
         if flip:
             mirrored = torch.randint(0, 2, (size, 1), generator=generator).bool()
             columns = torch.where(mirrored, columns.flip(1), columns)
-        window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        window = images[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
+            0, 3, 1, 2
+        )
         answers = labels[chosen]
         if wrong_labels:
             wrong = torch.rand(size, generator=generator) < wrong_labels
-            answers = torch.where(wrong, torch.randint(0, 10, (size,), generator=generator), answers)
+            answers = torch.where(
+                wrong, torch.randint(0, 10, (size,), generator=generator), answers
+            )
         return (window - mean[:, None, None]) / std[:, None, None], answers
 
     objective = Objective(model, lambda m, b: F.cross_entropy(m(b[0]), b[1]))
@@ -80,7 +97,9 @@ def augmented_network(data: str = "digits", *, width: int = 4, shift: int = 1, f
 def _images(data: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Images and labels; read once per process."""
     table = digits() if data == "digits" else cifar10()
-    images = torch.tensor(table.features, dtype=torch.float32).reshape(-1, SHAPES[data][0], *(SHAPES[data][1],) * 2)
+    images = torch.tensor(table.features, dtype=torch.float32).reshape(
+        -1, SHAPES[data][0], *(SHAPES[data][1],) * 2
+    )
     return images, torch.tensor(table.labels)
 
 

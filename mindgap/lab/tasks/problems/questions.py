@@ -1,4 +1,6 @@
-"""Questions whose answer is a span of a passage: made from prose, or SQuAD's, for an encoder that was pre-trained."""
+"""Questions whose answer is a span of a passage: made from prose, or SQuAD's, for an encoder
+that was pre-trained.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,37 @@ SOURCES = {"prose": ("prose", 2), "squad": ("wikitext-2", 8)}
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def question_answering(source: str = "prose", *, words: int = 200, width: int = 32, layers: int = 1, question: int = 2,
-                       passage: int = 12, held_out: int = 500, start: Mapping[str, Any] | None = None,
-                       seed: int = 0) -> TrainingProblem:
-    """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its two ends.
+def question_answering(
+    source: str = "prose",
+    *,
+    words: int = 200,
+    width: int = 32,
+    layers: int = 1,
+    question: int = 2,
+    passage: int = 12,
+    held_out: int = 500,
+    start: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A :class:`SpanFinder` that marks the answer in a passage; mean of the cross-entropies of its
+    two ends.
 
-    Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is a window of the
-    text, the answer two words of it, and the question its first word and a blank. ``"squad"``: the answerable questions
-    of SQuAD's dev file (``MINDGAP_DATA``), in the order of the file 70 % to train on and 15 % each for validation and
-    test, which no article shares but at the cuts; a passage is as many words around the answer, placed at random, and
-    the words known are those of WikiText-2.
+    Input is the question, the mask as a mark between, and the passage. ``"prose"``: the passage is
+    a window of the text, the answer two words of it, and the question its first word and a blank.
+    ``"squad"``: the answerable questions of SQuAD's dev file (``MINDGAP_DATA``), in the order of
+    the file 70 % to train on and 15 % each for validation and test, which no article shares but at
+    the cuts; a passage is as many words around the answer, placed at random, and the words known
+    are those of WikiText-2.
 
     Args:
         source: of the questions.
         words, width, layers: of the encoder, as :func:`masked_language_model` builds it.
-        question, passage: words of each in an input; longer questions are cut, shorter ones filled with the mask.
-        held_out: how many questions the parts ``"validation"`` and ``"test"`` have each, the same for all seeds.
-        start: state of a pre-trained encoder of this size, whose windows have question + 1 + passage words.
+        question, passage: words of each in an input; longer questions are cut, shorter ones filled
+            with the mask.
+        held_out: how many questions the parts ``"validation"`` and ``"test"`` have each, the same
+            for all seeds.
+        start: state of a pre-trained encoder of this size, whose windows have question + 1 +
+            passage words.
         seed: of the network's start (of its two scores, where the encoder is given).
 
     Raises:
@@ -61,7 +77,9 @@ def question_answering(source: str = "prose", *, words: int = 200, width: int = 
     whole("passage", passage, least=8)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))
-        encoder = SmallTransformer(words + 1, width, layers, length=question + 1 + passage, causal=False)
+        encoder = SmallTransformer(
+            words + 1, width, layers, length=question + 1 + passage, causal=False
+        )
         model = SpanFinder(encoder)
     if start is not None:
         encoder.load_state_dict(start)
@@ -74,8 +92,12 @@ def question_answering(source: str = "prose", *, words: int = 200, width: int = 
     names = ("validation", "test")
     if source == "prose":
         train, *others = _tokens("prose", words)
-        parts = {name: _from_prose(text, question, passage, words, torch_stream(0, f"questions {name}"), held_out)
-                 for name, text in zip(names, others)}  # fmt: skip
+        parts = {
+            name: _from_prose(
+                text, question, passage, words, torch_stream(0, f"questions {name}"), held_out
+            )
+            for name, text in zip(names, others)
+        }
 
         def draw(generator: torch.Generator, size: int) -> Batch:
             return _from_prose(train, question, passage, words, generator, size)
@@ -85,7 +107,10 @@ def question_answering(source: str = "prose", *, words: int = 200, width: int = 
     cuts = [0, len(inputs) * 70 // 100, len(inputs) * 85 // 100, len(inputs)]
     if held_out > min(cuts[2] - cuts[1], cuts[3] - cuts[2]):
         fail("held_out", f"must be at most {min(cuts[2] - cuts[1], cuts[3] - cuts[2])}", held_out)
-    parts = {name: (inputs[a : a + held_out], answers[a : a + held_out]) for name, a in zip(names, cuts[1:])}
+    parts = {
+        name: (inputs[a : a + held_out], answers[a : a + held_out])
+        for name, a in zip(names, cuts[1:])
+    }
 
     def draw_squad(generator: torch.Generator, size: int) -> Batch:
         chosen = torch.randint(0, cuts[1], (size,), generator=generator)
@@ -118,23 +143,40 @@ def best_spans(scores: torch.Tensor, *, after: int, longest: int) -> torch.Tenso
 
 
 def exact_and_f1(spans: torch.Tensor, answers: torch.Tensor) -> tuple[float, float]:
-    """Share of spans that are one of the answers, and mean F1 of their words against the nearest answer.
+    """Share of spans that are one of the answers, and mean F1 of their words against the nearest
+    answer.
 
     Example:
-        >>> [round(v, 4) for v in exact_and_f1(torch.tensor([[2, 3], [2, 5]]), torch.tensor([[[2, 3]], [[4, 5]]]))]
+        >>> [
+        ...     round(v, 4)
+        ...     for v in exact_and_f1(
+        ...         torch.tensor([[2, 3], [2, 5]]), torch.tensor([[[2, 3]], [[4, 5]]])
+        ...     )
+        ... ]
         [0.5, 0.8333]
 
-    *Differs from the paper*: by place, not by text: the same words elsewhere in the passage do not count.
+    *Differs from the paper*: by place, not by text: the same words elsewhere in the passage do not
+    count.
     """
     first, last = spans[:, None, 0], spans[:, None, 1]
-    common = (torch.minimum(last, answers[..., 1]) - torch.maximum(first, answers[..., 0]) + 1).clamp_min(0).double()
+    common = (
+        (torch.minimum(last, answers[..., 1]) - torch.maximum(first, answers[..., 0]) + 1)
+        .clamp_min(0)
+        .double()
+    )
     f1 = 2 * common / ((last - first + 1) + (answers[..., 1] - answers[..., 0] + 1))
     same = (answers == spans.unsqueeze(1)).all(dim=2).any(dim=1)
     return float(same.double().mean()), float(f1.amax(dim=1).mean())
 
 
-def _from_prose(text: torch.Tensor, question: int, passage: int, words: int, generator: torch.Generator,
-                size: int) -> Batch:
+def _from_prose(
+    text: torch.Tensor,
+    question: int,
+    passage: int,
+    words: int,
+    generator: torch.Generator,
+    size: int,
+) -> Batch:
     starts = torch.randint(0, len(text) - passage + 1, (size,), generator=generator)
     windows = text[starts.unsqueeze(1) + torch.arange(passage)]
     at = torch.randint(0, passage - 1, (size, 1), generator=generator)
@@ -153,15 +195,22 @@ def _from_squad(words: int, question: int, passage: int) -> Batch:
         tokens = list(re.finditer(r"\w+|[^\w\s]", item["context"]))
         golds = []
         for begin, text in item["answers"]:
-            inside = [i for i, t in enumerate(tokens) if t.end() > begin and t.start() < begin + len(text)]
+            inside = [
+                i for i, t in enumerate(tokens) if t.end() > begin and t.start() < begin + len(text)
+            ]
             if inside:
                 golds.append((inside[0], inside[-1]))
         if not golds or golds[0][1] - golds[0][0] >= min(passage, SOURCES["squad"][1]):
             continue
-        low, high = max(0, golds[0][1] - passage + 1), min(golds[0][0], max(len(tokens) - passage, 0))
+        low, high = (
+            max(0, golds[0][1] - passage + 1),
+            min(golds[0][0], max(len(tokens) - passage, 0)),
+        )
         cut = int(torch.randint(low, high + 1, (), generator=placed))
         shown = [known.get(t.group(), words - 1) for t in tokens[cut : cut + passage]]
-        asked = [known.get(t, words - 1) for t in re.findall(r"\w+|[^\w\s]", item["question"])][:question]
+        asked = [known.get(t, words - 1) for t in re.findall(r"\w+|[^\w\s]", item["question"])][
+            :question
+        ]
         row = asked + [words] * (question + 1 - len(asked)) + shown
         inputs.append(row + [words] * (question + 1 + passage - len(row)))
         shift = question + 1 - cut

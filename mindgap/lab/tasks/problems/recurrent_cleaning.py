@@ -1,14 +1,18 @@
-"""Data hyper-cleaning with a recurrent classifier: the problem of the SLIP paper's Fig. 2, on texts.
+"""Data hyper-cleaning with a recurrent classifier: the problem of the SLIP paper's Fig. 2, on
+texts.
 
-    lower   g(λ, w) = mean_i σ(λ_i) ℓ(w; a_i, ỹ_i) + c ‖w‖²      over training texts with corrupted labels ỹ
-    upper   f(λ, w) = mean_j ℓ(w; a_j, y_j)                        over clean validation texts
+    lower   g(λ, w) = mean_i σ(λ_i) ℓ(w; a_i, ỹ_i) + c ‖w‖²      over training texts with corrupted
+    labels ỹ upper   f(λ, w) = mean_j ℓ(w; a_j, y_j)                        over clean validation
+    texts
 
-with ℓ the cross-entropy of a two-layer tanh RNN over frozen word vectors, its mean over the words, and three layers on
-top. Word vectors are standardised: GloVe's have a common part that is longer than what tells two words apart, and with
-it, or with the maximum over the words, 100 steps of SGD leave the loss at log 2. g is *not convex* in w: c ‖w‖² bounds
-its Hessian from below only where the loss is flat.
+with ℓ the cross-entropy of a two-layer tanh RNN over frozen word vectors, its mean over the words,
+and three layers on top. Word vectors are standardised: GloVe's have a common part that is longer
+than what tells two words apart, and with it, or with the maximum over the words, 100 steps of SGD
+leave the loss at log 2. g is *not convex* in w: c ‖w‖² bounds its Hessian from below only where the
+loss is flat.
 
-The net is written with plain products so that it can be differentiated twice on a GPU (cuDNN's cannot).
+The net is written with plain products so that it can be differentiated twice on a GPU (cuDNN's
+cannot).
 """
 
 from __future__ import annotations
@@ -42,13 +46,15 @@ WIDE = 512
 
 
 def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
-    """Two tanh layers over the words, and the mean over the words of each unit of the second: (texts, hidden).
+    """Two tanh layers over the words, and the mean over the words of each unit of the second:
+    (texts, hidden).
 
     Args:
-        weights: ``input`` (dimensions, hidden), ``first``, ``between``, ``second`` (hidden, hidden) and the biases
-            ``first_bias`` and ``second_bias``.
+        weights: ``input`` (dimensions, hidden), ``first``, ``between``, ``second`` (hidden, hidden)
+            and the biases ``first_bias`` and ``second_bias``.
         vectors: (vocabulary, dimensions); row 0 is that of no word.
-        words: (texts, length) numbers, 0 at the end of a short text; words after the end do not count.
+        words: (texts, length) numbers, 0 at the end of a short text; words after the end do not
+            count.
     """
     read = embedding(words.t(), vectors)
     seen = (_in_turn if weights["first"].shape[0] >= WIDE else _at_once)(weights, read)
@@ -57,7 +63,9 @@ def recurrent_code(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
 
 
 def _at_once(weights: Weights, read: Tensor) -> Tensor:
-    """Both layers in one recurrent product, the second one word behind the first: few kernels, for a narrow net."""
+    """Both layers in one recurrent product, the second one word behind the first: few kernels,
+    for a narrow net.
+    """
     texts, hidden = read.shape[1], weights["first"].shape[0]
     # The second layer needs one more turn at the end.
     read = torch.cat([read, read.new_zeros(1, texts, read.shape[2])])
@@ -77,9 +85,13 @@ def _at_once(weights: Weights, read: Tensor) -> Tensor:
 
 
 def _in_turn(weights: Weights, read: Tensor) -> Tensor:
-    """One layer after the other, without products with zeros: for a wide net, where products take the time."""
+    """One layer after the other, without products with zeros: for a wide net, where products
+    take the time.
+    """
     for inner, turn in (("input", "first"), ("between", "second")):
-        inputs = (read.reshape(-1, read.shape[2]) @ weights[inner] + weights[f"{turn}_bias"]).view(*read.shape[:2], -1)
+        inputs = (read.reshape(-1, read.shape[2]) @ weights[inner] + weights[f"{turn}_bias"]).view(
+            *read.shape[:2], -1
+        )
         state, *later = inputs.unbind(0)
         seen = [torch.tanh(state)]
         for new in later:
@@ -89,7 +101,8 @@ def _in_turn(weights: Weights, read: Tensor) -> Tensor:
 
 
 def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Word vectors with mean 0 and deviation 1 in each dimension over the given word numbers (0: none).
+    """Word vectors with mean 0 and deviation 1 in each dimension over the given word numbers (0:
+    none).
 
     Example:
         >>> standardised(np.array([[0.0], [1.0], [3.0]]), np.array([[1, 2], [2, 0], [1, 0]]))
@@ -104,19 +117,30 @@ def standardised(vectors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def recurrent_logits(weights: Weights, vectors: Tensor, words: Tensor) -> Tensor:
-    """:func:`recurrent_code`, then two tanh layers and a linear one, ``head0`` to ``head2``: (texts, classes)."""
+    """:func:`recurrent_code`, then two tanh layers and a linear one, ``head0`` to ``head2``:
+    (texts, classes).
+    """
     found = recurrent_code(weights, vectors, words)
     for number in range(2):
-        found = torch.tanh(torch.addmm(weights[f"head{number}_bias"], found, weights[f"head{number}"]))
+        found = torch.tanh(
+            torch.addmm(weights[f"head{number}_bias"], found, weights[f"head{number}"])
+        )
     return torch.addmm(weights["head2_bias"], found, weights["head2"])
 
 
-def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str, dtype: torch.dtype,
-                    device: torch.device) -> dict[str, Tensor]:
-    """Uniform weights of variance 1/inputs (``first`` and ``second``, which are recurrent, a third of it); biases zero.
+def recurrent_start(
+    shapes: Mapping[str, tuple[int, int]],
+    seed: int,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Uniform weights of variance 1/inputs (``first`` and ``second``, which are recurrent, a third
+    of it); biases zero.
 
     Args:
-        shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with ``first`` and ``second``.
+        shapes: name -> (inputs, outputs); ``input`` and ``between`` share their biases with
+            ``first`` and ``second``.
         seed, name: of the stream.
         dtype, device: of the weights, which are drawn on the CPU in double precision.
     """
@@ -125,8 +149,12 @@ def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str,
     for name, (rows, columns) in shapes.items():
         variance = (1 / 3 if name in ("first", "second") else 1.0) / rows
         weights = torch.empty(rows * columns, dtype=dtype)
-        for part in weights.split(1 << 16):  # a hundred million numbers at once would take ten times as long
-            part.copy_(torch.from_numpy(draw.uniform(-1, 1, len(part))).mul_(math.sqrt(3 * variance)))
+        for part in weights.split(
+            1 << 16
+        ):  # a hundred million numbers at once would take ten times as long
+            part.copy_(
+                torch.from_numpy(draw.uniform(-1, 1, len(part))).mul_(math.sqrt(3 * variance))
+            )
         found[name] = weights.view(rows, columns).to(device)
         if name not in ("input", "between"):
             found[f"{name}_bias"] = torch.zeros(columns, dtype=dtype, device=device)
@@ -135,7 +163,8 @@ def recurrent_start(shapes: Mapping[str, tuple[int, int]], seed: int, name: str,
 
 @dataclass(frozen=True)
 class RecurrentCleaning:
-    """Training texts with corrupted labels, clean validation texts, test texts, and a net at its start.
+    """Training texts with corrupted labels, clean validation texts, test texts, and a net at its
+    start.
 
     x is λ (one entry per training text), y are the weights of the net.
 
@@ -151,7 +180,9 @@ class RecurrentCleaning:
 
     Example:
         >>> from mindgap.lab.tasks.data.tweets import made_up_tweets
-        >>> task = recurrent_cleaning(made_up_tweets(), corruption=0.4, train=600, validation=600, test=200, hidden=4)
+        >>> task = recurrent_cleaning(
+        ...     made_up_tweets(), corruption=0.4, train=600, validation=600, test=200, hidden=4
+        ... )
         >>> int(task.corrupted.sum()), task.problem().dim_x, task.problem().dim_y
         (240, 600, 4698)
         >>> task.weight_auc(torch.where(task.corrupted, -1.0, 1.0))
@@ -186,7 +217,9 @@ class RecurrentCleaning:
         return cross_entropy(recurrent_logits(y, self.vectors, words), labels)
 
     def problem(self, batch_size: int = 64) -> BilevelProblem:
-        """The task as a bilevel problem with fixed batches of equal size; texts left over are dropped."""
+        """The task as a bilevel problem with fixed batches of equal size; texts left over are
+        dropped.
+        """
         words, labels = self.train
         numbers = torch.arange(len(labels), device=labels.device)
         above = Batches(self.validation, batch_size, last="drop", chunk=CHUNK // 2)
@@ -203,7 +236,9 @@ class RecurrentCleaning:
             return float(cross_entropy(logits, labels)), float(right)
 
     def accuracy(self, y: Tensor, split: str = "test") -> float:
-        """Share of rightly classified texts of a split; the labels of ``"train"`` are the corrupted ones."""
+        """Share of rightly classified texts of a split; the labels of ``"train"`` are the
+        corrupted ones.
+        """
         return self._scores(y, split)[1]
 
     def validation_loss(self, y: Tensor) -> float:
@@ -215,11 +250,23 @@ class RecurrentCleaning:
         return area_under_curve(x, ~self.corrupted)
 
 
-def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 20_480, validation: int = 20_480,
-                       test: int = 16_384, hidden: int = 128, head: int = 64, decay: float = 1e-3, start: float = 1.0,
-                       seed: int = 0, dtype: torch.dtype = torch.float32,
-                       device: str | torch.device = "cpu") -> RecurrentCleaning:
-    """Split texts with equally many of each class in every part, and corrupt the training labels, once.
+def recurrent_cleaning(
+    tweets: Tweets,
+    *,
+    corruption: float = 0.4,
+    train: int = 20_480,
+    validation: int = 20_480,
+    test: int = 16_384,
+    hidden: int = 128,
+    head: int = 64,
+    decay: float = 1e-3,
+    start: float = 1.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+) -> RecurrentCleaning:
+    """Split texts with equally many of each class in every part, and corrupt the training labels,
+    once.
 
     Args:
         tweets: the texts.
@@ -235,22 +282,37 @@ def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 
     Raises:
         RuleError: for a share outside [0, 1], or parts that do not fit.
 
-    *Differs from the code published with SLIP*: see the history and differences of the study; label noise is drawn
-    once instead of at each access, validation labels are clean, and the regulariser is the squared norm.
+    *Differs from the code published with SLIP*: see the history and differences of the study; label
+    noise is drawn once instead of at each access, validation labels are clean, and the regulariser
+    is the squared norm.
     """
     between("corruption", corruption, 0, 1)
     non_negative("decay", decay)
-    sizes = [whole(name, n, least=2) // 2 for name, n in (("train", train), ("validation", validation), ("test", test))]
+    sizes = [
+        whole(name, n, least=2) // 2
+        for name, n in (("train", train), ("validation", validation), ("test", test))
+    ]
     draw = numpy_stream(seed, "recurrent cleaning", "split")
     classes = [draw.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
     if sum(sizes) > min(map(len, classes)):
-        fail("train + validation + test", f"must be at most {2 * min(map(len, classes))}", 2 * sum(sizes))
+        fail(
+            "train + validation + test",
+            f"must be at most {2 * min(map(len, classes))}",
+            2 * sum(sizes),
+        )
     ends = np.cumsum(sizes)
-    parts = [draw.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
-             for size, end in zip(sizes, ends)]  # fmt: skip
+    parts = [
+        draw.permutation(np.concatenate([rows[end - size : end] for rows in classes]))
+        for size, end in zip(sizes, ends)
+    ]
     where, dimensions = torch.device(device), tweets.vectors.shape[1]
-    shapes = {"input": (dimensions, hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
-              "head0": (hidden, head), "head1": (head, head), "head2": (head, 2)}  # fmt: skip
+    shapes = {
+        "input": (dimensions, hidden),
+        **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
+        "head0": (hidden, head),
+        "head1": (head, head),
+        "head2": (head, 2),
+    }
     weights = recurrent_start(shapes, seed, "recurrent cleaning", dtype, where)
 
     def texts(words: np.ndarray, labels: np.ndarray) -> Texts:
@@ -258,10 +320,17 @@ def recurrent_cleaning(tweets: Tweets, *, corruption: float = 0.4, train: int = 
 
     labels, mask = corrupt(tweets.labels[parts[0]], 2, corruption, seed)
     split = [texts(tweets.words[rows], tweets.labels[rows]) for rows in parts[1:]]
-    return RecurrentCleaning(texts(tweets.words[parts[0]], labels), split[0], split[1], texts(*tweets.manual),
-                             torch.from_numpy(mask).to(where),
-                             torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype),
-                             decay, start, weights)
+    return RecurrentCleaning(
+        texts(tweets.words[parts[0]], labels),
+        split[0],
+        split[1],
+        texts(*tweets.manual),
+        torch.from_numpy(mask).to(where),
+        torch.from_numpy(standardised(tweets.vectors, tweets.words[parts[0]])).to(where, dtype),
+        decay,
+        start,
+        weights,
+    )
 
 
 check_arguments(__name__)

@@ -1,7 +1,8 @@
 """Hyper-representation with a recurrent encoder: the problem of the SLIP paper's Fig. 1, on words.
 
-As :mod:`~mindgap.lab.tasks.problems.representation`, with x the weights of a two-layer tanh RNN over frozen word
-vectors, its mean over the words, and one tanh layer on that, or on (u, v, (u - v)², u v) of a pair.
+As :mod:`~mindgap.lab.tasks.problems.representation`, with x the weights of a two-layer tanh RNN
+over frozen word vectors, its mean over the words, and one tanh layer on that, or on (u, v, (u -
+v)², u v) of a pair.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ from torch import Tensor
 from mindgap.base.check import positive
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.tabular import Table
-from mindgap.lab.tasks.problems.recurrent_cleaning import recurrent_code, recurrent_start, standardised
+from mindgap.lab.tasks.problems.recurrent_cleaning import (
+    recurrent_code,
+    recurrent_start,
+    standardised,
+)
 from mindgap.lab.tasks.problems.representation import HyperRepresentation, Tasks, _draw
 
 
 @dataclass(frozen=True)
 class RecurrentRepresentation(HyperRepresentation):
-    """Few-shot tasks on texts or pairs, as word numbers (tasks, examples[, 2], words), and a recurrent encoder.
+    """Few-shot tasks on texts or pairs, as word numbers (tasks, examples[, 2], words), and a
+    recurrent encoder.
 
     Args:
-        vectors: standardised word vectors; they are not learned. The others are those of :class:`HyperRepresentation`.
+        vectors: standardised word vectors; they are not learned. The others are those of
+            :class:`HyperRepresentation`.
 
     Example:
         >>> made = made_up_pairs(400)
@@ -43,7 +50,9 @@ class RecurrentRepresentation(HyperRepresentation):
         return self.vectors.new_zeros(len(self.train), self.start["join"].shape[1] + 1, self.ways)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to features and a 1."""
+        """φ_x: word numbers (..., words), or (..., 2, words) for an encoder of pairs, to
+        features and a 1.
+        """
         code = recurrent_code(x, self.vectors, inputs.flatten(0, -2)).view(*inputs.shape[:-1], -1)
         if x["join"].shape[0] != x["first"].shape[0]:
             u, v = code.unbind(-2)
@@ -78,14 +87,23 @@ def recurrent_representation(
     """
     positive("decay", decay)
     where, drawn = torch.device(device), []
-    for (name, tables), number in zip({"train": train, "validation": validation, "test": test}.items(), tasks):
+    for (name, tables), number in zip(
+        {"train": train, "validation": validation, "test": test}.items(), tasks
+    ):
         levels = _draw(tables, number, ways, shots, seed, name)
-        support, query = ((torch.from_numpy(a).to(where), torch.from_numpy(b).to(where)) for a, b in levels)
+        support, query = (
+            (torch.from_numpy(a).to(where), torch.from_numpy(b).to(where)) for a, b in levels
+        )
         drawn.append(Tasks(support, query))
-    shapes = {"input": (vectors.shape[1], hidden), **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
-              "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features)}  # fmt: skip
+    shapes = {
+        "input": (vectors.shape[1], hidden),
+        **dict.fromkeys(("first", "between", "second"), (hidden, hidden)),
+        "join": ((4 if train[0].features.ndim == 3 else 1) * hidden, features),
+    }
     start = recurrent_start(shapes, seed, "recurrent representation", dtype, where)
-    table = torch.from_numpy(standardised(vectors, np.concatenate([t.features.ravel() for t in train])))
+    table = torch.from_numpy(
+        standardised(vectors, np.concatenate([t.features.ravel() for t in train]))
+    )
     table = table.to(where, dtype)
     return RecurrentRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start, table)
 

@@ -1,7 +1,9 @@
-"""Regularisation selection for logistic regression: the upper level chooses the strength of the lower one's decay.
+"""Regularisation selection for logistic regression: the upper level chooses the strength of the
+lower one's decay.
 
-    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,       one x per feature (ijcnn1)
-    multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,               one x a class (covtype)
+    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,       one x per
+    feature (ijcnn1) multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,
+    one x a class (covtype)
 
 and f is the mean loss over the validation samples, without decay.
 """
@@ -30,7 +32,8 @@ class RegularisationSelection:
     """The task: splits, start, losses.
 
     Args:
-        train, validation, test: (features, labels); labels -1 and 1 in the binary task, 0..classes-1 otherwise.
+        train, validation, test: (features, labels); labels -1 and 1 in the binary task,
+            0..classes-1 otherwise.
         classes: 2 means the binary task with y in R^d.
         x0, y0: the start; Y is (classes, features) in the multiclass task.
         origin: where the samples come from (``"synthetic"``, ``"ijcnn1"``, ``"covtype"``).
@@ -67,7 +70,9 @@ class RegularisationSelection:
         squares = y.square() if self.binary else y.square().sum(1)
         return self.upper(x, y, batch) + 0.5 * (x.exp() * squares).sum()
 
-    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+    def problem(
+        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+    ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         upper_data = Batches(self.validation, above, order=order)
@@ -83,15 +88,23 @@ class RegularisationSelection:
 
     def y_star(self, x: Tensor) -> Tensor:
         """argmin_y g(x, y), flat, by Newton's method with halving (strongly convex: e^x > 0)."""
-        return newton(lambda y: self._derivatives(x, y), lambda y: self._value(x, y), self.y0.reshape(-1).clone())
+        return newton(
+            lambda y: self._derivatives(x, y),
+            lambda y: self._value(x, y),
+            self.y0.reshape(-1).clone(),
+        )
 
     def hypergradient(self, x: Tensor) -> Tensor:
-        """∇Φ(x) = -J H⁻¹ f_y at y*(x), with dense H; (J z)_k = e^{x_k} y_k z_k, summed over a class's features."""
+        """∇Φ(x) = -J H⁻¹ f_y at y*(x), with dense H; (J z)_k = e^{x_k} y_k z_k, summed over a
+        class's features.
+        """
         y = self.y_star(x)
         _, curvature = self._derivatives(x, y)
         with torch.enable_grad():
             leaf = y.clone().requires_grad_()
-            (f_y,) = torch.autograd.grad(self.upper(x, leaf.view(self.y0.shape), self.validation), leaf)
+            (f_y,) = torch.autograd.grad(
+                self.upper(x, leaf.view(self.y0.shape), self.validation), leaf
+            )
         products = (y * torch.linalg.solve(curvature, f_y)).view(self.y0.shape)
         return -x.exp() * (products if self.binary else products.sum(1))
 
@@ -109,23 +122,32 @@ class RegularisationSelection:
         if self.binary:
             chance = torch.sigmoid(-labels * (features @ y))
             gradient = -features.T @ (labels * chance) / n + x.exp() * y
-            curvature = features.T @ (features * (chance * (1 - chance))[:, None]) / n + torch.diag(x.exp())
+            curvature = features.T @ (features * (chance * (1 - chance))[:, None]) / n + torch.diag(
+                x.exp()
+            )
             return gradient, curvature
         decay, weights = x.exp().repeat_interleave(self.y0.shape[1]), torch.ones_like(labels)
         slope, curvature = softmax_derivatives(features, labels, weights, y.view(self.y0.shape))
         return slope.reshape(-1) + decay * y, curvature + torch.diag(decay)
 
 
-def ijcnn1_selection(*, source: str = "auto", rows: int | None = None, seed: int = 0,
-                     dtype: torch.dtype = torch.float64,
-                     device: str | torch.device = "cpu") -> RegularisationSelection:
-    """Binary task of ijcnn1's shape: 49,990 training and 91,701 validation samples, 22 features, one x per feature.
+def ijcnn1_selection(
+    *,
+    source: str = "auto",
+    rows: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> RegularisationSelection:
+    """Binary task of ijcnn1's shape: 49,990 training and 91,701 validation samples, 22 features,
+    one x per feature.
 
-    As in the standard benchmark the validation set is LIBSVM's test set, and it serves for testing too.
-    Start: y ~ N(0, I), x = log U(0, 1).
+    As in the standard benchmark the validation set is LIBSVM's test set, and it serves for testing
+    too. Start: y ~ N(0, I), x = log U(0, 1).
 
     Args:
-        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this machine.
+        source: ``"real"``, ``"synthetic"``, or ``"auto"``: real where the files are on this
+            machine.
         rows: only that many first rows of each split.
         seed: of the start and of synthetic samples.
         dtype, device: of the tensors.
@@ -138,35 +160,54 @@ def ijcnn1_selection(*, source: str = "auto", rows: int | None = None, seed: int
     return RegularisationSelection(train, validation, validation, 2, x0, y0, parts[0].origin)
 
 
-def multiclass_selection(train: Table, validation: Table, test: Table, *, seed: int = 0,
-                         dtype: torch.dtype = torch.float64,
-                         device: str | torch.device = "cpu") -> RegularisationSelection:
+def multiclass_selection(
+    train: Table,
+    validation: Table,
+    test: Table,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> RegularisationSelection:
     """Multiclass task on any three tables: one x a class. Start: Y ~ N(0, I), x = log U(0, 1)."""
     classes = 1 + max(int(part.labels.max()) for part in (train, validation, test))
     if classes < 3:
         fail("labels", "must have at least three classes", classes)
     draw = numpy_stream(seed, "regularisation", "start")
-    y0 = torch.from_numpy(draw.standard_normal((classes, train.features.shape[1]))).to(device, dtype)
+    y0 = torch.from_numpy(draw.standard_normal((classes, train.features.shape[1]))).to(
+        device, dtype
+    )
     x0 = torch.from_numpy(draw.random(classes)).log().to(device, dtype)
     splits = [_tensors(part, dtype, device) for part in (train, validation, test)]
     return RegularisationSelection(splits[0], splits[1], splits[2], classes, x0, y0, train.origin)
 
 
-def covtype_selection(*, source: str = "auto", rows: int | None = None, seed: int = 0,
-                      dtype: torch.dtype = torch.float64,
-                      device: str | torch.device = "cpu") -> RegularisationSelection:
-    """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has 378 entries, x has 7.
+def covtype_selection(
+    *,
+    source: str = "auto",
+    rows: int | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> RegularisationSelection:
+    """Covertype: 371,847 / 92,962 / 116,203 samples of 54 standardised features, 7 classes; y has
+    378 entries, x has 7.
 
     Example:
         >>> problem = covtype_selection(source="synthetic", rows=200).problem()
         >>> problem.dim_x, problem.dim_y
         (7, 378)
     """
-    parts = [covtype(split, source=source, rows=rows, seed=seed) for split in ("train", "validation", "test")]
+    parts = [
+        covtype(split, source=source, rows=rows, seed=seed)
+        for split in ("train", "validation", "test")
+    ]
     return multiclass_selection(*parts, seed=seed, dtype=dtype, device=device)
 
 
-def _tensors(table: Table, dtype: torch.dtype, device: str | torch.device, *, signed: bool = False) -> Batch:
+def _tensors(
+    table: Table, dtype: torch.dtype, device: str | torch.device, *, signed: bool = False
+) -> Batch:
     labels = torch.from_numpy(table.labels).to(device)
     if signed:
         labels = (2 * labels - 1).to(dtype)

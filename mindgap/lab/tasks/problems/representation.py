@@ -1,18 +1,21 @@
-"""Hyper-representation: many small classification tasks share an encoder, and each has a head of its own.
+"""Hyper-representation: many small classification tasks share an encoder, and each has a head of
+its own.
 
     lower   g(x, Y) = mean_i [ mean_{j in support of i} ℓ(Y_i; φ_x(a_ij), t_ij) + c ‖Y_i‖² ]
     upper   f(x, Y) = mean_i   mean_{j in query of i}   ℓ(Y_i; φ_x(a_ij), t_ij)
 
-with x the weights of the encoder φ, Y_i the head of task i (features and a constant x ways) and ℓ the cross-entropy of
-a linear softmax: g is strongly convex in Y with modulus 2c/n for n tasks.
+with x the weights of the encoder φ, Y_i the head of task i (features and a constant x ways) and ℓ
+the cross-entropy of a linear softmax: g is strongly convex in Y with modulus 2c/n for n tasks.
 
-*One head per task.* The tasks number their classes 0, 1, ... each in its own way, so that one head for all would have
-nothing to find; and with one head per task, y*(x) is what the heads become when they are trained to the end, which is
-what is done to the tasks of validation and test. The number of lower unknowns is fixed: tasks x (features + 1) x ways.
+*One head per task.* The tasks number their classes 0, 1, ... each in its own way, so that one head
+for all would have nothing to find; and with one head per task, y*(x) is what the heads become when
+they are trained to the end, which is what is done to the tasks of validation and test. The number
+of lower unknowns is fixed: tasks x (features + 1) x ways.
 
-*A sample is one example of every task.* A minibatch of whole tasks would leave the heads of all other tasks without a
-gradient and without curvature, and a Neumann series of a few terms would meet tasks that its start has not seen: what
-it lacks would be the sampling's doing, not the method's. Here every minibatch says something about every head.
+*A sample is one example of every task.* A minibatch of whole tasks would leave the heads of all
+other tasks without a gradient and without curvature, and a Neumann series of a few terms would meet
+tasks that its start has not seen: what it lacks would be the sampling's doing, not the method's.
+Here every minibatch says something about every head.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks of one shape: inputs (tasks, examples, ...) and labels (tasks, examples) of support and query sets."""
+    """Tasks of one shape: inputs (tasks, examples, ...) and labels (tasks, examples) of support
+    and query sets.
+    """
 
     support: tuple[Tensor, Tensor]
     query: tuple[Tensor, Tensor]
@@ -50,19 +55,22 @@ class Tasks:
 
 @dataclass(frozen=True)
 class HyperRepresentation:
-    """Tasks to learn from, tasks to choose settings with, tasks to test on, and an encoder at its start.
+    """Tasks to learn from, tasks to choose settings with, tasks to test on, and an encoder at its
+    start.
 
     Args:
         train, validation, test: the tasks; each is split into support and query examples.
         ways: classes of a task.
         decay: c, weight of a head's squared norm.
-        start: the encoder's weights: ``first`` (inputs, hidden), ``first_bias``, ``second`` (hidden, or four times that
-            for pairs, features) and ``second_bias``.
+        start: the encoder's weights: ``first`` (inputs, hidden), ``first_bias``, ``second``
+            (hidden, or four times that for pairs, features) and ``second_bias``.
 
     Example:
         >>> from mindgap.lab.tasks.data import digits
         >>> tables = split_table(digits(), (0.6, 0.2, 0.2), seed=0)
-        >>> task = hyper_representation(*([t] for t in tables), tasks=(12, 5, 5), ways=3, shots=4, seed=0)
+        >>> task = hyper_representation(
+        ...     *([t] for t in tables), tasks=(12, 5, 5), ways=3, shots=4, seed=0
+        ... )
         >>> problem = task.problem(batch_size=3)
         >>> problem.dim_x, problem.dim_y, problem.upper_data.batches
         (1176, 324, 4)
@@ -90,10 +98,12 @@ class HyperRepresentation:
         return weights.new_zeros(len(self.train), weights.shape[1] + 1, self.ways)
 
     def encode(self, x: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """φ_x: inputs (..., d), or pairs (..., 2, d) for an encoder that has been made for them, to features and a 1.
+        """φ_x: inputs (..., d), or pairs (..., 2, d) for an encoder that has been made for them, to
+        features and a 1.
 
-        tanh twice; between the layers the two codes u, v of a pair are joined to (u, v, (u - v)², u v). The square
-        stands where the authors have |u - v|, because the methods ask for second derivatives.
+        tanh twice; between the layers the two codes u, v of a pair are joined to (u, v, (u - v)², u
+        v). The square stands where the authors have |u - v|, because the methods ask for second
+        derivatives.
         """
         if not set(self.start) <= set(x):
             fail("x", f"must hold {', '.join(self.start)}", list(x))
@@ -115,18 +125,26 @@ class HyperRepresentation:
         """g on a batch of (examples, tasks, ...) inputs and (examples, tasks) labels."""
         return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
 
-    def problem(self, batch_size: int | tuple[int, int] = 2, *, order: str = "partition") -> BilevelProblem:
-        """The task as a bilevel problem; ``batch_size`` counts examples of every task: one number or (upper, lower)."""
+    def problem(
+        self, batch_size: int | tuple[int, int] = 2, *, order: str = "partition"
+    ) -> BilevelProblem:
+        """The task as a bilevel problem; ``batch_size`` counts examples of every task: one
+        number or (upper, lower).
+        """
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         query, support = (
             tuple(part.transpose(0, 1).contiguous() for part in level)
             for level in (self.train.query, self.train.support)
         )
-        upper_data, lower_data = Batches(query, above, order=order), Batches(support, below, order=order)
+        upper_data, lower_data = (
+            Batches(query, above, order=order),
+            Batches(support, below, order=order),
+        )
         return BilevelProblem(self.upper, self.lower, self.x0, self.y0, upper_data, lower_data)
 
     def heads(self, x: Tensor, tasks: Tasks | None = None) -> Tensor:
-        """argmin of each task's part of g at a flat x, by Newton's method: (tasks, features + 1, ways).
+        """argmin of each task's part of g at a flat x, by Newton's method: (tasks, features + 1,
+        ways).
 
         Args:
             x: flat vector of the encoder's weights.
@@ -135,7 +153,9 @@ class HyperRepresentation:
         tasks = tasks or self.train
         features = self._features(x, tasks.support[0]).to("cpu", torch.float64)  # small and exact
         basis = None
-        if features.shape[-1] > features.shape[-2]:  # c ‖Y‖² keeps the heads in the span of their examples
+        if (
+            features.shape[-1] > features.shape[-2]
+        ):  # c ‖Y‖² keeps the heads in the span of their examples
             basis, triangle = torch.linalg.qr(features.mT)
             features = triangle.mT
         labels, shape = tasks.support[1].cpu(), (len(tasks), self.ways, features.shape[-1])
@@ -147,22 +167,28 @@ class HyperRepresentation:
             return slope.flatten(1) + 2 * self.decay * flat, curvature + decay
 
         def value(flat: Tensor) -> Tensor:
-            return self._losses(features, labels, flat.view(shape).mT) + self.decay * flat.square().sum(-1)
+            return self._losses(
+                features, labels, flat.view(shape).mT
+            ) + self.decay * flat.square().sum(-1)
 
         heads = newton(at, value, features.new_zeros(shape).flatten(1)).view(shape).mT
         return (heads if basis is None else basis @ heads).contiguous().to(self.y0)
 
     def adapted(self, x: Tensor, split: str = "test") -> tuple[float, float]:
-        """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks, with fresh heads.
+        """Loss and accuracy on the query sets of ``"train"``, ``"validation"`` or ``"test"`` tasks,
+        with fresh heads.
 
-        The heads are trained to the end on the support sets: no step of theirs can be tuned for one method.
+        The heads are trained to the end on the support sets: no step of theirs can be tuned for one
+        method.
         """
         one_of("split", split, ("train", "validation", "test"))
         tasks = getattr(self, split)
         return self._score(x, self.heads(x, tasks), tasks)
 
     def accuracy(self, x: Tensor, y: Tensor) -> float:
-        """Share of the training tasks' query examples that heads y (flat, or of y0's shape) classify rightly."""
+        """Share of the training tasks' query examples that heads y (flat, or of y0's shape)
+        classify rightly.
+        """
         return self._score(x, y.reshape(self.y0.shape), self.train)[1]
 
     def hyper_objective(self, x: Tensor) -> float:
@@ -170,7 +196,9 @@ class HyperRepresentation:
         return self.adapted(x, "train")[0]
 
     def _features(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """Features of all examples of tasks, without a gradient; a wide encoder would not hold them all at once."""
+        """Features of all examples of tasks, without a gradient; a wide encoder would not hold
+        them all at once.
+        """
         view, tasks = self._view(x), max(1, CHUNK // inputs[0, ..., 0].numel())
         with torch.no_grad():
             return torch.cat([self.encode(view, part) for part in inputs.split(tasks)])
@@ -207,10 +235,12 @@ def hyper_representation(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> HyperRepresentation:
-    """Draw tasks from labelled tables: a table, some of its classes, and examples of each for support and for query.
+    """Draw tasks from labelled tables: a table, some of its classes, and examples of each for
+    support and for query.
 
-    Inputs are standardised with the training tables' mean and deviation; no other table has a say. Each table is
-    halved once, by seed: support sets come from one half and query sets from the other.
+    Inputs are standardised with the training tables' mean and deviation; no other table has a say.
+    Each table is halved once, by seed: support sets come from one half and query sets from the
+    other.
 
     Args:
         train: tables (domains) of the training tasks.
@@ -228,11 +258,16 @@ def hyper_representation(
     Raises:
         RuleError: for a table with too few classes or examples, or tables of different inputs.
 
-    *Differs from the code published with SLIP*: a linear head a task, trained to the end for a test, in place of one
-    tanh network that is carried from task to task; the squared norm in place of the norm; word vectors averaged over a
-    text in place of a recurrent net.
+    *Differs from the code published with SLIP*: a linear head a task, trained to the end for a
+    test, in place of one tanh network that is carried from task to task; the squared norm in place
+    of the norm; word vectors averaged over a text in place of a recurrent net.
     """
-    for name, number in (("ways", ways), ("shots", shots), ("hidden", hidden), ("features", features)):
+    for name, number in (
+        ("ways", ways),
+        ("shots", shots),
+        ("hidden", hidden),
+        ("features", features),
+    ):
         whole(name, number, least=2 if name == "ways" else 1)
     positive("decay", decay)
     groups = {"train": train, "validation": validation, "test": test}
@@ -263,27 +298,40 @@ def hyper_representation(
     return HyperRepresentation(drawn[0], drawn[1], drawn[2], ways, decay, start)
 
 
-def _draw(tables: Sequence[Table], number: int, ways: int, shots: int, seed: int,
-          name: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random order."""
+def _draw(
+    tables: Sequence[Table], number: int, ways: int, shots: int, seed: int, name: str
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Support and query of so many tasks: inputs (tasks, ways·shots, ...) and labels, in random
+    order.
+    """
     draw = numpy_stream(seed, "representation", name)
     halves = []  # table -> half -> class -> rows
     for table in tables:
         order = draw.permutation(len(table))
         half_rows = [np.sort(order[half::2]) for half in (0, 1)]
-        halves.append([[r[table.labels[r] == label] for label in np.unique(table.labels)] for r in half_rows])
+        halves.append(
+            [[r[table.labels[r] == label] for label in np.unique(table.labels)] for r in half_rows]
+        )
         least = min(len(of_a_class) for half in halves[-1] for of_a_class in half)
         if len(halves[-1][0]) < ways or least < shots:
             rule = f"must have {ways} classes with {2 * shots} examples each"
-            fail("table", rule, f"{table.origin}: {len(halves[-1][0])} classes, {2 * least} examples of the smallest")
+            fail(
+                "table",
+                rule,
+                f"{table.origin}: {len(halves[-1][0])} classes, {2 * least} examples of the "
+                "smallest",
+            )
     inputs: list[list[np.ndarray]] = [[], []]
     labels: list[list[np.ndarray]] = [[], []]
     for _ in range(number):
         domain = int(draw.integers(len(tables)))
         classes = draw.permutation(len(halves[domain][0]))[:ways]
         for level in (0, 1):
-            rows = np.concatenate([draw.permutation(halves[domain][level][c])[:shots] for c in classes])
-            # A minibatch takes the same places of every task: in order of class it would show one class alone.
+            rows = np.concatenate(
+                [draw.permutation(halves[domain][level][c])[:shots] for c in classes]
+            )
+            # A minibatch takes the same places of every task: in order of class it would show one
+            # class alone.
             order = draw.permutation(ways * shots)
             inputs[level].append(tables[domain].features[rows[order]])
             labels[level].append(np.repeat(np.arange(ways), shots)[order])
@@ -291,7 +339,8 @@ def _draw(tables: Sequence[Table], number: int, ways: int, shots: int, seed: int
 
 
 def split_table(table: Table, shares: Sequence[float], *, seed: int = 0) -> list[Table]:
-    """Parts of a table by given shares of its samples, in random order; the last takes what rounding leaves.
+    """Parts of a table by given shares of its samples, in random order; the last takes what
+    rounding leaves.
 
     Example:
         >>> table = Table(np.arange(10.0)[:, None], np.zeros(10, dtype=np.int64), "made up")

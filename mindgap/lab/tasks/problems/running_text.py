@@ -1,4 +1,6 @@
-"""Language models on running text: each segment goes on from the state that the one before left; all on one device."""
+"""Language models on running text: each segment goes on from the state that the one before
+left; all on one device.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PARTS = ("train", "validation", "test")
 
 
 class StatefulModel(Protocol):
-    """What is asked of a language model here: a state to begin with, and scores with the state after a segment."""
+    """What is asked of a language model here: a state to begin with, and scores with the state
+    after a segment.
+    """
 
     training: bool
 
@@ -47,21 +51,33 @@ class RunningText:
     length: int  # words per segment
 
     def segments(self, *, short: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
-        """Words of each segment and the word after each; ``short``: with a shorter last one, where words are left."""
+        """Words of each segment and the word after each; ``short``: with a shorter last one,
+        where words are left.
+        """
         words = self.rows.shape[1] - 1
         for start in range(0, words if short else words - self.length + 1, self.length):
             stop = min(start + self.length, words)
             yield self.rows[:, start:stop], self.rows[:, start + 1 : stop + 1]
 
     def windows(self, generator: torch.Generator, size: int) -> Tensor:
-        """``size`` random windows of ``length`` + 1 consecutive words; the generator is on the CPU."""
+        """``size`` random windows of ``length`` + 1 consecutive words; the generator is on the
+        CPU.
+        """
         every = self.rows.flatten()
         starts = torch.randint(0, len(every) - self.length, (size, 1), generator=generator)
         return every[(starts + torch.arange(self.length + 1)).to(every.device)]
 
 
-def running_text(text: str, part: str, *, words: int, batch: int, length: int, device: torch.device | str = "cpu",
-                 shift: int = 0) -> RunningText:
+def running_text(
+    text: str,
+    part: str,
+    *,
+    words: int,
+    batch: int,
+    length: int,
+    device: torch.device | str = "cpu",
+    shift: int = 0,
+) -> RunningText:
     """One part of a text on a device.
 
     Args:
@@ -80,7 +96,9 @@ def running_text(text: str, part: str, *, words: int, batch: int, length: int, d
         >>> running_text("prose", "validation", words=100, batch=10, length=5).rows.shape[0]
         10
     """
-    parts = dict(zip(PARTS, prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2))))
+    parts = dict(
+        zip(PARTS, prepared_tokens(one_of("text", text, TEXTS), whole("words", words, least=2)))
+    )
     tokens = parts[one_of("part", part, PARTS)]
     each = len(tokens) // whole("batch", batch, least=1)
     if each <= whole("length", length, least=1):
@@ -96,12 +114,15 @@ def prepared_tokens(text: str, words: int) -> tuple[Tensor, ...]:
         >>> [len(part) > 10_000 for part in prepared_tokens("prose", 100)]
         [True, True, True]
     """
-    made = prepared(f"{text}-{words}-words", lambda: {p: t.numpy() for p, t in zip(PARTS, _tokens(text, words))})
+    made = prepared(
+        f"{text}-{words}-words", lambda: {p: t.numpy() for p, t in zip(PARTS, _tokens(text, words))}
+    )
     return tuple(torch.from_numpy(made[part]) for part in PARTS)
 
 
 def going_on(state: object) -> tuple[list[Tensor], Callable[..., Tensor]]:
-    """The tensors of a state, and the loss of a segment that begins in them and leaves its own state there.
+    """The tensors of a state, and the loss of a segment that begins in them and leaves its own
+    state there.
 
     Args:
         state: of the model at the beginning of a text, such as ``model.blank(batch)``.
@@ -134,12 +155,13 @@ def window_loss(model: nn.Module, windows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def running_loss(model: StatefulModel, text: RunningText) -> float:
-    """Mean cross-entropy per word of a whole text in evaluation mode, in nats; its exponential is the perplexity.
+    """Mean cross-entropy per word of a whole text in evaluation mode, in nats; its exponential is
+    the perplexity.
 
     Example:
         >>> from mindgap.lab.tasks.models import AWDLSTM
         >>> text = RunningText(torch.randint(20, (2, 12)), length=5)
-        >>> abs(running_loss(AWDLSTM(20, width=4, hidden=6), text) - 3.0) < 0.1                      # log 20
+        >>> abs(running_loss(AWDLSTM(20, width=4, hidden=6), text) - 3.0) < 0.1  # log 20
         True
     """
     mode, state = model.training, model.blank(len(text.rows))

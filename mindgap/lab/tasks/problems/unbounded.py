@@ -1,10 +1,12 @@
 """An upper level of unbounded smoothness: its curvature grows with its gradient, without a bound.
 
-    f_j(x, y) = Σ_k (cosh(κ(x_k - c_jk)) - 1)/κ² + ½ ‖y - t_j‖²        or   Σ_k (x_k - c_jk)⁴/4 + ½ ‖y - t_j‖²
+    f_j(x, y) = Σ_k (cosh(κ(x_k - c_jk)) - 1)/κ² + ½ ‖y - t_j‖²        or   Σ_k (x_k - c_jk)⁴/4 + ½
+    ‖y - t_j‖²
 
-over the lower level of the standard quadratic. For the first, ‖f_xx‖ <= 1 + κ ‖f_x‖: smooth only relative to the
-gradient, as Assumption 3.1 of SLIP allows. A step that is stable at the start is hopelessly small near the minimum; a
-step that is right near the minimum explodes at the start. Normalised steps do not meet this choice.
+over the lower level of the standard quadratic. For the first, ‖f_xx‖ <= 1 + κ ‖f_x‖: smooth only
+relative to the gradient, as Assumption 3.1 of SLIP allows. A step that is stable at the start is
+hopelessly small near the minimum; a step that is right near the minimum explodes at the start.
+Normalised steps do not meet this choice.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ class UnboundedSmoothness:
             steep = (torch.cosh(self.rate * away) - 1) / self.rate**2
         return steep.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
 
-    def problem(self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition") -> BilevelProblem:
+    def problem(
+        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+    ) -> BilevelProblem:
         """The bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         return BilevelProblem(
@@ -75,7 +79,9 @@ class UnboundedSmoothness:
     def upper_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(f_x, f_y) of the whole upper level."""
         away = x - self.centres
-        steep = away.pow(3) if self.growth == "quartic" else torch.sinh(self.rate * away) / self.rate
+        steep = (
+            away.pow(3) if self.growth == "quartic" else torch.sinh(self.rate * away) / self.rate
+        )
         return steep.mean(0), y - self.targets.mean(0)
 
     def hypergradient(self, x: Tensor) -> Tensor:
@@ -95,17 +101,27 @@ class UnboundedSmoothness:
         return float(curvature.mean(0).max())
 
 
-def unbounded_problem(*, growth: str = "exponential", rate: Positive = 2.0, distance: Positive = 5.0,
-                      lower: int = 1024, upper: int = 256, dim_y: int = 20, dim_x: int = 10, noise: Positive = 0.1,
-                      seed: int = 0, dtype: torch.dtype = torch.float64,
-                      device: str | torch.device = "cpu") -> UnboundedSmoothness:
+def unbounded_problem(
+    *,
+    growth: str = "exponential",
+    rate: Positive = 2.0,
+    distance: Positive = 5.0,
+    lower: int = 1024,
+    upper: int = 256,
+    dim_y: int = 20,
+    dim_x: int = 10,
+    noise: Positive = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> UnboundedSmoothness:
     """Draw the problem.
 
     Args:
         growth: of f in x, ``"exponential"`` or ``"quartic"``.
         rate: κ.
-        distance: how far out the start is: its coordinates have magnitudes uniform in [distance/2, distance] and
-            random signs, so that no single step suits them all.
+        distance: how far out the start is: its coordinates have magnitudes uniform in [distance/2,
+            distance] and random signs, so that no single step suits them all.
         lower, upper, dim_y, dim_x: samples and dimensions.
         noise: standard deviation of the centres c_j.
         seed: of all draws.
@@ -115,8 +131,9 @@ def unbounded_problem(*, growth: str = "exponential", rate: Positive = 2.0, dist
         RuleError: for a growth that is not one of the two, or numbers that are not positive.
     """
     one_of("growth", growth, GROWTHS)
-    quadratic = quadratic_problem(lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype,
-                                  device=device)
+    quadratic = quadratic_problem(
+        lower=lower, upper=upper, dim_y=dim_y, dim_x=dim_x, seed=seed, dtype=dtype, device=device
+    )
     draw = torch_stream(seed, "unbounded")
     centres = noise * torch.randn(upper, dim_x, generator=draw, dtype=torch.float64)
     targets = torch.randn(upper, dim_y, generator=draw, dtype=torch.float64) + 1.0

@@ -1,4 +1,6 @@
-"""Text as word pieces on a device: masked windows that pre-train BERT, and questions that fine-tune it."""
+"""Text as word pieces on a device: masked windows that pre-train BERT, and questions that
+fine-tune it.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,13 @@ Masked = tuple[Tensor, Tensor, Tensor]
 
 
 def masked_places(windows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places of each window that are to be masked, 15 % of it (at least one), and the pieces that stand there.
+    """Places of each window that are to be masked, 15 % of it (at least one), and the pieces that
+    stand there.
 
     Example:
-        >>> masked_places(torch.arange(20).reshape(2, 10), torch.Generator().manual_seed(0))[0].shape
+        >>> masked_places(torch.arange(20).reshape(2, 10), torch.Generator().manual_seed(0))[
+        ...     0
+        ... ].shape
         torch.Size([2, 2])
     """
     size, length = windows.shape
@@ -42,7 +47,8 @@ def masked_places(windows: Tensor, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def masked_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Masked:
-    """Masked windows: of ten masked pieces eight become ``[MASK]``, one another piece at random, one stays.
+    """Masked windows: of ten masked pieces eight become ``[MASK]``, one another piece at random,
+    one stays.
 
     Args:
         windows: numbers of pieces, samples x length, on the device of the generator.
@@ -52,14 +58,20 @@ def masked_pieces(windows: Tensor, words: int, generator: torch.Generator) -> Ma
     Example:
         >>> windows = torch.randint(5, 30, (4, 10))
         >>> inputs, places, answers = masked_pieces(windows, 30, torch.Generator().manual_seed(0))
-        >>> bool((inputs != windows).sum() <= 8), torch.equal(windows.take_along_dim(places, dim=1), answers)
+        >>> (
+        ...     bool((inputs != windows).sum() <= 8),
+        ...     torch.equal(windows.take_along_dim(places, dim=1), answers),
+        ... )
         (True, True)
 
     Source: Devlin et al. 2019, 3.1.
     """
     places, answers = masked_places(windows, generator)
     on: dict[str, Any] = {"generator": generator, "device": windows.device}
-    kind, other = torch.rand(places.shape, **on), torch.randint(len(SPECIAL), words, places.shape, **on)
+    kind, other = (
+        torch.rand(places.shape, **on),
+        torch.randint(len(SPECIAL), words, places.shape, **on),
+    )
     mask = torch.full_like(other, MASK)
     put = torch.where(kind < 0.8, mask, torch.where(kind < 0.9, other, answers))
     return windows.scatter(1, places, put), places, answers
@@ -86,51 +98,69 @@ class MaskedText:
     length: int
 
     def batches(self, size: int, generator: torch.Generator) -> list[Masked]:
-        """One pass over the training text in random order, cut and masked anew; a short last batch is left out."""
+        """One pass over the training text in random order, cut and masked anew; a short last
+        batch is left out.
+        """
         shift = int(torch.randint(self.length, (), generator=generator, device=self.train.device))
         number = (len(self.train) - shift) // self.length
         if number < size:
             fail("batch", f"must be at most {number}, the windows of the text", size)
         windows = self.train[shift : shift + number * self.length].view(number, self.length)
-        order = torch.randperm(number, generator=generator, device=self.train.device)[: number - number % size]
+        order = torch.randperm(number, generator=generator, device=self.train.device)[
+            : number - number % size
+        ]
         every = masked_pieces(windows[order], self.words, generator)
         return list(zip(*(part.split(size) for part in every)))
 
     def by_frequency(self) -> float:
-        """The loss on test text of one who knows how often each piece stands in the training text, and no more."""
+        """The loss on test text of one who knows how often each piece stands in the training
+        text, and no more.
+        """
         counts = torch.bincount(self.train, minlength=self.words).double()
         return float(-(counts / counts.sum()).clamp_min(1e-12).log()[self.parts["test"][2]].mean())
 
 
-def masked_text(device: torch.device | str = "cpu", *, words: int = 8192, length: int = 128, held_out: int = 1024,
-                reviews: bool = True) -> MaskedText:
+def masked_text(
+    device: torch.device | str = "cpu",
+    *,
+    words: int = 8192,
+    length: int = 128,
+    held_out: int = 1024,
+    reviews: bool = True,
+) -> MaskedText:
     """The text of :func:`~mindgap.lab.tasks.data.wordpiece.wikitext_pieces` on a device.
 
     Args:
         device: where it lies.
         words: size of the vocabulary.
         length: pieces per window.
-        held_out: windows of the parts ``"validation"`` and ``"test"`` each, evenly over WikiText-2's own parts.
+        held_out: windows of the parts ``"validation"`` and ``"test"`` each, evenly over
+            WikiText-2's own parts.
         reviews: train on the reviews of FDU-MTL too.
     """
     pieces = wikitext_pieces(whole("words", words, least=10), reviews=reviews)
     train, *others = (torch.as_tensor(pieces[part]).long() for part in ("train", "valid", "test"))
     parts = {}
     for name, part in zip(("validation", "test"), others):
-        batch = masked_pieces(_evenly(part, length, held_out), words, torch_stream(0, f"masked {name}"))
+        batch = masked_pieces(
+            _evenly(part, length, held_out), words, torch_stream(0, f"masked {name}")
+        )
         parts[name] = (batch[0].to(device), batch[1].to(device), batch[2].to(device))
     return MaskedText(train.to(device), parts, words, length)
 
 
 @torch.no_grad()
 def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple[float, float]:
-    """Mean loss and share of right answers at the masked places, in evaluation mode; the mode is restored.
+    """Mean loss and share of right answers at the masked places, in evaluation mode; the mode is
+    restored.
 
     Example:
         >>> from mindgap.lab.tasks.models import MaskedBert
         >>> model = MaskedBert(30, 8, layers=1, heads=2, inner=8, length=10)
-        >>> batch = masked_pieces(torch.randint(5, 30, (4, 10)), 30, torch.Generator().manual_seed(0))
-        >>> abs(masked_reading(model, batch)[0] - 3.4) < 0.1                                          # log 30
+        >>> batch = masked_pieces(
+        ...     torch.randint(5, 30, (4, 10)), 30, torch.Generator().manual_seed(0)
+        ... )
+        >>> abs(masked_reading(model, batch)[0] - 3.4) < 0.1  # log 30
         True
     """
     mode = model.training
@@ -146,10 +176,12 @@ def masked_reading(model: nn.Module, batch: Masked, *, size: int = 256) -> tuple
 
 @dataclass(frozen=True)
 class Questions:
-    """Questions with their passages as word pieces: ``[CLS]`` question ``[SEP]`` passage ``[SEP]``, filled with [PAD].
+    """Questions with their passages as word pieces: ``[CLS]`` question ``[SEP]`` passage ``[SEP]``,
+    filled with [PAD].
 
     Attributes:
-        parts: ``"train"``, ``"validation"`` and ``"test"`` -> inputs, and first and last place of every answer.
+        parts: ``"train"``, ``"validation"`` and ``"test"`` -> inputs, and first and last place of
+            every answer.
         question: pieces of the longest question; its passage begins two places later.
     """
 
@@ -177,13 +209,22 @@ class Questions:
         inputs, answers = self.parts["train"]
         if len(inputs) < size:
             fail("batch", f"must be at most {len(inputs)}, the training questions", size)
-        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)[: len(inputs) // size * size]
+        order = torch.randperm(len(inputs), generator=generator, device=inputs.device)[
+            : len(inputs) // size * size
+        ]
         return list(zip(inputs[order].split(size), answers[order].split(size)))
 
 
-def squad_questions(device: torch.device | str = "cpu", *, words: int = 8192, question: int = 24, passage: int = 101,
-                    reviews: bool = True) -> Questions:
-    """The answerable questions of SQuAD's dev file, in the order of the file 70 % to train on, 15 % each held out.
+def squad_questions(
+    device: torch.device | str = "cpu",
+    *,
+    words: int = 8192,
+    question: int = 24,
+    passage: int = 101,
+    reviews: bool = True,
+) -> Questions:
+    """The answerable questions of SQuAD's dev file, in the order of the file 70 % to train on, 15 %
+    each held out.
 
     Args:
         device: where they lie.
@@ -191,12 +232,18 @@ def squad_questions(device: torch.device | str = "cpu", *, words: int = 8192, qu
         question: word pieces of a question; longer ones are cut.
         passage: word pieces around the first answer, which lies at random in them.
     """
-    arrays = prepared(f"squad-{words}-{question}-{passage}{'-reviews' * reviews}",
-                      lambda: _squad_pieces(words, question, passage, reviews))  # fmt: skip
-    inputs, answers = (torch.as_tensor(arrays[name], device=device).long() for name in ("inputs", "answers"))
+    arrays = prepared(
+        f"squad-{words}-{question}-{passage}{'-reviews' * reviews}",
+        lambda: _squad_pieces(words, question, passage, reviews),
+    )
+    inputs, answers = (
+        torch.as_tensor(arrays[name], device=device).long() for name in ("inputs", "answers")
+    )
     cuts = [0, len(inputs) * 70 // 100, len(inputs) * 85 // 100, len(inputs)]
     names = ("train", "validation", "test")
-    return Questions({n: (inputs[a:b], answers[a:b]) for n, a, b in zip(names, cuts, cuts[1:])}, question)
+    return Questions(
+        {n: (inputs[a:b], answers[a:b]) for n, a, b in zip(names, cuts, cuts[1:])}, question
+    )
 
 
 def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dict[str, np.ndarray]:
@@ -212,9 +259,20 @@ def _squad_pieces(words: int, question: int, passage: int, reviews: bool) -> dic
                 golds.append((inside[0], inside[-1]))
         if not golds:
             continue
-        low, high = max(0, golds[0][1] - passage + 1), min(golds[0][0], max(len(pieces) - passage, 0))
-        cut, asked = int(placed.integers(low, high + 1)), known.placed(item["question"])[0][:question]
-        row = [CLS, *asked, SEP] + [PAD] * (question - len(asked)) + pieces[cut : cut + passage] + [SEP]
+        low, high = (
+            max(0, golds[0][1] - passage + 1),
+            min(golds[0][0], max(len(pieces) - passage, 0)),
+        )
+        cut, asked = (
+            int(placed.integers(low, high + 1)),
+            known.placed(item["question"])[0][:question],
+        )
+        row = (
+            [CLS, *asked, SEP]
+            + [PAD] * (question - len(asked))
+            + pieces[cut : cut + passage]
+            + [SEP]
+        )
         inputs.append(row + [PAD] * (question + passage + 3 - len(row)))
         shift = question + 2 - cut
         shown = [(a + shift, b + shift) for a, b in golds if a >= cut and b < cut + passage]

@@ -1,8 +1,10 @@
-"""Fig. 2-1: worst-case rates of GD, Nesterov's method and heavy-ball, computed by semidefinite programs.
+"""Fig. 2-1: worst-case rates of GD, Nesterov's method and heavy-ball, computed by semidefinite
+programs.
 
-Two ways. :func:`lmi_rate` searches a quadratic Lyapunov function with the weighted off-by-one inequality that every
-gradient of a μ-strongly convex, L-smooth function satisfies: the figure's black line. :func:`pep_gap` solves the
-performance estimation problem of a finite number of steps, which is exact. Both need the extra ``pep``.
+Two ways. :func:`lmi_rate` searches a quadratic Lyapunov function with the weighted off-by-one
+inequality that every gradient of a μ-strongly convex, L-smooth function satisfies: the figure's
+black line. :func:`pep_gap` solves the performance estimation problem of a finite number of steps,
+which is exact. Both need the extra ``pep``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ def pep_missing() -> str:
     """Why the extra ``pep`` cannot be used, or an empty text.
 
     Example:
-        >>> pep_missing() in ("", "PEPit is not installed (extra 'pep')", "cvxpy is not installed (extra 'pep')")
+        >>> pep_missing() in (
+        ...     "",
+        ...     "PEPit is not installed (extra 'pep')",
+        ...     "cvxpy is not installed (extra 'pep')",
+        ... )
         True
     """
     for module in ("cvxpy", "PEPit"):
@@ -34,8 +40,8 @@ def pep_missing() -> str:
 def quadratic_rate(method: str, Q: float) -> float:
     """The asymptotic rate on quadratics in closed form: a lower bound of the rate on all functions.
 
-    1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball. Source: thesis, Fig. 2-1
-    (Lessard et al.).
+    1 - 1/Q for GD with step 1/L, 1 - 1/√Q for Nesterov's method, (√Q-1)/(√Q+1) for heavy-ball.
+    Source: thesis, Fig. 2-1 (Lessard et al.).
 
     Example:
         >>> quadratic_rate("heavy-ball", 9.0)
@@ -43,21 +49,27 @@ def quadratic_rate(method: str, Q: float) -> float:
     """
     one_of("method", method, METHODS)
     root = math.sqrt(positive("Q", Q))
-    return {"gd": 1 - 1 / Q, "nesterov": 1 - 1 / root, "heavy-ball": (root - 1) / (root + 1)}[method]
+    return {"gd": 1 - 1 / Q, "nesterov": 1 - 1 / root, "heavy-ball": (root - 1) / (root + 1)}[
+        method
+    ]
 
 
 def proved_rate(method: str, Q: float) -> float:
     """The rate that is proved for all μ-strongly convex, L-smooth functions; 1 where none is.
 
-    1 - 1/Q for GD, √(1 - 1/√Q) for Nesterov's method (Theorem 2.1.3), none for heavy-ball. Source: thesis, (2.3) and
-    Theorem 2.1.3.
+    1 - 1/Q for GD, √(1 - 1/√Q) for Nesterov's method (Theorem 2.1.3), none for heavy-ball. Source:
+    thesis, (2.3) and Theorem 2.1.3.
 
     Example:
         >>> proved_rate("gd", 2.0), proved_rate("heavy-ball", 2.0)
         (0.5, 1.0)
     """
     one_of("method", method, METHODS)
-    return {"gd": 1 - 1 / Q, "nesterov": math.sqrt(1 - 1 / math.sqrt(positive("Q", Q))), "heavy-ball": 1.0}[method]
+    return {
+        "gd": 1 - 1 / Q,
+        "nesterov": math.sqrt(1 - 1 / math.sqrt(positive("Q", Q))),
+        "heavy-ball": 1.0,
+    }[method]
 
 
 def _system(method: str, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,15 +80,18 @@ def _system(method: str, alpha: float, beta: float) -> tuple[np.ndarray, np.ndar
     return A, B, C
 
 
-#: What counts as "the inequality holds", and the least eigenvalue of P, with the trace of P fixed to one. Without
-#: a floor the solver offers singular P, which prove nothing. Up to Q = 100 a floor ten times as low moves the rates
-#: by less than 1e-4; three times as high, it is felt from Q = 64 on (4e-4).
+#: What counts as "the inequality holds", and the least eigenvalue of P, with the trace of P fixed
+#: to one. Without a floor the solver offers singular P, which prove nothing. Up to Q = 100 a floor
+#: ten times as low moves the rates by less than 1e-4; three times as high, it is felt from Q = 64
+#: on (4e-4).
 SLACK, FLOOR = 1e-9, 1e-4
 
 
 @cache
 def _program(method: str, Q: float) -> Any:
-    """The linear matrix inequality for L = 1, μ = 1/Q, with ρ² as a parameter; its value is at most 0 if it holds."""
+    """The linear matrix inequality for L = 1, μ = 1/Q, with ρ² as a parameter; its value is at
+    most 0 if it holds.
+    """
     import cvxpy as cp
 
     A, B, C = _system(method, *parameters(method, SmoothConvex(1.0, 1 / Q)))
@@ -86,7 +101,9 @@ def _program(method: str, Q: float) -> Any:
     rho2 = cp.Parameter(nonneg=True)
     P, weight, slack = cp.Variable((3, 3), symmetric=True), cp.Variable(nonneg=True), cp.Variable()
     keep = np.hstack([np.eye(3), np.zeros((3, 1))])
-    first = np.hstack([C, np.zeros((1, 1)), [[-1.0]]])  # L y - u, to which ρ² times the filter's state is added
+    first = np.hstack(
+        [C, np.zeros((1, 1)), [[-1.0]]]
+    )  # L y - u, to which ρ² times the filter's state is added
     state = np.array([[0.0, 0.0, 1.0, 0.0]])
     second = np.hstack([-C / Q, np.zeros((1, 1)), [[1.0]]])  # u - μ y
     inequality = (
@@ -100,7 +117,8 @@ def _program(method: str, Q: float) -> Any:
 
 
 def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
-    """The smallest ρ for which the inequality has a solution, by bisection; 1 where even ρ = 1 has none.
+    """The smallest ρ for which the inequality has a solution, by bisection; 1 where even ρ = 1 has
+    none.
 
     Args:
         method: a name of ``METHODS``, with the parameters of `quadratics.parameters`.
@@ -117,6 +135,7 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
     import warnings
 
     program, rho2 = _program(method, float(Q))
+
     def holds(rho: float) -> bool:
         rho2.value = rho**2
         with warnings.catch_warnings():
@@ -124,8 +143,8 @@ def lmi_rate(method: str, Q: float, *, tolerance: float = 1e-6) -> float:
             program.solve(solver="CLARABEL")
         return program.value is not None and program.value <= SLACK
 
-    # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for a first ρ that
-    # holds; the set of such ρ is an interval up to 1.
+    # No rate beats the quadratics'. Close to ρ = 1 the solver is unsure, so several trials look for
+    # a first ρ that holds; the set of such ρ is an interval up to 1.
     low = quadratic_rate(method, Q) - tolerance
     trials = [1 - share * (1 - low) for share in (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)]
     high = next((rho for rho in trials if holds(rho)), 1.0)

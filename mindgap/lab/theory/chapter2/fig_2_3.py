@@ -1,7 +1,8 @@
 """Fig. 2-3: an online problem on which Adam's average regret does not vanish and AMSGrad's does.
 
-f_t(x) = C x when t mod P = 1 and -s x otherwise, x in [-1, 1]. The sum over a period is (C - (P-1)s) x, so x = -1 is
-best when that factor is positive; Adam forgets the rare large gradient and goes to x = +1.
+f_t(x) = C x when t mod P = 1 and -s x otherwise, x in [-1, 1]. The sum over a period is (C -
+(P-1)s) x, so x = -1 is best when that factor is positive; Adam forgets the rare large gradient and
+goes to x = +1.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from mindgap.base.checked import AtLeast, Positive
 
 @dataclass(frozen=True)
 class RareLargeLoss:
-    """The problem, with the first period of length ``period`` (Reddi et al., cited for thesis, Fig. 2-3).
+    """The problem, with the first period of length ``period`` (Reddi et al., cited for thesis, Fig.
+    2-3).
 
     Example:
         >>> RareLargeLoss(C=3.0).gain, RareLargeLoss(C=1010.0, s=10.0, period=101).gain
@@ -45,26 +47,33 @@ class RareLargeLoss:
         return 1 / (1 + self.C**2)
 
     def adam_floor(self) -> float:
-        """2(C-2)/3, below which the average regret of Adam never settles when x returns to 1 in every period.
+        """2(C-2)/3, below which the average regret of Adam never settles when x returns to 1 in
+        every period.
 
-        At the start of each period x = 1, and the other two losses cost at least -1 each; x = -1 pays 2 - C.
+        At the start of each period x = 1, and the other two losses cost at least -1 each; x = -1
+        pays 2 - C.
         """
         return 2 * self.gain / self.period
 
     def amsgrad_bound(self, alpha: float, beta2: float, steps: int) -> float:
-        """(2C/α + αC/√(1-β2)) / √T, an upper bound of AMSGrad's average regret with β1 = 0 and α_t = α/√t.
+        """(2C/α + αC/√(1-β2)) / √T, an upper bound of AMSGrad's average regret with β1 = 0 and α_t
+        = α/√t.
 
         Online gradient descent with non-increasing steps α_t/√v̂_t has regret at most
         D²√v̂_T/(2α_T) + Σ α_t g_t²/(2√v̂_t), with D = 2, (1-β2)C² <= v̂_t <= C² and Σ 1/√t <= 2√T.
         """
         positive("alpha", alpha)
         between("beta2", beta2, 0, 1, ends="[)")
-        return (2 * self.C / alpha + alpha * self.C / math.sqrt(1 - beta2)) / math.sqrt(whole("steps", steps, least=1))
+        return (2 * self.C / alpha + alpha * self.C / math.sqrt(1 - beta2)) / math.sqrt(
+            whole("steps", steps, least=1)
+        )
 
 
-def online_regret(problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float],
-                  at: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Average regret R_t/t and the point x_t, at the steps ``at``, for Adam or AMSGrad with steps α/√t from x_1 = 1.
+def online_regret(
+    problem: RareLargeLoss, method: str, alpha: float, betas: tuple[float, float], at: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """Average regret R_t/t and the point x_t, at the steps ``at``, for Adam or AMSGrad with steps
+    α/√t from x_1 = 1.
 
     Example:
         >>> problem = RareLargeLoss(C=3.0)

@@ -1,8 +1,10 @@
-"""GD, Nesterov's method and heavy-ball on quadratics, mode by mode: exact worst cases without matrices.
+"""GD, Nesterov's method and heavy-ball on quadratics, mode by mode: exact worst cases without
+matrices.
 
-On f = Σ λ_i x_i²/2 every mode runs alone, and the worst start of length D puts everything into one mode. So the
-worst gap over all quadratics with spectrum in [μ, L] is D²/2 · max_λ λ a_k(λ)², a_k the amplitude of a mode that
-starts at 1. Everything here is that amplitude, for a whole grid of λ at once.
+On f = Σ λ_i x_i²/2 every mode runs alone, and the worst start of length D puts everything into one
+mode. So the worst gap over all quadratics with spectrum in [μ, L] is D²/2 · max_λ λ a_k(λ)², a_k
+the amplitude of a mode that starts at 1. Everything here is that amplitude, for a whole grid of λ
+at once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from mindgap.base.checked import NonNegative, Positive
 
 @dataclass(frozen=True)
 class SmoothConvex:
-    """f is L-smooth and μ-strongly convex (μ = 0: convex), and ‖x_0 - x*‖ = D (thesis, Definitions 2.1.3 and 2.1.4).
+    """f is L-smooth and μ-strongly convex (μ = 0: convex), and ‖x_0 - x*‖ = D (thesis, Definitions
+    2.1.3 and 2.1.4).
 
     Example:
         >>> SmoothConvex(L=1.0, mu=2.0)
@@ -45,7 +48,8 @@ METHODS = ("gd", "nesterov", "heavy-ball")
 
 
 def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
-    """(α, β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's for heavy-ball.
+    """(α, β) for strongly convex f: 1/L for GD, Theorem 2.1.3 for Nesterov, Polyak's for
+    heavy-ball.
 
     Example:
         >>> [round(p, 6) for p in parameters("nesterov", SmoothConvex(L=4.0, mu=1.0))]
@@ -59,13 +63,19 @@ def parameters(method: str, constants: SmoothConvex) -> tuple[float, float]:
         return 1 / constants.L, 0.0
     if method == "nesterov":
         return 1 / constants.L, (root - 1) / (root + 1)
-    return 4 / (math.sqrt(constants.L) + math.sqrt(constants.mu)) ** 2, ((root - 1) / (root + 1)) ** 2
+    return 4 / (math.sqrt(constants.L) + math.sqrt(constants.mu)) ** 2, (
+        (root - 1) / (root + 1)
+    ) ** 2
 
 
-def amplitudes(method: str, curvature: np.ndarray, alpha: float, beta: float | None) -> Iterator[np.ndarray]:
-    """a_0, a_1, ... for every curvature: what is left of a mode that starts at 1 (thesis, (2.3) and (2.4)).
+def amplitudes(
+    method: str, curvature: np.ndarray, alpha: float, beta: float | None
+) -> Iterator[np.ndarray]:
+    """a_0, a_1, ... for every curvature: what is left of a mode that starts at 1 (thesis, (2.3) and
+    (2.4)).
 
-    Nesterov's (2.4) is read at y_k, with y_0 = x_0; ``beta=None`` takes the momentum (k)/(k+3) for convex f.
+    Nesterov's (2.4) is read at y_k, with y_0 = x_0; ``beta=None`` takes the momentum (k)/(k+3) for
+    convex f.
 
     Example:
         >>> run = amplitudes("gd", np.array([1.0, 2.0]), 0.5, 0.0)
@@ -95,12 +105,16 @@ def amplitudes(method: str, curvature: np.ndarray, alpha: float, beta: float | N
 
 
 def spectrum(constants: SmoothConvex, points: int = 2001) -> np.ndarray:
-    """Curvatures from μ to L, dense at the low end on a logarithmic scale (from 1e-9 L where μ = 0)."""
+    """Curvatures from μ to L, dense at the low end on a logarithmic scale (from 1e-9 L where μ
+    = 0).
+    """
     whole("points", points, least=2)
     return np.geomspace(max(constants.mu, 1e-9 * constants.L), constants.L, points)
 
 
-def worst_gap(method: str, constants: SmoothConvex, steps: int, *, alpha: float | None = None) -> np.ndarray:
+def worst_gap(
+    method: str, constants: SmoothConvex, steps: int, *, alpha: float | None = None
+) -> np.ndarray:
     """max f(x_k) - f* over quadratics with spectrum in [μ, L], for k = 0, ..., steps.
 
     Args:
@@ -113,13 +127,22 @@ def worst_gap(method: str, constants: SmoothConvex, steps: int, *, alpha: float 
     Source: thesis, 2.1.1 (the sup over a class, here quadratics).
     """
     curvature = spectrum(constants)
-    rule = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, None if method == "nesterov" else 0)
+    rule = (
+        parameters(method, constants)
+        if constants.mu > 0
+        else (1 / constants.L, None if method == "nesterov" else 0)
+    )
     run = amplitudes(method, curvature, rule[0] if alpha is None else alpha, rule[1])
-    return np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)]) * constants.D**2 / 2
+    return (
+        np.array([(curvature * next(run) ** 2).max() for _ in range(steps + 1)])
+        * constants.D**2
+        / 2
+    )
 
 
 def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int = 10**6) -> int:
-    """The first k with worst gap at most ε (and, because momentum ripples, at every later k up to 1.2 k + 20).
+    """The first k with worst gap at most ε (and, because momentum ripples, at every later k up to
+    1.2 k + 20).
 
     Example:
         >>> iterations("gd", SmoothConvex(L=1.0, mu=0.1), 1e-3)
@@ -129,7 +152,11 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
     """
     positive("epsilon", epsilon)
     curvature = spectrum(constants)
-    rule = parameters(method, constants) if constants.mu > 0 else (1 / constants.L, None if method == "nesterov" else 0)
+    rule = (
+        parameters(method, constants)
+        if constants.mu > 0
+        else (1 / constants.L, None if method == "nesterov" else 0)
+    )
     first = -1
     for k, a in enumerate(amplitudes(method, curvature, *rule)):
         if (curvature * a**2).max() * constants.D**2 / 2 > epsilon:
@@ -143,7 +170,9 @@ def iterations(method: str, constants: SmoothConvex, epsilon: float, most: int =
     raise AssertionError("amplitudes never ends")
 
 
-# Table 2.1, (2.3), Theorems 2.1.2 and 2.1.3: the steps that GD and Nesterov's method need, and lower bounds.
+# Table 2.1, (2.3), Theorems 2.1.2 and 2.1.3: the steps that GD and Nesterov's method need, and
+# lower bounds.
+
 
 def gd_distance(constants: SmoothConvex, k: int) -> float:
     """(1 - μ/L)^k D, what ‖x_k - x*‖ is at most for GD with step 1/L; attained on μx²/2.
@@ -164,8 +193,8 @@ def gd_gap_printed(constants: SmoothConvex, k: int) -> float:
         >>> gd_gap_printed(SmoothConvex(L=1.0, mu=1.0), 1)
         0.125
 
-    *Differs from the paper.* Holds for (2.3), and is not what the cited theorem says: that one is ((Q-1)/(Q+1))^(2k)
-    for step 2/(μ+L). For step 1/L, (1 - μ/L)^(2k) holds and is smaller.
+    *Differs from the paper.* Holds for (2.3), and is not what the cited theorem says: that one is
+    ((Q-1)/(Q+1))^(2k) for step 2/(μ+L). For step 1/L, (1 - μ/L)^(2k) holds and is smaller.
     """
     ratio = constants.L / (constants.mu + constants.L)
     return constants.L / 2 * ratio ** (2 * whole("k", k)) * constants.D**2
@@ -184,19 +213,27 @@ def gd_convex_gap(constants: SmoothConvex, k: int) -> float:
 
 
 def nesterov_gap(constants: SmoothConvex, k: int) -> float:
-    """(μ+L)/2 · D² exp(-(k-1)/√Q), what f(y_k) - f* is at most for (2.4) with Theorem 2.1.3's parameters.
+    """(μ+L)/2 · D² exp(-(k-1)/√Q), what f(y_k) - f* is at most for (2.4) with Theorem 2.1.3's
+    parameters.
 
-    With y_0 = x_0, as the theorem needs and does not say, exp(-k/√Q) holds too. Source: thesis, Theorem 2.1.3.
+    With y_0 = x_0, as the theorem needs and does not say, exp(-k/√Q) holds too. Source: thesis,
+    Theorem 2.1.3.
 
     Example:
         >>> nesterov_gap(SmoothConvex(L=1.0, mu=1.0), 1)
         1.0
     """
-    return (constants.mu + constants.L) / 2 * constants.D**2 * math.exp(-(whole("k", k) - 1) / math.sqrt(constants.Q))
+    return (
+        (constants.mu + constants.L)
+        / 2
+        * constants.D**2
+        * math.exp(-(whole("k", k) - 1) / math.sqrt(constants.Q))
+    )
 
 
 def nesterov_convex_gap(constants: SmoothConvex, k: int) -> float:
-    """2L D²/(k² + 5k + 6), the exact worst case with momentum k/(k+3) over convex functions, k >= 1.
+    """2L D²/(k² + 5k + 6), the exact worst case with momentum k/(k+3) over convex functions, k >=
+    1.
 
     Source: the bound behind Nesterov's column in thesis, Table 2.1.
 
@@ -215,9 +252,9 @@ def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> flo
         >>> iteration_bound("gd", SmoothConvex(L=1.0), 1e-2)
         24.5
 
-    *Differs from the paper.* The table has L/√ε for Nesterov's method and for the lower bound on convex functions;
-    √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 - x*‖/ε inside the logarithm where
-    the square of the distance belongs.
+    *Differs from the paper.* The table has L/√ε for Nesterov's method and for the lower bound on
+    convex functions; √(L/ε) D holds for both. The strongly convex entry of (2.3)'s text has L‖x_0 -
+    x*‖/ε inside the logarithm where the square of the distance belongs.
     """
     c, ratio = constants, constants.L * constants.D**2 / positive("epsilon", epsilon)
     if c.mu == 0:
@@ -230,11 +267,12 @@ def iteration_bound(method: str, constants: SmoothConvex, epsilon: float) -> flo
 
 
 class Chain:
-    """Nesterov's worst function in l²: after k steps of any method in the span of its gradients, k coordinates.
+    """Nesterov's worst function in l²: after k steps of any method in the span of its gradients, k
+    coordinates.
 
-    f(x) = (L-μ)/8 · (x_1² + Σ (x_i - x_{i+1})² - 2x_1) + μ/2 ‖x‖², minimised by x*_i = q^i with q = (√Q-1)/(√Q+1). The
-    first d coordinates stand for all as long as fewer than d - 1 steps are taken from 0. Source: thesis, Theorem 2.1.2
-    (the function is Nesterov's).
+    f(x) = (L-μ)/8 · (x_1² + Σ (x_i - x_{i+1})² - 2x_1) + μ/2 ‖x‖², minimised by x*_i = q^i with q =
+    (√Q-1)/(√Q+1). The first d coordinates stand for all as long as fewer than d - 1 steps are taken
+    from 0. Source: thesis, Theorem 2.1.2 (the function is Nesterov's).
 
     Example:
         >>> f = Chain(SmoothConvex(L=9.0, mu=1.0), 50)

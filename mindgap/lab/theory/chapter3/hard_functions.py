@@ -12,16 +12,20 @@ from mindgap.lab.theory.assumptions import RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import Function, namespace
 
 # The two functions of 3.7.2 that make every fixed step slow, and a repair of the first one.
-# *Differs from the paper*: the exponential function is said to be (1, L1)-smooth (3.10); its curvature at 0 is L1 while
-# its gradient there is 0, so it is (L1, L1)-smooth and no better. ``HyperbolicCosine`` plays the same part for any
+# *Differs from the paper*: the exponential function is said to be (1, L1)-smooth (3.10); its
+# curvature at 0 is L1 while its gradient there is 0, so it is (L1, L1)-smooth and no better.
+# ``HyperbolicCosine`` plays the same part for any
 # (L0, L1).
+
 
 @dataclass(frozen=True)
 class ExponentialQuadratic(Function):
-    """f(x) = e^(L1|x|)/(L1 e) for |x| > 1/L1, and L1 x²/2 + 1/(2 L1) between (thesis, 3.7.2, first display).
+    """f(x) = e^(L1|x|)/(L1 e) for |x| > 1/L1, and L1 x²/2 + 1/(2 L1) between (thesis, 3.7.2, first
+    display).
 
-    f'(x) = sign(x) e^(L1|x|)/e outside, L1 x inside; f'' = L1·|f'| outside, L1 inside. From x0 = (log M + 1)/L1,
-    where f'(x0) = M, gradient descent diverges for h > 2 x0 / M and converges for h < 2 x0 / M.
+    f'(x) = sign(x) e^(L1|x|)/e outside, L1 x inside; f'' = L1·|f'| outside, L1 inside. From x0 =
+    (log M + 1)/L1, where f'(x0) = M, gradient descent diverges for h > 2 x0 / M and converges for h
+    < 2 x0 / M.
 
     Example:
         >>> f = ExponentialQuadratic(L1=2.0)
@@ -66,13 +70,15 @@ class ExponentialQuadratic(Function):
 
 @dataclass(frozen=True)
 class SlowFunction(Function):
-    """Slope 2ε outside [-1, 1], ε(6x² - x⁴)/4 inside: no gradient shows where the minimum is until the iterate is near.
+    """Slope 2ε outside [-1, 1], ε(6x² - x⁴)/4 inside: no gradient shows where the minimum is until
+    the iterate is near.
 
-    f'(x) = ε(3x - x³) inside, so |f'| <= 2ε everywhere and |f''| <= 3ε. Source: thesis, 3.7.2, second display.
+    f'(x) = ε(3x - x³) inside, so |f'| <= 2ε everywhere and |f''| <= 3ε. Source: thesis, 3.7.2,
+    second display.
 
     Example:
         >>> f = SlowFunction(epsilon=0.1)
-        >>> x0 = f.start(delta=2.125)                       # f(x0) - f* = 2Δ' + 5ε/4 with x0 = 1 + Δ'/ε
+        >>> x0 = f.start(delta=2.125)  # f(x0) - f* = 2Δ' + 5ε/4 with x0 = 1 + Δ'/ε
         >>> round(x0, 9), round(float(f.value(x0)), 9), round(float(f.gradient(x0)), 9)
         (11.0, 2.125, 0.2)
     """
@@ -87,7 +93,9 @@ class SlowFunction(Function):
 
     def gradient(self, x: Any) -> Any:
         xp = namespace(x)
-        return xp.where(xp.abs(x) > 1, 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x))
+        return xp.where(
+            xp.abs(x) > 1, 2 * self.epsilon * xp.sign(x), self.epsilon * (3 * x - x * x * x)
+        )
 
     def curvature(self, x: Any) -> Any:
         """f''(x) = 3ε(1 - x²) inside, 0 outside."""
@@ -111,8 +119,8 @@ class SlowFunction(Function):
 class HyperbolicCosine(Function):
     """f(x) = (L0/L1²)·Σ_i cosh(L1 x_i): (L0, L1)-smooth with equality at 0, for any L0 and L1.
 
-    f' = (L0/L1) sinh(L1 x), f'' = L0 cosh(L1 x) <= L0 + L1 |f'|. It repairs 3.7.2's first function for L0 < L1. Source:
-    thesis, 3.7.2; this function is the library's own.
+    f' = (L0/L1) sinh(L1 x), f'' = L0 cosh(L1 x) <= L0 + L1 |f'|. It repairs 3.7.2's first function
+    for L0 < L1. Source: thesis, 3.7.2; this function is the library's own.
 
     Example:
         >>> f = HyperbolicCosine(L0=1.0, L1=10.0)
@@ -154,22 +162,30 @@ class HyperbolicCosine(Function):
         return RelaxedSmooth(L0=self.L0, L1=self.L1, delta=delta, M=M)
 
 
-# A slope with teeth, on which the upper bounds of Theorems 3.4.1 and 3.4.3 are within a factor two of the truth.
-# The proofs turn every iteration into a decrease of at least h ε²/2. A straight slope of size ε decreases by h ε², so
-# it cannot show that half the bound is wrong. Here the slope is ε at every iterate and dips between two iterates as
-# fast as the curvature allows, so that every step gains less.
+# A slope with teeth, on which the upper bounds of Theorems 3.4.1 and 3.4.3 are within a factor two
+# of the truth. The proofs turn every iteration into a decrease of at least h ε²/2. A straight slope
+# of size ε decreases by h ε², so it cannot show that half the bound is wrong. Here the slope is ε
+# at every iterate and dips between two iterates as fast as the curvature allows, so that every step
+# gains less.
+
 
 @dataclass(frozen=True)
 class ToothedSlope(Function):
-    """f' is periodic with period h·s: s at the grid points, falling and rising with slope ±L between them.
+    """f' is periodic with period h·s: s at the grid points, falling and rising with slope ±L
+    between them.
 
-    For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x) = s + L x, a
-    quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps rounding errors from growing.
-    Gradient descent with step h from x0 = n·h·s visits every grid point and gains s²h(1 - 0.81·hL/4) per step.
+    For x > 0: f'(x) = s - L·max(0, dist(x, grid) - w), grid = {0, hs, 2hs, ...}; for x <= 0, f'(x)
+    = s + L x, a quadratic with its minimum at -s/L. The flat top of half-width w = hs/20 keeps
+    rounding errors from growing. Gradient descent with step h from x0 = n·h·s visits every grid
+    point and gains s²h(1 - 0.81·hL/4) per step.
 
     Example:
         >>> f = ToothedSlope(slope=0.1, step=0.5, L=1.0, teeth=4)
-        >>> round(f.start, 9), round(float(f.gradient(f.start)), 9), round(float(f.gradient(f.start - 0.025)), 9)
+        >>> (
+        ...     round(f.start, 9),
+        ...     round(float(f.gradient(f.start)), 9),
+        ...     round(float(f.gradient(f.start - 0.025)), 9),
+        ... )
         (0.2, 0.1, 0.0775)
     """
 
@@ -234,7 +250,9 @@ class ToothedSlope(Function):
         return self.teeth * self._one + self.slope**2 / (2 * self.L)
 
     def constants(self, L0: float, L1: float) -> RelaxedSmooth:
-        """(L0, L1, Δ, M = s); the curvature L must not exceed L0, because the gradient is 0 at the minimum."""
+        """(L0, L1, Δ, M = s); the curvature L must not exceed L0, because the gradient is 0 at
+        the minimum.
+        """
         if self.L > L0 * (1 + 1e-9):
             fail("L", f"must be at most L0 = {L0:g}", self.L)
         return RelaxedSmooth(L0=L0, L1=L1, delta=self.delta, M=self.slope)

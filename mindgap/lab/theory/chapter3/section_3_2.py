@@ -1,4 +1,6 @@
-"""Section 3.2: two kinds of functions that are not L-smooth, polynomials and deep linear networks."""
+"""Section 3.2: two kinds of functions that are not L-smooth, polynomials and deep linear
+networks.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,16 @@ from mindgap.base.checked import Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 # Lemma 3.2.1: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth.
-# *Differs from the paper*: the lemma needs a_d != 0 (otherwise the degree is smaller and f may be L-smooth).
+# *Differs from the paper*: the lemma needs a_d != 0 (otherwise the degree is smaller and f may be
+# L-smooth).
+
 
 @dataclass(frozen=True)
 class Polynomial(Function):
     """f(x) = Σ_i a_i x^i with a_d != 0.
 
     Example:
-        >>> f = Polynomial((0.0, 0.0, 0.0, 0.0, 0.25))              # x⁴/4
+        >>> f = Polynomial((0.0, 0.0, 0.0, 0.0, 0.25))  # x⁴/4
         >>> float(f.gradient(2.0)), float(f.curvature(2.0))
         (8.0, 12.0)
     """
@@ -30,7 +34,9 @@ class Polynomial(Function):
 
     def __post_init__(self) -> None:
         if len(self.coefficients) < 2 or not self.coefficients[-1]:
-            fail("coefficients", "must be a_0 .. a_d with d >= 1 and a_d not zero", self.coefficients)
+            fail(
+                "coefficients", "must be a_0 .. a_d with d >= 1 and a_d not zero", self.coefficients
+            )
 
     @property
     def degree(self) -> int:
@@ -60,13 +66,17 @@ def _horner(a: Sequence[float], x: Any) -> Any:
 
 
 def polynomial_l0(f: Polynomial, L1: float) -> float:
-    """The smallest L0 with |f''| <= L0 + L1 |f'| on the whole line; finite for every L1 > 0 when the degree is >= 3.
+    """The smallest L0 with |f''| <= L0 + L1 |f'| on the whole line; finite for every L1 > 0 when
+    the degree is >= 3.
 
-    sup(|f''| - L1 |f'|) is attained where one of the four signed combinations is stationary, or where f' or f'' changes
-    sign: finitely many candidates, all roots of polynomials. Source: thesis, Lemma 3.2.1.
+    sup(|f''| - L1 |f'|) is attained where one of the four signed combinations is stationary, or
+    where f' or f'' changes sign: finitely many candidates, all roots of polynomials. Source:
+    thesis, Lemma 3.2.1.
 
     Example:
-        >>> round(polynomial_l0(Polynomial((0.0, 0.0, 0.0, 0.0, 0.25)), L1=2.0), 9)     # 4/L1² for x⁴/4
+        >>> round(
+        ...     polynomial_l0(Polynomial((0.0, 0.0, 0.0, 0.0, 0.25)), L1=2.0), 9
+        ... )  # 4/L1² for x⁴/4
         1.0
     """
     positive("L1", L1)
@@ -86,14 +96,17 @@ def polynomial_l0(f: Polynomial, L1: float) -> float:
 
 
 # 3.2.3: the squared loss of a deep linear network, its gradient and its curvature.
-# *Differs from the paper* in four places. The gradient of ‖Y - f(X)‖² carries a factor 2 that the display lost. The
-# second term of the mixed derivative multiplies (f(X) - Y) by W_ℓ..W_{j+1} where only its transpose fits. And the
-# function is *not* (L0, L1)-smooth on the whole space for any constants: on the valley w2·w1·x = y the gradient is zero
-# while the curvature grows without bound (``valley``). What the section argues, and what can be measured, is weaker:
-# the norms of gradient and Hessian are positively correlated over weights of varying size.
+# *Differs from the paper* in four places. The gradient of ‖Y - f(X)‖² carries a factor 2 that the
+# display lost. The second term of the mixed derivative multiplies (f(X) - Y) by W_ℓ..W_{j+1} where
+# only its transpose fits. And the function is *not* (L0, L1)-smooth on the whole space for any
+# constants: on the valley w2·w1·x = y the gradient is zero while the curvature grows without bound
+# (``valley``). What the section argues, and what can be measured, is weaker: the norms of gradient
+# and Hessian are positively correlated over weights of varying size.
+
 
 class DeepLinear(Function):
-    """‖Y - W_ℓ ⋯ W_1 X‖²_F as a function of all weights in one flat vector (W_1 first, rows first) (thesis, 3.2.3).
+    """‖Y - W_ℓ ⋯ W_1 X‖²_F as a function of all weights in one flat vector (W_1 first, rows first)
+    (thesis, 3.2.3).
 
     Args:
         X: inputs, shape (width_0, samples).
@@ -102,7 +115,7 @@ class DeepLinear(Function):
 
     Example:
         >>> net = DeepLinear(np.ones((1, 1)), np.ones((1, 1)), hidden=(1,))
-        >>> w = np.array([2.0, 3.0])                                   # (1 - 3·2)² = 25
+        >>> w = np.array([2.0, 3.0])  # (1 - 3·2)² = 25
         >>> float(net.value(w)), net.gradient(w).tolist()
         (25.0, [30.0, 20.0])
     """
@@ -157,7 +170,8 @@ class DeepLinear(Function):
         return float(torch.linalg.matrix_norm(hessian, 2))
 
     def valley(self, t: float) -> np.ndarray:
-        """For scalar nets (all widths 1, one hidden layer): w1 = t, w2 = y/(x t), where loss and gradient are zero.
+        """For scalar nets (all widths 1, one hidden layer): w1 = t, w2 = y/(x t), where loss and
+        gradient are zero.
 
         The curvature there is 2x²t² + 2(y/t)², unbounded in t: no L0 and L1 can hold.
         """

@@ -1,4 +1,6 @@
-"""Sections 3.3.1 and 3.4: steps and bounds of gradient descent, clipped or not, exact or stochastic."""
+"""Sections 3.3.1 and 3.4: steps and bounds of gradient descent, clipped or not, exact or
+stochastic.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ from mindgap.lab.theory.assumptions import BoundedNoise, RelaxedSmooth, accuracy
 from mindgap.lab.theory.function import namespace
 
 # Theorem 3.4.1: clipped gradient descent under (L0, L1)-smoothness.
-# *Differs from the paper*: the statement says "L-smoothness in S"; the proof uses (L0, L1)-smoothness (Assumption
-# 3.3.3). In the proof, "when ε <= ‖∇f‖ <= L0/L1 the step is η" fails for L1 < 1/10 and ‖∇f‖ > 10 L0; the decrease is
-# then ‖∇f‖/2 >= 5 L0, so the theorem stands.
+# *Differs from the paper*: the statement says "L-smoothness in S"; the proof uses (L0,
+# L1)-smoothness (Assumption 3.3.3). In the proof, "when ε <= ‖∇f‖ <= L0/L1 the step is η" fails for
+# L1 < 1/10 and ‖∇f‖ > 10 L0; the decrease is then ‖∇f‖/2 >= 5 L0, so the theorem stands.
+
 
 @dataclass(frozen=True)
 class ClippedStep:
@@ -47,7 +50,8 @@ def clipped_gd_step(a: RelaxedSmooth) -> ClippedStep:
 
 
 def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
-    """Most iterations until ‖∇f(x_t)‖ <= ε: 20 L0 Δ/ε² + 20 max{1, L1²} Δ/L0 (thesis, Theorem 3.4.1).
+    """Most iterations until ‖∇f(x_t)‖ <= ε: 20 L0 Δ/ε² + 20 max{1, L1²} Δ/L0 (thesis, Theorem
+    3.4.1).
 
     Example:
         >>> clipped_gd_bound(RelaxedSmooth(L0=1.0, L1=2.0, delta=1.0), epsilon=0.5)
@@ -58,8 +62,9 @@ def clipped_gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
 
 
 # 3.3.1: clipped and normalised gradient descent take the same step up to a factor two.
-# *Differs from the paper*: the printed chain is h_c/2 <= h_n <= 2 h_c; the right half holds without its 2, because
-# min{1/β, 1/‖g‖} >= 1/(‖g‖ + β).
+# *Differs from the paper*: the printed chain is h_c/2 <= h_n <= 2 h_c; the right half holds without
+# its 2, because min{1/β, 1/‖g‖} >= 1/(‖g‖ + β).
+
 
 def normalized_step(eta_n: float, beta: float, norm: Any) -> Any:
     """h_n = η_n / (‖∇f‖ + β) of (3.6).
@@ -72,7 +77,8 @@ def normalized_step(eta_n: float, beta: float, norm: Any) -> Any:
 
 
 def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
-    """The clipped step with γ η_c = η_n and η_c = η_n/β: h_c/2 <= h_n <= h_c for every gradient (thesis, 3.3.1).
+    """The clipped step with γ η_c = η_n and η_c = η_n/β: h_c/2 <= h_n <= h_c for every gradient
+    (thesis, 3.3.1).
 
     Example:
         >>> matching_clipped_step(eta_n=1.0, beta=2.0)
@@ -82,14 +88,17 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
     return ClippedStep(eta_n / positive("beta", beta), beta)
 
 
-# Theorem 3.4.2: no fixed step is fast on the whole class; it must be short for one function and then fails on another.
-# *Differs from the paper*: with x0 = 1 + Δ'/ε the slow function has f(x0) - f* = 2Δ' + 5ε/4, so the proof gives
-# (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The exponential function needs L0 >= L1, not L0 >= 1 (see
-# ``hard_functions``), and the slow one ε <= L0/3. ``repaired_lower_bound`` runs the same argument with
-# ``HyperbolicCosine`` and holds for every L0 and L1.
+# Theorem 3.4.2: no fixed step is fast on the whole class; it must be short for one function and
+# then fails on another. *Differs from the paper*: with x0 = 1 + Δ'/ε the slow function has f(x0) -
+# f* = 2Δ' + 5ε/4, so the proof gives
+# (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The exponential function needs L0 >= L1, not L0 >= 1
+# (see ``hard_functions``), and the slow one ε <= L0/3. ``repaired_lower_bound`` runs the same
+# argument with ``HyperbolicCosine`` and holds for every L0 and L1.
+
 
 def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
-    """Least iterations of the best fixed step on the worst function: L1 M (Δ - 5ε/4) / (8 ε² (log M + 1)).
+    """Least iterations of the best fixed step on the worst function: L1 M (Δ - 5ε/4) / (8 ε² (log M
+    + 1)).
 
     Args:
         a: L0 >= L1 >= 1, M > 1 and Δ are used.
@@ -97,7 +106,7 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
 
     Example:
         >>> a = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.125, M=math.e)
-        >>> round(fixed_step_lower_bound(a, epsilon=0.1), 9)                       # e·1/(8·0.01·2)
+        >>> round(fixed_step_lower_bound(a, epsilon=0.1), 9)  # e·1/(8·0.01·2)
         16.989261428
         >>> fixed_step_lower_bound(a, epsilon=1.0)
         Traceback (most recent call last):
@@ -117,10 +126,11 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
 
 
 def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
-    """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)) (thesis, 3.7.2, repaired).
+    """The same for every L0 and L1 > 0: L1 M (Δ - 5ε/4) / (8 ε² asinh(M L1/L0)) (thesis, 3.7.2,
+    repaired).
 
-    (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient is M; a shorter step
-    covers at most 2εh per step on the slow function.
+    (L0/L1²) cosh(L1 x) diverges for h > 2 asinh(M L1/L0)/(M L1) from the point where its gradient
+    is M; a shorter step covers at most 2εh per step on the slow function.
 
     Args:
         a: L0, L1 > 0, M and Δ.
@@ -137,7 +147,9 @@ def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
     return (a.delta - 1.25 * epsilon) / (4 * epsilon**2 * longest)
 
 
-# Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the sublevel set.
+# Theorem 3.4.3: gradient descent with a fixed step, when the gradient is bounded by M on the
+# sublevel set.
+
 
 def gd_step(a: RelaxedSmooth) -> float:
     """h = 1 / (2 (M L1 + L0)) (thesis, Theorem 3.4.3).
@@ -164,13 +176,16 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
 
 # Theorem 3.4.4: stochastic clipped gradient descent with bounded noise.
 # *Differs from the paper* in two places.
-# 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as its inequality
+# 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as
+# its inequality
 #    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. As printed it diverges (a test).
-# 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min ‖∇f‖] <= 2ε where
-#    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors kept, the bound of
-#    ``clipped_sgd_bound``: if every ‖∇f(x_k)‖ > ε for k < T, the sum is above T·min{η ε², ε/(32 L1)}/4, and its
-#    expectation is at most Δ. The theorem as stated has Δ·max{128 L1/ε, 4Δ/ε⁴, (80 L0 + 512 L1 τ)/ε²}; no proof of
-#    it is known to us.
+# 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min
+# ‖∇f‖] <= 2ε where
+#    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors
+#    kept, the bound of ``clipped_sgd_bound``: if every ‖∇f(x_k)‖ > ε for k < T, the sum is above
+#    T·min{η ε², ε/(32 L1)}/4, and its expectation is at most Δ. The theorem as stated has Δ·max{128
+#    L1/ε, 4Δ/ε⁴, (80 L0 + 512 L1 τ)/ε²}; no proof of it is known to us.
+
 
 @dataclass(frozen=True)
 class StochasticClippedStep:
@@ -222,7 +237,8 @@ def noisy_delta(a: RelaxedSmooth, noise: BoundedNoise) -> float:
 
 
 def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
-    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem 3.4.4 as proved.
+    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
+    3.4.4 as proved.
 
     Δ·max{64 Δ/ε⁴, 160 L0/ε², 1024 L1 τ/ε², 256 L1/ε}. Source: thesis, 3.7.4.
 
@@ -233,21 +249,29 @@ def clipped_sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> 
     """
     accuracy(epsilon)
     d = noisy_delta(a, noise)
-    return d * max(64 * d / epsilon**4, 160 * a.L0 / epsilon**2, 1024 * a.L1 * noise.tau / epsilon**2,
-                   256 * a.L1 / epsilon)
+    return d * max(
+        64 * d / epsilon**4,
+        160 * a.L0 / epsilon**2,
+        1024 * a.L1 * noise.tau / epsilon**2,
+        256 * a.L1 / epsilon,
+    )
 
 
 # Theorem 3.4.5: stochastic gradient descent with a fixed step and bounded noise.
-# *Differs from the paper*: the statement lost a square. The proof ends with P{(1/T) Σ‖∇f‖² > 2A/√T} <= 1/2 where
-# A = f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²/2, which asks for T >= 4A²/ε⁴; printed is (... )/ε⁴ without the square.
-# A slope longer than the noise is large refutes the printed bound (a test). M must bound the gradient
-# everywhere, not only on the sublevel set, because the iteration may climb; the theorem does not list it.
+# *Differs from the paper*: the statement lost a square. The proof ends with P{(1/T) Σ‖∇f‖² > 2A/√T}
+# <= 1/2 where A = f(x0) - f* + (5 L0 + 4 L1 M)(M + τ)²/2, which asks for T >= 4A²/ε⁴; printed is
+# (... )/ε⁴ without the square. A slope longer than the noise is large refutes the printed bound (a
+# test). M must bound the gradient everywhere, not only on the sublevel set, because the iteration
+# may climb; the theorem does not list it.
+
 
 def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
     """h = min{1/√T, 1/(L1 (M + τ))} (thesis, Theorem 3.4.5).
 
     Example:
-        >>> sgd_step(RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=1.0), BoundedNoise(tau=1.0), horizon=100)
+        >>> sgd_step(
+        ...     RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0, M=1.0), BoundedNoise(tau=1.0), horizon=100
+        ... )
         0.1
     """
     whole("horizon", horizon, least=1)
@@ -255,13 +279,16 @@ def sgd_step(a: RelaxedSmooth, noise: BoundedNoise, horizon: int) -> float:
 
 
 def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
-    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem 3.4.5 as proved.
+    """Iterations after which ‖∇f(x_k)‖ <= ε has happened with probability at least 1/2: Theorem
+    3.4.5 as proved.
 
-    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}; the second term makes 1/√T the smaller step,
-    which the proof takes for granted.
+    max{(2(f(x0) - f*) + (5 L0 + 4 L1 M)(M + τ)²)²/ε⁴, L1² (M + τ)²}; the second term makes 1/√T the
+    smaller step, which the proof takes for granted.
 
     Example:
-        >>> sgd_bound(RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0)
+        >>> sgd_bound(
+        ...     RelaxedSmooth(L0=1.0, L1=1.0, delta=2.0, M=1.0), BoundedNoise(tau=1.0), epsilon=1.0
+        ... )
         1600.0
     """
     accuracy(epsilon)
@@ -270,8 +297,9 @@ def sgd_bound(a: RelaxedSmooth, noise: BoundedNoise, epsilon: float) -> float:
     return max((2 * a.delta + c) ** 2 / epsilon**4, (a.L1 * (M + noise.tau)) ** 2)
 
 
-# Lemmas 3.7.1 to 3.7.4: how fast a gradient can grow, and the three error terms of the stochastic proof.
-# The expectations of Lemmas 3.7.2 to 3.7.4 are computed as exact sums over a finite noise law.
+# Lemmas 3.7.1 to 3.7.4: how fast a gradient can grow, and the three error terms of the stochastic
+# proof. The expectations of Lemmas 3.7.2 to 3.7.4 are computed as exact sums over a finite noise
+# law.
 
 Array = np.ndarray
 
@@ -301,9 +329,16 @@ class ErrorTerms:
     right: tuple[float, float, float]
 
 
-def error_terms(a: RelaxedSmooth, noise: BoundedNoise, step: StochasticClippedStep, gradient: Array, values: Array,
-                weights: Array) -> ErrorTerms:
-    """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums (thesis, Lemmas 3.7.2, 3.7.3 and 3.7.4).
+def error_terms(
+    a: RelaxedSmooth,
+    noise: BoundedNoise,
+    step: StochasticClippedStep,
+    gradient: Array,
+    values: Array,
+    weights: Array,
+) -> ErrorTerms:
+    """The three terms T1, T2, T3 of (3.13) and their bounds, as exact sums (thesis, Lemmas 3.7.2,
+    3.7.3 and 3.7.4).
 
     Args:
         a: the constants.
@@ -315,12 +350,20 @@ def error_terms(a: RelaxedSmooth, noise: BoundedNoise, step: StochasticClippedSt
 
     Example:
         >>> a, noise = RelaxedSmooth(L0=1.0, L1=1.0, delta=1.0), BoundedNoise(tau=1.0)
-        >>> t = error_terms(a, noise, StochasticClippedStep(1 / 128, 1.0, 1.0), np.array([3.0]),
-        ...                 np.array([[-1.0], [1.0]]), np.array([0.5, 0.5]))
+        >>> t = error_terms(
+        ...     a,
+        ...     noise,
+        ...     StochasticClippedStep(1 / 128, 1.0, 1.0),
+        ...     np.array([3.0]),
+        ...     np.array([[-1.0], [1.0]]),
+        ...     np.array([0.5, 0.5]),
+        ... )
         >>> all(left <= right for left, right in zip(t.left, t.right))
         True
     """
-    if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(weights.sum(), 1):
+    if not np.allclose(weights @ values, 0, atol=1e-9 * noise.tau) or not np.isclose(
+        weights.sum(), 1
+    ):
         fail("weights", "must be probabilities that make the noise unbiased", weights)
     n = float(np.linalg.norm(gradient))
     h = step(np.linalg.norm(gradient + values, axis=1))

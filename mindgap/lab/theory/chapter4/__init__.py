@@ -1,24 +1,58 @@
 """Chapter 4, and the first version of its paper: heavy-tailed gradient noise."""
 
-# ruff: noqa: I001 (one list per module, packed)
 from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter4.clipped_gradient import (
-    ClippedMoments, clip_coordinates, clip_global, clipped_bias_bound, clipped_moments, clipped_second_moment_bound,
-    direction_bound, gclip_coordinate_bound, norm_moment_lower, norm_moment_upper, rare_jump_norm_moment,
-    small_gradient_bias_bound, small_gradient_second_moment_bound
+    ClippedMoments,
+    clip_coordinates,
+    clip_global,
+    clipped_bias_bound,
+    clipped_moments,
+    clipped_second_moment_bound,
+    direction_bound,
+    gclip_coordinate_bound,
+    norm_moment_lower,
+    norm_moment_upper,
+    rare_jump_norm_moment,
+    small_gradient_bias_bound,
+    small_gradient_second_moment_bound,
 )
 from mindgap.lab.theory.chapter4.clipped_runs import (
-    RareJump, averaged_error, mean_square_gradient, weighted_average_runs
+    RareJump,
+    averaged_error,
+    mean_square_gradient,
+    weighted_average_runs,
 )
 from mindgap.lab.theory.chapter4.two_quadratics import (
-    BernoulliQuadratic, bayes_risk, hardest_epsilon, sgd_iterate, stable_iterate_law, strongly_convex_lower_bound,
-    success_bound, success_probability
+    BernoulliQuadratic,
+    bayes_risk,
+    hardest_epsilon,
+    sgd_iterate,
+    stable_iterate_law,
+    strongly_convex_lower_bound,
+    success_bound,
+    success_probability,
 )
 from mindgap.lab.theory.chapter4.upper_bounds import (
-    ConstantClip, SmoothMoment, cclip_bound, cclip_step, cclip_threshold, coordinate_moment, gclip_bound,
-    gclip_nonconvex_bound, gclip_nonconvex_parameters, gclip_step, gclip_threshold, moment_nonconvex_bound,
-    moment_nonconvex_parameters
+    ConstantClip,
+    SmoothMoment,
+    cclip_bound,
+    cclip_step,
+    cclip_threshold,
+    coordinate_moment,
+    gclip_bound,
+    gclip_nonconvex_bound,
+    gclip_nonconvex_parameters,
+    gclip_step,
+    gclip_threshold,
+    moment_nonconvex_bound,
+    moment_nonconvex_parameters,
 )
-from mindgap.lab.theory.chapter4.zero_chain import ChainOracle, HardChain, ZeroChain, nonconvex_lower_bound_steps, prog
+from mindgap.lab.theory.chapter4.zero_chain import (
+    ChainOracle,
+    HardChain,
+    ZeroChain,
+    nonconvex_lower_bound_steps,
+    prog,
+)
 
 check_package(__name__)

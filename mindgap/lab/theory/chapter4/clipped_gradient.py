@@ -14,8 +14,10 @@ from mindgap.lab.theory.noise import NoiseLaw
 
 # (GClip) and (CClip) on arrays, and exact moments of a clipped gradient in one dimension.
 
+
 def clip_global(g: Vectors, tau: Any) -> Any:
-    """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape (thesis, (GClip)).
+    """min{τ/‖g‖, 1} g along the last axis; τ is a number or has the leading shape (thesis,
+    (GClip)).
 
     Example:
         >>> clip_global(np.array([3.0, 4.0]), 1.0).round(12).tolist()
@@ -50,11 +52,12 @@ class ClippedMoments(NamedTuple):
 
 
 def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
-    """E ĝ, E ĝ² and E(ĝ - m)² of the clipped scalar gradient m + ξ, by exact sums or quadrature (thesis, Lemma 4.7.1).
+    """E ĝ, E ĝ² and E(ĝ - m)² of the clipped scalar gradient m + ξ, by exact sums or quadrature
+    (thesis, Lemma 4.7.1).
 
     Example:
         >>> from mindgap.lab.theory.noise import TwoPoint
-        >>> clipped_moments(TwoPoint(0.5, scale=2.0), mean=0.0, tau=0.5)         # ±1 clipped to ±1/2
+        >>> clipped_moments(TwoPoint(0.5, scale=2.0), mean=0.0, tau=0.5)  # ±1 clipped to ±1/2
         ClippedMoments(mean=0.0, second=0.25, error=0.25)
     """
     non_negative("tau", tau)
@@ -63,15 +66,19 @@ def clipped_moments(law: NoiseLaw, mean: float, tau: float) -> ClippedMoments:
     def clipped(x: np.ndarray) -> np.ndarray:
         return np.clip(mean + x, -tau, tau)
 
-    return ClippedMoments(law.expect(clipped, kinks), law.expect(lambda x: clipped(x) ** 2, kinks),
-                          law.expect(lambda x: (clipped(x) - mean) ** 2, kinks))
+    return ClippedMoments(
+        law.expect(clipped, kinks),
+        law.expect(lambda x: clipped(x) ** 2, kinks),
+        law.expect(lambda x: (clipped(x) - mean) ** 2, kinks),
+    )
 
 
 # Lemma 4.7.1 (= Lemma 2 of acclip) and Lemma 4.7.5: second moment and bias of a clipped gradient.
-# *Differs from the papers*. Lemma 4.7.1 refers to Assumption 4.4.1, which bounds the noise; its proof uses E‖g‖^α <=
-# G^α (Assumption 4.4.3). Lemma 2 of acclip prints the bias bound for E‖ĝ - ∇f‖², which also contains the variance and
-# is false; the proof bounds ‖E ĝ - ∇f‖². Lemma 4.7.5 prints B^α τ^(2-2α) for the second moment where Lemma 5 of acclip
-# and the proof have B^α τ^(2-α).
+# *Differs from the papers*. Lemma 4.7.1 refers to Assumption 4.4.1, which bounds the noise; its
+# proof uses E‖g‖^α <= G^α (Assumption 4.4.3). Lemma 2 of acclip prints the bias bound for E‖ĝ -
+# ∇f‖², which also contains the variance and is false; the proof bounds ‖E ĝ - ∇f‖². Lemma 4.7.5
+# prints B^α τ^(2-2α) for the second moment where Lemma 5 of acclip and the proof have B^α τ^(2-α).
+
 
 def clipped_second_moment_bound(alpha: float, G: float, tau: float) -> float:
     """E‖ĝ‖² <= G^α τ^(2-α); the same with B_i and τ_i for one coordinate of CClip.
@@ -111,9 +118,13 @@ def printed_coordinate_second_moment(alpha: float, B: float, tau: float) -> floa
     return positive("B", B) ** alpha * positive("tau", tau) ** (2 - 2 * alpha)
 
 
-# Lemmas 4.7.2 and 4.7.3: clipped gradients when the true gradient is small, and the direction when it is not.
+# Lemmas 4.7.2 and 4.7.3: clipped gradients when the true gradient is small, and the direction when
+# it is not.
 
-def small_gradient_second_moment_bound(alpha: float, sigma: float, tau: float, norm: float) -> float:
+
+def small_gradient_second_moment_bound(
+    alpha: float, sigma: float, tau: float, norm: float
+) -> float:
     """E‖ĝ‖² <= 2‖∇f‖² + 4 σ^α τ^(2-α) when ‖∇f‖ <= τ/2 (thesis, Lemma 4.7.2).
 
     Args:
@@ -148,7 +159,8 @@ def _check(alpha: float, sigma: float, tau: float, norm: float) -> None:
 
 
 def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
-    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last axis.
+    """Lemma 4.7.3: ⟨v/‖v‖, ∇f⟩ >= ‖∇f‖/3 - 8‖v - ∇f‖/3, the right side; vectors along the last
+    axis.
 
     Example:
         >>> round(float(direction_bound(np.array([1.0, 0.0]), np.array([3.0, 0.0]))), 6)
@@ -157,14 +169,17 @@ def direction_bound(v: np.ndarray, gradient: np.ndarray) -> Any:
     return np.linalg.norm(gradient, axis=-1) / 3 - 8 * np.linalg.norm(v - gradient, axis=-1) / 3
 
 
-# Lemma 4.7.4 (= Lemma 4 of acclip) with Corollaries 4.5.1 and 3: what a coordinate-wise moment says about the norm.
-# *Differs from the papers*: the upper bound d^(α/2) ‖B‖_α^α holds but is never attained for d > 1. For α <= 2 the
-# 2-norm is at most the α-norm, so E‖g‖^α <= E Σ|g_i|^α <= ‖B‖_α^α without any power of d, and this one is attained
-# in the limit of rare independent jumps. The factor d of Corollary 4.5.1 falls away with it: GClip's bound is
-# 16‖B‖_α²/(μ(k+1)^r), which at α = 2 equals CClip's. The gap between the two is d^(2/α-1) for equal B_i, not d^(2/α).
+# Lemma 4.7.4 (= Lemma 4 of acclip) with Corollaries 4.5.1 and 3: what a coordinate-wise moment says
+# about the norm. *Differs from the papers*: the upper bound d^(α/2) ‖B‖_α^α holds but is never
+# attained for d > 1. For α <= 2 the 2-norm is at most the α-norm, so E‖g‖^α <= E Σ|g_i|^α <=
+# ‖B‖_α^α without any power of d, and this one is attained in the limit of rare independent jumps.
+# The factor d of Corollary 4.5.1 falls away with it: GClip's bound is 16‖B‖_α²/(μ(k+1)^r), which at
+# α = 2 equals CClip's. The gap between the two is d^(2/α-1) for equal B_i, not d^(2/α).
+
 
 def norm_moment_lower(a: CoordinateMoment) -> float:
-    """d^(α/2-1) ‖B‖_α^α, attained when all coordinates move together (and E|g_i|^α = B_i^α) (thesis, Lemma 4.7.4).
+    """d^(α/2-1) ‖B‖_α^α, attained when all coordinates move together (and E|g_i|^α = B_i^α)
+    (thesis, Lemma 4.7.4).
 
     Example:
         >>> norm_moment_lower(CoordinateMoment(alpha=2.0, B=(1.0, 1.0), mu=1.0))
@@ -186,12 +201,13 @@ def norm_moment_upper(a: CoordinateMoment, *, printed: bool = False) -> float:
 
 
 def rare_jump_norm_moment(alpha: float, dimension: int, probability: float) -> float:
-    """E‖g‖^α, exactly, for d independent coordinates that are p^(-1/α) with probability p and 0 otherwise (B_i = 1).
+    """E‖g‖^α, exactly, for d independent coordinates that are p^(-1/α) with probability p and 0
+    otherwise (B_i = 1).
 
     A sum over the binomial number of jumps: Σ_n P(N = n) (n^(1/2) p^(-1/α))^α.
 
     Example:
-        >>> round(rare_jump_norm_moment(1.5, 10, 1e-6), 4)                      # ‖B‖_α^α = 10 in the limit
+        >>> round(rare_jump_norm_moment(1.5, 10, 1e-6), 4)  # ‖B‖_α^α = 10 in the limit
         10.0
     """
     between("alpha", alpha, 1, 2, ends="(]")
@@ -215,4 +231,6 @@ def gclip_coordinate_bound(a: CoordinateMoment, k: int, *, printed: bool = False
     """
     whole("k", k, least=1)
     rate = (k + 1) ** (2 * (a.alpha - 1) / a.alpha)
-    return 16 * norm_moment_upper(a) ** (2 / a.alpha) * (a.dimension if printed else 1) / (a.mu * rate)
+    return (
+        16 * norm_moment_upper(a) ** (2 / a.alpha) * (a.dimension if printed else 1) / (a.mu * rate)
+    )

@@ -1,16 +1,20 @@
-"""Runs of clipped methods: exact second moments of GClip on rare jumps, where the rates are attained; sampled runs.
+"""Runs of clipped methods: exact second moments of GClip on rare jumps, where the rates are
+attained; sampled runs.
 
-The upper bounds of chapter 4 are worst cases over all laws with a given α-moment. A single law with a nicer tail
-converges faster, so an exponent measured on it says little. For a threshold τ the worst law is a rare jump of a size
-near τ: clipped away it is pure bias, let through it is pure variance. Here that family is solved exactly.
+The upper bounds of chapter 4 are worst cases over all laws with a given α-moment. A single law with
+a nicer tail converges faster, so an exponent measured on it says little. For a threshold τ the
+worst law is a rare jump of a size near τ: clipped away it is pure bias, let through it is pure
+variance. Here that family is solved exactly.
 
 The stochastic gradient is a·x with probability 1-p and -J with probability p, which is unbiased for
-f(x) = μ(x - b)²/2 with a = μ/(1-p) and b = pJ/μ, and p = (G/J)^α makes the jump's share of the α-moment G^α. Clipping
-acts on the jump alone (it gives -min{J, τ_k} whatever x is), so the iterate obeys a linear recursion with random
-coefficients, and E x_k, E x_k² and the second moment of any weighted average follow without sampling.
+f(x) = μ(x - b)²/2 with a = μ/(1-p) and b = pJ/μ, and p = (G/J)^α makes the jump's share of the
+α-moment G^α. Clipping acts on the jump alone (it gives -min{J, τ_k} whatever x is), so the iterate
+obeys a linear recursion with random coefficients, and E x_k, E x_k² and the second moment of any
+weighted average follow without sampling.
 
-This is GClip as long as |a x_k| <= τ_k. From x_0 = 0 that can fail only right after a jump in the first few steps;
-a test compares the recursion with runs of the method itself, and so does the study of the exponent.
+This is GClip as long as |a x_k| <= τ_k. From x_0 = 0 that can fail only right after a jump in the
+first few steps; a test compares the recursion with runs of the method itself, and so does the study
+of the exponent.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ Values = float | Array
 
 @dataclass(frozen=True)
 class RareJump:
-    """The problem and its constants, one entry per (law, schedule) pair; all arrays broadcast together.
+    """The problem and its constants, one entry per (law, schedule) pair; all arrays broadcast
+    together.
 
     Example:
         >>> problem = RareJump(alpha=np.array(2.0), jump=np.array(10.0))
@@ -64,8 +69,12 @@ class RareJump:
         return self.probability * self.jump / self.mu
 
 
-def averaged_error(problem: RareJump, step: Callable[[int], float], threshold: Callable[[int], Array],
-                   horizons: list[int]) -> Array:
+def averaged_error(
+    problem: RareJump,
+    step: Callable[[int], float],
+    threshold: Callable[[int], Array],
+    horizons: list[int],
+) -> Array:
     """E f(x̄_K) - f*, exactly, for the k-weighted average of Theorem 4.4.2 started at x_0 = 0.
 
     Args:
@@ -78,7 +87,7 @@ def averaged_error(problem: RareJump, step: Callable[[int], float], threshold: C
     Example:
         >>> p = RareJump(alpha=np.array([2.0]), jump=np.array([10.0]))
         >>> e = averaged_error(p, lambda k: 4 / (k + 1), lambda k: k**0.5, [1, 100])
-        >>> e[0].round(12).tolist()                                    # x̄_1 = x_0 = 0, so f = b²/2
+        >>> e[0].round(12).tolist()  # x̄_1 = x_0 = 0, so f = b²/2
         [0.005]
     """
     p, a, b = problem.probability, problem.slope, problem.optimum
@@ -102,7 +111,9 @@ def averaged_error(problem: RareJump, step: Callable[[int], float], threshold: C
     return np.stack(out)
 
 
-def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: Values, offset: Values) -> Array:
+def mean_square_gradient(
+    problem: RareJump, eta: Values, tau: Values, horizon: Values, offset: Values
+) -> Array:
     """(1/K) Σ_{k<K} E‖∇f(x_k)‖², exactly, for a constant step and threshold, from x_0 = b + offset.
 
     Args:
@@ -110,11 +121,13 @@ def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: V
 
     Example:
         >>> p = RareJump(alpha=np.array([2.0]), jump=np.array([10.0]))
-        >>> mean_square_gradient(p, np.array([0.1]), np.array([100.0]), np.array([1]), np.array([2.0])).tolist()
+        >>> mean_square_gradient(
+        ...     p, np.array([0.1]), np.array([100.0]), np.array([1]), np.array([2.0])
+        ... ).tolist()
         [4.0]
 
-    The recursion of (E x, E x²) is affine with constant coefficients; the sum over k is taken in closed form from its
-    fixed point and its two decay factors, so the cost does not depend on K.
+    The recursion of (E x, E x²) is affine with constant coefficients; the sum over k is taken in
+    closed form from its fixed point and its two decay factors, so the cost does not depend on K.
     """
     p, a, b = problem.probability, problem.slope, problem.optimum
     q, K = 1 - p, np.asarray(horizon, dtype=float)
@@ -135,12 +148,22 @@ def mean_square_gradient(problem: RareJump, eta: Values, tau: Values, horizon: V
 
 
 # Projected GClip and CClip over many runs at once, with the k-weighted average of Theorem 4.4.2.
-# The problems are f(x) = μ‖x - x*‖²/2 on a box; runs lie along the first axis, coordinates along the last.
+# The problems are f(x) = μ‖x - x*‖²/2 on a box; runs lie along the first axis, coordinates along
+# the last.
 
-def weighted_average_runs(gradient: Callable[[Array, int], Array], x0: Array, step: Callable[[int], float],
-                          threshold: Callable[[int], Array | float], horizons: list[int], *, method: str,
-                          box: tuple[float, float] | None = None) -> Array:
-    """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons (thesis, Theorem 4.4.2 and (proj-GClip)).
+
+def weighted_average_runs(
+    gradient: Callable[[Array, int], Array],
+    x0: Array,
+    step: Callable[[int], float],
+    threshold: Callable[[int], Array | float],
+    horizons: list[int],
+    *,
+    method: str,
+    box: tuple[float, float] | None = None,
+) -> Array:
+    """x̄_K = Σ_{j<=K} j x_{j-1} / Σ j of every run, at each of the horizons (thesis, Theorem 4.4.2
+    and (proj-GClip)).
 
     Args:
         gradient: stochastic gradient of all runs, ``gradient(x, k)`` with x of shape (runs, d).
@@ -155,8 +178,14 @@ def weighted_average_runs(gradient: Callable[[Array, int], Array], x0: Array, st
         shape (len(horizons), runs, d).
 
     Example:
-        >>> out = weighted_average_runs(lambda x, k: x - 1, np.zeros((1, 1)), lambda k: 4 / (k + 1),
-        ...                             lambda k: 10.0, [1, 50], method="gclip")
+        >>> out = weighted_average_runs(
+        ...     lambda x, k: x - 1,
+        ...     np.zeros((1, 1)),
+        ...     lambda k: 4 / (k + 1),
+        ...     lambda k: 10.0,
+        ...     [1, 50],
+        ...     method="gclip",
+        ... )
         >>> float(out[0, 0, 0]), abs(float(out[1, 0, 0]) - 1) < 0.01
         (0.0, True)
     """

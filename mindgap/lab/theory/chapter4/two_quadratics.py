@@ -1,4 +1,6 @@
-"""Two lower bounds in one dimension: what a few samples cannot tell apart, and what fixed steps let through."""
+"""Two lower bounds in one dimension: what a few samples cannot tell apart, and what fixed steps
+let through.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,20 @@ from mindgap.base.checked import Order, Range
 from mindgap.lab.theory.function import Function
 from mindgap.lab.theory.noise import Stable, TwoPoint
 
-# Theorem 4.4.3 (= 4.7.6, and Theorems 4 and 6 of acclip): no method beats k^(-2(α-1)/α), shown on two quadratics.
-# The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ only in the frequency of a rare jump.
-# Everything about them can be computed: the Bayes risk of guessing b from k samples is a sum over a binomial law.
-# *Differs from the papers*: in the proof of Lemma 4.7.8 the line √(k(γε)²/(4γ^α)) lost a factor 2: (p0-p1)² = 4γ²ε²,
-# and the prefactor is k/8. Put right it is √(k(γε)²/γ^α) = ¼√(k(4ε)^(α/(α-1))), which implies the lemma. The next
-# printed line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact probability is
-# below.
+# Theorem 4.4.3 (= 4.7.6, and Theorems 4 and 6 of acclip): no method beats k^(-2(α-1)/α), shown on
+# two quadratics. The two problems f_ν(x) = (x - b_ν)²/2 with the two-point gradients (4.5) differ
+# only in the frequency of a rare jump. Everything about them can be computed: the Bayes risk of
+# guessing b from k samples is a sum over a binomial law. *Differs from the papers*: in the proof of
+# Lemma 4.7.8 the line √(k(γε)²/(4γ^α)) lost a factor 2: (p0-p1)² = 4γ²ε², and the prefactor is k/8.
+# Put right it is √(k(γε)²/γ^α) = ¼√(k(4ε)^(α/(α-1))), which implies the lemma. The next printed
+# line is not equal to it. At α = 2 the choice of ε gives 1/2 + 1/4 = 3/4, not less; the exact
+# probability is below.
+
 
 @dataclass(frozen=True)
 class BernoulliQuadratic(Function):
-    """f_ν(x) = (x - b_ν)²/2 on [0, 1/2] with b_ν = (2-ν)ε, and gradients x - 1/(2γ) w.p. p_ν, x otherwise.
+    """f_ν(x) = (x - b_ν)²/2 on [0, 1/2] with b_ν = (2-ν)ε, and gradients x - 1/(2γ) w.p. p_ν, x
+    otherwise.
 
     Example:
         >>> f = BernoulliQuadratic(alpha=1.5, epsilon=1 / 16, nu=0)
@@ -76,7 +81,9 @@ class BernoulliQuadratic(Function):
         return x - self.jump * jumps
 
     def sample_value(self, x: Any, batch: Any | None) -> Any:
-        """x²/2 - x/(2γ)·(mean of the draws), whose gradient is g(x); f itself (up to a constant) for ``None``."""
+        """x²/2 - x/(2γ)·(mean of the draws), whose gradient is g(x); f itself (up to a
+        constant) for ``None``.
+        """
         return self.value(x) if batch is None else x * x / 2 - self.jump * batch.mean() * x
 
     def moment(self, x: Any) -> Any:
@@ -98,7 +105,8 @@ def hardest_epsilon(alpha: float, k: int) -> float:
 
 
 def strongly_convex_lower_bound(alpha: float, k: int) -> float:
-    """max_ν E f_ν(x_k) >= ε²/64 = 2^(-14) k^(-2(α-1)/α) for every method with k stochastic gradients.
+    """max_ν E f_ν(x_k) >= ε²/64 = 2^(-14) k^(-2(α-1)/α) for every method with k stochastic
+    gradients.
 
     Example:
         >>> strongly_convex_lower_bound(2.0, 1) == 2.0**-14
@@ -118,10 +126,11 @@ def _likelihoods(alpha: float, epsilon: float, k: int) -> tuple[np.ndarray, np.n
 
 
 def success_probability(alpha: float, epsilon: float, k: int) -> float:
-    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum (thesis, Lemma 4.7.8).
+    """The largest P(ν' = ν) that any procedure reaches with k samples: (1 + TV)/2, an exact sum
+    (thesis, Lemma 4.7.8).
 
     Example:
-        >>> round(success_probability(2.0, 1 / 16, 1), 9)                       # p0 - p1 = 1/32
+        >>> round(success_probability(2.0, 1 / 16, 1), 9)  # p0 - p1 = 1/32
         0.515625
     """
     first, second = _likelihoods(alpha, epsilon, whole("k", k, least=1))
@@ -139,7 +148,8 @@ def success_bound(alpha: float, epsilon: float, k: int) -> float:
 
 
 def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
-    """min over all methods of E_ν E f_ν(x_k): half the posterior variance of b, an exact sum over jump counts.
+    """min over all methods of E_ν E f_ν(x_k): half the posterior variance of b, an exact sum over
+    jump counts.
 
     Example:
         >>> bayes_risk(2.0, hardest_epsilon(2.0, 100), 100) > strongly_convex_lower_bound(2.0, 100)
@@ -154,11 +164,12 @@ def bayes_risk(alpha: float, epsilon: float, k: int) -> float:
 
 
 # Remark 4.4.1 and appendix A of acclip: fixed steps carry the noise's tail into every iterate.
-# On f(x) = x²/2 the iterate is a fixed linear combination of the noise: x_k = A_k x_0 - Σ_j w_j ξ_j. With stable noise
-# x_k is stable again, with the same index and an exact scale, so E|x_k|^p is infinite for every p >= the index,
-# whatever the steps.
-# *Differs from the papers*: appendix A bounds Σ η_j² E‖ξ_j‖² from below by (Σ η_j²) max_j E‖ξ_j‖², which is the wrong
-# direction unless the noise is stationary, and loses the 1/2 of f; neither changes the conclusion.
+# On f(x) = x²/2 the iterate is a fixed linear combination of the noise: x_k = A_k x_0 - Σ_j w_j
+# ξ_j. With stable noise x_k is stable again, with the same index and an exact scale, so E|x_k|^p is
+# infinite for every p >= the index, whatever the steps. *Differs from the papers*: appendix A
+# bounds Σ η_j² E‖ξ_j‖² from below by (Σ η_j²) max_j E‖ξ_j‖², which is the wrong direction unless
+# the noise is stationary, and loses the 1/2 of f; neither changes the conclusion.
+
 
 class LinearIterate(NamedTuple):
     """x_k = keep·x_0 - Σ_j weights_j ξ_j.
@@ -173,7 +184,8 @@ class LinearIterate(NamedTuple):
 
 
 def sgd_iterate(steps: Sequence[float] | np.ndarray) -> LinearIterate:
-    """The coefficients of x_k after SGD with those steps on x²/2: w_j = η_j Π_{i>j}(1 - η_i) (thesis, Remark 4.4.1).
+    """The coefficients of x_k after SGD with those steps on x²/2: w_j = η_j Π_{i>j}(1 - η_i)
+    (thesis, Remark 4.4.1).
 
     Example:
         >>> it = sgd_iterate([0.5, 0.5])
@@ -188,11 +200,14 @@ def sgd_iterate(steps: Sequence[float] | np.ndarray) -> LinearIterate:
 
 
 def stable_iterate_law(law: Stable, steps: Sequence[float] | np.ndarray) -> Stable:
-    """The exact law of x_k - keep·x_0 under stable noise: stable, scale s·(Σ|w_j|^a)^(1/a) (thesis, Remark 4.4.1).
+    """The exact law of x_k - keep·x_0 under stable noise: stable, scale s·(Σ|w_j|^a)^(1/a) (thesis,
+    Remark 4.4.1).
 
     Example:
         >>> stable_iterate_law(Stable(index=1.5), [1.0]).moment(2.0)
         inf
     """
     w = np.abs(sgd_iterate(steps).weights)
-    return Stable(law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index)))
+    return Stable(
+        law.index, float(np.asarray(law.scale)) * float((w**law.index).sum() ** (1 / law.index))
+    )

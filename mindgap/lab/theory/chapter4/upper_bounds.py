@@ -12,17 +12,23 @@ from mindgap.base.checked import Order, Positive
 from mindgap.lab.theory.assumptions import CoordinateMoment, HeavyTail, StronglyConvexMoment
 
 # Theorem 4.4.1: GClip on smooth non-convex functions when the noise has a bounded α-moment.
-# *Differs from the paper*, whose statement is false in several ways and whose proof shows what is true:
-# * Case 2 of the proof drops a factor τ from ⟨∇f, ĝ⟩, so the descent there is η τ‖∇f‖/12, not η‖∇f‖/12: the quantity
-#   that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is small, and the stated
-#   bound with its last term put right (below) is refuted by a long slope.
-# * The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather needs the τ >= 16σ
-#   that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not give. The proof's own steps need more:
-#   with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for ‖∇f‖ >= 16σ, and E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for
-#   P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ there, and the sharp 4/3 in Lemma 4.7.3, case 2 gives
-#   E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3) >= τ‖∇f‖/6 for τ >= 16σ.
-# * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20 f0/(ηK) is
-#   20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is refuted by a large σ.
+# *Differs from the paper*, whose statement is false in several ways and whose proof shows what is
+# true:
+# * Case 2 of the proof drops a factor τ from ⟨∇f, ĝ⟩, so the descent there is η τ‖∇f‖/12, not
+# η‖∇f‖/12: the quantity
+#   that is bounded is min{‖∇f‖², τ‖∇f‖/3}, not min{‖∇f‖², ‖∇f‖}. With a small σ the threshold is
+#   small, and the stated bound with its last term put right (below) is refuted by a long slope.
+# * The condition η <= 1/(L (12σ)^(α/(α-1))) comes from the same slip (σ has a unit). Case 2 rather
+# needs the τ >= 16σ
+#   that the proof mentions, that is η <= 1/(16^α L), which η <= 1/(4L) does not give. The proof's
+#   own steps need more: with 8/3 of Lemma 4.7.3 ‖∇f‖/3 - 8σ/3 >= ‖∇f‖/6 asks for ‖∇f‖ >= 16σ, and
+#   E[⟨∇f, g⟩; ‖g‖ <= τ] is taken for P(‖g‖ <= τ)‖∇f‖². With ⟨∇f, g⟩ >= ‖∇f‖² - ‖∇f‖‖g - ∇f‖ there,
+#   and the sharp 4/3 in Lemma 4.7.3, case 2 gives E⟨∇f, ĝ⟩ >= ‖∇f‖(τ/3 - 8σ/3) >= τ‖∇f‖/6 for τ >=
+#   16σ.
+# * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20
+# f0/(ηK) is
+#   20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is refuted by a large
+#   σ.
 
 #: Case 2 needs τ >= 16σ.
 THRESHOLD_RATIO = 16.0
@@ -45,7 +51,9 @@ def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
     """η = min{1/(16^α L), (f0/(σ²K))^(α/(3α-2)) / L^((2α-2)/(3α-2))} and τ = σ (ηL)^(-1/α).
 
     Example:
-        >>> p = gclip_nonconvex_parameters(HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8)
+        >>> p = gclip_nonconvex_parameters(
+        ...     HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8
+        ... )
         >>> round(p.eta, 9), round(p.tau, 6)
         (0.0001, 100.0)
 
@@ -53,32 +61,40 @@ def gclip_nonconvex_parameters(a: HeavyTail, K: int) -> ConstantClip:
     """
     whole("K", K, least=1)
     al = a.alpha
-    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** ((2 * al - 2) / (3 * al - 2))
+    rate = (a.delta / (a.sigma**2 * K)) ** (al / (3 * al - 2)) / a.L ** (
+        (2 * al - 2) / (3 * al - 2)
+    )
     eta = min(1 / (THRESHOLD_RATIO**al * a.L), rate)
     return ConstantClip(eta, a.sigma * (eta * a.L) ** (-1 / al))
 
 
 def gclip_nonconvex_bound(a: HeavyTail, K: int) -> float:
-    """(1/K) Σ E min{‖∇f(x_k)‖², τ‖∇f(x_k)‖/3} <= 20 f0/(ηK), k = 0 .. K-1 (thesis, Theorem 4.4.1 as proved in 4.7.1).
+    """(1/K) Σ E min{‖∇f(x_k)‖², τ‖∇f(x_k)‖/3} <= 20 f0/(ηK), k = 0 .. K-1 (thesis, Theorem 4.4.1 as
+    proved in 4.7.1).
 
     That is max{20·16^α L f0/K, 20 σ^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2))}.
 
     Example:
-        >>> round(gclip_nonconvex_bound(HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8), 9)
+        >>> round(
+        ...     gclip_nonconvex_bound(HeavyTail(alpha=2.0, sigma=1.0, L=1.0, delta=1.0), K=10**8), 9
+        ... )
         0.002
     """
     return 20 * a.delta / (gclip_nonconvex_parameters(a, K).eta * K)
 
 
-# Theorem 2, Corollary 3 and Theorem 5 of acclip: clipped methods on smooth non-convex functions with E‖g‖^α <= G^α.
-# *Differs from the paper*: all three statements lost the factor L that the proof of Theorem 2 carries in
-# 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)). The statement's step has K + 1 where the proof has K, which would exceed the
-# bound by a factor ((K+1)/K)^(α/(3α-2)) at most; the proof's K is used. Corollary 3 and Theorem 5 say "Assumption 1"
-# for Assumption 2, and Corollary 3's √d falls away (see ``norm_moment_upper``).
+# Theorem 2, Corollary 3 and Theorem 5 of acclip: clipped methods on smooth non-convex functions
+# with E‖g‖^α <= G^α. *Differs from the paper*: all three statements lost the factor L that the
+# proof of Theorem 2 carries in 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)). The statement's step has K
+# + 1 where the proof has K, which would exceed the bound by a factor ((K+1)/K)^(α/(3α-2)) at most;
+# the proof's K is used. Corollary 3 and Theorem 5 say "Assumption 1" for Assumption 2, and
+# Corollary 3's √d falls away (see ``norm_moment_upper``).
+
 
 @dataclass(frozen=True)
 class SmoothMoment:
-    """L-smooth f with E‖g(x)‖^α <= G^α everywhere and f(x0) - f* = Δ (acclip, Assumption 1 and Definition 4).
+    """L-smooth f with E‖g(x)‖^α <= G^α everywhere and f(x0) - f* = Δ (acclip, Assumption 1 and
+    Definition 4).
 
     For CClip, G stands for ‖B‖_2; for GClip under coordinate-wise moments, for ‖B‖_α.
 
@@ -94,7 +110,8 @@ class SmoothMoment:
 
 
 def moment_nonconvex_parameters(a: SmoothMoment, K: int) -> ConstantClip:
-    """η = (f0/(G²K))^(α/(3α-2)) / L^((2α-2)/(3α-2)) and τ = G (ηL)^(-1/α) (acclip, Theorem 2 and E).
+    """η = (f0/(G²K))^(α/(3α-2)) / L^((2α-2)/(3α-2)) and τ = G (ηL)^(-1/α) (acclip, Theorem 2 and
+    E).
 
     Example:
         >>> p = moment_nonconvex_parameters(SmoothMoment(alpha=2.0, G=1.0, L=1.0, delta=1.0), K=100)
@@ -111,9 +128,16 @@ def moment_nonconvex_bound(a: SmoothMoment, K: int, *, printed: bool = False) ->
     """(1/K) Σ E‖∇f(x_{k-1})‖² <= 4 G^(2α/(3α-2)) (L f0/K)^((2α-2)/(3α-2)); without L as printed.
 
     Example:
-        >>> round(moment_nonconvex_bound(SmoothMoment(alpha=2.0, G=1.0, L=4.0, delta=1.0), K=100), 9)
+        >>> round(
+        ...     moment_nonconvex_bound(SmoothMoment(alpha=2.0, G=1.0, L=4.0, delta=1.0), K=100), 9
+        ... )
         0.8
-        >>> round(moment_nonconvex_bound(SmoothMoment(alpha=2.0, G=1.0, L=4.0, delta=1.0), K=100, printed=True), 9)
+        >>> round(
+        ...     moment_nonconvex_bound(
+        ...         SmoothMoment(alpha=2.0, G=1.0, L=4.0, delta=1.0), K=100, printed=True
+        ...     ),
+        ...     9,
+        ... )
         0.4
 
     Source: acclip, Theorem 2 with the proof's L.
@@ -125,7 +149,8 @@ def moment_nonconvex_bound(a: SmoothMoment, K: int, *, printed: bool = False) ->
 
 
 def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> float:
-    """The G that Corollary 3 (``method="gclip"``: ‖B‖_α) and Theorem 5 (``"cclip"``: ‖B‖_2) put into Theorem 2.
+    """The G that Corollary 3 (``method="gclip"``: ‖B‖_α) and Theorem 5 (``"cclip"``: ‖B‖_2) put
+    into Theorem 2.
 
     Example:
         >>> coordinate_moment(2.0, (3.0, 4.0), method="cclip")
@@ -139,13 +164,16 @@ def coordinate_moment(alpha: float, B: tuple[float, ...], *, method: str) -> flo
     return sum(b**a for b in B) ** (1 / a)
 
 
-# Theorem 4.4.2 (= Theorem 1 of acclip): projected GClip on strongly convex functions, with k-weighted averaging.
-# *Differs from the papers*. The threshold is printed as τ_k = G k^(α-1); the proofs use τ_k = G k^(1/α).
+# Theorem 4.4.2 (= Theorem 1 of acclip): projected GClip on strongly convex functions, with
+# k-weighted averaging. *Differs from the papers*. The threshold is printed as τ_k = G k^(α-1); the
+# proofs use τ_k = G k^(1/α).
 # (proj-GClip) is printed without its projection. In the proof, dividing by
-# K(K+1)/2 gives twice the printed 8G²K⁻¹(K+1)^((2-α)/α), and the last display of 4.7.2 has the exponent (2-α)/α for
-# (2-2α)/α. The constant 16 is right nevertheless: the two terms add up to 6 G² k^((2-α)/α)/μ where the text uses 8, and
-# the sum to (α/2)(K+1)^(2/α), which is enough for K >= 3; for K <= 2 the averaged point lies in the domain, where
-# f - f* <= G²/(2μ).
+# K(K+1)/2 gives twice the printed 8G²K⁻¹(K+1)^((2-α)/α), and the last display of 4.7.2 has the
+# exponent (2-α)/α for
+# (2-2α)/α. The constant 16 is right nevertheless: the two terms add up to 6 G² k^((2-α)/α)/μ where
+# the text uses 8, and the sum to (α/2)(K+1)^(2/α), which is enough for K >= 3; for K <= 2 the
+# averaged point lies in the domain, where f - f* <= G²/(2μ).
+
 
 def gclip_step(a: StronglyConvexMoment, k: Any) -> Any:
     """η_k = 4/(μ(k+1)), k = 1, 2, ...
@@ -183,8 +211,9 @@ def gclip_bound(a: StronglyConvexMoment, k: int) -> float:
 
 
 # Theorem 4.5.1 (= Theorem 3 of acclip): CClip under coordinate-wise moments, strongly convex.
-# *Differs from the papers*: the threshold is printed as B k^(α-1), the proofs use B_i k^(1/α). "Independent of d" means
-# that the bound depends on d only through ‖B‖_2.
+# *Differs from the papers*: the threshold is printed as B k^(α-1), the proofs use B_i k^(1/α).
+# "Independent of d" means that the bound depends on d only through ‖B‖_2.
+
 
 def cclip_step(a: CoordinateMoment, k: Any) -> Any:
     """η_k = 4/(μ(k+1)).
@@ -207,7 +236,8 @@ def cclip_threshold(a: CoordinateMoment, k: float) -> np.ndarray:
 
 
 def cclip_bound(a: CoordinateMoment, k: int) -> float:
-    """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)) (thesis, Theorem 4.5.1; acclip, Theorem 3).
+    """E f(x̄_k) - f* <= 16 ‖B‖_2² / (μ (k+1)^(2(α-1)/α)) (thesis, Theorem 4.5.1; acclip, Theorem
+    3).
 
     Example:
         >>> round(cclip_bound(CoordinateMoment(alpha=2.0, B=(3.0, 4.0), mu=1.0), 15), 9)

@@ -1,4 +1,6 @@
-"""Theorem 4.4.4 with Lemmas 4.7.9 and 4.7.10: the zero-chain, its oracle, and the lower bound they give."""
+"""Theorem 4.4.4 with Lemmas 4.7.9 and 4.7.10: the zero-chain, its oracle, and the lower bound
+they give.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from mindgap.base.checked import Count, Order, Positive, Range, Vectors
 from mindgap.lab.theory.function import Function, namespace
 
 # Lemmas 4.7.9 and 4.7.10: the zero-chain f_d and its probability-p oracle.
-# A gradient of f_d shows at most one coordinate beyond those that are already large; the oracle shows it only with
-# probability p. A method that moves only along gradients it has seen needs about d/p of them to finish the chain.
-# *Differs from the paper*: prog is 0 for a vector without large entries (the text says "in [d]"). The proof of Lemma
-# 4.7.10 loses a factor two between its first two lines and then bounds p(1-p)^α + (1-p)p^α by p, which fails for α near
-# 1; the lemma holds with constants 1 and 1 in place of 2 and 2, because only one coordinate is noisy and
+# A gradient of f_d shows at most one coordinate beyond those that are already large; the oracle
+# shows it only with probability p. A method that moves only along gradients it has seen needs about
+# d/p of them to finish the chain. *Differs from the paper*: prog is 0 for a vector without large
+# entries (the text says "in [d]"). The proof of Lemma 4.7.10 loses a factor two between its first
+# two lines and then bounds p(1-p)^α + (1-p)p^α by p, which fails for α near 1; the lemma holds with
+# constants 1 and 1 in place of 2 and 2, because only one coordinate is noisy and
 # (u + v)^(α/2) <= u^(α/2) + v^(α/2).
 
 _ROOT = math.sqrt(2 * math.pi * math.e)
@@ -72,7 +75,8 @@ def phi_slope(x: Any) -> Any:
 
 
 def prog(x: np.ndarray, beta: float) -> Any:
-    """prog_β(x): the highest index (from 1) with |x_i| > β along the last axis, 0 if there is none (thesis, 4.7.7).
+    """prog_β(x): the highest index (from 1) with |x_i| > β along the last axis, 0 if there is none
+    (thesis, 4.7.7).
 
     Example:
         >>> prog(np.array([[0.0, 2.0, 0.1], [0.0, 0.0, 0.0]]), 1.0).tolist()
@@ -91,7 +95,7 @@ class ZeroChain(Function):
 
     Example:
         >>> f = ZeroChain(3)
-        >>> np.flatnonzero(f.gradient(np.zeros(3))).tolist()                 # only the first coordinate shows
+        >>> np.flatnonzero(f.gradient(np.zeros(3))).tolist()  # only the first coordinate shows
         [0]
     """
 
@@ -131,7 +135,9 @@ class ChainOracle:
         return self.noisy(self.chain.gradient(x), x, z)
 
     def noisy(self, exact: np.ndarray, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The stochastic gradient from an exact gradient (or a multiple of it) that is already known at ``x``."""
+        """The stochastic gradient from an exact gradient (or a multiple of it) that is already
+        known at ``x``.
+        """
         marked = np.arange(1, self.chain.dimension + 1) == (prog(x, 0.25) + 1)[..., None]
         return np.where(marked, (z / self.probability)[..., None], 1.0) * exact
 
@@ -139,27 +145,35 @@ class ChainOracle:
         """E‖g_d(x)‖^α, an exact sum over z."""
         between("alpha", alpha, 1, 2, ends="(]")
         p = self.probability
-        norms = [np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha for z in (0, 1)]
+        norms = [
+            np.linalg.norm(self.gradient(x, np.full(x.shape[:-1], z)), axis=-1) ** alpha
+            for z in (0, 1)
+        ]
         return (1 - p) * norms[0] + p * norms[1]
 
     def moment_bound(self, x: np.ndarray, alpha: float, *, printed: bool = False) -> np.ndarray:
         """‖∇f_d‖^α + 23^α p^(1-α); with ``printed=True`` twice that, the lemma's right side."""
         between("alpha", alpha, 1, 2, ends="(]")
         norm = np.linalg.norm(self.chain.gradient(x), axis=-1)
-        return (2.0 if printed else 1.0) * (norm**alpha + 23**alpha * self.probability ** (1 - alpha))
+        return (2.0 if printed else 1.0) * (
+            norm**alpha + 23**alpha * self.probability ** (1 - alpha)
+        )
 
 
-# Theorem 4.4.4: on smooth non-convex functions no method beats k^(-(α-1)/(3α-2)); the scaled zero-chain.
-# *Differs from the paper*: p is printed as (5000ε)^α/(G - 4√(ΔL))^α; the moment bound needs the exponent α/(α-1), as
-# the next display of the proof has it (equal only at α = 2). With the printed p the number of steps grows like
-# ε^(-2-α), not ε^(-(3α-2)/(α-1)). The last display drops the 2 of 2p and the 1 of d - 1.
+# Theorem 4.4.4: on smooth non-convex functions no method beats k^(-(α-1)/(3α-2)); the scaled
+# zero-chain. *Differs from the paper*: p is printed as (5000ε)^α/(G - 4√(ΔL))^α; the moment bound
+# needs the exponent α/(α-1), as the next display of the proof has it (equal only at α = 2). With
+# the printed p the number of steps grows like ε^(-2-α), not ε^(-(3α-2)/(α-1)). The last display
+# drops the 2 of 2p and the 1 of d - 1.
+
 
 @dataclass(frozen=True)
 class HardChain:
-    """f(x) = (Lλ²/152) f_d(x/λ) with λ = 304ε/L, d = ⌊ΔL/(7296ε²)⌋, and its probability-p oracle (thesis, 4.7.7).
+    """f(x) = (Lλ²/152) f_d(x/λ) with λ = 304ε/L, d = ⌊ΔL/(7296ε²)⌋, and its probability-p oracle
+    (thesis, 4.7.7).
 
-    f is L-smooth, f(0) - f* <= Δ, E‖g‖^α <= G^α, and E‖∇f(x_k)‖ >= ε for every zero-respecting method and all
-    k <= (d-1)/(2p).
+    f is L-smooth, f(0) - f* <= Δ, E‖g‖^α <= G^α, and E‖∇f(x_k)‖ >= ε for every zero-respecting
+    method and all k <= (d-1)/(2p).
 
     Example:
         >>> hard = HardChain(alpha=2.0, L=1.0, delta=7296.0, G=1e4, epsilon=0.25)
@@ -178,8 +192,11 @@ class HardChain:
         if floor >= self.G:
             fail("G", f"must be above 4*sqrt(delta*L) = {floor:g}", self.G)
         if self.dimension < 1:
-            fail("epsilon", f"must be at most sqrt(delta*L/7296) = {math.sqrt(self.delta * self.L / 7296):g}",
-                 self.epsilon)
+            fail(
+                "epsilon",
+                f"must be at most sqrt(delta*L/7296) = {math.sqrt(self.delta * self.L / 7296):g}",
+                self.epsilon,
+            )
         if self.probability > 1:
             fail("G", "must be large enough that p <= 1", self.G)
 
@@ -201,7 +218,9 @@ class HardChain:
 
     @property
     def steps(self) -> float:
-        """(d-1)/(2p): for so long every zero-respecting method stays at gradient norm ε in expectation."""
+        """(d-1)/(2p): for so long every zero-respecting method stays at gradient norm ε in
+        expectation.
+        """
         return (self.dimension - 1) / (2 * self.probability)
 
     @property
@@ -222,14 +241,19 @@ class HardChain:
         return self.L * self.scale**2 / 152 * ZeroChain(self.dimension).value(x / self.scale)
 
     def unfinished(self, k: int) -> float:
-        """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for the best method."""
+        """P(fewer than d successes in k draws): a lower bound of P(prog_0(x_k) < d), exact for
+        the best method.
+        """
         from scipy.stats import binom
 
         return float(binom.cdf(self.dimension - 1, k, self.probability))
 
 
-def nonconvex_lower_bound_steps(alpha: float, L: float, delta: float, G: float, epsilon: float) -> float:
-    """Stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of order ε^(-(3α-2)/(α-1)).
+def nonconvex_lower_bound_steps(
+    alpha: float, L: float, delta: float, G: float, epsilon: float
+) -> float:
+    """Stochastic gradients that E‖∇f‖ <= ε needs: (d-1)/(2p) of ``HardChain``, of order
+    ε^(-(3α-2)/(α-1)).
 
     Example:
         >>> nonconvex_lower_bound_steps(2.0, 1.0, 7296.0, 1e4, 0.25) > 10

@@ -1,18 +1,40 @@
 """Chapter 5: non-differentiable, non-convex optimization."""
 
-# ruff: noqa: I001 (one list per module, packed)
 from mindgap.base.checked import check_package
 from mindgap.lab.theory.chapter5.adversaries import (
-    Defeat, GradientAdversary, LipschitzClass, OutOfCalls, ValueAdversary, gradient_call_bound, plateau_function,
-    resisting_function, separated_pair
+    Defeat,
+    GradientAdversary,
+    LipschitzClass,
+    OutOfCalls,
+    ValueAdversary,
+    gradient_call_bound,
+    plateau_function,
+    resisting_function,
+    separated_pair,
 )
 from mindgap.lab.theory.chapter5.ingd import (
-    NonsmoothTarget, StochasticRule, StochasticTarget, direction_square_bound, ingd_beta, ingd_calls_printed,
-    ingd_gradient_calls, ingd_inner_steps, ingd_outer_steps, mean_direction_bound, mean_distance_bound,
-    one_inner_step_radius, printed_rule, stochastic_rule, three_terms
+    NonsmoothTarget,
+    StochasticRule,
+    StochasticTarget,
+    direction_square_bound,
+    ingd_beta,
+    ingd_calls_printed,
+    ingd_gradient_calls,
+    ingd_inner_steps,
+    ingd_outer_steps,
+    mean_direction_bound,
+    mean_distance_bound,
+    one_inner_step_radius,
+    printed_rule,
+    stochastic_rule,
+    three_terms,
 )
 from mindgap.lab.theory.chapter5.stationarity import (
-    PiecewiseLinear, directional_derivative, gradient_norm_bound, path_integral, stationarity_radius
+    PiecewiseLinear,
+    directional_derivative,
+    gradient_norm_bound,
+    path_integral,
+    stationarity_radius,
 )
 
 check_package(__name__)

@@ -1,4 +1,6 @@
-"""Theorems 5.3.1 and 5.5.2: resisting oracles, which show a fitting function after the last query."""
+"""Theorems 5.3.1 and 5.5.2: resisting oracles, which show a fitting function after the last
+query.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from mindgap.base.check import between, fail, positive, whole
 from mindgap.base.checked import Positive
 from mindgap.lab.theory.chapter5.stationarity import Number, PiecewiseLinear, exact_points
 
-# Theorem 5.3.1: no algorithm finds an ε-stationary point of a Lipschitz function in finitely many calls.
-# The resisting oracle answers f = 0 and ∇f = L to everything. Afterwards it shows a function of the class that agrees
-# with all its answers and is not stationary anywhere the algorithm has been, nor where it ended.
+# Theorem 5.3.1: no algorithm finds an ε-stationary point of a Lipschitz function in finitely many
+# calls. The resisting oracle answers f = 0 and ∇f = L to everything. Afterwards it shows a function
+# of the class that agrees with all its answers and is not stationary anywhere the algorithm has
+# been, nor where it ended.
+
 
 @dataclass(frozen=True)
 class LipschitzClass:
@@ -38,7 +42,8 @@ class LipschitzClass:
 
 
 class OutOfCalls(Exception):
-    """Raised by an oracle that has answered as often as agreed; ``play`` takes the last query as the output.
+    """Raised by an oracle that has answered as often as agreed; ``play`` takes the last query as
+    the output.
 
     Example:
         >>> oracle = ValueAdversary(LipschitzClass(L=1.0, Delta=1.0), start=0.0, calls=1)
@@ -71,11 +76,13 @@ class Defeat:
     in_class: bool  # whether the function belongs to F(Δ, L), exactly
 
 
-def resisting_function(points: Sequence[Number], constants: LipschitzClass, theta: Fraction) -> PiecewiseLinear:
+def resisting_function(
+    points: Sequence[Number], constants: LipschitzClass, theta: Fraction
+) -> PiecewiseLinear:
     """f_θ of Lemma 5.7.1: zero with slope L at every point, valleys θδ to the left of them.
 
-    δ is the least distance of two points, at most Δ/L. Valleys lie at x_k - θδ, peaks at (x_k + x_{k+1})/2 - θδ;
-    for two values of θ no stationary point is shared.
+    δ is the least distance of two points, at most Δ/L. Valleys lie at x_k - θδ, peaks at (x_k +
+    x_{k+1})/2 - θδ; for two values of θ no stationary point is shared.
 
     Args:
         points: the queried points, in any order, repetitions allowed.
@@ -86,7 +93,8 @@ def resisting_function(points: Sequence[Number], constants: LipschitzClass, thet
         >>> f.value(0.0), f.value(1.0), [str(k) for k in f.kinks]
         (Fraction(0, 1), Fraction(0, 1), ['-1/8', '3/8', '7/8'])
 
-    *Differs from the paper.* The last piece is printed for x >= x_K + θδ, which leaves a gap; it starts at x_K - θδ.
+    *Differs from the paper.* The last piece is printed for x >= x_K + θδ, which leaves a gap; it
+    starts at x_K - θδ.
     """
     between("theta", float(theta), 0, 0.5, ends="()")
     x, slope = exact_points(points), Fraction(constants.L)
@@ -121,7 +129,9 @@ class Adversary(ABC):
         return self.answer
 
     def play(self, algorithm: Callable[[Any, float], float]) -> Defeat:
-        """Let an algorithm run until it returns a point or the calls are spent, then show the function."""
+        """Let an algorithm run until it returns a point or the calls are spent, then show the
+        function.
+        """
         try:
             output = float(algorithm(self, self.start))
         except OutOfCalls:
@@ -136,8 +146,9 @@ class Adversary(ABC):
 class ValueAdversary(Adversary):
     """The resisting oracle of 5.7.3, against any algorithm that sees values and gradients.
 
-    Call it with a point (and, as Assumption 5.3.1 has it, a direction, which does not matter here) to get ``(value,
-    gradient)``; :meth:`show` ends the game. Source: thesis, Theorem 5.3.1 and 5.7.3.
+    Call it with a point (and, as Assumption 5.3.1 has it, a direction, which does not matter here)
+    to get ``(value, gradient)``; :meth:`show` ends the game. Source: thesis, Theorem 5.3.1 and
+    5.7.3.
 
     Args:
         start: x_0, asked for before anything else.
@@ -147,13 +158,16 @@ class ValueAdversary(Adversary):
         >>> def gradient_descent(oracle, x):
         ...     while True:
         ...         x = x - 0.1 * oracle(x)[1]
-        >>> defeat = ValueAdversary(LipschitzClass(L=1.0, Delta=1.0), start=0.0, calls=50).play(gradient_descent)
+        >>> defeat = ValueAdversary(LipschitzClass(L=1.0, Delta=1.0), start=0.0, calls=50).play(
+        ...     gradient_descent
+        ... )
         >>> defeat.best_distance, defeat.consistent, defeat.in_class, len(defeat.queries)
         (1.0, True, True, 50)
 
-    *Differs from the paper.* The theorem says ε in [0, 1); a function of F(Δ, L) has no point that is not
-    ε-stationary when ε >= L, and the proof is for ε < L. It also speaks of randomised algorithms, while the function
-    is chosen after the queries: what is shown is that every run, with its seed fixed, is defeated.
+    *Differs from the paper.* The theorem says ε in [0, 1); a function of F(Δ, L) has no point that
+    is not ε-stationary when ε >= L, and the proof is for ε < L. It also speaks of randomised
+    algorithms, while the function is chosen after the queries: what is shown is that every run,
+    with its seed fixed, is defeated.
     """
 
     @property
@@ -162,7 +176,9 @@ class ValueAdversary(Adversary):
         return 0.0, self.constants.L
 
     def family(self, count: int) -> list[PiecewiseLinear]:
-        """Functions f_θ for ``count`` values of θ: all agree with the answers, no two share a stationary point."""
+        """Functions f_θ for ``count`` values of θ: all agree with the answers, no two share a
+        stationary point.
+        """
         return list(self._members(whole("count", count, least=1)))
 
     def _members(self, count: int) -> Iterator[PiecewiseLinear]:
@@ -172,8 +188,8 @@ class ValueAdversary(Adversary):
     def show(self, output: float) -> Defeat:
         """A function under which neither a query nor the output is ε-stationary for any ε < L.
 
-        The stationary points move with θ, and a point meets at most one θ per piece; so among 2T values of θ one
-        leaves the output alone.
+        The stationary points move with θ, and a point meets at most one θ per piece; so among 2T
+        values of θ one leaves the output alone.
         """
         exact_points([output])
         for f in self._members(2 * len(set(self.queries))):
@@ -181,18 +197,31 @@ class ValueAdversary(Adversary):
                 break
         else:
             fail("output", "must be left alone by some member of the family", output)
-        answered = all(f.value(x) == 0 and f.subdifferential(x) == (self.constants.L,) * 2 for x in self.queries)
+        answered = all(
+            f.value(x) == 0 and f.subdifferential(x) == (self.constants.L,) * 2
+            for x in self.queries
+        )
         best = min(f.distance(x) for x in [*self.queries, output])
-        return Defeat(f, tuple(self.queries), output, float(f.distance(output)), float(best), answered,
-                      self.constants.holds(f, self.start))
+        return Defeat(
+            f,
+            tuple(self.queries),
+            output,
+            float(f.distance(output)),
+            float(best),
+            answered,
+            self.constants.holds(f, self.start),
+        )
 
 
-# Theorem 5.5.2: algorithms that see gradients only need at least Δ/(8δ) calls for a (δ, ε)-stationary point.
-# The resisting oracle answers ∇f = 1 to everything (L = 1). Afterwards it shows a function of F(Δ, 1) that rises
-# wherever the algorithm has been and where it ended, with no kink within δ of any of these points.
+# Theorem 5.5.2: algorithms that see gradients only need at least Δ/(8δ) calls for a (δ,
+# ε)-stationary point. The resisting oracle answers ∇f = 1 to everything (L = 1). Afterwards it
+# shows a function of F(Δ, 1) that rises wherever the algorithm has been and where it ended, with no
+# kink within δ of any of these points.
+
 
 def gradient_call_bound(Delta: float, delta: float) -> float:
-    """Δ/(8δ), the number of gradient calls below which no algorithm is safe (thesis, Theorem 5.5.2).
+    """Δ/(8δ), the number of gradient calls below which no algorithm is safe (thesis, Theorem
+    5.5.2).
 
     Example:
         >>> gradient_call_bound(Delta=4.0, delta=0.01)
@@ -201,24 +230,31 @@ def gradient_call_bound(Delta: float, delta: float) -> float:
     return positive("Delta", Delta) / (8 * positive("delta", delta))
 
 
-def _zigzag(x: list[Fraction], close: Fraction, valley: Fraction, start: Fraction) -> PiecewiseLinear:
-    """Rise at every point; where the next point is further than ``close``, fall back to the same height before it.
+def _zigzag(
+    x: list[Fraction], close: Fraction, valley: Fraction, start: Fraction
+) -> PiecewiseLinear:
+    """Rise at every point; where the next point is further than ``close``, fall back to the same
+    height before it.
 
-    The valley before a point lies ``valley`` to its left. Values at the points never fall, and rise by at most
-    ``close`` from one to the next; no valley is deeper than ``valley`` below the first point.
+    The valley before a point lies ``valley`` to its left. Values at the points never fall, and rise
+    by at most ``close`` from one to the next; no valley is deeper than ``valley`` below the first
+    point.
     """
     breaks = [x[0] - valley]
     for a, b in pairwise(x):
         if b - a > close:
             breaks += [b - valley - (b - a) / 2, b - valley]
-    return PiecewiseLinear(tuple(breaks), tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2)), anchor=start)
+    return PiecewiseLinear(
+        tuple(breaks), tuple([Fraction(-1), Fraction(1)] * ((len(breaks) + 1) // 2)), anchor=start
+    )
 
 
 def plateau_function(points: Sequence[Number], delta: Number, start: Number) -> PiecewiseLinear:
-    """A 1-Lipschitz function with f(start) = 0 that rises with slope 1 within 1.25 δ of every point.
+    """A 1-Lipschitz function with f(start) = 0 that rises with slope 1 within 1.25 δ of every
+    point.
 
-    f(start) - inf f is at most 5δ(K-1) + 1.25δ for K distinct points. Source: thesis, 5.7.6, with the repairs listed at
-    :class:`GradientAdversary`.
+    f(start) - inf f is at most 5δ(K-1) + 1.25δ for K distinct points. Source: thesis, 5.7.6, with
+    the repairs listed at :class:`GradientAdversary`.
 
     Example:
         >>> f = plateau_function([0.0, 100.0], delta=1.0, start=0.0)
@@ -229,8 +265,11 @@ def plateau_function(points: Sequence[Number], delta: Number, start: Number) -> 
     return _zigzag(exact_points(points), 4 * radius, radius, Fraction(start))
 
 
-def separated_pair(points: Sequence[Number], delta: Number, start: Number) -> tuple[PiecewiseLinear, PiecewiseLinear]:
-    """Two functions with slope 1 at every point that share no (δ, ε)-stationary point for any ε < 1 (thesis, 5.7.6).
+def separated_pair(
+    points: Sequence[Number], delta: Number, start: Number
+) -> tuple[PiecewiseLinear, PiecewiseLinear]:
+    """Two functions with slope 1 at every point that share no (δ, ε)-stationary point for any ε < 1
+    (thesis, 5.7.6).
 
     Their kinks are more than 2δ apart, so no point is within δ of both. For K points both satisfy
     f(start) - inf f <= 8δK.
@@ -240,12 +279,16 @@ def separated_pair(points: Sequence[Number], delta: Number, start: Number) -> tu
         >>> min(abs(a - b) for a in f.kinks for b in g.kinks) > 2
         True
 
-    *Differs from the paper.* The paper shifts one function by 1.5δ, which leaves points within δ of both.
+    *Differs from the paper.* The paper shifts one function by 1.5δ, which leaves points within δ of
+    both.
     """
     x = exact_points(points)
     wide = Fraction(delta) * (1 + Fraction(1, 2 * len(x)))
     near = Fraction(5, 4) * Fraction(delta)
-    return (_zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)), _zigzag(x, 8 * wide, near, Fraction(start)))
+    return (
+        _zigzag(x, 8 * wide, near + 2 * wide, Fraction(start)),
+        _zigzag(x, 8 * wide, near, Fraction(start)),
+    )
 
 
 class GradientAdversary(Adversary):
@@ -253,8 +296,8 @@ class GradientAdversary(Adversary):
 
     Args:
         start: x_0, asked for before anything else.
-        calls: how many answers it gives, the start's included; by default the most that the theorem allows,
-            ⌊Δ/(8δ)⌋.
+        calls: how many answers it gives, the start's included; by default the most that the theorem
+            allows, ⌊Δ/(8δ)⌋.
 
     Example:
         >>> def sign_descent(oracle, x):
@@ -266,10 +309,11 @@ class GradientAdversary(Adversary):
 
     Source: thesis, Theorem 5.5.2 and 5.7.6.
 
-    *Differs from the paper.* The printed function falls by half of every large gap, so its infimum is not where the
-    proof says and it leaves F(Δ, 1) as soon as two queries are far apart; its kinks can be arbitrarily close, not 4δ
-    apart; and its copy shifted by 1.5δ has common (δ, ε)-stationary points with it. The functions here keep the
-    constant Δ/(8δ). As in 5.3.1 the function is chosen after the queries: every run with a fixed seed is defeated.
+    *Differs from the paper.* The printed function falls by half of every large gap, so its infimum
+    is not where the proof says and it leaves F(Δ, 1) as soon as two queries are far apart; its
+    kinks can be arbitrarily close, not 4δ apart; and its copy shifted by 1.5δ has common (δ,
+    ε)-stationary points with it. The functions here keep the constant Δ/(8δ). As in 5.3.1 the
+    function is chosen after the queries: every run with a fixed seed is defeated.
     """
 
     #: ∇f(x) = 1
@@ -284,13 +328,24 @@ class GradientAdversary(Adversary):
         self.delta = delta
 
     def pair(self) -> tuple[PiecewiseLinear, PiecewiseLinear]:
-        """Two functions of the class that give every answer and share no (δ, ε)-stationary point."""
+        """Two functions of the class that give every answer and share no (δ, ε)-stationary
+        point.
+        """
         return separated_pair(self.queries, self.delta, self.start)
 
     def show(self, output: float) -> Defeat:
-        """A function under which neither a query nor the output is (δ, ε)-stationary for any ε < 1."""
+        """A function under which neither a query nor the output is (δ, ε)-stationary for any ε
+        < 1.
+        """
         f = plateau_function([*self.queries, output], self.delta, self.start)
         answered = all(f.subdifferential(x) == (1, 1) for x in self.queries)
         best = min(f.distance(x, self.delta) for x in [*self.queries, output])
-        return Defeat(f, tuple(self.queries), output, float(f.distance(output, self.delta)), float(best), answered,
-                      self.constants.holds(f, self.start))
+        return Defeat(
+            f,
+            tuple(self.queries),
+            output,
+            float(f.distance(output, self.delta)),
+            float(best),
+            answered,
+            self.constants.holds(f, self.start),
+        )

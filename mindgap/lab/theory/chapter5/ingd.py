@@ -1,4 +1,6 @@
-"""Theorems 5.4.1 and 5.5.1: the parameters of INGD and Stochastic INGD, and the calls that they need."""
+"""Theorems 5.4.1 and 5.5.1: the parameters of INGD and Stochastic INGD, and the calls that they
+need.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ from dataclasses import dataclass
 from mindgap.base.check import fail, non_negative, positive, whole
 from mindgap.base.checked import NonNegative, Positive, Share
 
-# Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number of calls.
+# Theorem 5.4.1: deterministic INGD finds a (δ, ε)-stationary point; its parameters and its number
+# of calls.
+
 
 @dataclass(frozen=True)
 class NonsmoothTarget:
-    """F(Δ, L) with the point asked for: (δ, ε)-stationary with probability 1 - γ (thesis, (5.2) and Theorem 5.4.1).
+    """F(Δ, L) with the point asked for: (δ, ε)-stationary with probability 1 - γ (thesis, (5.2) and
+    Theorem 5.4.1).
 
     Example:
         >>> NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=1.0)
@@ -42,7 +47,8 @@ def ingd_inner_steps(constants: NonsmoothTarget) -> int:
 
 
 def ingd_outer_steps(constants: NonsmoothTarget) -> int:
-    """T = 4Δ/(εδ), rounded up, at least 1: every outer step but the last lowers f by more than εδ/4.
+    """T = 4Δ/(εδ), rounded up, at least 1: every outer step but the last lowers f by more than
+    εδ/4.
 
     Example:
         >>> ingd_outer_steps(NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5))
@@ -50,9 +56,12 @@ def ingd_outer_steps(constants: NonsmoothTarget) -> int:
 
     Source: thesis, Theorem 5.4.1.
 
-    *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ < εδ.
+    *Differs from the paper.* Without rounding the statement asks for less than one step when 4Δ <
+    εδ.
     """
-    return max(1, math.ceil(4 * constants.Delta / (constants.epsilon * constants.delta) * (1 - 1e-15)))
+    return max(
+        1, math.ceil(4 * constants.Delta / (constants.epsilon * constants.delta) * (1 - 1e-15))
+    )
 
 
 def ingd_calls_printed(constants: NonsmoothTarget) -> float:
@@ -63,23 +72,30 @@ def ingd_calls_printed(constants: NonsmoothTarget) -> float:
         102676
     """
     c = constants
-    return 192 * c.Delta * c.L**2 / (c.epsilon**3 * c.delta) * math.log(4 * c.Delta / (c.gamma * c.delta * c.epsilon))
+    return (
+        192
+        * c.Delta
+        * c.L**2
+        / (c.epsilon**3 * c.delta)
+        * math.log(4 * c.Delta / (c.gamma * c.delta * c.epsilon))
+    )
 
 
 def ingd_gradient_calls(constants: NonsmoothTarget) -> int:
     """T K (1 + ⌊log₁₆(T/γ)⌋), what the proof gives for the number of gradient calls.
 
-    By Markov's inequality an inner loop fails with probability at most 1/16, so among T outer steps all together none
-    restarts more than log₁₆(T/γ) times, with probability 1 - γ; the first pass is not a restart. Source: thesis, Lemma
-    5.7.2 and the proof of Theorem 5.4.1.
+    By Markov's inequality an inner loop fails with probability at most 1/16, so among T outer steps
+    all together none restarts more than log₁₆(T/γ) times, with probability 1 - γ; the first pass is
+    not a restart. Source: thesis, Lemma 5.7.2 and the proof of Theorem 5.4.1.
 
     Example:
         >>> c = NonsmoothTarget(L=1.0, Delta=1.0, delta=0.1, epsilon=0.5)
         >>> ingd_gradient_calls(c), round(ingd_calls_printed(c))
         (46080, 102676)
 
-    *Differs from the paper.* The stated count has log(1/γ) passes where the proof has 1 + log(1/γ), and is negative
-    or zero for 4Δ <= γδε. It counts gradients; the values f(x_{t,k}) of the descent test cost as many calls again.
+    *Differs from the paper.* The stated count has log(1/γ) passes where the proof has 1 + log(1/γ),
+    and is negative or zero for 4Δ <= γδε. It counts gradients; the values f(x_{t,k}) of the descent
+    test cost as many calls again.
     """
     outer = ingd_outer_steps(constants)
     restarts = math.floor(math.log(outer / constants.gamma) / math.log(16))
@@ -98,7 +114,8 @@ def ingd_beta(norm: float, L: float) -> float:
 
 
 def direction_square_bound(k: int, L: float) -> float:
-    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², with m = 0 after the loop breaks (thesis, proof of Lemma 5.7.2).
+    """3L²/(k+2), an upper bound of E‖m_{t,k}‖², with m = 0 after the loop breaks (thesis, proof of
+    Lemma 5.7.2).
 
     Example:
         >>> direction_square_bound(1, 2.0)
@@ -108,7 +125,8 @@ def direction_square_bound(k: int, L: float) -> float:
 
 
 def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
-    """3ε/(2L): on an L-smooth function the descent test passes at once for every δ below this (thesis, Remark 5.4.1).
+    """3ε/(2L): on an L-smooth function the descent test passes at once for every δ below this
+    (thesis, Remark 5.4.1).
 
     f(x - δm/‖m‖) - f(x) <= -δ‖m‖ + Lδ²/2 < -δ‖m‖/4 when δ < 3‖m‖/(2L), and ‖m‖ > ε.
 
@@ -123,9 +141,11 @@ def one_inner_step_radius(smoothness: float, epsilon: float) -> float:
 
 # Theorem 5.5.1: Stochastic INGD's parameters from (L, σ, Δ, δ, ε), and the output rule.
 
+
 @dataclass(frozen=True)
 class StochasticTarget:
-    """F(Δ, L) seen through gradients with variance at most σ², and the (δ, ε)-stationary point asked for.
+    """F(Δ, L) seen through gradients with variance at most σ², and the (δ, ε)-stationary point
+    asked for.
 
     Example:
         >>> StochasticTarget(L=1.0, sigma=-1.0, Delta=1.0, delta=1.0, epsilon=0.5)
@@ -177,16 +197,18 @@ class StochasticRule:
 def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     """β, p, q, K, T of Theorem 5.5.1, with whole K and T that keep the proof (thesis, 5.7.3).
 
-    1 - β = ε²/(64G²); K = 64G² ln(16G/ε)/ε² rounded up; p = K/δ, so that K steps of at most 1/p stay within δ;
-    q = 4Gp; T = 256 q Δ/ε² · max{1, Gδ/(8Δ)} rounded up.
+    1 - β = ε²/(64G²); K = 64G² ln(16G/ε)/ε² rounded up; p = K/δ, so that K steps of at most 1/p
+    stay within δ; q = 4Gp; T = 256 q Δ/ε² · max{1, Gδ/(8Δ)} rounded up.
 
     Example:
-        >>> rule = stochastic_rule(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> rule = stochastic_rule(
+        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        ... )
         >>> rule.K, rule.T, rule.p, rule.q
         (888, 3637248, 888.0, 3552.0)
 
-    *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K <= ε/(16G),
-    rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
+    *Differs from the paper.* The paper has K = pδ, which is not whole: rounding it down loses β^K
+    <= ε/(16G), rounding it up leaves the δ-ball. Here K is rounded up and p follows from it.
     """
     c, G = constants, constants.G
     K = math.ceil(64 * G**2 * math.log(16 * G / c.epsilon) / c.epsilon**2)
@@ -200,32 +222,53 @@ def printed_rule(constants: StochasticTarget) -> dict[str, float]:
     """G, β, p, q, K, T exactly as stated, without rounding (thesis, Theorem 5.5.1).
 
     Example:
-        >>> rule = printed_rule(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> rule = printed_rule(
+        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        ... )
         >>> round(rule["K"], 3), round(rule["T"])
         (887.228, 3634087)
     """
     c, G = constants, constants.G
     logarithm = math.log(16 * G / c.epsilon)
     p = 64 * G**2 * logarithm / (c.delta * c.epsilon**2)
-    T = 2**16 * G**3 * c.Delta * logarithm / (c.epsilon**4 * c.delta) * max(1.0, G * c.delta / (8 * c.Delta))
-    return {"G": G, "beta": 1 - c.epsilon**2 / (64 * G**2), "p": p, "q": 4 * G * p, "K": p * c.delta, "T": T}
+    T = (
+        2**16
+        * G**3
+        * c.Delta
+        * logarithm
+        / (c.epsilon**4 * c.delta)
+        * max(1.0, G * c.delta / (8 * c.Delta))
+    )
+    return {
+        "G": G,
+        "beta": 1 - c.epsilon**2 / (64 * G**2),
+        "p": p,
+        "q": 4 * G * p,
+        "K": p * c.delta,
+        "T": T,
+    }
 
 
 def mean_direction_bound(constants: StochasticTarget) -> float:
     """ε/4, an upper bound of (1/T) Σ_t E‖m_t‖ (5.8) (thesis, Theorem 5.5.1).
 
     Example:
-        >>> mean_direction_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> mean_direction_bound(
+        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.5)
+        ... )
         0.125
     """
     return constants.epsilon / 4
 
 
 def mean_distance_bound(constants: StochasticTarget) -> float:
-    """ε/3, an upper bound of E d(0, ∂f(x_out + δB)) at the output; so x_out is (δ, ε)-stationary with chance 2/3.
+    """ε/3, an upper bound of E d(0, ∂f(x_out + δB)) at the output; so x_out is (δ, ε)-stationary
+    with chance 2/3.
 
     Example:
-        >>> mean_distance_bound(StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.75))
+        >>> mean_distance_bound(
+        ...     StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=1.0, epsilon=0.75)
+        ... )
         0.25
 
     Source: thesis, last display of 5.7.5.
@@ -244,4 +287,8 @@ def three_terms(constants: StochasticTarget, rule: StochasticRule) -> tuple[floa
     Source: thesis, (5.14) and (5.15).
     """
     G2, keep = constants.G**2, rule.beta
-    return 4 * rule.q * constants.Delta / rule.T, 2 * keep * G2 / (rule.T * (1 - keep)), 2 * (1 - keep) * G2 / keep
+    return (
+        4 * rule.q * constants.Delta / rule.T,
+        2 * keep * G2 / (rule.T * (1 - keep)),
+        2 * (1 - keep) * G2 / keep,
+    )

@@ -1,7 +1,8 @@
-"""Piecewise linear functions of one variable in exact arithmetic: what the resisting oracles answer with.
+"""Piecewise linear functions of one variable in exact arithmetic: what the resisting oracles answer
+with.
 
-Breakpoints, slopes and values are fractions, so that two queries one rounding error apart still differ and
-"agrees with every answer" is an equality, not a tolerance.
+Breakpoints, slopes and values are fractions, so that two queries one rounding error apart still
+differ and "agrees with every answer" is an equality, not a tolerance.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ Number = float | Fraction
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """f with ``f(anchor) = level`` and slope ``slopes[i]`` between ``breaks[i-1]`` and ``breaks[i]``.
+    """f with ``f(anchor) = level`` and slope ``slopes[i]`` between ``breaks[i-1]`` and
+    ``breaks[i]``.
 
     Example:
-        >>> f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))   # |x|
-        >>> f.value(-2.5), f.subdifferential(0.0), f.distance(0.5, delta=0.5), f.distance(0.5, delta=0.25)
+        >>> f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))  # |x|
+        >>> (
+        ...     f.value(-2.5),
+        ...     f.subdifferential(0.0),
+        ...     f.distance(0.5, delta=0.5),
+        ...     f.distance(0.5, delta=0.25),
+        ... )
         (Fraction(5, 2), (Fraction(-1, 1), Fraction(1, 1)), Fraction(0, 1), Fraction(1, 1))
 
     Source: thesis, Definitions 5.2.2 and 5.3.1, Lemma 5.3.2.
@@ -44,7 +51,11 @@ class PiecewiseLinear:
 
     def __post_init__(self) -> None:
         if len(self.slopes) != len(self.breaks) + 1:
-            fail("slopes", f"must be {len(self.breaks) + 1} for {len(self.breaks)} breaks", len(self.slopes))
+            fail(
+                "slopes",
+                f"must be {len(self.breaks) + 1} for {len(self.breaks)} breaks",
+                len(self.slopes),
+            )
         if any(b >= c for b, c in pairwise(self.breaks)):
             fail("breaks", "must increase", [float(b) for b in self.breaks])
 
@@ -76,13 +87,19 @@ class PiecewiseLinear:
         return self.goldstein(x, 0)
 
     def goldstein(self, x: Number, delta: Number) -> tuple[Fraction, Fraction]:
-        """The ends of the Goldstein set ∂f(x + δB), the hull of all slopes within δ of x (Definition 5.3.1)."""
+        """The ends of the Goldstein set ∂f(x + δB), the hull of all slopes within δ of x
+        (Definition 5.3.1).
+        """
         centre, reach = Fraction(x), Fraction(delta)
-        near = self.slopes[bisect_left(self.breaks, centre - reach) : bisect_right(self.breaks, centre + reach) + 1]
+        near = self.slopes[
+            bisect_left(self.breaks, centre - reach) : bisect_right(self.breaks, centre + reach) + 1
+        ]
         return min(near), max(near)
 
     def distance(self, x: Number, delta: Number = 0) -> Fraction:
-        """d(0, ∂f(x + δB)): x is (δ, ε)-stationary when this is at most ε; δ = 0 gives ε-stationarity."""
+        """d(0, ∂f(x + δB)): x is (δ, ε)-stationary when this is at most ε; δ = 0 gives
+        ε-stationarity.
+        """
         low, high = self.goldstein(x, delta)
         return max(low, -high, Fraction(0))
 
@@ -101,7 +118,11 @@ class PiecewiseLinear:
     @property
     def kinks(self) -> tuple[Fraction, ...]:
         """Breaks where the slope changes sign: the stationary points, if no slope is zero."""
-        return tuple(b for b, left, right in zip(self.breaks, self.slopes, self.slopes[1:]) if left * right <= 0)
+        return tuple(
+            b
+            for b, left, right in zip(self.breaks, self.slopes, self.slopes[1:])
+            if left * right <= 0
+        )
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """f at many points, in float64."""
@@ -117,12 +138,20 @@ class PiecewiseLinear:
         index, _, _, slopes = self._arrays(np.asarray(x, dtype=float))
         return slopes[index[0]]
 
-    def _arrays(self, x: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+    def _arrays(
+        self, x: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
         import numpy as np
 
-        breaks, heights, slopes = (np.array([float(v) for v in part]) for part in
-                                   (self.breaks or (Fraction(0),), self._heights, self.slopes))
-        i = np.searchsorted(breaks, x, side="right") if self.breaks else np.zeros(x.shape, dtype=int)
+        breaks, heights, slopes = (
+            np.array([float(v) for v in part])
+            for part in (self.breaks or (Fraction(0),), self._heights, self.slopes)
+        )
+        i = (
+            np.searchsorted(breaks, x, side="right")
+            if self.breaks
+            else np.zeros(x.shape, dtype=int)
+        )
         return (i, np.maximum(i - 1, 0)), breaks, heights, slopes
 
     def tensor(self, x: Tensor) -> Tensor:
@@ -132,8 +161,10 @@ class PiecewiseLinear:
         _, breaks, heights, slopes = self._arrays(x.detach().numpy())
         i = torch.searchsorted(torch.from_numpy(breaks), x.detach(), right=True)
         j = (i - 1).clamp(min=0)
-        return torch.from_numpy(heights)[j] + torch.from_numpy(slopes)[i] * (x - torch.from_numpy(breaks)[j]) + float(
-            self._offset
+        return (
+            torch.from_numpy(heights)[j]
+            + torch.from_numpy(slopes)[i] * (x - torch.from_numpy(breaks)[j])
+            + float(self._offset)
         )
 
 
@@ -151,7 +182,9 @@ def exact_points(points: Sequence[Number]) -> list[Fraction]:
     return sorted({Fraction(x) for x in points})
 
 
-# Proposition 5.3.1 and Lemmas 5.2.1 to 5.3.2: the two notions of stationarity, and derivatives along a line.
+# Proposition 5.3.1 and Lemmas 5.2.1 to 5.3.2: the two notions of stationarity, and derivatives
+# along a line.
+
 
 def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
     """(ε/(3L), ε/3): a point that is stationary in this sense has ‖∇f‖ <= ε when ∇f is L-Lipschitz.
@@ -168,22 +201,26 @@ def stationarity_radius(L: float, epsilon: float) -> tuple[float, float]:
 
 
 def gradient_norm_bound(L: float, delta: float, epsilon: float) -> float:
-    """ε + Lδ, what ‖∇f(x)‖ is at most when x is (δ, ε)-stationary and ∇f is L-Lipschitz; tight for Lx²/2.
+    """ε + Lδ, what ‖∇f(x)‖ is at most when x is (δ, ε)-stationary and ∇f is L-Lipschitz; tight for
+    Lx²/2.
 
     Example:
-        >>> round(gradient_norm_bound(2.0, *stationarity_radius(2.0, 0.6)), 12)   # 2ε/3
+        >>> round(gradient_norm_bound(2.0, *stationarity_radius(2.0, 0.6)), 12)  # 2ε/3
         0.4
 
     Source: thesis, proof of Proposition 5.3.1.
 
-    *Differs from the paper.* The paper's proof adds another ε/3 and concludes ε from (ε/(3L), ε/3); 2ε/3 holds, so
-    (ε/(2L), ε/2) would do.
+    *Differs from the paper.* The paper's proof adds another ε/3 and concludes ε from (ε/(3L), ε/3);
+    2ε/3 holds, so (ε/(2L), ε/2) would do.
     """
     return positive("epsilon", epsilon) + positive("L", L) * positive("delta", delta)
 
 
-def directional_derivative(function: Callable[[Tensor], Tensor], x: Tensor, d: Tensor, t: float = 2.0**-26) -> Tensor:
-    """f'(x; d) of Definition 5.2.3 as a one-sided quotient; exact up to rounding where f is piecewise linear.
+def directional_derivative(
+    function: Callable[[Tensor], Tensor], x: Tensor, d: Tensor, t: float = 2.0**-26
+) -> Tensor:
+    """f'(x; d) of Definition 5.2.3 as a one-sided quotient; exact up to rounding where f is
+    piecewise linear.
 
     Args:
         x, d: points and directions, float64.
@@ -200,15 +237,21 @@ def directional_derivative(function: Callable[[Tensor], Tensor], x: Tensor, d: T
     return (function(x + t * d) - function(x)) / t
 
 
-def path_integral(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, nodes: int = 4096) -> Tensor:
-    """∫₀¹ f'(x + t(y-x); y-x) dt by the midpoint rule, with derivatives from autograd: f(y) - f(x) by Lemma 5.2.2.
+def path_integral(
+    function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, nodes: int = 4096
+) -> Tensor:
+    """∫₀¹ f'(x + t(y-x); y-x) dt by the midpoint rule, with derivatives from autograd: f(y) - f(x)
+    by Lemma 5.2.2.
 
-    The error is at most (number of kinks crossed) · (jump of the derivative) / nodes for a piecewise linear f. Source:
-    thesis, Lemma 5.2.2.
+    The error is at most (number of kinks crossed) · (jump of the derivative) / nodes for a
+    piecewise linear f. Source: thesis, Lemma 5.2.2.
 
     Example:
         >>> import torch
-        >>> x, y = torch.tensor([-1.0], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
+        >>> x, y = (
+        ...     torch.tensor([-1.0], dtype=torch.float64),
+        ...     torch.tensor([3.0], dtype=torch.float64),
+        ... )
         >>> round(float(path_integral(lambda z: z.abs().sum(-1), x, y)), 6)
         2.0
     """

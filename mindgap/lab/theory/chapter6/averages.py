@@ -1,4 +1,6 @@
-"""Theorems 6.4.1 to 6.4.4 and 6.5.1: time averages, their limits, and steps at an invariant distribution."""
+"""Theorems 6.4.1 to 6.4.4 and 6.5.1: time averages, their limits, and steps at an invariant
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 
 # Theorem 6.4.1: the time-averaged one-step change of a bounded function falls like 1/√n.
 
+
 @dataclass(frozen=True)
 class BoundedValues:
-    """φ ∘ F takes values in [-M, M]; the statement is asked for with probability 1 - δ (thesis, Theorem 6.4.1).
+    """φ ∘ F takes values in [-M, M]; the statement is asked for with probability 1 - δ (thesis,
+    Theorem 6.4.1).
 
     Example:
         >>> BoundedValues(M=-1.0, delta=0.05)
@@ -34,23 +38,25 @@ class BoundedValues:
 def one_step_change_bound(constants: BoundedValues, n: int) -> float:
     """2M/n + M √(2 ln(2/δ)/n): what |E_{θ~μ_n}[φ(θ) - φ(F(θ))]| stays below with probability 1 - δ.
 
-    The sum telescopes up to φ(F(θ_0)) - φ(F(θ_n)), at most 2M, and martingale differences with conditional range 2M,
-    for which Azuma and Hoeffding give the second term. Source: thesis, (6.6) and 6.7.1, with the constants that the
-    proof implies.
+    The sum telescopes up to φ(F(θ_0)) - φ(F(θ_n)), at most 2M, and martingale differences with
+    conditional range 2M, for which Azuma and Hoeffding give the second term. Source: thesis, (6.6)
+    and 6.7.1, with the constants that the proof implies.
 
     Example:
         >>> round(one_step_change_bound(BoundedValues(M=1.0, delta=0.05), 10_000), 4)
         0.0274
 
-    *Differs from the paper.* The paper states O(log(1/δ)/√n); its proof gives √log(2/δ). The paper's φ(θ_0) in the
-    telescoped sum must be φ(F(θ_0)): φ is bounded on the image of F only, and θ_0 need not lie there.
+    *Differs from the paper.* The paper states O(log(1/δ)/√n); its proof gives √log(2/δ). The
+    paper's φ(θ_0) in the telescoped sum must be φ(F(θ_0)): φ is bounded on the image of F only, and
+    θ_0 need not lie there.
     """
     whole("n", n, least=1)
     return 2 * constants.M / n + constants.M * math.sqrt(2 * math.log(2 / constants.delta) / n)
 
 
 def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray:
-    """|(1/n) Σ_t (φ(θ_t) - E φ(F(θ_t)))| for n = 1, 2, ..., along the last axis (thesis, left side of (6.6)).
+    """|(1/n) Σ_t (φ(θ_t) - E φ(F(θ_t)))| for n = 1, 2, ..., along the last axis (thesis, left side
+    of (6.6)).
 
     Args:
         values: φ(θ_t), shape (..., n).
@@ -67,9 +73,11 @@ def one_step_change(values: np.ndarray, expected_next: np.ndarray) -> np.ndarray
     return np.abs(gap.cumsum(axis=-1)) / np.arange(1, gap.shape[-1] + 1)
 
 
-# Theorems 6.4.3 and 6.4.4: time averages without a limit, and what the empirical measures do converge to.
-# The thesis takes its example from a note of Yoccoz. A smaller one does: the shift on sequences of zeros and ones,
-# which is θ -> 3θ mod 1 on Cantor's set, started at a sequence whose blocks double in length.
+# Theorems 6.4.3 and 6.4.4: time averages without a limit, and what the empirical measures do
+# converge to. The thesis takes its example from a note of Yoccoz. A smaller one does: the shift on
+# sequences of zeros and ones, which is θ -> 3θ mod 1 on Cantor's set, started at a sequence whose
+# blocks double in length.
+
 
 def block_symbol(k: int) -> int:
     """The k-th symbol (k = 0, 1, ...): 1 on the blocks [2^j - 1, 2^(j+1) - 1) with odd j, else 0.
@@ -84,7 +92,8 @@ def block_symbol(k: int) -> int:
 
 
 def block_average(n: int) -> Fraction:
-    """(1/n) Σ_{k<n} φ(θ_k), exactly, for φ = the first symbol: it swings between 1/3 and 2/3 for ever.
+    """(1/n) Σ_{k<n} φ(θ_k), exactly, for φ = the first symbol: it swings between 1/3 and 2/3 for
+    ever.
 
     Example:
         >>> [str(block_average(2**j - 1)) for j in (2, 3, 4, 5)]
@@ -93,15 +102,17 @@ def block_average(n: int) -> Fraction:
     Source: thesis, Theorem 6.4.3.
     """
     whole("n", n, least=1)
-    ones = sum(min(2 ** (j + 1), n + 1) - 2**j for j in range(1, n.bit_length() + 1, 2) if 2**j < n + 1)
+    ones = sum(
+        min(2 ** (j + 1), n + 1) - 2**j for j in range(1, n.bit_length() + 1, 2) if 2**j < n + 1
+    )
     return Fraction(ones, n)
 
 
 def block_point(k: int, digits: int = 40) -> float:
     """θ_k in Cantor's set: Σ_i 2 s_{k+i} 3^-(i+1) over the symbols from the k-th on.
 
-    The map θ -> 3θ mod 1 is continuous on that set, and the first symbol is the smooth function "left or right third"
-    there. Source: an example for thesis, Theorem 6.4.3.
+    The map θ -> 3θ mod 1 is continuous on that set, and the first symbol is the smooth function
+    "left or right third" there. Source: an example for thesis, Theorem 6.4.3.
 
     Example:
         >>> abs(block_point(3) - (3 * block_point(2)) % 1) < 1e-12
@@ -111,16 +122,18 @@ def block_point(k: int, digits: int = 40) -> float:
 
 
 def limit_weights(last_symbol: int) -> tuple[Fraction, Fraction]:
-    """Weights on the fixed points 000... and 111... of the limit along the ends of blocks of that symbol.
+    """Weights on the fixed points 000... and 111... of the limit along the ends of blocks of that
+    symbol.
 
-    Along n = 2^j - 1 the measures μ_n converge to (2/3, 1/3) or (1/3, 2/3) on the two fixed points of the shift:
-    invariant, as Theorem 6.4.4 says, and not ergodic. Source: thesis, Theorem 6.4.4.
+    Along n = 2^j - 1 the measures μ_n converge to (2/3, 1/3) or (1/3, 2/3) on the two fixed points
+    of the shift: invariant, as Theorem 6.4.4 says, and not ergodic. Source: thesis, Theorem 6.4.4.
 
     Example:
         >>> limit_weights(1)
         (Fraction(1, 3), Fraction(2, 3))
 
-    *Differs from the paper.* The paper calls the limit ergodic; its proof shows that it is invariant.
+    *Differs from the paper.* The paper calls the limit ergodic; its proof shows that it is
+    invariant.
     """
     return (Fraction(1, 3), Fraction(2, 3)) if last_symbol else (Fraction(2, 3), Fraction(1, 3))
 
@@ -128,9 +141,9 @@ def limit_weights(last_symbol: int) -> tuple[Fraction, Fraction]:
 def halving_map(theta: float) -> float:
     """F(θ) = θ/2 for θ > 0 and F(0) = 1: maps [0, 1] into itself and has no invariant distribution.
 
-    Its empirical measures converge to the point mass at 0, which F moves to 1. So Theorem 6.4.4 needs F to be
-    continuous; gradient descent on a function with kinks is not. Source: thesis, Theorem 6.4.4 (counter-example to the
-    statement without continuity).
+    Its empirical measures converge to the point mass at 0, which F moves to 1. So Theorem 6.4.4
+    needs F to be continuous; gradient descent on a function with kinks is not. Source: thesis,
+    Theorem 6.4.4 (counter-example to the statement without continuity).
 
     Example:
         >>> halving_map(1.0), halving_map(0.0)
@@ -139,8 +152,12 @@ def halving_map(theta: float) -> float:
     return theta / 2 if theta > 0 else 1.0
 
 
-def invariance_defect(step: Callable[[float], float], points: list[float], weights: list[float],
-                      test: Callable[[float], float]) -> float:
+def invariance_defect(
+    step: Callable[[float], float],
+    points: list[float],
+    weights: list[float],
+    test: Callable[[float], float],
+) -> float:
     """|Σ w_i (φ(θ_i) - φ(F(θ_i)))|: zero for every φ exactly when Σ w_i δ_{θ_i} is invariant.
 
     Example:
@@ -153,13 +170,16 @@ def invariance_defect(step: Callable[[float], float], points: list[float], weigh
 
 
 # Theorem 6.5.1: at an invariant distribution a small enough step lowers the expected loss.
-# With f twice differentiable, E g(θ) = ∇f(θ) and F(θ) = θ - ηg(θ), Taylor's formula along the step gives
+# With f twice differentiable, E g(θ) = ∇f(θ) and F(θ) = θ - ηg(θ), Taylor's formula along the step
+# gives
 #     E f(F(θ)) - E f(θ) = -η E‖∇f(θ)‖² + η² E ∫₀¹ (1-s) ⟨g, ∇²f(θ - sηg) g⟩ ds.
 # At an invariant distribution the left side is zero; with step cη it is negative for small c.
 
+
 @dataclass(frozen=True)
 class InvariantDistribution:
-    """What the theorem needs to know of an invariant distribution of θ -> θ - ηg(θ) (thesis, Theorem 6.5.1).
+    """What the theorem needs to know of an invariant distribution of θ -> θ - ηg(θ) (thesis,
+    Theorem 6.5.1).
 
     Example:
         >>> InvariantDistribution(eta=0.5, grad_square=0.0, second_moment=1.0, curvature=1.0)
@@ -168,43 +188,57 @@ class InvariantDistribution:
     """
 
     eta: Positive  # η, the step size
-    grad_square: Positive  # E‖∇f(θ)‖², positive: the distribution is not carried by stationary points
+    grad_square: (
+        Positive  # E‖∇f(θ)‖², positive: the distribution is not carried by stationary points
+    )
     second_moment: float  # E‖g(θ)‖², not below ``grad_square``
     curvature: Positive  # a bound of ‖∇²f‖ on all segments [θ, θ - ηg(θ)]
 
     def __post_init__(self) -> None:
         if positive("second_moment", self.second_moment) < self.grad_square * (1 - 1e-12):
-            fail("second_moment", f"must be at least E‖∇f‖² = {self.grad_square:g}", self.second_moment)
+            fail(
+                "second_moment",
+                f"must be at least E‖∇f‖² = {self.grad_square:g}",
+                self.second_moment,
+            )
 
     @property
     def ratio(self) -> float:
         """c = 2 E‖∇f‖² / (η B E‖g‖²): every step η' < cη lowers the expected loss.
 
-        For a quadratic with B equal to its curvature the ratio is exactly 1 at an invariant distribution.
+        For a quadratic with B equal to its curvature the ratio is exactly 1 at an invariant
+        distribution.
 
-        *Differs from the paper.* The paper only says that some c exists; this one comes from the corrected expansion.
+        *Differs from the paper.* The paper only says that some c exists; this one comes from the
+        corrected expansion.
         """
         return 2 * self.grad_square / (self.eta * self.curvature * self.second_moment)
 
     def change_bound(self, c: float) -> float:
-        """-cη E‖∇f‖² + c²η² B E‖g‖²/2, an upper bound of E f(θ - cηg) - E f(θ); negative for 0 < c < ratio."""
+        """-cη E‖∇f‖² + c²η² B E‖g‖²/2, an upper bound of E f(θ - cηg) - E f(θ); negative for 0
+        < c < ratio.
+        """
         step = non_negative("c", c) * self.eta
         return -step * self.grad_square + step**2 * self.curvature * self.second_moment / 2
 
 
 def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str, float]:
-    """The invariant law of θ -> θ - η(λθ + ξ), Var ξ = σ²: both sides of the two expansions in closed form.
+    """The invariant law of θ -> θ - η(λθ + ξ), Var ξ = σ²: both sides of the two expansions in
+    closed form.
 
-    ``grad_square`` is E‖∇f‖². ``corrected`` is η E ∫₀¹ (1-s)⟨g, Hg⟩ ds, which equals it. ``printed`` is the right side
-    of 6.5.2 and 6.7.7, η E⟨∇f - g, Hg⟩, which is negative. Source: thesis, 6.5.2 and 6.7.7.
+    ``grad_square`` is E‖∇f‖². ``corrected`` is η E ∫₀¹ (1-s)⟨g, Hg⟩ ds, which equals it.
+    ``printed`` is the right side of 6.5.2 and 6.7.7, η E⟨∇f - g, Hg⟩, which is negative. Source:
+    thesis, 6.5.2 and 6.7.7.
 
     Example:
         >>> law = quadratic_invariant(curvature=1.0, eta=0.5, sigma=1.0)
         >>> {k: round(v, 4) for k, v in law.items()}
-        {'variance': 0.3333, 'grad_square': 0.3333, 'second_moment': 1.3333, 'corrected': 0.3333, 'printed': -0.5}
+        {'variance': 0.3333, 'grad_square': 0.3333, 'second_moment': 1.3333,
+         'corrected': 0.3333, 'printed': -0.5}
 
-    *Differs from the paper.* 6.7.7 has the sign of E[f(θ) - f(F(θ))] reversed, replaces g by g - ∇f in front of the
-    Hessian, and forgets the weight (1-s). "Clearly, both sides are positive" (6.5.2) does not hold as printed.
+    *Differs from the paper.* 6.7.7 has the sign of E[f(θ) - f(F(θ))] reversed, replaces g by g - ∇f
+    in front of the Hessian, and forgets the weight (1-s). "Clearly, both sides are positive"
+    (6.5.2) does not hold as printed.
     """
     positive("curvature", curvature)
     positive("sigma", sigma)
@@ -213,5 +247,10 @@ def quadratic_invariant(curvature: float, eta: float, sigma: float) -> dict[str,
     variance = eta * sigma**2 / (curvature * (2 - eta * curvature))
     grad_square = curvature**2 * variance
     second_moment = grad_square + sigma**2
-    return {"variance": variance, "grad_square": grad_square, "second_moment": second_moment,
-            "corrected": eta * curvature * second_moment / 2, "printed": -eta * curvature * sigma**2}
+    return {
+        "variance": variance,
+        "grad_square": grad_square,
+        "second_moment": second_moment,
+        "corrected": eta * curvature * second_moment / 2,
+        "printed": -eta * curvature * sigma**2,
+    }

@@ -1,7 +1,8 @@
 """Lemma 6.4.2: gradient descent whose loss, averaged over a window of n steps, never settles.
 
-Two functions of one variable. :class:`Sawtooth` is (6.11) as printed; :class:`SteepSawtooth` visits the same points
-and has the jump that the proof claims for the printed one. Standard library only; the functions take one number.
+Two functions of one variable. :class:`Sawtooth` is (6.11) as printed; :class:`SteepSawtooth` visits
+the same points and has the jump that the proof claims for the printed one. Standard library only;
+the functions take one number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class _Orbit(ABC):
         return self.n + 1
 
     def point(self, k: int) -> float:
-        """θ_k = -1 + (k + 0.2)/(n+1) for k = 1, ..., n+1, continued with period n+1; θ_{n+1} = θ_0."""
+        """θ_k = -1 + (k + 0.2)/(n+1) for k = 1, ..., n+1, continued with period n+1; θ_{n+1} =
+        θ_0.
+        """
         r = (k - 1) % self.period + 1
         return -1 + (r + 0.2) / (self.n + 1)
 
@@ -63,7 +66,8 @@ class _Orbit(ABC):
 class Sawtooth(_Orbit):
     """(6.11): f(θ) = -θ/(n+1) for θ <= 0 and nθ/(n+1) for θ > 0 (thesis, 6.7.2).
 
-    1-Lipschitz; gradient descent with step 1 maps [-n/(n+1), 1/(n+1)] into itself and has period n+1.
+    1-Lipschitz; gradient descent with step 1 maps [-n/(n+1), 1/(n+1)] into itself and has period
+    n+1.
 
     Example:
         >>> f = Sawtooth(n=4)
@@ -74,9 +78,10 @@ class Sawtooth(_Orbit):
         >>> visited, [round(f.point(k), 9) for k in range(1, 6)]
         ([-0.76, -0.56, -0.36, -0.16, 0.04], [-0.76, -0.56, -0.36, -0.16, 0.04])
 
-    *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1): one step behind. It states that
-    |f(θ_0) - f(θ_1)| >= 1/2, hence jumps of at least 1/(2n); the difference is (0.8n - 0.2)/(n+1)², and the jumps are
-    of order 1/n². It states that the values in a period are distinct; two are equal when 5 divides n+1.
+    *Differs from the paper.* 6.7.2 prints θ_k = -1 + (k - 0.8)/(n+1): one step behind. It states
+    that |f(θ_0) - f(θ_1)| >= 1/2, hence jumps of at least 1/(2n); the difference is
+    (0.8n - 0.2)/(n+1)², and the jumps are of order 1/n². It states that the values in a period are
+    distinct; two are equal when 5 divides n+1.
     """
 
     def value(self, theta: Any) -> Any:
@@ -88,10 +93,12 @@ class Sawtooth(_Orbit):
 
 @dataclass(frozen=True)
 class SteepSawtooth(_Orbit):
-    """A 1-Lipschitz function with the same orbit whose window averages jump by at least 1/(2n) for n >= 2.
+    """A 1-Lipschitz function with the same orbit whose window averages jump by at least 1/(2n) for
+    n >= 2.
 
-    Gradient descent sees a function at its iterates only. So f falls with slope -1 between the iterates and has the
-    slopes of (6.11) in a small interval around each of them: f(θ_1) - f(θ_0) is then near 1 instead of near 0.8/n.
+    Gradient descent sees a function at its iterates only. So f falls with slope -1 between the
+    iterates and has the slopes of (6.11) in a small interval around each of them: f(θ_1) - f(θ_0)
+    is then near 1 instead of near 0.8/n.
     Source: thesis, Lemma 6.4.2.
 
     Example:
@@ -99,7 +106,8 @@ class SteepSawtooth(_Orbit):
         >>> steep.jump >= 1 / 20, printed.jump >= 1 / 20
         (True, False)
 
-    *Differs from the paper.* Not in the paper: it repairs the proof, whose function does not have the stated jump.
+    *Differs from the paper.* Not in the paper: it repairs the proof, whose function does not have
+    the stated jump.
     """
 
     #: Half the width of a flat interval, in units of the distance 1/(n+1) between neighbours.

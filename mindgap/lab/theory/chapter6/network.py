@@ -1,6 +1,7 @@
 """The network (6.8), with and without batch normalisation, for many seeds at once.
 
-Weights carry a leading axis S (seeds, or chains): one pass trains S networks side by side on the CPU.
+Weights carry a leading axis S (seeds, or chains): one pass trains S networks side by side on the
+CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Network:
 
     widths: tuple[int, ...]  # sizes of x_0, ..., x_L
     activation: str = "tanh"  # a name of ``ACTIVATIONS``
-    batch_norm: bool = False  # normalise x_L over the batch, then scale by a and shift by b (one each per coordinate)
+    #: normalise x_L over the batch, then scale by a and shift by b (one each per coordinate)
+    batch_norm: bool = False
     epsilon: float = 1e-5  # ε of the normalisation
 
     def __post_init__(self) -> None:
@@ -46,15 +48,22 @@ class Network:
         """L, the number of weight matrices."""
         return len(self.widths) - 1
 
-    def start(self, copies: int, radius: float, generator: torch.Generator, *, scale: float = 1.0) -> list[Tensor]:
-        """Random weights with every operator norm exactly ``radius``; with batch normalisation a = scale, b = 0."""
+    def start(
+        self, copies: int, radius: float, generator: torch.Generator, *, scale: float = 1.0
+    ) -> list[Tensor]:
+        """Random weights with every operator norm exactly ``radius``; with batch normalisation
+        a = scale, b = 0.
+        """
         theta = []
         for rows, columns in zip(self.widths[1:], self.widths[:-1]):
             w = torch.randn(copies, rows, columns, generator=generator, dtype=torch.float64)
             theta.append(w * (radius / torch.linalg.matrix_norm(w, ord=2, keepdim=True)))
         if self.batch_norm:
             shape = (copies, 1, self.widths[-1])
-            theta += [torch.full(shape, scale, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
+            theta += [
+                torch.full(shape, scale, dtype=torch.float64),
+                torch.zeros(shape, dtype=torch.float64),
+            ]
         return theta
 
     def scores(self, theta: Sequence[Tensor], x: Tensor) -> Tensor:
@@ -74,22 +83,30 @@ class Network:
         """Mean cross-entropy over the batch, one value per copy."""
         return cross_entropy(self.scores(theta, x), y).mean(dim=1)
 
-    def gradient(self, theta: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Losses and gradients of all copies: the copies share nothing, so the sum's gradient is each one's own."""
+    def gradient(
+        self, theta: Sequence[Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses and gradients of all copies: the copies share nothing, so the sum's gradient
+        is each one's own.
+        """
         live = [t.detach().requires_grad_() for t in theta]
         with torch.enable_grad():
             losses = self.loss(live, x, y)
             gradients = torch.autograd.grad(losses.sum(), live)
         return losses.detach(), list(gradients)
 
-    def decayed_step(self, theta: Sequence[Tensor], x: Tensor, y: Tensor, eta: float, gamma: float) -> list[Tensor]:
+    def decayed_step(
+        self, theta: Sequence[Tensor], x: Tensor, y: Tensor, eta: float, gamma: float
+    ) -> list[Tensor]:
         """W <- (1 - ηγ) W - η ∂L_B/∂W for every parameter (SGD with weight decay, 6.7.5)."""
         _, gradients = self.gradient(theta, x, y)
         return [(1 - eta * gamma) * t - eta * g for t, g in zip(theta, gradients)]
 
     def operator_norms(self, theta: Sequence[Tensor]) -> Tensor:
         """‖W_l‖_op, shape (S, L)."""
-        return torch.stack([torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1)
+        return torch.stack(
+            [torch.linalg.matrix_norm(w, ord=2) for w in theta[: self.layers]], dim=1
+        )
 
 
 check_arguments(__name__)

@@ -1,4 +1,6 @@
-"""Lemma 6.4.5 with Theorems 6.4.6 and 6.4.7: weight decay keeps the weights bounded, and so the loss."""
+"""Lemma 6.4.5 with Theorems 6.4.6 and 6.4.7: weight decay keeps the weights bounded, and so the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Lemma 6.4.5: the cross-entropy after softmax is bounded by the range of its argument, and √2-Lipschitz.
+# Lemma 6.4.5: the cross-entropy after softmax is bounded by the range of its argument, and
+# √2-Lipschitz.
 
 #: c_ℓ, from the proof: ‖e_y - softmax(x)‖ <= √2, approached when another class has all the mass.
 CROSS_ENTROPY_LIPSCHITZ = math.sqrt(2)
 
 
 def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
-    """ℓ(x, y) = log Σ_j exp(x_j) - x_y for scores x of shape (..., d) and classes y of shape (...) (thesis, (6.9)).
+    """ℓ(x, y) = log Σ_j exp(x_j) - x_y for scores x of shape (..., d) and classes y of shape (...)
+    (thesis, (6.9)).
 
     Example:
         >>> import torch
         >>> round(float(cross_entropy(torch.zeros(4), torch.tensor(2))), 6)
         1.386294
 
-    *Differs from the paper.* (6.9) prints the negative: x_y - log Σ_j exp(x_j), which training would maximise.
+    *Differs from the paper.* (6.9) prints the negative: x_y - log Σ_j exp(x_j), which training
+    would maximise.
     """
     import torch
 
@@ -35,7 +40,8 @@ def cross_entropy(x: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy_bound(spread: float, classes: int) -> float:
-    """c + log d, an upper bound of |ℓ(x, y)| when max_i x_i - min_i x_i <= c (thesis, Lemma 6.4.5, 1).
+    """c + log d, an upper bound of |ℓ(x, y)| when max_i x_i - min_i x_i <= c (thesis, Lemma 6.4.5,
+    1).
 
     Example:
         >>> round(cross_entropy_bound(1.0, 10), 4)
@@ -45,7 +51,8 @@ def cross_entropy_bound(spread: float, classes: int) -> float:
 
 
 def cross_entropy_peak(spread: float, classes: int) -> float:
-    """log(1 + (d-1) e^c), the largest value of ℓ with that spread: how far the lemma's bound is from tight.
+    """log(1 + (d-1) e^c), the largest value of ℓ with that spread: how far the lemma's bound is
+    from tight.
 
     Example:
         >>> cross_entropy_peak(0.0, 10) == cross_entropy_bound(0.0, 10)
@@ -59,12 +66,14 @@ def cross_entropy_peak(spread: float, classes: int) -> float:
 
 # Theorem 6.4.6: with weight decay, the weights of a deep network stay in a compact set.
 
+
 @dataclass(frozen=True)
 class DecayedNetwork:
-    """The network (6.8) with L layers, c_σ-Lipschitz activations with σ(0) = 0, inputs ‖x‖ <= 1, weight decay γ.
+    """The network (6.8) with L layers, c_σ-Lipschitz activations with σ(0) = 0, inputs ‖x‖ <= 1,
+    weight decay γ.
 
     Example:
-        >>> DecayedNetwork(layers=3, gamma=2 ** 0.5).radius
+        >>> DecayedNetwork(layers=3, gamma=2**0.5).radius
         1.0
         >>> DecayedNetwork(layers=2, gamma=1.0)
         Traceback (most recent call last):
@@ -72,8 +81,8 @@ class DecayedNetwork:
 
     Source: thesis, (6.8), Assumption 6.4.1, Theorem 6.4.6 and 6.7.5.
 
-    *Differs from the paper.* The paper does not say L >= 3; its radius (γ/(c_ℓ c_σ^L))^(1/(L-2)) has no meaning at
-    L = 2, and at L = 1 the proof asks for a radius that is large, not small.
+    *Differs from the paper.* The paper does not say L >= 3; its radius (γ/(c_ℓ c_σ^L))^(1/(L-2))
+    has no meaning at L = 2, and at L = 1 the proof asks for a radius that is large, not small.
     """
 
     layers: Annotated[int, AtLeast(3)]  # L, at least 3 (see *Differs*)
@@ -93,7 +102,9 @@ class DecayedNetwork:
         return 1 / self.gamma
 
     def gradient_bound(self, w: float) -> float:
-        """c_ℓ c_σ (w c_σ)^(L-1), a bound of ‖∂L_B/∂W_l‖_op on C_w; at most γw when w is at most the radius."""
+        """c_ℓ c_σ (w c_σ)^(L-1), a bound of ‖∂L_B/∂W_l‖_op on C_w; at most γw when w is at most
+        the radius.
+        """
         return self.c_ell * self.c_sigma * (positive("w", w) * self.c_sigma) ** (self.layers - 1)
 
     def output_bound(self, w: float) -> float:
@@ -113,11 +124,14 @@ class DecayedNetwork:
         return math.log(whole("classes", classes, least=2)) + self.output_bound(self.radius)
 
 
-# Theorem 6.4.7: with batch normalisation before the softmax, weight decay bounds scale, shift and loss.
+# Theorem 6.4.7: with batch normalisation before the softmax, weight decay bounds scale, shift and
+# loss.
+
 
 @dataclass(frozen=True)
 class DecayedBatchNorm:
-    """Batch normalisation as the last layer, x_L = a_L x̂_L + b_L, batches of m samples, weight decay γ.
+    """Batch normalisation as the last layer, x_L = a_L x̂_L + b_L, batches of m samples, weight
+    decay γ.
 
     Example:
         >>> layer = DecayedBatchNorm(batch=16, gamma=0.5)
@@ -126,9 +140,9 @@ class DecayedBatchNorm:
 
     Source: thesis, Theorem 6.4.7 and 6.7.6.
 
-    *Differs from the paper.* The proof bounds the loss by 4m/γ + log d and forgets the shift b_L. With one shift per
-    coordinate, as batch normalisation has it, the bound needs |b_L| <= 1/γ at the start (weight decay then keeps
-    it) and is 4m/γ + 2/γ + log d.
+    *Differs from the paper.* The proof bounds the loss by 4m/γ + log d and forgets the shift b_L.
+    With one shift per coordinate, as batch normalisation has it, the bound needs |b_L| <= 1/γ at
+    the start (weight decay then keeps it) and is 4m/γ + 2/γ + log d.
     """
 
     batch: Count
@@ -146,7 +160,9 @@ class DecayedBatchNorm:
 
     @property
     def scale_bound(self) -> float:
-        """2√m/γ: the compact set |a_L| <= 2√m/γ that training keeps (one scale for all coordinates or one each)."""
+        """2√m/γ: the compact set |a_L| <= 2√m/γ that training keeps (one scale for all
+        coordinates or one each).
+        """
         return 2 * math.sqrt(self.batch) / self.gamma
 
     @property

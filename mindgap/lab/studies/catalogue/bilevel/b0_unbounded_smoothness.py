@@ -1,9 +1,11 @@
-"""B0: all methods on an upper level of unbounded smoothness, at equal oracle calls and equally tuned.
+"""B0: all methods on an upper level of unbounded smoothness, at equal oracle calls and equally
+tuned.
 
-Table 1 of the SLIP rebuttal lists the assumption under which each method is analysed: only BO-REP and SLIP allow an
-upper level whose smoothness grows with its gradient. The problem (:mod:`mindgap.lab.tasks.problems.unbounded`) is such:
-f grows like cosh(κ x), and the start is far out. Each scale has steps of its own, which ``mindgap tune
-b0-unbounded-smoothness --grid --scale quick readings=1`` and ``--scale cpu oracle_calls=6000 readings=1`` find again.
+Table 1 of the SLIP rebuttal lists the assumption under which each method is analysed: only BO-REP
+and SLIP allow an upper level whose smoothness grows with its gradient. The problem
+(:mod:`mindgap.lab.tasks.problems.unbounded`) is such: f grows like cosh(κ x), and the start is far
+out. Each scale has steps of its own, which ``mindgap tune b0-unbounded-smoothness --grid --scale
+quick readings=1`` and ``--scale cpu oracle_calls=6000 readings=1`` find again.
 """
 
 from __future__ import annotations
@@ -21,26 +23,45 @@ RELAXED = ("BO-REP", "SLIP")
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Run one method to the budget of oracle calls; read the exact ‖∇Φ‖ at equal distances of calls."""
+    """Run one method to the budget of oracle calls; read the exact ‖∇Φ‖ at equal distances of
+    calls.
+    """
     import torch
 
     from mindgap.lab.tasks.problems import unbounded_problem
 
-    task = unbounded_problem(growth=trial["growth"], rate=trial["rate"], distance=trial["distance"],
-                             lower=trial["lower"], upper=trial["upper"], dim_y=trial["dim_y"], dim_x=trial["dim_x"],
-                             seed=trial.seed, device=trial["device"])
+    task = unbounded_problem(
+        growth=trial["growth"],
+        rate=trial["rate"],
+        distance=trial["distance"],
+        lower=trial["lower"],
+        upper=trial["upper"],
+        dim_y=trial["dim_y"],
+        dim_x=trial["dim_x"],
+        seed=trial.seed,
+        device=trial["device"],
+    )
     problem = task.problem(trial["batch_size"])
     method = method_of(in_units({**trial.settings, "convexity": 0.1}))
     budget, readings = trial["oracle_calls"], trial["readings"]
-    for state in states(trial, problem, method, budget=budget, readings=readings, least=trial["least_steps"]):
+    for state in states(
+        trial, problem, method, budget=budget, readings=readings, least=trial["least_steps"]
+    ):
         norm = float(task.hypergradient(state.x).norm())
         finite = bool(np.isfinite(norm)) and bool(torch.isfinite(state.y).all())
-        yield {**counters(state), "gradient_norm": norm if finite else float("inf"), "diverged": not finite}
+        yield {
+            **counters(state),
+            "gradient_norm": norm if finite else float("inf"),
+            "diverged": not finite,
+        }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Final ‖∇Φ‖ of BO-REP and SLIP against the least of all other methods, seed by seed."""
-    end = {name: np.array([run.rows[-1]["gradient_norm"] for run in group]) for name, group in by_method(runs).items()}
+    end = {
+        name: np.array([run.rows[-1]["gradient_norm"] for run in group])
+        for name, group in by_method(runs).items()
+    }
     middle = {name: float(np.median(values)) for name, values in end.items()}
     others = [name for name in end if name not in RELAXED]
     best = min(others, key=lambda name: middle[name])
@@ -48,80 +69,159 @@ def judge(runs: Sequence[Run]) -> Parts:
     wins = {name: float(np.mean(end[name] < floor)) for name in RELAXED}
     start = float(np.median([run.rows[0]["gradient_norm"] for run in runs]))
     parts = Parts()
-    parts.note(f"median ‖∇Φ‖ from {start:.2g}; best other: {best} {middle[best]:.2g}",
-               {"median_gradient_norm": middle, "wins": wins})
+    parts.note(
+        f"median ‖∇Φ‖ from {start:.2g}; best other: {best} {middle[best]:.2g}",
+        {"median_gradient_norm": middle, "wins": wins},
+    )
     for name in RELAXED:
-        parts.add(f"{name} ends below all others", wins[name] >= 0.9, wins[name] < 0.9 and middle[name] >= middle[best],
-                  f"at {middle[name]:.2g}, below them in {wins[name]:.0%} of the seeds")
+        parts.add(
+            f"{name} ends below all others",
+            wins[name] >= 0.9,
+            wins[name] < 0.9 and middle[name] >= middle[best],
+            f"at {middle[name]:.2g}, below them in {wins[name]:.0%} of the seeds",
+        )
     return parts
 
 
-#: Method -> units of (lr_x, lr_y, lr_z), so that one grid serves all; every other method has ``PLAIN``. A plain step on
-#: x meets gradients of 10⁵ at the start, a normalised one does not, and F²SA's gradients have a penalty.
+#: Method -> units of (lr_x, lr_y, lr_z), so that one grid serves all; every other method has
+#: ``PLAIN``. A plain step on x meets gradients of 10⁵ at the start, a normalised one does not, and
+#: F²SA's gradients have a penalty.
 UNITS = {"SLIP": [0.1, 1.0, 1.0], "BO-REP": [0.1, 1.0, 1.0], "F²SA": [3e-3, 1.0, 1.0]}
 PLAIN = [1e-5, 1.0, 1.0]
 
 #: scale -> method -> (lr_x, lr_y, lr_z) in these units, from the search at that scale
 TUNED: dict[str, dict[str, tuple[float, float, float]]] = {
-    "quick": {"BSA": (1.0, 1.0, 11.111111111111112), "StocBio": (1.0, 1.0, 3.3333333333333335),
-              "AmIGO": (1.0, 1.0, 1.0), "ALSET": (1.0, 0.3, 3.3333333333333335),
-              "TTSA": (1.0, 1.0, 3.3333333333333335), "F²SA": (1.0, 0.1, 0.1),
-              "SOBA": (1.0, 1.0, 3.3333333333333335), "SABA": (1.0, 1.0, 1.0), "MA-SOBA": (1.0, 1.0, 1.0),
-              "BO-REP": (1.0, 0.3, 0.3), "SLIP": (1.0, 1.0, 0.011111111111111115),
-              "VRBO": (1.0, 3.3333333333333335, 1.0), "MRBO": (1.0, 3.3333333333333335, 1.0),
-              "SUSTAIN": (1.0, 1.0, 3.3333333333333335), "SVRB": (1.0, 3.3333333333333335, 0.1),
-              "SRBA": (1.0, 1.0, 1.0)},
-    "cpu": {"BSA": (1.0, 1.0, 3.3333333333333335), "StocBio": (1.0, 0.1, 1.0), "AmIGO": (1.0, 0.1, 0.1),
-            "ALSET": (1.0, 0.1, 3.3333333333333335), "TTSA": (1.0, 1.0, 3.3333333333333335), "F²SA": (1.0, 0.1, 0.1),
-            "SOBA": (1.0, 1.0, 3.3333333333333335), "SABA": (1.0, 0.3, 1.0), "MA-SOBA": (1.0, 0.1, 0.3),
-            "BO-REP": (0.3, 0.1, 0.03333333333333334), "SLIP": (0.3, 0.1, 0.03333333333333334),
-            "VRBO": (1.0, 1.0, 1.0), "MRBO": (1.0, 3.3333333333333335, 1.0),
-            "SUSTAIN": (1.0, 1.0, 3.3333333333333335), "SVRB": (1.0, 3.3333333333333335, 0.1),
-            "SRBA": (1.0, 0.3, 1.0)},
+    "quick": {
+        "BSA": (1.0, 1.0, 11.111111111111112),
+        "StocBio": (1.0, 1.0, 3.3333333333333335),
+        "AmIGO": (1.0, 1.0, 1.0),
+        "ALSET": (1.0, 0.3, 3.3333333333333335),
+        "TTSA": (1.0, 1.0, 3.3333333333333335),
+        "F²SA": (1.0, 0.1, 0.1),
+        "SOBA": (1.0, 1.0, 3.3333333333333335),
+        "SABA": (1.0, 1.0, 1.0),
+        "MA-SOBA": (1.0, 1.0, 1.0),
+        "BO-REP": (1.0, 0.3, 0.3),
+        "SLIP": (1.0, 1.0, 0.011111111111111115),
+        "VRBO": (1.0, 3.3333333333333335, 1.0),
+        "MRBO": (1.0, 3.3333333333333335, 1.0),
+        "SUSTAIN": (1.0, 1.0, 3.3333333333333335),
+        "SVRB": (1.0, 3.3333333333333335, 0.1),
+        "SRBA": (1.0, 1.0, 1.0),
+    },
+    "cpu": {
+        "BSA": (1.0, 1.0, 3.3333333333333335),
+        "StocBio": (1.0, 0.1, 1.0),
+        "AmIGO": (1.0, 0.1, 0.1),
+        "ALSET": (1.0, 0.1, 3.3333333333333335),
+        "TTSA": (1.0, 1.0, 3.3333333333333335),
+        "F²SA": (1.0, 0.1, 0.1),
+        "SOBA": (1.0, 1.0, 3.3333333333333335),
+        "SABA": (1.0, 0.3, 1.0),
+        "MA-SOBA": (1.0, 0.1, 0.3),
+        "BO-REP": (0.3, 0.1, 0.03333333333333334),
+        "SLIP": (0.3, 0.1, 0.03333333333333334),
+        "VRBO": (1.0, 1.0, 1.0),
+        "MRBO": (1.0, 3.3333333333333335, 1.0),
+        "SUSTAIN": (1.0, 1.0, 3.3333333333333335),
+        "SVRB": (1.0, 3.3333333333333335, 0.1),
+        "SRBA": (1.0, 0.3, 1.0),
+    },
 }
 
 
 def _steps(scale: str) -> dict[str, dict[str, float]]:
-    return {method: dict(zip(("lr_x", "lr_y", "lr_z"), steps)) for method, steps in TUNED[scale].items()}
+    return {
+        method: dict(zip(("lr_x", "lr_y", "lr_z"), steps)) for method, steps in TUNED[scale].items()
+    }
 
 
-_QUICK = {"growth": "exponential", "rate": 3.0, "distance": 5.0, "lower": 512, "upper": 256, "dim_y": 10, "dim_x": 5,
-          "batch_size": 32, "oracle_calls": 500, "least_steps": 5, "readings": 10, "inner": 3, "terms": 5,
-          "device": "cpu"}
-_CPU = {**_QUICK, "lower": 4096, "upper": 1024, "dim_y": 50, "dim_x": 20, "oracle_calls": 10_000, "readings": 40}
+_QUICK = {
+    "growth": "exponential",
+    "rate": 3.0,
+    "distance": 5.0,
+    "lower": 512,
+    "upper": 256,
+    "dim_y": 10,
+    "dim_x": 5,
+    "batch_size": 32,
+    "oracle_calls": 500,
+    "least_steps": 5,
+    "readings": 10,
+    "inner": 3,
+    "terms": 5,
+    "device": "cpu",
+}
+_CPU = {
+    **_QUICK,
+    "lower": 4096,
+    "upper": 1024,
+    "dim_y": 50,
+    "dim_x": 20,
+    "oracle_calls": 10_000,
+    "readings": 40,
+}
 
 STUDY = Study(
-    name="b0-unbounded-smoothness", claim="B0", title="An upper level of unbounded smoothness",
-    statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP converge. Methods made "
-    "for a bounded smoothness diverge at large steps, and make little progress at the steps that they survive.",
+    name="b0-unbounded-smoothness",
+    claim="B0",
+    title="An upper level of unbounded smoothness",
+    statement="Where the smoothness of the upper level grows with its gradient, SLIP and BO-REP "
+    "converge. Methods made "
+    "for a bounded smoothness diverge at large steps, and make little progress at the steps that "
+    "they survive.",
     source=Source("slip-rebuttal-a", "Table 1"),
-    scales={"quick": Scale(_QUICK, 5, _steps("quick")), "cpu": Scale(_CPU, 10, _steps("cpu"), tuning_seeds=(1000,))},
-    methods={title: {"key": TITLES[title], "units": UNITS.get(title, PLAIN)} for title in TUNED["quick"]},
-    loop=loop, judge=judge,
-    rule="In at least nine tenths of the seeds each of BO-REP and SLIP ends below all other methods; refuted where "
+    scales={
+        "quick": Scale(_QUICK, 5, _steps("quick")),
+        "cpu": Scale(_CPU, 10, _steps("cpu"), tuning_seeds=(1000,)),
+    },
+    methods={
+        title: {"key": TITLES[title], "units": UNITS.get(title, PLAIN)} for title in TUNED["quick"]
+    },
+    loop=loop,
+    judge=judge,
+    rule="In at least nine tenths of the seeds each of BO-REP and SLIP ends below all other "
+    "methods; refuted where "
     "the median of one of them is not below the best median of the others.",
     history=(
-        "The rule has not changed since the first run. Scale quick has 5 seeds and 500 calls in place of 10 and 1,000, "
+        "The rule has not changed since the first run. Scale quick has 5 seeds and 500 calls in "
+        "place of 10 and 1,000, "
         "for time: the study held with both.",
-        "At first both scales had the steps of one search at scale quick: lr_x on 15 values from 1e-7 to 1, lr_y 0.1 "
+        "At first both scales had the steps of one search at scale quick: lr_x on 15 values from "
+        "1e-7 to 1, lr_y 0.1 "
         "or 0.3, and lr_z = lr_y. The study held at scale quick; scale cpu had not been run.",
-        "Now each scale has a search of its own, for all methods anew: lr_x, lr_y and lr_z (the step of the linear "
-        "system or of a Neumann series; for F²SA 1/λ₀; SVRB has none) from one grid of 3 x 3 x 3 points a factor of 3 "
-        "apart. Where a method's best point lies at an end, the grid goes on beyond it. The units of lr_x come from "
-        "the first search: 0.1 for SLIP and BO-REP, 0.003 for F²SA, 1e-5 for all others. A point's value is the last "
-        "‖∇Φ‖: at scale quick the mean over tuning seeds 1000 and 1001 with all 500 calls; at scale cpu, for time, "
-        "that of tuning seed 1000 with 6,000 calls. No verdict changed: the study still holds at scale quick.",
-        "Before its first run scale cpu was cut from 20,000 to 10,000 calls, for time; the study holds there too. "
+        "Now each scale has a search of its own, for all methods anew: lr_x, lr_y and lr_z (the "
+        "step of the linear "
+        "system or of a Neumann series; for F²SA 1/λ₀; SVRB has none) from one grid of 3 x 3 x 3 "
+        "points a factor of 3 "
+        "apart. Where a method's best point lies at an end, the grid goes on beyond it. The units "
+        "of lr_x come from "
+        "the first search: 0.1 for SLIP and BO-REP, 0.003 for F²SA, 1e-5 for all others. A point's "
+        "value is the last "
+        "‖∇Φ‖: at scale quick the mean over tuning seeds 1000 and 1001 with all 500 calls; at "
+        "scale cpu, for time, "
+        "that of tuning seed 1000 with 6,000 calls. No verdict changed: the study still holds at "
+        "scale quick.",
+        "Before its first run scale cpu was cut from 20,000 to 10,000 calls, for time; the study "
+        "holds there too. "
         "Scales gpu and paper, which had never been run, were removed: the problem fits on a CPU.",
     ),
-    differs="The table lists assumptions and has no experiment. The problem, its start and the second sentence of the "
+    differs="The table lists assumptions and has no experiment. The problem, its start and the "
+    "second sentence of the "
     "statement are ours.",
     figures=(
-        Figure("Gradient of the hyper-objective", "gradient_norm", "‖∇Φ(x)‖", x="oracle_calls", log_y=True,
-               caption="All methods start at the same point, with the best steps of the same grid. A line would "
-               "end early where a run diverged."),
+        Figure(
+            "Gradient of the hyper-objective",
+            "gradient_norm",
+            "‖∇Φ(x)‖",
+            x="oracle_calls",
+            log_y=True,
+            caption="All methods start at the same point, with the best steps of the same grid. A "
+            "line would "
+            "end early where a run diverged.",
+        ),
     ),
     tunable={"lr_x": (0.03, 30.0), "lr_y": (0.03, 3.0), "lr_z": (0.03, 3.0)},
     grid={"lr_x": (0.3, 1.0, 3.0), "lr_y": (0.1, 0.3, 1.0), "lr_z": (0.1, 0.3, 1.0)},
     tune_on="gradient_norm",
-)  # fmt: skip
+)

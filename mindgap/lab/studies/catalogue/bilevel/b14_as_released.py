@@ -2,12 +2,14 @@
 
 The faults are flags of this study, one at a time and all together; the library has none of them.
 
-* *noise drawn anew*: a label is corrupted afresh at each access. Here the lower data are ``copies`` copies of the
-  training samples, each with noise of its own, so that no sample comes back with the same noise before all of them did.
+* *noise drawn anew*: a label is corrupted afresh at each access. Here the lower data are ``copies``
+  copies of the training samples, each with noise of its own, so that no sample comes back with the
+  same noise before all of them did.
 * *noisy validation*: the upper level reads the corrupted training samples.
 * *norm not squared*: the lower regulariser is c ‖w‖, which is not strongly convex.
-* *gradients added up*: inner loops never set gradients to zero. BO-REP's move of y is 2.98 times the paper's; SLIP's
-  is twice as long, for the second step of an iteration, and f_y and J are at the new y.
+* *gradients added up*: inner loops never set gradients to zero. BO-REP's move of y is 2.98 times
+  the paper's; SLIP's is twice as long, for the second step of an iteration, and f_y and J are at
+  the new y.
 
 The faults on hyper-representation are the study ``b14-released-representation``.
 """
@@ -28,7 +30,9 @@ METHODS = ("SLIP", "BO-REP", "MA-SOBA", "SABA", "StocBio")
 
 
 class Faulty:
-    """A hyper-cleaning task whose problem has some of the faults; its measures are the task's own."""
+    """A hyper-cleaning task whose problem has some of the faults; its measures are the task's
+    own.
+    """
 
     def __init__(self, trial: Trial, task: Any, faults: set[str]) -> None:
         self._trial, self._task, self._faults = trial, task, faults
@@ -52,7 +56,11 @@ class Faulty:
         from mindgap.bilevel.sample import Batches
 
         task, (inputs, labels) = self._task, self._task.train
-        lower, numbers, above = task.lower, torch.arange(len(labels), device=labels.device), task.validation
+        lower, numbers, above = (
+            task.lower,
+            torch.arange(len(labels), device=labels.device),
+            task.validation,
+        )
         below = (inputs, labels, numbers)
         if "norm not squared" in self._faults:
             lower = self.lower
@@ -61,7 +69,11 @@ class Faulty:
         if "noise drawn anew" in self._faults:
             drawn = torch.cat(self._draws())
             copies = len(drawn) // len(labels)
-            below = (inputs.repeat(copies, *[1] * (inputs.dim() - 1)), drawn, numbers.repeat(copies))
+            below = (
+                inputs.repeat(copies, *[1] * (inputs.dim() - 1)),
+                drawn,
+                numbers.repeat(copies),
+            )
         data = [Batches(part, batch_size, last="drop") for part in (above, below)]
         return BilevelProblem(task.upper, lower, task.x0, task.y0, *data)
 
@@ -72,10 +84,16 @@ class Faulty:
         from mindgap.lab.tasks.problems import corrupt
 
         trial = self._trial
-        clean = cleaning_runs.task_of(Trial(trial.method, trial.seed, {**trial.settings, "corruption": 0.0})).train[1]
+        clean = cleaning_runs.task_of(
+            Trial(trial.method, trial.seed, {**trial.settings, "corruption": 0.0})
+        ).train[1]
         classes = int(clean.max()) + 1
-        noisy = (corrupt(clean.cpu().numpy(), classes, trial["corruption"], trial.seed + 1000 * (1 + copy))[0]
-                 for copy in range(trial["copies"]))  # fmt: skip
+        noisy = (
+            corrupt(
+                clean.cpu().numpy(), classes, trial["corruption"], trial.seed + 1000 * (1 + copy)
+            )[0]
+            for copy in range(trial["copies"])
+        )
         return [torch.from_numpy(labels).to(clean.device) for labels in noisy]
 
 
@@ -90,32 +108,62 @@ def loop(trial: Trial) -> Iterator[Row]:
         chosen = {"lr_y": 2 * trial["lr_y"], "samples": "as released"}
     method, task = cleaning_runs.cleaning_method(trial, **chosen), cleaning_runs.task_of(trial)
     budget, readings = trial["oracle_calls"], trial["readings"]
-    yield from cleaning_runs.rows_of(trial, Faulty(trial, task, faults), method, budget=budget, readings=readings)
+    yield from cleaning_runs.rows_of(
+        trial, Faulty(trial, task, faults), method, budget=budget, readings=readings
+    )
 
 
-_METHODS = {f"{title}, {fault}": {**tuned_methods(cleaning_runs.TUNED)[title], "fault": fault}
-            for fault in (NONE, *FAULTS, ALL) for title in METHODS}  # fmt: skip
+_METHODS = {
+    f"{title}, {fault}": {**tuned_methods(cleaning_runs.TUNED)[title], "fault": fault}
+    for fault in (NONE, *FAULTS, ALL)
+    for title in METHODS
+}
 _MORE = {"corruption": 0.4, "copies": 8}
 
 STUDY = Study(
-    name="b14-as-released", claim="B14", title="The faults of the released code, one at a time",
-    statement="The faults of the code published with SLIP (hyper-cleaning, p = 0.4) do not change SLIP's lead over the "
+    name="b14-as-released",
+    claim="B14",
+    title="The faults of the released code, one at a time",
+    statement="The faults of the code published with SLIP (hyper-cleaning, p = 0.4) do not change "
+    "SLIP's lead over the "
     "mean of the other methods.",
     source=Source("slip-rebuttal-a", "Fig. 2, and the code published with it"),
-    scales={"quick": Scale({**cleaning_runs.QUICK, **_MORE, "oracle_calls": 150, "readings": 1}, seeds=3),
-            "gpu": Scale({**cleaning_runs.GPU, **_MORE, "oracle_calls": 1000, "readings": 2}, 5,
-                         {label: cleaning_runs.GPU_STEPS[label.split(", ")[0]] for label in _METHODS})},
-    methods=_METHODS, loop=loop, judge=judge,
-    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one percentage point, "
-    "over paired seeds; all intervals together miss with probability 5 %. Refuted where one excludes 0 and the change "
+    scales={
+        "quick": Scale(
+            {**cleaning_runs.QUICK, **_MORE, "oracle_calls": 150, "readings": 1}, seeds=3
+        ),
+        "gpu": Scale(
+            {**cleaning_runs.GPU, **_MORE, "oracle_calls": 1000, "readings": 2},
+            5,
+            {label: cleaning_runs.GPU_STEPS[label.split(", ")[0]] for label in _METHODS},
+        ),
+    },
+    methods=_METHODS,
+    loop=loop,
+    judge=judge,
+    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one "
+    "percentage point, "
+    "over paired seeds; all intervals together miss with probability 5 %. Refuted where one "
+    "excludes 0 and the change "
     "is at least half a point on average.",
-    history=("The rule was settled before the first run. Steps are those of B3, tuned without faults.",
-             "Scale quick has three seeds in place of four, for time: the study was undecided with both."),
-    differs="The faults are those of hyper-cleaning; b14-released-representation has those of hyper-representation.",
-    models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL}, paper_model=cleaning_runs.PAPER_MODEL,
+    history=(
+        "The rule was settled before the first run. Steps are those of B3, tuned without faults.",
+        "Scale quick has three seeds in place of four, for time: the study was undecided with "
+        "both.",
+    ),
+    differs="The faults are those of hyper-cleaning; b14-released-representation has those of "
+    "hyper-representation.",
+    models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL},
+    paper_model=cleaning_runs.PAPER_MODEL,
     figures=(
-        Figure("Test accuracy with each fault", "test_accuracy", "test accuracy", x="oracle_calls", facet="fault",
-               caption="One panel per fault; the first has none."),
+        Figure(
+            "Test accuracy with each fault",
+            "test_accuracy",
+            "test accuracy",
+            x="oracle_calls",
+            facet="fault",
+            caption="One panel per fault; the first has none.",
+        ),
     ),
     tuned_by="b3-hyper-cleaning",
-)  # fmt: skip
+)

@@ -1,13 +1,14 @@
 """B14: what each fault of the code published with SLIP does to the ranking on hyper-representation.
 
-The faults are flags of this study, one at a time and all together; the library has none of them. They were found by
-running the authors' code on a tiny problem. Which methods have which fault is part of what they do to the ranking:
+The faults are flags of this study, one at a time and all together; the library has none of them.
+They were found by running the authors' code on a tiny problem. Which methods have which fault is
+part of what they do to the ranking:
 
-* *x follows g_x*: x's direction is f_x - Jz + g_x, because the encoder's gradients of the support loss are never set to
-  zero (SLIP, BO-REP, SABA).
+* *x follows g_x*: x's direction is f_x - Jz + g_x, because the encoder's gradients of the support
+  loss are never set to zero (SLIP, BO-REP, SABA).
 * *y follows f_y*: y's step contains the previous query's f_y (SLIP, BO-REP, SABA).
-* *J on the query*: Jz is that of the lower loss on the query batch; SLIP's also at the new y and z (SLIP, BO-REP, and
-  SABA where it has no memory).
+* *J on the query*: Jz is that of the lower loss on the query batch; SLIP's also at the new y and z
+  (SLIP, BO-REP, and SABA where it has no memory).
 * *gradients added up*: BO-REP's move of y is 2.98 times the paper's.
 * *no memory*: "SABA" has no table: it is SOBA with a constant step.
 * *no implicit gradient*: StocBio moves along f_x alone.
@@ -33,8 +34,13 @@ ADDED, PLAIN, DROPPED = "gradients added up", "no memory", "no implicit gradient
 FAULTS = (G_X, F_Y, QUERY, ADDED, PLAIN, DROPPED)
 
 #: method -> the faults that its released code has
-OF = {"SLIP": (G_X, F_Y, QUERY), "BO-REP": (G_X, F_Y, QUERY, ADDED), "SABA": (G_X, F_Y, PLAIN), "StocBio": (DROPPED,),
-      "MA-SOBA": ()}  # fmt: skip
+OF = {
+    "SLIP": (G_X, F_Y, QUERY),
+    "BO-REP": (G_X, F_Y, QUERY, ADDED),
+    "SABA": (G_X, F_Y, PLAIN),
+    "StocBio": (DROPPED,),
+    "MA-SOBA": (),
+}
 
 
 def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -> Any:
@@ -67,7 +73,8 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
 
 
 def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], first: bool) -> Any:
-    """Derivatives with some of the faults, for eager runs: they remember the query batch of the iteration before.
+    """Derivatives with some of the faults, for eager runs: they remember the query batch of the
+    iteration before.
 
     Args:
         problem: of the task.
@@ -79,7 +86,9 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
     from mindgap.bilevel.oracles import TorchOracle
     from mindgap.bilevel.problem import BilevelProblem
 
-    other = BilevelProblem(task.upper, task.lower, task.x0, task.y0, problem.lower_data, problem.upper_data)
+    other = BilevelProblem(
+        task.upper, task.lower, task.x0, task.y0, problem.lower_data, problem.upper_data
+    )
 
     class Released(TorchOracle):
         query: Any = None
@@ -105,7 +114,9 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
             jz = super().mixed(x, y, z, token)
             return 0 * jz if DROPPED in faults else self._along(x, y, token, jz)
 
-        def residuals(self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True) -> Any:
+        def residuals(
+            self, x: Any, y: Any, z: Any, lower: Any, upper: Any, gradient: bool = True
+        ) -> Any:
             g_y = self.lower(x, y, lower) if gradient else None
             hz, (f_x, f_y) = self.hessian(x, y, z, lower), self.upper(x, y, upper)
             return g_y, hz - f_y, f_x - self.mixed(x, y, z, lower)
@@ -127,16 +138,24 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method with one fault to the budget of oracle calls."""
-    fault, of = one_of("fault", trial["fault"], (NONE, *FAULTS, ALL)), OF[trial.method.split(", ")[0]]
+    fault, of = (
+        one_of("fault", trial["fault"], (NONE, *FAULTS, ALL)),
+        OF[trial.method.split(", ")[0]],
+    )
     faults = {*of, ALL} if fault == ALL else {fault} & set(of)
     task = representation_runs.task_of(trial)
     method = released_method(trial, task, faults)
     budget, readings = trial["oracle_calls"], trial["readings"]
-    yield from representation_runs.rows_of(trial, task, method, budget=budget, readings=readings, runner=None)
+    yield from representation_runs.rows_of(
+        trial, task, method, budget=budget, readings=readings, runner=None
+    )
 
 
-_METHODS = {f"{title}, {fault}": {**representation_runs.KEYS[title], "fault": fault}
-            for title, of in OF.items() for fault in (NONE, *of, *([ALL] if of else []))}  # fmt: skip
+_METHODS = {
+    f"{title}, {fault}": {**representation_runs.KEYS[title], "fault": fault}
+    for title, of in OF.items()
+    for fault in (NONE, *of, *([ALL] if of else []))
+}
 
 
 def _steps(steps: Any) -> dict[str, Any]:
@@ -144,29 +163,64 @@ def _steps(steps: Any) -> dict[str, Any]:
 
 
 STUDY = Study(
-    name="b14-released-representation", claim="B14",
+    name="b14-released-representation",
+    claim="B14",
     title="The faults of the released code, one at a time: hyper-representation",
-    statement="The faults of the code published with SLIP (hyper-representation) do not change SLIP's lead over the "
+    statement="The faults of the code published with SLIP (hyper-representation) do not change "
+    "SLIP's lead over the "
     "mean of the other methods.",
     source=Source("slip-rebuttal-a", "Fig. 1, and the code published with it"),
-    scales={"quick": Scale({**representation_runs.QUICK, "data": "digits", "tasks": [20, 1, 30], "oracle_calls": 60,
-                            "readings": 1}, 3, _steps(representation_runs.own_steps("digits"))),
-            "gpu": Scale({**representation_runs.GPU, "oracle_calls": 400, "readings": 2}, 5,
-                         _steps(representation_runs.GPU_STEPS))},
-    methods=_METHODS, loop=loop, judge=judge,
-    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one percentage point, "
-    "over paired seeds; all intervals together miss with probability 5 %. Refuted where one excludes 0 and the change "
-    "is at least half a point on average. A method without that fault enters with its run without faults.",
-    history=("The rule, that of b14-as-released, was settled before the first run. Steps are those of B1, tuned "
-             "without faults.",
-             "Scale quick has three seeds in place of four, for time: the statement did not hold with either."),
-    differs="g_x is evaluated at the same point and on the same sample as J. Each task has a linear head of its own; "
+    scales={
+        "quick": Scale(
+            {
+                **representation_runs.QUICK,
+                "data": "digits",
+                "tasks": [20, 1, 30],
+                "oracle_calls": 60,
+                "readings": 1,
+            },
+            3,
+            _steps(representation_runs.own_steps("digits")),
+        ),
+        "gpu": Scale(
+            {**representation_runs.GPU, "oracle_calls": 400, "readings": 2},
+            5,
+            _steps(representation_runs.GPU_STEPS),
+        ),
+    },
+    methods=_METHODS,
+    loop=loop,
+    judge=judge,
+    rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one "
+    "percentage point, "
+    "over paired seeds; all intervals together miss with probability 5 %. Refuted where one "
+    "excludes 0 and the change "
+    "is at least half a point on average. A method without that fault enters with its run without "
+    "faults.",
+    history=(
+        "The rule, that of b14-as-released, was settled before the first run. Steps are those of "
+        "B1, tuned "
+        "without faults.",
+        "Scale quick has three seeds in place of four, for time: the statement did not hold with "
+        "either.",
+    ),
+    differs="g_x is evaluated at the same point and on the same sample as J. Each task has a "
+    "linear head of its own; "
     "the code carries one tanh head from task to task.",
-    models={"quick": "tanh encoder and linear heads on digits", "gpu": representation_runs.GPU_MODELS["snli"]},
+    models={
+        "quick": "tanh encoder and linear heads on digits",
+        "gpu": representation_runs.GPU_MODELS["snli"],
+    },
     paper_model=representation_runs.PAPER_MODELS["snli"],
     figures=(
-        Figure("Test accuracy with each fault", "test_accuracy", "test accuracy", x="oracle_calls", facet="fault",
-               caption="One panel per fault; the first has none."),
+        Figure(
+            "Test accuracy with each fault",
+            "test_accuracy",
+            "test accuracy",
+            x="oracle_calls",
+            facet="fault",
+            caption="One panel per fault; the first has none.",
+        ),
     ),
     tuned_by="b1-hyper-representation",
-)  # fmt: skip
+)

@@ -1,13 +1,15 @@
-"""B1, B2: hyper-representation on sentence pairs and on reviews, SLIP against the methods of Fig. 1 (SLIP rebuttal).
+"""B1, B2: hyper-representation on sentence pairs and on reviews, SLIP against the methods of Fig. 1
+(SLIP rebuttal).
 
-Many small tasks share an encoder (x); each has a linear head of its own (y), trained on its support set; the encoder is
-judged on the query sets. Scale ``cpu`` takes SNLI (B1; 2 of the 3 labels per task) and the Amazon reviews (B2; test
-tasks from a domain of which no review is in training) from ``MINDGAP_DATA``. Scale ``quick`` takes scikit-learn's
-digits (5 of the 10 classes per task): B1 tests on other images, B2 on images turned by an angle not seen in training.
-Scale ``gpu`` takes the words of both and a two-layer recurrent encoder, with MAML and ANIL beside the bilevel methods;
-scale ``paper`` the published encoder on SNLI. ``mindgap tune b1-hyper-representation --grid readings=1`` finds the
-steps again; at scale gpu with ``--scale gpu oracle_calls=300 readings=1``, at scale paper with ``--scale paper
-oracle_calls=100 readings=1 tasks=500,50,1``.
+Many small tasks share an encoder (x); each has a linear head of its own (y), trained on its support
+set; the encoder is judged on the query sets. Scale ``cpu`` takes SNLI (B1; 2 of the 3 labels per
+task) and the Amazon reviews (B2; test tasks from a domain of which no review is in training) from
+``MINDGAP_DATA``. Scale ``quick`` takes scikit-learn's digits (5 of the 10 classes per task): B1
+tests on other images, B2 on images turned by an angle not seen in training. Scale ``gpu`` takes the
+words of both and a two-layer recurrent encoder, with MAML and ANIL beside the bilevel methods;
+scale ``paper`` the published encoder on SNLI. ``mindgap tune b1-hyper-representation --grid
+readings=1`` finds the steps again; at scale gpu with ``--scale gpu oracle_calls=300 readings=1``,
+at scale paper with ``--scale paper oracle_calls=100 readings=1 tasks=500,50,1``.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     task = task_of(trial)
     method = representation_method(trial, task)
     budget, readings = trial["oracle_calls"], trial["readings"]
-    yield from rows_of(trial, task, method, budget=budget, readings=readings, least=trial["least_steps"])
+    yield from rows_of(
+        trial, task, method, budget=budget, readings=readings, least=trial["least_steps"]
+    )
 
 
 def judge(runs: Sequence[Run]) -> Parts:
@@ -59,24 +63,42 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts.note("", {"equal_epochs": common})
     for case, word in CASES.items():
         column = f"{case}_accuracy"
-        ends = {name: np.array([run.rows[-1][column] for run in group]) for name, group in groups.items()}
-        early = {name: np.array([at_epoch(run, column, common) for run in group]) for name, group in groups.items()}
+        ends = {
+            name: np.array([run.rows[-1][column] for run in group])
+            for name, group in groups.items()
+        }
+        early = {
+            name: np.array([at_epoch(run, column, common) for run in group])
+            for name, group in groups.items()
+        }
         standing, equal = (against_all(values, "SLIP", interval) for values in (ends, early))
         place, best = standing.order.index("SLIP") + 1, standing.order[0]
         parts.add(
-            f"SLIP ahead in {word} accuracy", len(standing.ahead) == len(standing.leads), bool(standing.behind),
-            f"{ends['SLIP'].mean():.3f} ± {spread(ends['SLIP']):.3f}, place {place} of {len(ends)}; best: {best} "
-            f"{ends[best].mean():.3f}; {standing.words}; at equal epochs ({common:.3g}) {equal.words}",
-            {word: {"accuracy": {name: float(values.mean()) for name, values in ends.items()},
+            f"SLIP ahead in {word} accuracy",
+            len(standing.ahead) == len(standing.leads),
+            bool(standing.behind),
+            f"{ends['SLIP'].mean():.3f} ± {spread(ends['SLIP']):.3f}, place {place} of "
+            f"{len(ends)}; best: {best} "
+            f"{ends[best].mean():.3f}; {standing.words}; at equal epochs ({common:.3g}) "
+            f"{equal.words}",
+            {
+                word: {
+                    "accuracy": {name: float(values.mean()) for name, values in ends.items()},
                     "deviation": {name: spread(values) for name, values in ends.items()},
                     "lead_of_slip": {name: i.triple for name, i in standing.leads.items()},
-                    "accuracy_at_equal_epochs": {name: float(values.mean()) for name, values in early.items()},
-                    "lead_at_equal_epochs": {name: i.triple for name, i in equal.leads.items()}}},
-        )  # fmt: skip
+                    "accuracy_at_equal_epochs": {
+                        name: float(values.mean()) for name, values in early.items()
+                    },
+                    "lead_at_equal_epochs": {name: i.triple for name, i in equal.leads.items()},
+                }
+            },
+        )
         if shared:
             gain = mean_interval([run.rows[-1][column] for run in shared] - ends["SLIP"])
-            parts.note(f"with shared samples SLIP ends {gain.words(100)} points above in {word} accuracy",
-                       {f"gain_of_sharing_in_{word}": gain.triple})
+            parts.note(
+                f"with shared samples SLIP ends {gain.words(100)} points above in {word} accuracy",
+                {f"gain_of_sharing_in_{word}": gain.triple},
+            )
     return parts
 
 
@@ -86,86 +108,152 @@ def at_epoch(run: Run, column: str, epoch: float) -> float:
 
 
 _PAPER_HISTORY = (
-    "Scale paper has the rule and the grid of scale gpu, with other units of the steps, 100 calls per point and 50 "
-    "validation tasks in the search, and tuning seed 1000. Units and decay were chosen before it: lr_y and lr_z by the "
-    "heads' curvature at the start, decay (of 1.6, 6.4 and 25.6) and lr_x by 24 short runs (200 calls) with seed 2000, "
-    "9 of SLIP, 9 of MA-SOBA and one of each other method, validation loss and test accuracy in view. SABA's first "
-    "search ran out of memory, and its first runs used steps that no search had chosen: they are not kept. It was "
-    "searched with the same grid afterwards, when its graph needed half the memory. F²SA's best point was found beyond "
-    "an end of lr_z, and points beyond its ends of lr_x and lr_y were tried at another lr_z only: its optimum is "
+    "Scale paper has the rule and the grid of scale gpu, with other units of the steps, 100 calls "
+    "per point and 50 "
+    "validation tasks in the search, and tuning seed 1000. Units and decay were chosen before it: "
+    "lr_y and lr_z by the "
+    "heads' curvature at the start, decay (of 1.6, 6.4 and 25.6) and lr_x by 24 short runs (200 "
+    "calls) with seed 2000, "
+    "9 of SLIP, 9 of MA-SOBA and one of each other method, validation loss and test accuracy in "
+    "view. SABA's first "
+    "search ran out of memory, and its first runs used steps that no search had chosen: they are "
+    "not kept. It was "
+    "searched with the same grid afterwards, when its graph needed half the memory. F²SA's best "
+    "point was found beyond "
+    "an end of lr_z, and points beyond its ends of lr_x and lr_y were tried at another lr_z only: "
+    "its optimum is "
     "inside axis by axis."
 )
 _PAPER_DIFFERS = (
-    " At scale paper the layers and the features have the published 4,096 units (117.7 million weights); heads are "
-    "linear with decay 6.4, an oracle call reads 500 pairs, a run has 240 calls (SLIP: 2.4 epochs, published 20; "
-    "StocBio 260 calls, for 20 iterations), and MAML and ANIL do not run. The search chose λ₀ = 0.09 for F²SA, which "
-    "grows to 0.63: its heads minimise f + λ g and so learn the query examples on which training accuracy is read. "
+    " At scale paper the layers and the features have the published 4,096 units (117.7 million "
+    "weights); heads are "
+    "linear with decay 6.4, an oracle call reads 500 pairs, a run has 240 calls (SLIP: 2.4 epochs, "
+    "published 20; "
+    "StocBio 260 calls, for 20 iterations), and MAML and ANIL do not run. The search chose λ₀ = "
+    "0.09 for F²SA, which "
+    "grows to 0.63: its heads minimise f + λ g and so learn the query examples on which training "
+    "accuracy is read. "
     "Seconds cannot be compared there: the number of runs that shared the GPU changed."
 )
 
 
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
     none = dict.fromkeys(FURTHER, 0)
-    scales = {"quick": Scale({**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}, 5, own_steps(quick), none),
-              "cpu": Scale({**CPU, "data": cpu}, 5, own_steps(cpu), none)}  # fmt: skip
+    scales = {
+        "quick": Scale(
+            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}, 5, own_steps(quick), none
+        ),
+        "cpu": Scale({**CPU, "data": cpu}, 5, own_steps(cpu), none),
+    }
     scales["gpu"] = Scale(GPU_SIZES[cpu], 8, GPU_STEPS, grid=GPU_GRID, tuning_seeds=(1000,))
-    models = {"quick": f"tanh encoder and linear heads on {quick}", "cpu": f"averaged word vectors on {cpu}",
-              "gpu": GPU_MODELS[cpu]}
+    models = {
+        "quick": f"tanh encoder and linear heads on {quick}",
+        "cpu": f"averaged word vectors on {cpu}",
+        "gpu": GPU_MODELS[cpu],
+    }
     if cpu == "snli":
         models["paper"] = SHORT_PAPER_MODELS[cpu]
         further = {method: 0 for method in FURTHER if method not in PAPER_STEPS}
         scales["paper"] = Scale(PAPER, 8, PAPER_STEPS, further, GPU_GRID, (1000,))
     return Study(
-        name=name, claim=claim, title=f"One encoder for many tasks, {title}: SLIP against the methods of Fig. 1",
-        statement=f"Hyper-representation on {texts}: SLIP is ahead of the other bilevel methods in training and test "
+        name=name,
+        claim=claim,
+        title=f"One encoder for many tasks, {title}: SLIP against the methods of Fig. 1",
+        statement=f"Hyper-representation on {texts}: SLIP is ahead of the other bilevel methods in "
+        "training and test "
         "accuracy.",
         source=Source("slip-rebuttal-a", "Fig. 1; A3 to g3Q2"),
-        scales=scales, methods={**KEYS, **FURTHER}, loop=loop, judge=judge,
+        scales=scales,
+        methods={**KEYS, **FURTHER},
+        loop=loop,
+        judge=judge,
         rule="SLIP's final training and test accuracy is above every other "
-        "method's: the differences over paired seeds get intervals that together miss with probability 5 %, and all "
+        "method's: the differences over paired seeds get intervals that together miss with "
+        "probability 5 %, and all "
         "lie above 0. Refuted where one lies below 0.",
         history=(
-            "The rule was settled before the first run. Sizes were chosen by training the encoder with exact "
+            "The rule was settled before the first run. Sizes were chosen by training the encoder "
+            "with exact "
             "hypergradients until validation tasks showed that there is something to learn.",
-            "During the search, before any run with a judged seed, the grid was changed twice: it was made wider, "
+            "During the search, before any run with a judged seed, the grid was changed twice: it "
+            "was made wider, "
             "because some of the other methods had chosen its ends, then coarser, for time.",
-            "A first search on texts had one tuning seed. It gave SLIP lr_y = 2 on SNLI, at which SLIP's own heads "
+            "A first search on texts had one tuning seed. It gave SLIP lr_y = 2 on SNLI, at which "
+            "SLIP's own heads "
             "never settled. All methods were searched again with two tuning seeds.",
-            "Scale gpu has the same rule. There lr_x, lr_y and lr_z (for a Neumann series its step, for F²SA 1/λ₀) "
-            "come from one grid of 3 x 3 x 3 points a factor of 3 apart, in units that were fixed before the search, "
-            "with one tuning seed and 300 calls. Where a method's best point lies at an end, the grid goes on beyond "
-            "it. MAML and ANIL have no third number: each of their nine points is tried three times.",
-            "The encoder is the net of B3. Before any run at scale gpu that net was changed for all methods alike "
-            "(standardised word vectors, the mean over the words, 64 units). The units of lr_x were then chosen by "
-            "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is not judged, with validation "
-            "loss and test accuracy in view. Earlier short runs had seed 0, which is judged. B2 has the same units.",
-            "Scale quick has 375 oracle calls in place of 500, for time: the study was undecided with both.",
+            "Scale gpu has the same rule. There lr_x, lr_y and lr_z (for a Neumann series its "
+            "step, for F²SA 1/λ₀) "
+            "come from one grid of 3 x 3 x 3 points a factor of 3 apart, in units that were fixed "
+            "before the search, "
+            "with one tuning seed and 300 calls. Where a method's best point lies at an end, the "
+            "grid goes on beyond "
+            "it. MAML and ANIL have no third number: each of their nine points is tried three "
+            "times.",
+            "The encoder is the net of B3. Before any run at scale gpu that net was changed for "
+            "all methods alike "
+            "(standardised word vectors, the mean over the words, 64 units). The units of lr_x "
+            "were then chosen by "
+            "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is not "
+            "judged, with validation "
+            "loss and test accuracy in view. Earlier short runs had seed 0, which is judged. B2 "
+            "has the same units.",
+            "Scale quick has 375 oracle calls in place of 500, for time: the study was undecided "
+            "with both.",
             *((_PAPER_HISTORY,) if cpu == "snli" else ()),
         ),
-        differs="At cpu a text is the mean and the maximum of its word vectors, which have 50 dimensions. At gpu a "
-        "two-layer tanh net of 64 units reads 16 words of a sentence or the first 24 of a review, and the mean over "
-        "the words is taken (published: 4,096 units, 300 dimensions); a pair enters with (u - v)² in place of |u - "
-        "v|, and matrix products are TF32. Heads are linear and strongly convex, as the theory asks. For the test new "
-        "heads are trained to the end, for every method alike (the authors' code gives SLIP ten times the others' "
-        "step there). MAML and ANIL run at gpu alone; their minibatches hold whole tasks, with as many examples per "
-        "oracle call as the others'. All methods have equal oracle calls; accuracies at equal epochs are reported as "
+        differs="At cpu a text is the mean and the maximum of its word vectors, which have 50 "
+        "dimensions. At gpu a "
+        "two-layer tanh net of 64 units reads 16 words of a sentence or the first 24 of a review, "
+        "and the mean over "
+        "the words is taken (published: 4,096 units, 300 dimensions); a pair enters with (u - v)² "
+        "in place of |u - "
+        "v|, and matrix products are TF32. Heads are linear and strongly convex, as the theory "
+        "asks. For the test new "
+        "heads are trained to the end, for every method alike (the authors' code gives SLIP ten "
+        "times the others' "
+        "step there). MAML and ANIL run at gpu alone; their minibatches hold whole tasks, with as "
+        "many examples per "
+        "oracle call as the others'. All methods have equal oracle calls; accuracies at equal "
+        "epochs are reported as "
         "well." + (_PAPER_DIFFERS if cpu == "snli" else ""),
-        models=models, paper_model=PAPER_MODELS[cpu],
+        models=models,
+        paper_model=PAPER_MODELS[cpu],
         figures=(
-            Figure("Test accuracy", "test_accuracy", "accuracy on test tasks", x="x_epoch",
-                   caption="New heads, trained to the end on the support sets of tasks kept for testing. Same "
-                   "tasks and start for all methods of a seed; steps from the same grid."),
-            Figure("Training accuracy", "train_accuracy", "accuracy on training tasks", x="x_epoch",
-                   caption="The method's own heads on the query sets. Switch the x-axis: what is cheap in epochs may "
-                   "be expensive in oracle calls or seconds."),
-            Figure("Loss on validation tasks", "validation_loss", "loss with new heads", x="oracle_calls", log_y=True),
+            Figure(
+                "Test accuracy",
+                "test_accuracy",
+                "accuracy on test tasks",
+                x="x_epoch",
+                caption="New heads, trained to the end on the support sets of tasks kept for "
+                "testing. Same "
+                "tasks and start for all methods of a seed; steps from the same grid.",
+            ),
+            Figure(
+                "Training accuracy",
+                "train_accuracy",
+                "accuracy on training tasks",
+                x="x_epoch",
+                caption="The method's own heads on the query sets. Switch the x-axis: what is "
+                "cheap in epochs may "
+                "be expensive in oracle calls or seconds.",
+            ),
+            Figure(
+                "Loss on validation tasks",
+                "validation_loss",
+                "loss with new heads",
+                x="oracle_calls",
+                log_y=True,
+            ),
         ),
         tunable={"lr_x": (0.02, 50.0), "lr_y": (0.2, 2.0)},
-        grid={"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)}, tune_on="validation_loss",
+        grid={"lr_x": (0.02, 0.1, 0.5, 2.0, 10.0, 50.0), "lr_y": (0.2, 0.6, 2.0)},
+        tune_on="validation_loss",
     )
 
 
 STUDIES = (
     _study("b1-hyper-representation", "B1", "sentence pairs", "SNLI", "digits", "snli"),
-    _study("b2-hyper-representation", "B2", "reviews", "the Amazon reviews", "turned digits", "reviews"),
+    _study(
+        "b2-hyper-representation", "B2", "reviews", "the Amazon reviews", "turned digits", "reviews"
+    ),
 )

@@ -1,9 +1,10 @@
 """B6: SLIP with epochs counted in y-updates instead of x-updates (SLIP rebuttal, A4 to P6Br).
 
-Fig. 4 (hyper-representation) is set against Fig. 1, Fig. 5 (hyper-cleaning) against Fig. 2. The warm start gives SLIP
-three more updates of y than of x. All draws are functions of seed and position, so that with one seed the y-counted run
-is the x-counted one, read three iterations earlier: no noise between two runs on top. At scale gpu the other methods of
-the figures run beside it, with epochs counted in y-updates.
+Fig. 4 (hyper-representation) is set against Fig. 1, Fig. 5 (hyper-cleaning) against Fig. 2. The
+warm start gives SLIP three more updates of y than of x. All draws are functions of seed and
+position, so that with one seed the y-counted run is the x-counted one, read three iterations
+earlier: no noise between two runs on top. At scale gpu the other methods of the figures run beside
+it, with epochs counted in y-updates.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from mindgap.lab.studies.verdict import by_setting, mean_interval, spread
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read it after each."""
+    """Hyper-cleaning: run a method for a number of epochs of x- or of y-updates and read it
+    after each.
+    """
     task = cleaning_runs.task_of(trial)
     yield from _by_epochs(trial, task, cleaning_runs.cleaning_method(trial), cleaning_runs.rows_of)
 
@@ -30,28 +33,45 @@ def loop(trial: Trial) -> Iterator[Row]:
 def representation_loop(trial: Trial) -> Iterator[Row]:
     """Hyper-representation: the same on its tasks."""
     task = representation_runs.task_of(trial)
-    yield from _by_epochs(trial, task, representation_runs.representation_method(trial), representation_runs.rows_of)
+    yield from _by_epochs(
+        trial, task, representation_runs.representation_method(trial), representation_runs.rows_of
+    )
 
 
-def _by_epochs(trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]]) -> Iterator[Row]:
+def _by_epochs(
+    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]]
+) -> Iterator[Row]:
     problem = task.problem(trial["batch_size"])
     counted, epochs = one_of("counted", trial["counted"], ("x", "y")), trial["epochs"]
     batches = (problem.upper_data if counted == "x" else problem.lower_data).batches
-    rows = rows_of(trial, task, method, budget=epochs * batches, readings=epochs,
-                   spent=lambda state: state.updates[counted])  # fmt: skip
+    rows = rows_of(
+        trial,
+        task,
+        method,
+        budget=epochs * batches,
+        readings=epochs,
+        spent=lambda state: state.updates[counted],
+    )
     for row in rows:
         yield {**row, "epoch": round(row[f"{counted}_epoch"])}
 
 
 def _by_case(runs: Sequence[Run], *names: str) -> dict[tuple[Any, ...], dict[int, Run]]:
-    """Runs by their case in words (the corruption, or the data of hyper-representation) and by further settings."""
+    """Runs by their case in words (the corruption, or the data of hyper-representation) and by
+    further settings.
+    """
     cleaning = "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if cleaning else "data", *names)
-    return {(f"p = {case:g}" if cleaning else case, *rest): group for (case, *rest), group in groups.items()}
+    return {
+        (f"p = {case:g}" if cleaning else case, *rest): group
+        for (case, *rest), group in groups.items()
+    }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Differences of SLIP's two countings in training and test accuracy, against the spread between seeds."""
+    """Differences of SLIP's two countings in training and test accuracy, against the spread
+    between seeds.
+    """
     slip = [run for run in runs if run.header.settings["key"] == "slip"]
     parts, groups = Parts(), _by_case(slip, "counted")
     cases = sorted({case for case, _ in groups})
@@ -61,24 +81,42 @@ def judge(runs: Sequence[Run]) -> Parts:
         seeds = sorted(by_x.keys() & by_y.keys())
         fewer |= {by_x[s].rows[-1]["step"] - by_y[s].rows[-1]["step"] for s in seeds}
         for split in ("test", "train"):
-            x, y = (np.array([run[s].column(f"{split}_accuracy")[1:] for s in seeds]) for run in (by_x, by_y))
+            x, y = (
+                np.array([run[s].column(f"{split}_accuracy")[1:] for s in seeds])
+                for run in (by_x, by_y)
+            )
             worst = max(worst, float(np.abs((x - y).mean(0)).max()))
-            for when, a, b in (("at the end", x[:, -1], y[:, -1]), ("on average", x.mean(1), y.mean(1))):
+            for when, a, b in (
+                ("at the end", x[:, -1], y[:, -1]),
+                ("on average", x.mean(1), y.mean(1)),
+            ):
                 part, limit = f"{case}, {split}, {when}", spread(a)
                 gap = mean_interval(a - b, miss=0.05 / 4 / len(cases))
                 differences[part], spreads[part] = gap.triple, limit
-                parts.add(f"{part}: negligible", max(abs(gap.low), abs(gap.high)) < limit,
-                          gap.low > limit or gap.high < -limit,
-                          f"{gap.words(digits='+.4f')} against a spread of {limit:.4f}")
-    parts.note(f"{', '.join(str(n) for n in sorted(fewer))} updates of x fewer; at single epochs up to {worst:.4f}",
-               {"difference": differences, "spread": spreads, "largest_at_one_epoch": worst,
-                "fewer_updates_of_x": sorted(fewer)})
+                parts.add(
+                    f"{part}: negligible",
+                    max(abs(gap.low), abs(gap.high)) < limit,
+                    gap.low > limit or gap.high < -limit,
+                    f"{gap.words(digits='+.4f')} against a spread of {limit:.4f}",
+                )
+    parts.note(
+        f"{', '.join(str(n) for n in sorted(fewer))} updates of x fewer; at single epochs up to "
+        f"{worst:.4f}",
+        {
+            "difference": differences,
+            "spread": spreads,
+            "largest_at_one_epoch": worst,
+            "fewer_updates_of_x": sorted(fewer),
+        },
+    )
     parts.note(*_beside(runs))
     return parts
 
 
 def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, float]]]]:
-    """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all have: words, numbers."""
+    """Mean final test accuracy of all methods after equal epochs of y, over the seeds that all
+    have: words, numbers.
+    """
     groups: dict[str, dict[str, Mapping[int, Run]]] = {}
     for (case, counted, key), group in _by_case(runs, "counted", "key").items():
         if counted == "y":
@@ -86,12 +124,25 @@ def _beside(runs: Sequence[Run]) -> tuple[str, dict[str, dict[str, dict[str, flo
     found: dict[str, dict[str, float]] = {}
     for case, of in groups.items():
         seeds = set.intersection(*(set(group) for group in of.values()))
-        ends = {key: [group[seed].rows[-1]["test_accuracy"] for seed in seeds] for key, group in of.items()}
+        ends = {
+            key: [group[seed].rows[-1]["test_accuracy"] for seed in seeds]
+            for key, group in of.items()
+        }
         found[case] = {key: float(np.mean(values)) for key, values in ends.items()}
-    orders = [f"{case}: " + ", ".join(f"{METHODS[key].name} {value:.3f}" for key, value in
-                                      sorted(ends.items(), key=lambda item: -item[1]))
-              for case, ends in sorted(found.items()) if len(ends) > 1]  # fmt: skip
-    words = f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(orders)}" if orders else ""
+    orders = [
+        f"{case}: "
+        + ", ".join(
+            f"{METHODS[key].name} {value:.3f}"
+            for key, value in sorted(ends.items(), key=lambda item: -item[1])
+        )
+        for case, ends in sorted(found.items())
+        if len(ends) > 1
+    ]
+    words = (
+        f"beside, on common seeds, test accuracy after equal epochs of y, {', '.join(orders)}"
+        if orders
+        else ""
+    )
     return words, {"test_accuracy_by_y": found} if orders else {}
 
 
@@ -102,8 +153,15 @@ Size = tuple[Mapping[str, Any], int, Mapping[str, Any]]
 _PAPER_EPOCHS = 3
 
 
-def _study(name: str, on: str, figure: str, labels: Mapping[str, tuple[str, Mapping[str, Any]]],
-           own: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, Size], **parts: Any) -> Study:
+def _study(
+    name: str,
+    on: str,
+    figure: str,
+    labels: Mapping[str, tuple[str, Mapping[str, Any]]],
+    own: Mapping[str, Mapping[str, Any]],
+    sizes: Mapping[str, Size],
+    **parts: Any,
+) -> Study:
     """A study of B6.
 
     Args:
@@ -114,57 +172,108 @@ def _study(name: str, on: str, figure: str, labels: Mapping[str, tuple[str, Mapp
     scales = {}
     for scale, (settings, seeds, steps) in sizes.items():
         here = {label: steps[method] for label, (method, _) in labels.items() if method in steps}
-        others = {label: 5 if label in here else 0 for label, (method, _) in labels.items() if method != "SLIP"}
+        others = {
+            label: 5 if label in here else 0
+            for label, (method, _) in labels.items()
+            if method != "SLIP"
+        }
         scales[scale] = Scale(settings, seeds, here, others)
     return Study(
-        name=name, claim="B6", title=f"Epochs counted in updates of y or of x: {on}",
-        statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x fewer, makes a "
-        f"negligible difference on {on}.", source=Source("slip-rebuttal-a", f"{figure}; A4 to P6Br"),
-        scales=scales, methods={label: {**own[method], **case} for label, (method, case) in labels.items()},
-        judge=judge, rule="For each corruption (or set of tasks) the difference of training and test accuracy, at the "
-        "last epoch and on average over the epochs, lies within ± the spread (standard deviation) between seeds; all "
-        "intervals together miss with probability 5 %. Refuted where one lies outside altogether. At scale gpu the "
+        name=name,
+        claim="B6",
+        title=f"Epochs counted in updates of y or of x: {on}",
+        statement="Counting SLIP's epochs in updates of y, which leaves it three updates of x "
+        "fewer, makes a "
+        f"negligible difference on {on}.",
+        source=Source("slip-rebuttal-a", f"{figure}; A4 to P6Br"),
+        scales=scales,
+        methods={label: {**own[method], **case} for label, (method, case) in labels.items()},
+        judge=judge,
+        rule="For each corruption (or set of tasks) the difference of training and test accuracy, "
+        "at the "
+        "last epoch and on average over the epochs, lies within ± the spread (standard deviation) "
+        "between seeds; all "
+        "intervals together miss with probability 5 %. Refuted where one lies outside altogether. "
+        "At scale gpu the "
         "other methods stand beside, with 5 seeds and epochs of y; no rule is about them.",
-        history=("That negligible means less than the spread between seeds was settled beforehand.",
-                 "The other methods were added after SLIP's runs on hyper-cleaning at scale gpu; rule and runs of SLIP "
-                 "stayed.",
-                 "Fig. 4 was missing: the studies on pairs and reviews were added on 2026-11-16, after B6's first "
-                 "record at gpu (hyper-cleaning), with its rule. Scale paper was added on the same day, before its "
-                 "first run, for SLIP alone."),
+        history=(
+            "That negligible means less than the spread between seeds was settled beforehand.",
+            "The other methods were added after SLIP's runs on hyper-cleaning at scale gpu; rule "
+            "and runs of SLIP "
+            "stayed.",
+            "Fig. 4 was missing: the studies on pairs and reviews were added on 2026-11-16, after "
+            "B6's first "
+            "record at gpu (hyper-cleaning), with its rule. Scale paper was added on the same day, "
+            "before its "
+            "first run, for SLIP alone.",
+        ),
         **parts,
     )
 
 
 def _figures(facet: str = "", names: str = "") -> tuple[Figure, ...]:
     return tuple(
-        Figure(f"{name} accuracy", f"{name.lower()}_accuracy", "accuracy", x="epoch", facet=facet,
-               x_label="epochs, in updates of x or of y", caption=f"{names}With one seed SLIP's two runs are one run, "
-               "read three iterations apart. Other methods, where they are shown, count updates of y.")
+        Figure(
+            f"{name} accuracy",
+            f"{name.lower()}_accuracy",
+            "accuracy",
+            x="epoch",
+            facet=facet,
+            x_label="epochs, in updates of x or of y",
+            caption=f"{names}With one seed SLIP's two runs are one run, "
+            "read three iterations apart. Other methods, where they are shown, count updates of y.",
+        )
         for name in ("Test", "Train")
-    )  # fmt: skip
+    )
 
 
 def _cleaning() -> Study:
     runs = cleaning_runs
     alone: Mapping[str, Any] = {"SLIP": {}}
-    labels = {f"epochs of {c}, p = {p:g}": ("SLIP", {"counted": c, "corruption": p}) for p in (0.2, 0.4) for c in "xy"}
-    labels |= {f"{title}, p = {p:g}": (title, {"counted": "y", "corruption": p})
-               for p in (0.2, 0.4) for title in runs.GPU_METHODS if title != "SLIP"}  # fmt: skip
+    labels = {
+        f"epochs of {c}, p = {p:g}": ("SLIP", {"counted": c, "corruption": p})
+        for p in (0.2, 0.4)
+        for c in "xy"
+    }
+    labels |= {
+        f"{title}, p = {p:g}": (title, {"counted": "y", "corruption": p})
+        for p in (0.2, 0.4)
+        for title in runs.GPU_METHODS
+        if title != "SLIP"
+    }
     return _study(
-        "b6-epochs", "data hyper-cleaning", "Fig. 5", labels, tuned_methods(runs.TUNED),
-        {"quick": ({**runs.QUICK, "epochs": 25}, 10, alone), "cpu": ({**runs.CPU, "epochs": 100}, 20, alone),
-         "gpu": ({**runs.GPU, "epochs": 15}, 8, runs.GPU_STEPS),
-         "paper": ({**runs.PAPER, "epochs": _PAPER_EPOCHS}, 8, {"SLIP": runs.PAPER_STEPS["SLIP"]})},
-        loop=loop, tuned_by="b3-hyper-cleaning",
-        differs="An epoch has 10 iterations at quick, 22 at cpu and 20 at gpu and paper, and a run has 25, 100, 15 and "
-        "3 epochs: three iterations weigh more than in the paper, and at scale paper they are a twentieth of the run. "
-        "There SLIP runs alone: the figures of B3 and B4 at scale paper have eight methods and an axis in epochs of "
+        "b6-epochs",
+        "data hyper-cleaning",
+        "Fig. 5",
+        labels,
+        tuned_methods(runs.TUNED),
+        {
+            "quick": ({**runs.QUICK, "epochs": 25}, 10, alone),
+            "cpu": ({**runs.CPU, "epochs": 100}, 20, alone),
+            "gpu": ({**runs.GPU, "epochs": 15}, 8, runs.GPU_STEPS),
+            "paper": (
+                {**runs.PAPER, "epochs": _PAPER_EPOCHS},
+                8,
+                {"SLIP": runs.PAPER_STEPS["SLIP"]},
+            ),
+        },
+        loop=loop,
+        tuned_by="b3-hyper-cleaning",
+        differs="An epoch has 10 iterations at quick, 22 at cpu and 20 at gpu and paper, and a run "
+        "has 25, 100, 15 and "
+        "3 epochs: three iterations weigh more than in the paper, and at scale paper they are a "
+        "twentieth of the run. "
+        "There SLIP runs alone: the figures of B3 and B4 at scale paper have eight methods and an "
+        "axis in epochs of "
         "y.",
-        models={**dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), "gpu": runs.GPU_MODEL,
-                "paper": f"{runs.PAPER_MODEL} (word vectors of 50 dimensions, {_PAPER_EPOCHS} epochs)"},
+        models={
+            **dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
+            "gpu": runs.GPU_MODEL,
+            "paper": f"{runs.PAPER_MODEL} (word vectors of 50 dimensions, {_PAPER_EPOCHS} epochs)",
+        },
         paper_model=runs.PAPER_MODEL,
         figures=_figures("corruption", "The names that begin with epochs are SLIP's. "),
-    )  # fmt: skip
+    )
 
 
 def _representation(name: str, texts: str, figure: str, quick: str, data: str) -> Study:
@@ -176,24 +285,42 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
     alone = {"SLIP": runs.own_steps(quick)["SLIP"]}
     sizes: dict[str, Size] = {"quick": (small, 5, alone), "gpu": (large, 8, runs.GPU_STEPS)}
     models = {"quick": f"tanh encoder and linear heads on {quick}", "gpu": runs.GPU_MODELS[data]}
-    differs = "An epoch has 5 iterations at quick and 10 at gpu (published: 25), and a run 8 and 15 epochs: three " \
-              "iterations weigh more than in the paper."
+    differs = (
+        "An epoch has 5 iterations at quick and 10 at gpu (published: 25), and a run 8 and 15 "
+        "epochs: three "
+        "iterations weigh more than in the paper."
+    )
     if data == "snli":
         steps = {"SLIP": runs.PAPER_STEPS["SLIP"]}
         sizes["paper"] = ({**runs.PAPER, **runs.TASKS, "epochs": _PAPER_EPOCHS}, 8, steps)
         models["paper"] = runs.SHORT_PAPER_MODELS[data]
-        differs += f" At scale paper an epoch has 20 iterations and a run {_PAPER_EPOCHS} epochs: three iterations " \
-                   "are a twentieth of the run. There SLIP runs alone: B1's figures at scale paper have eight " \
-                   "methods and an axis in epochs of y."
+        differs += (
+            f" At scale paper an epoch has 20 iterations and a run {_PAPER_EPOCHS} epochs: three "
+            "iterations "
+            "are a twentieth of the run. There SLIP runs alone: B1's figures at scale paper have "
+            "eight "
+            "methods and an axis in epochs of y."
+        )
     return _study(
-        name, f"hyper-representation ({texts})", figure, labels, runs.EIGHT, sizes, loop=representation_loop,
-        tuned_by=f"b{1 if data == 'snli' else 2}-hyper-representation", differs=differs, models=models,
-        paper_model=runs.PAPER_MODELS[data], figures=_figures(),
-    )  # fmt: skip
+        name,
+        f"hyper-representation ({texts})",
+        figure,
+        labels,
+        runs.EIGHT,
+        sizes,
+        loop=representation_loop,
+        tuned_by=f"b{1 if data == 'snli' else 2}-hyper-representation",
+        differs=differs,
+        models=models,
+        paper_model=runs.PAPER_MODELS[data],
+        figures=_figures(),
+    )
 
 
 STUDIES = (
     _cleaning(),
     _representation("b6-epochs-pairs", "SNLI", "Fig. 4a, b", "digits", "snli"),
-    _representation("b6-epochs-reviews", "the Amazon reviews", "Fig. 4c, d", "turned digits", "reviews"),
+    _representation(
+        "b6-epochs-reviews", "the Amazon reviews", "Fig. 4c, d", "turned digits", "reviews"
+    ),
 )

@@ -1,10 +1,12 @@
-"""B9: SLIP has fewer settings to tune than BO-REP, and what tuning costs (SLIP rebuttal, A6 to g3Q2).
+"""B9: SLIP has fewer settings to tune than BO-REP, and what tuning costs (SLIP rebuttal, A6 to
+g3Q2).
 
-How many settings there are is read from the two classes. What tuning costs is measured: both methods get a random
-search of equally many settings over all that there is to choose, each run to the same budget of oracle calls. With m of
-K settings within 10 % of the search's own best validation loss, a search in random order needs on average (K + 1)/(m +
-1) settings until the first of them: that number is the cost of tuning. Beside them BO-REP with R, I and N as published,
-and with I = N = 1, which is SLIP up to the order of its steps.
+How many settings there are is read from the two classes. What tuning costs is measured: both
+methods get a random search of equally many settings over all that there is to choose, each run to
+the same budget of oracle calls. With m of K settings within 10 % of the search's own best
+validation loss, a search in random order needs on average (K + 1)/(m + 1) settings until the first
+of them: that number is the cost of tuning. Beside them BO-REP with R, I and N as published, and
+with I = N = 1, which is SLIP up to the order of its steps.
 """
 
 from __future__ import annotations
@@ -24,9 +26,17 @@ from mindgap.lab.studies.verdict import as_ratios, by_method, by_seed, mean_inte
 from mindgap.record.forms import TunedTrial
 
 #: ends of the search; 1 - beta takes the place of beta, so that it can be drawn on a log scale
-SPACE: dict[str, tuple[float, float]] = {"lr_x": (1.0, 100.0), "lr_y": (0.1, 10.0), "lr_z": (0.1, 10.0),
-                                         "beta": (0.01, 1.0), "warm_start": (0, 10), "period": (1, 5),
-                                         "inner": (1, 10), "radius": (0.1, 10.0), "refine": (0, 3)}
+SPACE: dict[str, tuple[float, float]] = {
+    "lr_x": (1.0, 100.0),
+    "lr_y": (0.1, 10.0),
+    "lr_z": (0.1, 10.0),
+    "beta": (0.01, 1.0),
+    "warm_start": (0, 10),
+    "period": (1, 5),
+    "inner": (1, 10),
+    "radius": (0.1, 10.0),
+    "refine": (0, 3),
+}
 
 #: What BO-REP has and SLIP has not: R, I, N.
 FALLEN = ("radius", "period", "inner")
@@ -50,22 +60,34 @@ def loop(trial: Trial) -> Iterator[Row]:
     task, numbers = task_of(trial), numbers_of(trial["key"])
     lowest = trial.restored.get("best", math.inf)
     space = {name: SPACE[name] for name in trial["searched"]}
-    points = [{**point, "beta": 1 - point["beta"]} for point in random_points(trial, space, trial["tried"])]
+    points = [
+        {**point, "beta": 1 - point["beta"]}
+        for point in random_points(trial, space, trial["tried"])
+    ]
 
     def evaluate(settings: dict[str, Any]) -> float:
-        method = METHODS[trial["key"]](**settings, **dict.fromkeys(trial.settings.get("ones", ()), 1))
+        method = METHODS[trial["key"]](
+            **settings, **dict.fromkeys(trial.settings.get("ones", ()), 1)
+        )
         return float(end_of(trial, rows_of, task, method, trial.seed)["validation_loss"])
 
     before = [TunedTrial(point, math.inf) for point in points[: trial.restored.get("cell", 0)]]
     for number, tried in enumerate(search(listed(points), evaluate, before), len(before) + 1):
         lowest = min(lowest, tried.value)
         trial.save({"cell": number, "best": lowest})
-        yield {"step": number, "validation_loss": tried.value, "best_loss": lowest, "searched": len(tried.settings),
-               "numbers": ", ".join(numbers), **tried.settings}  # fmt: skip
+        yield {
+            "step": number,
+            "validation_loss": tried.value,
+            "best_loss": lowest,
+            "searched": len(tried.settings),
+            "numbers": ", ".join(numbers),
+            **tried.settings,
+        }
 
 
 def needed(losses: Sequence[float], aim: float) -> float:
-    """Settings a search in random order needs on average to meet one with a loss of at most ``aim``: (K + 1)/(m + 1).
+    """Settings a search in random order needs on average to meet one with a loss of at most
+    ``aim``: (K + 1)/(m + 1).
 
     Example:
         >>> needed([1.0, 1.05, 2.0, 3.0, 4.0], 1.1)
@@ -80,28 +102,47 @@ def judge(runs: Sequence[Run]) -> Parts:
     margin = 1 + float(runs[0].header.settings["margin"])
     first = {method: group[0].rows[0] for method, group in by_method(runs).items()}
     names = {method: set(first[method]["numbers"].split(", ")) for method in ("SLIP", "BO-REP")}
-    losses = {method: [run.column("validation_loss") for run in group] for method, group in groups.items()}
+    losses = {
+        method: [run.column("validation_loss") for run in group] for method, group in groups.items()
+    }
     least = {method: np.array([min(row) for row in rows]) for method, rows in losses.items()}
     cost = {
         method: np.array([needed(row, margin * aim) for row, aim in zip(rows, least[method])])
         for method, rows in losses.items()
     }
     common = np.minimum(least["SLIP"], least["BO-REP"])
-    far = {m: float(np.mean([needed(row, margin * aim) for row, aim in zip(losses[m], common)])) for m in losses}
+    far = {
+        m: float(np.mean([needed(row, margin * aim) for row, aim in zip(losses[m], common)]))
+        for m in losses
+    }
     log = mean_interval(np.log(cost["BO-REP"] / cost["SLIP"]))
     costs = {method: mean_interval(values) for method, values in cost.items()}
-    parts.add("SLIP takes fewer numbers, without R, I and N",
-              len(names["SLIP"]) < len(names["BO-REP"]) and set(FALLEN) <= names["BO-REP"] - names["SLIP"],
-              words=f"SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}",
-              numbers={"numbers_in_class": {method: sorted(known) for method, known in names.items()},
-                       "searched": {method: row["searched"] for method, row in first.items()}})
-    parts.add("SLIP is cheaper to tune", log.low > 0, log.high < 0, f"BO-REP's cost over SLIP's: {ratio_words(log)}; "
-              + "; ".join(f"{method} {i.words(digits='.2f')}, best loss {least[method].mean():.3f}"
-                          for method, i in costs.items()),
-              {"settings_needed": {method: i.triple for method, i in costs.items()},
-               "settings_needed_for_best_of_both": far,
-               "best_loss": {method: float(values.mean()) for method, values in least.items()},
-               "ratio": list(as_ratios(log).values())})
+    parts.add(
+        "SLIP takes fewer numbers, without R, I and N",
+        len(names["SLIP"]) < len(names["BO-REP"])
+        and set(FALLEN) <= names["BO-REP"] - names["SLIP"],
+        words=f"SLIP {len(names['SLIP'])}, BO-REP {len(names['BO-REP'])}",
+        numbers={
+            "numbers_in_class": {method: sorted(known) for method, known in names.items()},
+            "searched": {method: row["searched"] for method, row in first.items()},
+        },
+    )
+    parts.add(
+        "SLIP is cheaper to tune",
+        log.low > 0,
+        log.high < 0,
+        f"BO-REP's cost over SLIP's: {ratio_words(log)}; "
+        + "; ".join(
+            f"{method} {i.words(digits='.2f')}, best loss {least[method].mean():.3f}"
+            for method, i in costs.items()
+        ),
+        {
+            "settings_needed": {method: i.triple for method, i in costs.items()},
+            "settings_needed_for_best_of_both": far,
+            "best_loss": {method: float(values.mean()) for method, values in least.items()},
+            "ratio": list(as_ratios(log).values()),
+        },
+    )
     return parts
 
 
@@ -109,35 +150,71 @@ _SLIP, _BO_REP = (list(METHODS[key].choices) for key in ("slip", "borep"))
 _SEARCH = {"corruption": 0.4, "margin": 0.1}
 
 STUDY = Study(
-    name="b9-tuning-cost", claim="B9", title="What there is to tune in SLIP and in BO-REP, and what tuning costs",
-    statement="SLIP has no counterpart of BO-REP's R, I and N and is therefore cheaper to tune (here: the number of "
-    "settings that a random search tries until it is within 10 % of its own best validation loss, on hyper-cleaning of "
+    name="b9-tuning-cost",
+    claim="B9",
+    title="What there is to tune in SLIP and in BO-REP, and what tuning costs",
+    statement="SLIP has no counterpart of BO-REP's R, I and N and is therefore cheaper to tune "
+    "(here: the number of "
+    "settings that a random search tries until it is within 10 % of its own best validation loss, "
+    "on hyper-cleaning of "
     "digits with p = 0.4).",
     source=Source("slip-rebuttal-a", "A6 to g3Q2"),
-    scales={"quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 150, "tried": 10}, seeds=3),
-            "cpu": Scale({**CPU, **_SEARCH, "oracle_calls": 1000, "tried": 48}, seeds=10)},
+    scales={
+        "quick": Scale({**QUICK, **_SEARCH, "oracle_calls": 150, "tried": 10}, seeds=3),
+        "cpu": Scale({**CPU, **_SEARCH, "oracle_calls": 1000, "tried": 48}, seeds=10),
+    },
     methods={
         "SLIP": {"key": "slip", "searched": _SLIP},
         "BO-REP": {"key": "borep", "searched": _BO_REP},
-        "BO-REP, R, I, N as published": {"key": "borep",
-                                         "searched": [name for name in _BO_REP if name not in FALLEN]},
-        "BO-REP, I = N = 1": {"key": "borep", "searched": [name for name in _BO_REP if name not in FALLEN],
-                              "ones": ["period", "inner"]},
+        "BO-REP, R, I, N as published": {
+            "key": "borep",
+            "searched": [name for name in _BO_REP if name not in FALLEN],
+        },
+        "BO-REP, I = N = 1": {
+            "key": "borep",
+            "searched": [name for name in _BO_REP if name not in FALLEN],
+            "ones": ["period", "inner"],
+        },
     },
-    loop=loop, judge=judge, rule="SLIP's class takes fewer numbers than BO-REP's, R, I and N are among "
-    "those that it lacks, and the geometric mean over paired repetitions of BO-REP's cost divided by SLIP's is above 1 "
-    "(95 % interval). Refuted where SLIP does not take fewer, does not lack one of the three, or the interval lies "
+    loop=loop,
+    judge=judge,
+    rule="SLIP's class takes fewer numbers than BO-REP's, R, I and N are among "
+    "those that it lacks, and the geometric mean over paired repetitions of BO-REP's cost divided "
+    "by SLIP's is above 1 "
+    "(95 % interval). Refuted where SLIP does not take fewer, does not lack one of the three, or "
+    "the interval lies "
     "below 1.",
-    history=("The ranges searched were settled beforehand: two decades about the steps of the tuned studies, whole "
-             "numbers from the least possible up to a few times the published ones, and for R, for which no source has "
-             "a value, two decades about 1.",
-             "Scale quick has three seeds in place of six, for time: the study was undecided with both."),
-    differs="The authors give no figure for the cost of tuning; this measure of it is ours.",
-    models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"), paper_model="",
-    figures=(
-        Figure("Best validation loss so far", "best_loss", "validation loss", x="step", x_label="settings tried",
-               log_y=True, caption="A random search. Settings that both methods have are tried at the same values."),
-        Figure("Validation loss of every setting", "validation_loss", "validation loss", x="lr_x",
-               x_label="step on x", kind="points", log_x=True, log_y=True),
+    history=(
+        "The ranges searched were settled beforehand: two decades about the steps of the tuned "
+        "studies, whole "
+        "numbers from the least possible up to a few times the published ones, and for R, for "
+        "which no source has "
+        "a value, two decades about 1.",
+        "Scale quick has three seeds in place of six, for time: the study was undecided with both.",
     ),
-)  # fmt: skip
+    differs="The authors give no figure for the cost of tuning; this measure of it is ours.",
+    models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
+    paper_model="",
+    figures=(
+        Figure(
+            "Best validation loss so far",
+            "best_loss",
+            "validation loss",
+            x="step",
+            x_label="settings tried",
+            log_y=True,
+            caption="A random search. Settings that both methods have are tried at the same "
+            "values.",
+        ),
+        Figure(
+            "Validation loss of every setting",
+            "validation_loss",
+            "validation loss",
+            x="lr_x",
+            x_label="step on x",
+            kind="points",
+            log_x=True,
+            log_y=True,
+        ),
+    ),
+)

@@ -1,8 +1,9 @@
 """H12: on images ACClip lies between Adam and SGD with momentum, every optimizer tuned alike.
 
-At scales quick and cpu every trial tunes its optimizer first: five candidate steps a factor three apart, each with the
-full budget, on a network and an order of samples that the reported run does not see, by validation accuracy (ties by
-the loss there). At scale gpu ``mindgap tune --grid`` does so once for all seeds.
+At scales quick and cpu every trial tunes its optimizer first: five candidate steps a factor three
+apart, each with the full budget, on a network and an order of samples that the reported run does
+not see, by validation accuracy (ties by the loss there). At scale gpu ``mindgap tune --grid`` does
+so once for all seeds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import numpy as np
 from mindgap.lab.studies.image_runs import image_run
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.verdict import by_method, chosen_steps, finals, last, mean_interval, medians, step_words
+from mindgap.lab.studies.verdict import (
+    by_method,
+    chosen_steps,
+    finals,
+    last,
+    mean_interval,
+    medians,
+    step_words,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +37,19 @@ MISS = 0.1
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Try every candidate step, then run the best one anew, or run the tuned one; readings on held-out data."""
-    return image_run(trial, lambda lr, parameters: optimizer_of(trial.settings, lr, parameters), "acclip on images")
+    """Try every candidate step, then run the best one anew, or run the tuned one; readings on
+    held-out data.
+    """
+    return image_run(
+        trial,
+        lambda lr, parameters: optimizer_of(trial.settings, lr, parameters),
+        "acclip on images",
+    )
 
 
-def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+def optimizer_of(
+    settings: Mapping[str, Any], lr: float, parameters: Sequence[torch.Tensor]
+) -> torch.optim.Optimizer:
     """The optimizer of a trial's settings with this step."""
     import torch
 
@@ -44,7 +61,12 @@ def optimizer_of(settings: Mapping[str, Any], lr: float, parameters: Sequence[to
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=lr, fused=on_gpu)
     form = {"normalized": "first_moment"}.get(settings["optimizer"], settings["optimizer"])
-    paper: dict[str, Any] = {"eps": 1e-5, "weight_decay": 0.0, "bias_correction": False, "clip": None}
+    paper: dict[str, Any] = {
+        "eps": 1e-5,
+        "weight_decay": 0.0,
+        "bias_correction": False,
+        "clip": None,
+    }
     return ACClip(parameters, lr=lr, form=form, **paper)
 
 
@@ -53,19 +75,34 @@ def judge(runs: Sequence[Run]) -> Parts:
     parts, accuracy = Parts(), finals(runs, "test_accuracy")
     for name, group in by_method(runs).items():
         step, ends = chosen_steps(group)
-        numbers = {"accuracy": float(np.mean([last(run, "test_accuracy") for run in group])), "lr": step, "ends": ends,
-                   "train_loss": medians(group, ["train_loss"])["train_loss"], "seeds": len(group)}
+        numbers = {
+            "accuracy": float(np.mean([last(run, "test_accuracy") for run in group])),
+            "lr": step,
+            "ends": ends,
+            "train_loss": medians(group, ["train_loss"])["train_loss"],
+            "seeds": len(group),
+        }
         parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(group)})", {name: numbers})
     for better, worse in PAIRS:
         gap = mean_interval(accuracy[better] - accuracy[worse], miss=MISS)
         none = gap.high < NEGLIGIBLE
-        parts.add(f"{better} above {worse}", gap.low > 0 and not none, none, f"{gap.words(100)} points",
-                  {f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}})
+        parts.add(
+            f"{better} above {worse}",
+            gap.low > 0 and not none,
+            none,
+            f"{gap.words(100)} points",
+            {f"{better} minus {worse}": {**vars(gap), "seeds": len(accuracy[better])}},
+        )
     for form in accuracy if FORM in accuracy else ():
         if form.startswith("ACClip,"):
-            gaps = {name: mean_interval(accuracy[form] - accuracy[name], miss=MISS).words(100)
-                    for name in ("Adam", "SGD with momentum")}  # fmt: skip
-            parts.note(f"not judged: {form} " + ", ".join(f"minus {name} {gap} points" for name, gap in gaps.items()))
+            gaps = {
+                name: mean_interval(accuracy[form] - accuracy[name], miss=MISS).words(100)
+                for name in ("Adam", "SGD with momentum")
+            }
+            parts.note(
+                f"not judged: {form} "
+                + ", ".join(f"minus {name} {gap} points" for name, gap in gaps.items())
+            )
     return parts
 
 
@@ -74,45 +111,113 @@ PAIRS = (("ACClip", "Adam"), ("SGD with momentum", "ACClip"))
 #: The form of ACClip that runs at scale gpu alone.
 FORM = "ACClip, second moment"
 #: Method -> the middle step of its grid at scale gpu.
-_MIDDLE = {"SGD with momentum": 0.1, "Adam": 1e-3, "ACClip": 1.0, "ACClip, normalised": 1e-3, FORM: 1e-3}
+_MIDDLE = {
+    "SGD with momentum": 0.1,
+    "Adam": 1e-3,
+    "ACClip": 1.0,
+    "ACClip, normalised": 1e-3,
+    FORM: 1e-3,
+}
 
-_QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "steps": 60, "every": 20, "batch": 16,
-          "schedule": "cosine", "optimizer": "sgd", "candidates": [0.1]}  # fmt: skip
+_QUICK = {
+    "images": "digits",
+    "train": 500,
+    "validation": 300,
+    "width": 8,
+    "steps": 60,
+    "every": 20,
+    "batch": 16,
+    "schedule": "cosine",
+    "optimizer": "sgd",
+    "candidates": [0.1],
+}
 _SMALL = scales(
-    _QUICK, {"images": "cifar10", "train": 6000, "validation": 2000, "steps": 600, "every": 60, "batch": 32},
-    seeds=(4, 4))
-_SCALES = {"quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
-           "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0})}
+    _QUICK,
+    {
+        "images": "cifar10",
+        "train": 6000,
+        "validation": 2000,
+        "steps": 600,
+        "every": 60,
+        "batch": 32,
+    },
+    seeds=(4, 4),
+)
+_SCALES = {
+    "quick": replace(_SMALL["quick"], seeds_of={FORM: 0, "ACClip, normalised": 0}),
+    "cpu": replace(_SMALL["cpu"], seeds_of={FORM: 0}),
+}
 
 STUDY = Study(
-    name="h12-images-acclip", claim="H12", title="ACClip on images: between Adam and SGD?",
-    statement="Training an image network with every optimizer tuned, ACClip reaches a better held-out accuracy "
-    "than Adam and a worse one than SGD with momentum.", source=Source("acclip", "App. I, Fig. 8"),
-    scales={**_SCALES, "gpu": Scale({**SETTINGS, "epochs": 20, "schedule": "cosine", "optimizer": "sgd"}, seeds=3,
-            methods={name: {"lr": lr, "candidates": []} for name, lr in _MIDDLE.items()})},
-    methods={"SGD with momentum": {"optimizer": "sgd", "candidates": [0.003, 0.01, 0.03, 0.1, 0.3]},
-             "Adam": {"optimizer": "adam", "candidates": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]},
-             "ACClip": {"optimizer": "algorithm", "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]},
-             "ACClip, normalised": {"optimizer": "normalized", "candidates": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]},
-             FORM: {"optimizer": "second_moment"}},
-    loop=loop, judge=judge, rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals of "
-    "the differences over paired seeds lie above zero. Refuted where a difference is certainly below half a point.",
-    history=("Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists were laid so that "
-             "the best of six wider steps, in validation runs with random numbers of their own, lies inside.",
-             "Scale gpu was added before its first run: one step per optimizer, chosen on validation data with a "
-             "shorter schedule and seeds of its own, then three seeds. The rule is the same."),
-    differs="Steps fall along half a cosine; no optimizer has weight decay. ACClip is Algorithm 1 to the letter; "
-    "the form divided by the moment (3.1 of acclip), from scale cpu on, and at scale gpu the one over the second "
-    "moment run beside it and are not judged. ImageNet is not at hand: what the paper says of it cannot be settled.",
-    models={"quick": "three convolutions, width 8, on digits", "cpu": "three convolutions, width 8, on CIFAR-10",
-            "gpu": f"proxy: {RESNET20}"}, grid=GRID, tune_on=TUNE_ON, tuning_seeds=(1000,),
+    name="h12-images-acclip",
+    claim="H12",
+    title="ACClip on images: between Adam and SGD?",
+    statement="Training an image network with every optimizer tuned, ACClip reaches a better "
+    "held-out accuracy "
+    "than Adam and a worse one than SGD with momentum.",
+    source=Source("acclip", "App. I, Fig. 8"),
+    scales={
+        **_SCALES,
+        "gpu": Scale(
+            {**SETTINGS, "epochs": 20, "schedule": "cosine", "optimizer": "sgd"},
+            seeds=3,
+            methods={name: {"lr": lr, "candidates": []} for name, lr in _MIDDLE.items()},
+        ),
+    },
+    methods={
+        "SGD with momentum": {"optimizer": "sgd", "candidates": [0.003, 0.01, 0.03, 0.1, 0.3]},
+        "Adam": {"optimizer": "adam", "candidates": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]},
+        "ACClip": {"optimizer": "algorithm", "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]},
+        "ACClip, normalised": {
+            "optimizer": "normalized",
+            "candidates": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+        },
+        FORM: {"optimizer": "second_moment"},
+    },
+    loop=loop,
+    judge=judge,
+    rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals of "
+    "the differences over paired seeds lie above zero. Refuted where a difference is certainly "
+    "below half a point.",
+    history=(
+        "Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists "
+        "were laid so that "
+        "the best of six wider steps, in validation runs with random numbers of their own, lies "
+        "inside.",
+        "Scale gpu was added before its first run: one step per optimizer, chosen on validation "
+        "data with a "
+        "shorter schedule and seeds of its own, then three seeds. The rule is the same.",
+    ),
+    differs="Steps fall along half a cosine; no optimizer has weight decay. ACClip is Algorithm 1 "
+    "to the letter; "
+    "the form divided by the moment (3.1 of acclip), from scale cpu on, and at scale gpu the one "
+    "over the second "
+    "moment run beside it and are not judged. ImageNet is not at hand: what the paper says of it "
+    "cannot be settled.",
+    models={
+        "quick": "three convolutions, width 8, on digits",
+        "cpu": "three convolutions, width 8, on CIFAR-10",
+        "gpu": f"proxy: {RESNET20}",
+    },
+    grid=GRID,
+    tune_on=TUNE_ON,
+    tuning_seeds=(1000,),
     paper_model="ResNet50 on ImageNet",
     paper_number="validation accuracy: SGD 0.754, ACClip 0.730, Adam 0.716 (App. I)",
     figures=(
         Figure("Test accuracy at the chosen step", "test_accuracy", "test accuracy"),
-        Figure("Validation loss at the chosen step", "validation_loss", "validation loss", log_y=True),
+        Figure(
+            "Validation loss at the chosen step", "validation_loss", "validation loss", log_y=True
+        ),
         Figure("Training loss at the chosen step", "train_loss", "training loss", log_y=True),
-        Figure("What tuning saw", "candidate_score", "validation error", x="candidate", x_label="step size",
-               log_x=True, caption="Five candidates and one budget for every optimizer; the lowest is chosen."),
+        Figure(
+            "What tuning saw",
+            "candidate_score",
+            "validation error",
+            x="candidate",
+            x_label="step size",
+            log_x=True,
+            caption="Five candidates and one budget for every optimizer; the lowest is chosen.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,8 @@
-"""H13: bias and second moment of clipped gradients, exactly, against Lemmas 2, 4.7.1, 4.7.2 and 4.7.5.
+"""H13: bias and second moment of clipped gradients, exactly, against Lemmas 2, 4.7.1, 4.7.2 and
+4.7.5.
 
-Lemma 4.7.4 compares moments of norms and is checked in the tests; its consequence is the study h8-dimension.
+Lemma 4.7.4 compares moments of norms and is checked in the tests; its consequence is the study
+h8-dimension.
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ from mindgap.lab.studies.verdict import rows_by_method
 def _laws(alpha: float) -> dict[str, Any]:
     from mindgap.lab import theory
 
-    return {"gaussian": theory.Gaussian(), "student": theory.Student(df=alpha + 0.1),
-            "pareto": theory.SymmetricPareto(index=alpha + 0.1),
-            "two-point": theory.TwoPoint(probability=1e-3, scale=300.0), "bounded": theory.Bounded()}
+    return {
+        "gaussian": theory.Gaussian(),
+        "student": theory.Student(df=alpha + 0.1),
+        "pareto": theory.SymmetricPareto(index=alpha + 0.1),
+        "two-point": theory.TwoPoint(probability=1e-3, scale=300.0),
+        "bounded": theory.Bounded(),
+    }
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """value/bound for second moment, bias and (where printed so) mean square error, over laws, gradients and τ."""
+    """value/bound for second moment, bias and (where printed so) mean square error, over laws,
+    gradients and τ.
+    """
     for alpha in trial["alphas"]:
         for name, law in _laws(alpha).items():
             for share in trial["shares"]:
@@ -32,7 +40,13 @@ def loop(trial: Trial) -> Iterator[Row]:
                         row = _ratios(trial["lemma"], law, alpha, share, float(multiple))
                     # Below 1e-9 a bias is a difference of equal numbers: it is recorded as that.
                     row = {key: max(value, 1e-9) for key, value in row.items()}
-                    yield {"law": name, "alpha": alpha, "share": share, "threshold": float(multiple), **row}
+                    yield {
+                        "law": name,
+                        "alpha": alpha,
+                        "share": share,
+                        "threshold": float(multiple),
+                        **row,
+                    }
 
 
 def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -> dict[str, float]:
@@ -53,45 +67,91 @@ def _ratios(lemma: str, law: Any, alpha: float, share: float, multiple: float) -
     m = theory.clipped_moments(law, mean, tau)
     limit = theory.clipped_bias_bound(alpha, G, tau)
     if lemma == "2 as printed":
-        return {"second": m.second / theory.clipped_second_moment_bound(alpha, G, tau), "bias": m.error / limit}
+        return {
+            "second": m.second / theory.clipped_second_moment_bound(alpha, G, tau),
+            "bias": m.error / limit,
+        }
     printed = lemma == "4.7.5 as printed"
-    second = (printed_coordinate_second_moment if printed else theory.clipped_second_moment_bound)(alpha, G, tau)
+    second = (printed_coordinate_second_moment if printed else theory.clipped_second_moment_bound)(
+        alpha, G, tau
+    )
     return {"second": m.second / second, "bias": (m.mean - mean) ** 2 / limit}
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The largest share of each bound: at most 1 for the lemmas as proved, and for the two as printed."""
+    """The largest share of each bound: at most 1 for the lemmas as proved, and for the two as
+    printed.
+    """
     parts = Parts()
     for name, rows in rows_by_method(runs).items():
         largest = {key: max(row[key] for row in rows) for key in ("second", "bias")}
         # Quadrature is good to 1e-6 where the tail index is within 0.1 of the moment.
-        parts.add(name, max(largest.values()) <= 1 + 1e-5, numbers={name: largest},
-                  words=f"second moment {largest['second']:.3g}, bias {largest['bias']:.3g} of the bounds",
-                  reading="as printed" if "printed" in name else "as corrected")
+        parts.add(
+            name,
+            max(largest.values()) <= 1 + 1e-5,
+            numbers={name: largest},
+            words=f"second moment {largest['second']:.3g}, bias {largest['bias']:.3g} of the "
+            "bounds",
+            reading="as printed" if "printed" in name else "as corrected",
+        )
     return parts
 
 
 _SETTINGS = {"alphas": [1.2, 1.5, 1.9], "shares": [0.0, 1.0], "thresholds": 7}
 
 STUDY = Study(
-    name="h13-clipped-moments", claim="H13", title="Clipping trades variance for bias, as the lemmas say",
-    statement="E‖ĝ‖² <= G^α τ^(2-α) and ‖Eĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), and the variants for noise moments and "
-    "for coordinates.", source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
-    scales=scales(_SETTINGS, {"alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9], "thresholds": 30,
-                  "shares": [0.0, 0.3, 1.0]}),
-    methods={"Lemma 4.7.1": {"lemma": "4.7.1"}, "Lemma 4.7.2": {"lemma": "4.7.2"},
-             "Lemma 2 as printed": {"lemma": "2 as printed"},
-             "Lemma 4.7.5 as printed": {"lemma": "4.7.5 as printed"}},
-    loop=loop, judge=judge, rule="No second moment and no squared bias exceeds its bound (by 1e-5, for "
-    "quadrature). As corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip (mean square error "
+    name="h13-clipped-moments",
+    claim="H13",
+    title="Clipping trades variance for bias, as the lemmas say",
+    statement="E‖ĝ‖² <= G^α τ^(2-α) and ‖Eĝ - ∇f‖² <= G^(2α) τ^(-2(α-1)), and the variants for "
+    "noise moments and "
+    "for coordinates.",
+    source=Source("thesis", "Lemmas 4.7.1, 4.7.2 and 4.7.5; acclip, Lemmas 2 and 5"),
+    scales=scales(
+        _SETTINGS,
+        {
+            "alphas": [1.05, 1.2, 1.35, 1.5, 1.65, 1.8, 1.9],
+            "thresholds": 30,
+            "shares": [0.0, 0.3, 1.0],
+        },
+    ),
+    methods={
+        "Lemma 4.7.1": {"lemma": "4.7.1"},
+        "Lemma 4.7.2": {"lemma": "4.7.2"},
+        "Lemma 2 as printed": {"lemma": "2 as printed"},
+        "Lemma 4.7.5 as printed": {"lemma": "4.7.5 as printed"},
+    },
+    loop=loop,
+    judge=judge,
+    rule="No second moment and no squared bias exceeds its bound (by 1e-5, for "
+    "quadrature). As corrected: Lemmas 4.7.1 and 4.7.2 as proved. As printed: Lemma 2 of acclip "
+    "(mean square error "
     "in place of the bias) and Lemma 4.7.5.",
     figures=(
-        Figure("Squared bias over its bound", "bias", "bias² / bound", x="threshold",
-               x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
-               hlines={"bound": 1.0},
-               caption="Exact sums and quadrature; points above 1 refute a lemma as printed."),
-        Figure("Second moment over its bound", "second", "E ĝ² / bound", x="threshold",
-               x_label="τ in units of the moment", kind="points", log_x=True, log_y=True, facet="alpha",
-               hlines={"bound": 1.0}),
+        Figure(
+            "Squared bias over its bound",
+            "bias",
+            "bias² / bound",
+            x="threshold",
+            x_label="τ in units of the moment",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            hlines={"bound": 1.0},
+            caption="Exact sums and quadrature; points above 1 refute a lemma as printed.",
+        ),
+        Figure(
+            "Second moment over its bound",
+            "second",
+            "E ĝ² / bound",
+            x="threshold",
+            x_label="τ in units of the moment",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            hlines={"bound": 1.0},
+        ),
     ),
-)  # fmt: skip
+)

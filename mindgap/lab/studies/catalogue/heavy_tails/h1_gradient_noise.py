@@ -1,7 +1,8 @@
-"""H1 and H11: the noise of an image network is concentrated, that of a language transformer heavy-tailed; norms against
-coordinates.
+"""H1 and H11: the noise of an image network is concentrated, that of a language transformer
+heavy-tailed; norms against coordinates.
 
-Two controls run beside the networks, norms of Gaussian and of stable vectors (Fig. 2 b, e of acclip).
+Two controls run beside the networks, norms of Gaussian and of stable vectors (Fig. 2 b, e of
+acclip).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from mindgap.lab.studies.verdict import by_method, medians
 
 
 def loop_norms(trial: Trial) -> Iterator[Row]:
-    """Noise norms at initialisation: their histogram, their tail by four methods, the variance against sample size."""
+    """Noise norms at initialisation: their histogram, their tail by four methods, the variance
+    against sample size.
+    """
     with trial.timed():
         law = trial["source"] in ("gaussian", "stable")
         norms = control_norms(trial, trial["source"]) if law else _noise(trial).norms
@@ -50,123 +53,238 @@ def _sample(source: str, minibatches: int, batch: int, seed: int, *text: int) ->
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.training import digits_network
 
-    problem = digits_network(seed=seed) if source == "digits" else text_problem(dict(zip(SMALL_TEXT, text)), seed)
+    problem = (
+        digits_network(seed=seed)
+        if source == "digits"
+        else text_problem(dict(zip(SMALL_TEXT, text)), seed)
+    )
     batches = problem.batches(torch_stream(seed, "minibatches"), minibatches, batch)
     return noise_side_by_side(problem.objective, batches, coordinates=64, seed=seed)
 
 
 def judge_norms(runs: Sequence[Run]) -> Parts:
-    """Heavier than Gaussian? Does the variance settle? Median answers over the seeds, of networks and controls."""
+    """Heavier than Gaussian? Does the variance settle? Median answers over the seeds, of
+    networks and controls.
+    """
     parts, middle = Parts(), {}
     for name, group in by_method(runs).items():
         one = middle[name] = medians(group, ("hill_heavier", "settles", "hill_index", "exponent"))
-        parts.note(f"{name}: index {one['hill_index']:.1f}, heavier than Gaussian {word(one['hill_heavier'])}, "
-                   f"variance settles {word(one['settles'])} (m^{one['exponent']:.2f})",
-                   {name: {"heavier": one["hill_heavier"], "settles": one["settles"], "index": one["hill_index"],
-                           "exponent": one["exponent"]}})
+        parts.note(
+            f"{name}: index {one['hill_index']:.1f}, heavier than Gaussian "
+            f"{word(one['hill_heavier'])}, "
+            f"variance settles {word(one['settles'])} (m^{one['exponent']:.2f})",
+            {
+                name: {
+                    "heavier": one["hill_heavier"],
+                    "settles": one["settles"],
+                    "index": one["hill_index"],
+                    "exponent": one["exponent"],
+                }
+            },
+        )
     gauss, stable = middle["Gaussian vectors"], middle["stable vectors"]
     right_tails = gauss["hill_heavier"] < 1.0 == stable["hill_heavier"]
     if not right_tails or gauss["settles"] < 1.0 or stable["settles"] == 1.0:
         parts.decide_nothing("the controls are not told apart")
     image, text = middle["convolutional network"], middle["transformer"]
-    parts.add("the transformer's noise is heavier", text["hill_heavier"] == 1.0, text["hill_heavier"] == 0.0)
-    parts.add("the transformer's variance does not settle", text["settles"] == 0.0, text["settles"] == 1.0)
+    parts.add(
+        "the transformer's noise is heavier",
+        text["hill_heavier"] == 1.0,
+        text["hill_heavier"] == 0.0,
+    )
+    parts.add(
+        "the transformer's variance does not settle", text["settles"] == 0.0, text["settles"] == 1.0
+    )
     parts.add("the image network's noise is not heavier", image["hill_heavier"] < 1.0)
     parts.add("the image network's variance settles", image["settles"] > 0.0)
     return parts
 
 
 def loop_coordinates(trial: Trial) -> Iterator[Row]:
-    """Three readings of one noise sample: norms, coordinates pooled as published, coordinates on one scale a layer."""
+    """Three readings of one noise sample: norms, coordinates pooled as published, coordinates
+    on one scale a layer.
+    """
     from mindgap.measure.probes.tails import tail_index
     from mindgap.measure.tail_estimators import published_block_sum_index
 
     with trial.timed():
         sample = _noise(trial)
-    pooled = trial.numpy_generator("order").permutation(sample.coordinates.astype(float).reshape(-1))
-    size = sample.coordinates.size  # resamples of millions of values would take minutes: a quarter of a million then
+    pooled = trial.numpy_generator("order").permutation(
+        sample.coordinates.astype(float).reshape(-1)
+    )
+    size = (
+        sample.coordinates.size
+    )  # resamples of millions of values would take minutes: a quarter of a million then
     fewer = replace(sample, coordinates=sample.coordinates[:: size >> 18 if size > 2**21 else 1])
     shown = {
         "coordinates, as published": published_block_sum_index(pooled[pooled != 0]),
-        "coordinates, one scale a layer": tail_index(fewer, "block-sum", of="coordinates", per_layer=True,
-                                                     bootstrap=20, null=20, seed=trial.seed).index,
+        "coordinates, one scale a layer": tail_index(
+            fewer,
+            "block-sum",
+            of="coordinates",
+            per_layer=True,
+            bootstrap=20,
+            null=20,
+            seed=trial.seed,
+        ).index,
         "norms": tail_index(sample, "block-sum", bootstrap=20, null=20, seed=trial.seed).index,
     }
     for place, (reading, index) in enumerate(shown.items()):
         yield {"reading": reading, "place": place, "index": min(index, 1e3)}
     hill = tail_index(sample, seed=trial.seed)
-    yield {"norms_heavier": number(hill.heavier), "norms_index": min(hill.index, 1e3),
-           "published": shown["coordinates, as published"], "per_layer": shown["coordinates, one scale a layer"]}
+    yield {
+        "norms_heavier": number(hill.heavier),
+        "norms_index": min(hill.index, 1e3),
+        "published": shown["coordinates, as published"],
+        "per_layer": shown["coordinates, one scale a layer"],
+    }
 
 
 def judge_coordinates(runs: Sequence[Run]) -> Parts:
-    """On the image network: the published estimate per coordinate, and the tail of the norms; medians over seeds."""
+    """On the image network: the published estimate per coordinate, and the tail of the norms;
+    medians over seeds.
+    """
     parts, columns = Parts(), ("published", "per_layer", "norms_index", "norms_heavier")
     middle = {name: medians(group, columns) for name, group in by_method(runs).items()}
     for name, one in middle.items():
-        parts.note(f"{name}: coordinates as published {one['published']:.2f}, on one scale per layer "
-                   f"{one['per_layer']:.2f}; norms {one['norms_index']:.1f} by Hill", {name: one})
+        parts.note(
+            f"{name}: coordinates as published {one['published']:.2f}, on one scale per layer "
+            f"{one['per_layer']:.2f}; norms {one['norms_index']:.1f} by Hill",
+            {name: one},
+        )
     image = middle["convolutional network"]
     if image["norms_heavier"] == 0.5:
         parts.decide_nothing("the tail of the norms cannot be told")
     parts.add("coordinates look heavy-tailed", image["published"] < 1.8)
-    parts.add("norms do not", image["norms_heavier"] == 0.0, words=f"heavier {word(image['norms_heavier'])}")
+    parts.add(
+        "norms do not",
+        image["norms_heavier"] == 0.0,
+        words=f"heavier {word(image['norms_heavier'])}",
+    )
     return parts
 
 
 _NETWORKS = {"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}
-_MODELS = {"quick": "three convolutions on digits and a one-layer transformer on prose",
-           "cpu": "three convolutions on digits and a two-layer transformer on prose",
-           "gpu": f"proxies, {RESNET_PROXY} and {BERT_PROXY}"}  # fmt: skip
+_MODELS = {
+    "quick": "three convolutions on digits and a one-layer transformer on prose",
+    "cpu": "three convolutions on digits and a two-layer transformer on prose",
+    "gpu": f"proxies, {RESNET_PROXY} and {BERT_PROXY}",
+}
 _QUICK = Scale({"minibatches": 1024, "batch": 8, "source": "digits", **SMALL_TEXT}, seeds=2)
 _CPU = Scale({"minibatches": 20_000, "batch": 8, "source": "digits", **LARGE_TEXT}, seeds=5)
-_GPU = Scale({**ON_DEVICE, "source": "bert"}, seeds=3, methods={
-    "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE}, "transformer": {"source": "bert"},
-})  # fmt: skip
+_GPU = Scale(
+    {**ON_DEVICE, "source": "bert"},
+    seeds=3,
+    methods={
+        "convolutional network": {"source": "resnet20", **IMAGES_ON_DEVICE},
+        "transformer": {"source": "bert"},
+    },
+)
 _SCALES = {"quick": _QUICK, "cpu": _CPU, "gpu": _GPU}
-_BEFORE_GPU = ("Scale gpu was added with the same rule, before its first run: 20,000 minibatches per network and "
-               "seed, 3 seeds.")  # fmt: skip
+_BEFORE_GPU = (
+    "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per network "
+    "and "
+    "seed, 3 seeds."
+)
 
 H1_GRADIENT_NOISE = Study(
-    name="h1-gradient-noise", claim="H1", title="Whose gradient noise is heavy-tailed?",
-    statement="At initialisation the noise norms of an image network are concentrated, those of a language "
-    "transformer heavy-tailed, and the empirical variance settles for the first and not for the second.",
-    source=Source("acclip", "section 2, Fig. 2"), scales=_SCALES,
-    methods={**_NETWORKS, "Gaussian vectors": {"source": "gaussian"}, "stable vectors": {"source": "stable"}},
-    loop=loop_norms, judge=judge_norms, rule="Median answers over the seeds: the transformer's norms are heavier "
-    "than Gaussian and their variance does not settle; the convolutional network's are not heavier and theirs "
+    name="h1-gradient-noise",
+    claim="H1",
+    title="Whose gradient noise is heavy-tailed?",
+    statement="At initialisation the noise norms of an image network are concentrated, those of a "
+    "language "
+    "transformer heavy-tailed, and the empirical variance settles for the first and not for the "
+    "second.",
+    source=Source("acclip", "section 2, Fig. 2"),
+    scales=_SCALES,
+    methods={
+        **_NETWORKS,
+        "Gaussian vectors": {"source": "gaussian"},
+        "stable vectors": {"source": "stable"},
+    },
+    loop=loop_norms,
+    judge=judge_norms,
+    rule="Median answers over the seeds: the transformer's norms are heavier "
+    "than Gaussian and their variance does not settle; the convolutional network's are not heavier "
+    "and theirs "
     "settles. Controls that come out wrong decide nothing.",
-    history=("Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian vectors were "
-             "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 times, "
-             "undecided 62 times. So stable vectors need not be called unsettled.", _BEFORE_GPU),
-    differs=PROXIES,
-    models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
-    figures=(
-        Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
-               x_label="norm / median norm", caption="Norms above 4 medians are not drawn; the records have them."),
-        Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
-               x_label="minibatches", log_x=True, log_y=True,
-               caption="One order of the minibatches per seed, as in the papers. A finite variance levels off."),
-        Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
-               x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
-               hlines={"infinite variance below": 2.0},
-               caption="Gaussian samples give values far above 2 by the first two and 2 by the others."),
+    history=(
+        "Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian "
+        "vectors were "
+        "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 "
+        "times, "
+        "undecided 62 times. So stable vectors need not be called unsettled.",
+        _BEFORE_GPU,
     ),
-)  # fmt: skip
+    differs=PROXIES,
+    models=_MODELS,
+    paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
+    figures=(
+        Figure(
+            "Norms of the gradient noise over their median",
+            "share",
+            "share of minibatches",
+            x="norm",
+            x_label="norm / median norm",
+            caption="Norms above 4 medians are not drawn; the records have them.",
+        ),
+        Figure(
+            "Empirical variance against sample size",
+            "variance",
+            "variance / its last value",
+            x="minibatches",
+            x_label="minibatches",
+            log_x=True,
+            log_y=True,
+            caption="One order of the minibatches per seed, as in the papers. A finite variance "
+            "levels off.",
+        ),
+        Figure(
+            "Tail index by four estimators",
+            "index",
+            "tail index",
+            x="place",
+            kind="points",
+            log_y=True,
+            x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
+            hlines={"infinite variance below": 2.0},
+            caption="Gaussian samples give values far above 2 by the first two and 2 by the "
+            "others.",
+        ),
+    ),
+)
 
 H11_COORDINATES_OR_NORMS = Study(
-    name="h11-coordinates-or-norms", claim="H11", title="One noise: heavy-tailed by coordinates, light-tailed by norms",
-    statement="Estimated coordinate by coordinate, the noise of an image network has a tail index below 2, while "
-    "the noise as a vector is concentrated.", source=Source("acclip", "App. H"),
-    scales=_SCALES, methods=_NETWORKS, loop=loop_coordinates, judge=judge_coordinates,
-    rule="On the image network the published estimator per coordinate gives an index below 1.8 and the norms are "
-    "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide nothing.",
-    history=(_BEFORE_GPU,), differs=PROXIES,
-    models=_MODELS, paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
+    name="h11-coordinates-or-norms",
+    claim="H11",
+    title="One noise: heavy-tailed by coordinates, light-tailed by norms",
+    statement="Estimated coordinate by coordinate, the noise of an image network has a tail index "
+    "below 2, while "
+    "the noise as a vector is concentrated.",
+    source=Source("acclip", "App. H"),
+    scales=_SCALES,
+    methods=_NETWORKS,
+    loop=loop_coordinates,
+    judge=judge_coordinates,
+    rule="On the image network the published estimator per coordinate gives an index below 1.8 and "
+    "the norms are "
+    "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide "
+    "nothing.",
+    history=(_BEFORE_GPU,),
+    differs=PROXIES,
+    models=_MODELS,
+    paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(
-        Figure("Index by three readings of one noise sample", "index", "index", x="place", kind="points",
-               x_names=("coordinates,\nas published", "coordinates, one\nscale per layer", "norms"),
-               hlines={"Gaussian": 2.0},
-               caption="On one scale per layer the image network's index is near 2, the transformer's is not."),
+        Figure(
+            "Index by three readings of one noise sample",
+            "index",
+            "index",
+            x="place",
+            kind="points",
+            x_names=("coordinates,\nas published", "coordinates, one\nscale per layer", "norms"),
+            hlines={"Gaussian": 2.0},
+            caption="On one scale per layer the image network's index is near 2, the "
+            "transformer's is not.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,8 +1,10 @@
-"""H3: a small transformer on text: SGD is worst, then GClip, then CClip about as good as Adam, and ACClip is best.
+"""H3: a small transformer on text: SGD is worst, then GClip, then CClip about as good as Adam, and
+ACClip is best.
 
-Every optimizer is tuned alike: the same factors around a step of its own, by the loss on validation text, on a network
-and an order of samples that the reported run does not see. At scales quick and cpu each trial does this first, with the
-full budget per step; at scale gpu ``mindgap tune --grid`` does it before, with a shorter schedule.
+Every optimizer is tuned alike: the same factors around a step of its own, by the loss on validation
+text, on a network and an order of samples that the reported run does not see. At scales quick and
+cpu each trial does this first, with the full budget per step; at scale gpu ``mindgap tune --grid``
+does it before, with a shorter schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ import numpy as np
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import TRANSFORMER_XL, text_optimizer_run
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of
-from mindgap.lab.studies.verdict import as_ratios, by_method, chosen_steps, finals, log_ratio, ratio_words, step_words
+from mindgap.lab.studies.verdict import (
+    as_ratios,
+    by_method,
+    chosen_steps,
+    finals,
+    log_ratio,
+    ratio_words,
+    step_words,
+)
 
 COMPARABLE = 0.02
 #: Parts that can refute.
@@ -26,113 +36,233 @@ COMMON = ("GClip below SGD", "Adam below GClip", "CClip comparable to Adam")
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Readings of the loss on validation and on test text; at small scales the steps are tried first."""
-    return text_optimizer_run(trial, lambda lr, p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"]))
+    """Readings of the loss on validation and on test text; at small scales the steps are tried
+    first.
+    """
+    return text_optimizer_run(
+        trial, lambda lr, p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"])
+    )
 
 
 def judge(runs: Sequence[Run]) -> Parts:
     """Ratios of the last losses on test text over paired seeds."""
     parts, losses = Parts(), finals(runs, "test_loss")
-    words = [f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})" for name, group in by_method(runs).items()]
-    parts.note("loss on test text: " + ", ".join(words), {"loss": {n: float(np.mean(v)) for n, v in losses.items()}})
+    words = [
+        f"{name} {np.mean(losses[name]):.4g} ({step_words(group)})"
+        for name, group in by_method(runs).items()
+    ]
+    parts.note(
+        "loss on test text: " + ", ".join(words),
+        {"loss": {n: float(np.mean(v)) for n, v in losses.items()}},
+    )
     parts.below(COMMON[0], losses["GClip"], losses["SGD"], NEGLIGIBLE, PARTS)
     parts.below(COMMON[1], losses["Adam"], losses["GClip"], NEGLIGIBLE, PARTS)
-    near, wide = (log_ratio(losses["CClip"], losses["Adam"], miss=miss) for miss in (0.05, 0.05 / PARTS))
+    near, wide = (
+        log_ratio(losses["CClip"], losses["Adam"], miss=miss) for miss in (0.05, 0.05 / PARTS)
+    )
     low, high = math.log1p(-COMPARABLE), math.log1p(COMPARABLE)
-    parts.add(COMMON[2], low <= near.low and near.high <= high, wide.high < low or wide.low > high, ratio_words(near),
-              {COMMON[2]: as_ratios(near)})
+    parts.add(
+        COMMON[2],
+        low <= near.low and near.high <= high,
+        wide.high < low or wide.low > high,
+        ratio_words(near),
+        {COMMON[2]: as_ratios(near)},
+    )
     parts.below("ACClip below Adam", losses["ACClip"], losses["Adam"], NEGLIGIBLE, PARTS)
     if SECOND in losses:
         _per_form(parts, runs, losses)
     elif OTHER in losses:
         other = log_ratio(losses[OTHER], losses["Adam"])
-        parts.note(f"not judged: {OTHER} against Adam, {ratio_words(other)}", {OTHER: as_ratios(other)})
+        parts.note(
+            f"not judged: {OTHER} against Adam, {ratio_words(other)}", {OTHER: as_ratios(other)}
+        )
     return parts
 
 
 def _per_form(parts: Parts, runs: Sequence[Run], losses: Mapping[str, np.ndarray]) -> None:
-    """The verdict with each form in the place of ACClip, its step against Adam's, and perplexities."""
+    """The verdict with each form in the place of ACClip, its step against Adam's, and
+    perplexities.
+    """
     forms = ("ACClip", OTHER, SECOND)
     for form in forms[1:]:
-        parts.below(f"{form} below Adam", losses[form], losses["Adam"], NEGLIGIBLE, PARTS, reading="variant")
+        parts.below(
+            f"{form} below Adam", losses[form], losses["Adam"], NEGLIGIBLE, PARTS, reading="variant"
+        )
     answers = {part.name: part.answer for part in parts.asked}
     words = {}
     for form in forms:
         given = [answers[name] for name in (*COMMON, f"{form} below Adam")]
-        words[form] = "does not hold" if "no" in given else "inconclusive" if "open" in given else "holds"
-    parts.note("the statement with each form: " + ", ".join(f"{form} {word}" for form, word in words.items()),
-               {"per form": words})
+        words[form] = (
+            "does not hold" if "no" in given else "inconclusive" if "open" in given else "holds"
+        )
+    parts.note(
+        "the statement with each form: "
+        + ", ".join(f"{form} {word}" for form, word in words.items()),
+        {"per form": words},
+    )
     steps = {name: chosen_steps(group)[0] for name, group in by_method(runs).items()}
-    parts.note(f"chosen step of {OTHER} / that of Adam: {steps[OTHER] / steps['Adam']:.3g}", {"step": steps})
+    parts.note(
+        f"chosen step of {OTHER} / that of Adam: {steps[OTHER] / steps['Adam']:.3g}",
+        {"step": steps},
+    )
     validation = finals(runs, "validation_loss")
-    perplexity = {name: [float(np.exp(np.mean(v[name]))) for v in (validation, losses)] for name in losses}
-    parts.note("perplexity on validation and test text: "
-               + ", ".join(f"{name} {a:.0f} and {b:.0f}" for name, (a, b) in perplexity.items()),
-               {"perplexity": perplexity})
+    perplexity = {
+        name: [float(np.exp(np.mean(v[name]))) for v in (validation, losses)] for name in losses
+    }
+    parts.note(
+        "perplexity on validation and test text: "
+        + ", ".join(f"{name} {a:.0f} and {b:.0f}" for name, (a, b) in perplexity.items()),
+        {"perplexity": perplexity},
+    )
 
 
 #: Method -> optimizer and the step in the middle of its list, the same at quick and cpu.
-_METHODS: dict[str, dict[str, Any]] = {"SGD": {"optimizer": "sgd", "middle": 1.0},
-                                       "GClip": {"optimizer": "gclip", "middle": 3.0},
-                                       "CClip": {"optimizer": "cclip", "middle": 30.0},
-                                       "Adam": {"optimizer": "adam", "middle": 0.01},
-                                       "ACClip": {"optimizer": "acclip", "middle": 3.0},
-                                       OTHER: {"optimizer": "acclip, normalized", "middle": 0.006},
-                                       SECOND: {"optimizer": "acclip, second moment", "middle": 0.005}}
-_QUICK = {"text": "prose", "words": 200, "width": 16, "layers": 2, "length": 8, "validation": 256, "steps": 60,
-          "every": 12, "batch": 16, "tau": 0.25, "schedule": "cosine", "factors": [1 / 3, 1.0, 3.0],
-          "streams": "h3"}
-_SMALL = scales(_QUICK, {"text": "ptb", "words": 1000, "width": 32, "layers": 3, "length": 16, "steps": 500,
-                "every": 50, "validation": 512, "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0], "streams": "h3, lower"},
-                seeds=(3, 3))
-_GPU = {**TRANSFORMER_XL, "steps": 1200, "every": 120, "tau": 0.25, "schedule": "cosine", "factor": 1.0,
-        "streams": "h3, Transformer-XL"}
+_METHODS: dict[str, dict[str, Any]] = {
+    "SGD": {"optimizer": "sgd", "middle": 1.0},
+    "GClip": {"optimizer": "gclip", "middle": 3.0},
+    "CClip": {"optimizer": "cclip", "middle": 30.0},
+    "Adam": {"optimizer": "adam", "middle": 0.01},
+    "ACClip": {"optimizer": "acclip", "middle": 3.0},
+    OTHER: {"optimizer": "acclip, normalized", "middle": 0.006},
+    SECOND: {"optimizer": "acclip, second moment", "middle": 0.005},
+}
+_QUICK = {
+    "text": "prose",
+    "words": 200,
+    "width": 16,
+    "layers": 2,
+    "length": 8,
+    "validation": 256,
+    "steps": 60,
+    "every": 12,
+    "batch": 16,
+    "tau": 0.25,
+    "schedule": "cosine",
+    "factors": [1 / 3, 1.0, 3.0],
+    "streams": "h3",
+}
+_SMALL = scales(
+    _QUICK,
+    {
+        "text": "ptb",
+        "words": 1000,
+        "width": 32,
+        "layers": 3,
+        "length": 16,
+        "steps": 500,
+        "every": 50,
+        "validation": 512,
+        "factors": [1 / 27, 1 / 9, 1 / 3, 1.0, 3.0],
+        "streams": "h3, lower",
+    },
+    seeds=(3, 3),
+)
+_GPU = {
+    **TRANSFORMER_XL,
+    "steps": 1200,
+    "every": 120,
+    "tau": 0.25,
+    "schedule": "cosine",
+    "factor": 1.0,
+    "streams": "h3, Transformer-XL",
+}
 #: The middle steps at scale gpu.
-_MIDDLE = {"SGD": 1.0, "GClip": 3.0, "CClip": 20.0, "Adam": 0.001, "ACClip": 10.0, OTHER: 0.001, SECOND: 0.0005}
+_MIDDLE = {
+    "SGD": 1.0,
+    "GClip": 3.0,
+    "CClip": 20.0,
+    "Adam": 0.001,
+    "ACClip": 10.0,
+    OTHER: 0.001,
+    SECOND: 0.0005,
+}
 
 STUDY = Study(
-    name="h3-language-model", claim="H3", title="Does ACClip train a language model better than Adam?",
-    statement="Training a transformer language model, clipping the whole gradient improves on SGD and stays behind "
+    name="h3-language-model",
+    claim="H3",
+    title="Does ACClip train a language model better than Adam?",
+    statement="Training a transformer language model, clipping the whole gradient improves on SGD "
+    "and stays behind "
     "Adam, clipping coordinates is comparable to Adam, and ACClip is better than Adam.",
     source=Source("thesis", "4.6.1, Fig. 4-3a"),
-    scales={"quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
-            "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
-            "gpu": Scale(_GPU, 3, {name: {"middle": middle} for name, middle in _MIDDLE.items()})},
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, tune_on="validation_loss", tuning_seeds=(1000,),
-    methods=_METHODS, loop=loop, judge=judge, rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
-    "ACClip below Adam, in the last loss on test text. Below: the 95 % interval of the ratio over paired seeds "
-    "lies below 1; refuted where certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of "
-    "four parts). Within: the whole interval; refuted where it lies outside. At scale gpu every form of ACClip is "
-    "judged by the same four parts with that form in the place of ACClip. The verdict is that of Algorithm 1 as "
+    scales={
+        "quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
+        "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
+        "gpu": Scale(_GPU, 3, {name: {"middle": middle} for name, middle in _MIDDLE.items()}),
+    },
+    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    tune_on="validation_loss",
+    tuning_seeds=(1000,),
+    methods=_METHODS,
+    loop=loop,
+    judge=judge,
+    rule="GClip below SGD, Adam below GClip, CClip within 2 % of Adam, "
+    "ACClip below Adam, in the last loss on test text. Below: the 95 % interval of the ratio over "
+    "paired seeds "
+    "lies below 1; refuted where certainly less than 0.5 % is saved (an interval that errs in one "
+    "of 20 studies of "
+    "four parts). Within: the whole interval; refuted where it lies outside. At scale gpu every "
+    "form of ACClip is "
+    "judged by the same four parts with that form in the place of ACClip. The verdict is that of "
+    "Algorithm 1 as "
     "printed; those of the forms over the first and the second moment stand beside it.",
     history=(
-        "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by trial runs "
+        "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by "
+        "trial runs "
         "with other random numbers.",
-        "Run 1 at scale cpu, with lists from a ninth of the middle to nine times it: does not hold, because of "
-        "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that scale now, with "
+        "Run 1 at scale cpu, with lists from a ninth of the middle to nine times it: does not "
+        "hold, because of "
+        "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that "
+        "scale now, with "
         "as many steps; the rule was not changed, and random numbers are not used again.",
-        "Scale gpu was added before its first run, with the same four parts. There no form of ACClip is left out: "
-        "the first- and the second-moment form get verdicts of their own. The middle steps were carried over by "
-        "the number of parameters; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has 60 steps in place of 250 and no form of ACClip beside Algorithm 1, for time: it did not hold "
+        "Scale gpu was added before its first run, with the same four parts. There no form of "
+        "ACClip is left out: "
+        "the first- and the second-moment form get verdicts of their own. The middle steps were "
+        "carried over by "
+        "the number of parameters; a grid that ends at its best step is extended for that "
+        "optimizer.",
+        "Scale quick has 60 steps in place of 250 and no form of ACClip beside Algorithm 1, for "
+        "time: it did not hold "
         "there. The rule was not changed.",
     ),
-    differs="All optimizers have momentum 0.9 and a cosine schedule. Thresholds are not tuned: GClip's is 0.25, "
-    "CClip's makes a step clipped in every coordinate as long. ACClip is Algorithm 1 as printed; the papers do not "
-    "say which form they ran. Scales quick and cpu: no recurrent memory, rare words in one class. Scale gpu: "
-    "segments and memory of 64 words, 40 segments per batch (the thesis: 128 words); widths 400 and 2000 in place of "
-    "410 and 2100; 1,200 steps (3.3 passes over the text), too few for published perplexities; the second-moment "
+    differs="All optimizers have momentum 0.9 and a cosine schedule. Thresholds are not tuned: "
+    "GClip's is 0.25, "
+    "CClip's makes a step clipped in every coordinate as long. ACClip is Algorithm 1 as printed; "
+    "the papers do not "
+    "say which form they ran. Scales quick and cpu: no recurrent memory, rare words in one class. "
+    "Scale gpu: "
+    "segments and memory of 64 words, 40 segments per batch (the thesis: 128 words); widths 400 "
+    "and 2000 in place of "
+    "410 and 2100; 1,200 steps (3.3 passes over the text), too few for published perplexities; the "
+    "second-moment "
     "form has momentum, which section 3.1 of acclip has not.",
-    models={"quick": "two-layer transformer, width 16, on prose", "cpu": "three-layer transformer, width 32, on "
-            "Penn Treebank", "gpu": "six-layer Transformer-XL on Penn Treebank"},
-    paper_number="none: Fig. 4-3a is drawn without numbers. Dai et al. report perplexity 54.5 on test text for a "
+    models={
+        "quick": "two-layer transformer, width 16, on prose",
+        "cpu": "three-layer transformer, width 32, on Penn Treebank",
+        "gpu": "six-layer Transformer-XL on Penn Treebank",
+    },
+    paper_number="none: Fig. 4-3a is drawn without numbers. Dai et al. report perplexity 54.5 on "
+    "test text for a "
     "Transformer-XL of 24 million parameters trained to its end",
     paper_model="six-layer Transformer-XL on Penn Treebank",
     figures=(
-        Figure("Loss on test text at the chosen step", "test_loss", "loss on test text",
-               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-        Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
-               x_label="times the step in the middle", log_x=True, log_y=True, scales=("quick", "cpu"),
-               caption="The same factors around a step of its own for every optimizer."),
+        Figure(
+            "Loss on test text at the chosen step",
+            "test_loss",
+            "loss on test text",
+            caption="Each optimizer at the best of its candidate steps, chosen on other random "
+            "numbers.",
+        ),
+        Figure(
+            "What tuning saw",
+            "candidate_loss",
+            "last loss on validation text",
+            x="factor",
+            x_label="times the step in the middle",
+            log_x=True,
+            log_y=True,
+            scales=("quick", "cpu"),
+            caption="The same factors around a step of its own for every optimizer.",
+        ),
     ),
-)  # fmt: skip
+)

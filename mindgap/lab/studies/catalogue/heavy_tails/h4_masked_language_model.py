@@ -1,7 +1,9 @@
-"""H4: pre-training as BERT is pre-trained, at two depths: ACClip ends with the lowest loss and the best accuracy.
+"""H4: pre-training as BERT is pre-trained, at two depths: ACClip ends with the lowest loss and the
+best accuracy.
 
-As in H3 every optimizer is tuned alike, by the loss on validation text; the best step runs again on a network and an
-order of samples of its own. At scales quick and cpu each trial tunes first; at scale gpu ``mindgap tune --grid`` does.
+As in H3 every optimizer is tuned alike, by the loss on validation text; the best step runs again on
+a network and an order of samples of its own. At scales quick and cpu each trial tunes first; at
+scale gpu ``mindgap tune --grid`` does.
 """
 
 from __future__ import annotations
@@ -34,14 +36,21 @@ PARTS = 4
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Loss and accuracy at masked places of validation and test text; at small scales the steps are tried first."""
+    """Loss and accuracy at masked places of validation and test text; at small scales the steps
+    are tried first.
+    """
     return _on_device(trial) if "device" in trial.settings else _tuned(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
     """One run of BERT with the step ``middle`` times ``factor``."""
     lr, layers = trial["middle"] * trial["factor"], trial["depths"][DEPTHS.index(trial["depth"])]
-    _, rows = masked_run(trial, layers, lambda p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"]), "h4, BERT")
+    _, rows = masked_run(
+        trial,
+        layers,
+        lambda p: optimizer_of(trial["optimizer"], lr, p, tau=trial["tau"]),
+        "h4, BERT",
+    )
     for row in rows:
         yield {**row, "lr": lr}
 
@@ -56,10 +65,18 @@ def _tuned(trial: Trial) -> Iterator[Row]:
     layers = trial["depths"][DEPTHS.index(trial["depth"])]
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
-        problem = masked_language_model(trial["text"], words=trial["words"], width=trial["width"], layers=layers,
-                                        length=trial["length"], validation=trial["validation"],
-                                        seed=stream_seed(trial.seed, f"h4, six words, {phase}"))
-        optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"])
+        problem = masked_language_model(
+            trial["text"],
+            words=trial["words"],
+            width=trial["width"],
+            layers=layers,
+            length=trial["length"],
+            validation=trial["validation"],
+            seed=stream_seed(trial.seed, f"h4, six words, {phase}"),
+        )
+        optimizer = optimizer_of(
+            trial["optimizer"], lr, problem.objective.parameters, tau=trial["tau"]
+        )
         by_frequency = frequency_loss(trial["text"], trial["words"], problem.parts["test"][2])
         parts = ("validation",) if phase == "tuning" else ("validation", "test")
 
@@ -69,11 +86,17 @@ def _tuned(trial: Trial) -> Iterator[Row]:
                 for name in parts:
                     inputs, places, answers = problem.parts[name]
                     scores = problem.objective.model(inputs, places)
-                    row[f"{name}_loss"] = float(cross_entropy(scores.flatten(0, 1), answers.flatten()))
-                    row[f"{name}_accuracy"] = float((scores.argmax(dim=-1) == answers).double().mean())
+                    row[f"{name}_loss"] = float(
+                        cross_entropy(scores.flatten(0, 1), answers.flatten())
+                    )
+                    row[f"{name}_accuracy"] = float(
+                        (scores.argmax(dim=-1) == answers).double().mean()
+                    )
             return row
 
-        return Training(problem, optimizer, trial.torch_generator(f"h4, six words, {phase} order"), {}), read
+        return Training(
+            problem, optimizer, trial.torch_generator(f"h4, six words, {phase} order"), {}
+        ), read
 
     yield from tuned_run(trial, start, on="validation_loss")
 
@@ -87,99 +110,224 @@ def judge(runs: Sequence[Run]) -> Parts:
     for depth in depths:
         own = {name.split(", ", 1)[1]: name for name in losses if name.startswith(f"{depth}, ")}
         table: dict[str, dict[str, Any]]
-        table = {name: {"loss": float(np.mean(losses[full])), "accuracy": float(np.mean(accuracies[full])),
-                        "step": steps[full]} for name, full in own.items()}
-        lines = [f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})" for name, row in table.items()]
+        table = {
+            name: {
+                "loss": float(np.mean(losses[full])),
+                "accuracy": float(np.mean(accuracies[full])),
+                "step": steps[full],
+            }
+            for name, full in own.items()
+        }
+        lines = [
+            f"{name} {row['loss']:.4g} and {row['accuracy']:.1%} ({row['step']})"
+            for name, row in table.items()
+        ]
         parts.note(f"{depth}: " + ", ".join(lines), {depth: table})
         if min(row["loss"] for row in table.values()) >= floor:
-            parts.decide_nothing(f"{depth}: nothing learnt beyond the frequencies of words, whose loss is {floor:.4g}")
+            parts.decide_nothing(
+                f"{depth}: nothing learnt beyond the frequencies of words, whose loss is "
+                f"{floor:.4g}"
+            )
         here = {name: (losses[full], accuracies[full]) for name, full in own.items()}
         words = {"ACClip": _judge_form(parts, depth, "ACClip", here, PARTS * len(depths))}
         if SECOND in own:
-            words |= {form: _judge_form(parts, depth, form, here, PARTS * len(depths), "variant")
-                      for form in (OTHER, SECOND)}
+            words |= {
+                form: _judge_form(parts, depth, form, here, PARTS * len(depths), "variant")
+                for form in (OTHER, SECOND)
+            }
             layers = runs[0].header.settings["depths"][DEPTHS.index(depth)]
-            parts.note(f"{layers} layers; the statement with each form: "
-                       + ", ".join(f"{form} {word}" for form, word in words.items()), {"per form": words})
+            parts.note(
+                f"{layers} layers; the statement with each form: "
+                + ", ".join(f"{form} {word}" for form, word in words.items()),
+                {"per form": words},
+            )
         elif OTHER in own:
             other = log_ratio(losses[own[OTHER]], losses[own["Adam"]])
-            parts.note(f"not judged: {OTHER} against Adam, {ratio_words(other)}",
-                       {f"{depth}, {OTHER}": as_ratios(other)})
+            parts.note(
+                f"not judged: {OTHER} against Adam, {ratio_words(other)}",
+                {f"{depth}, {OTHER}": as_ratios(other)},
+            )
     return parts
 
 
-def _judge_form(parts: Parts, depth: str, form: str, ends: Mapping[str, tuple[np.ndarray, np.ndarray]], asked: int,
-                reading: str = "") -> str:
+def _judge_form(
+    parts: Parts,
+    depth: str,
+    form: str,
+    ends: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    asked: int,
+    reading: str = "",
+) -> str:
     """The four parts of one depth with that form in the place of ACClip; the verdict on them."""
     before = len(parts.asked)
     for rival in RIVALS:
-        parts.below(f"{depth}: {form} below {rival}", ends[form][0], ends[rival][0], NEGLIGIBLE, asked, reading)
+        parts.below(
+            f"{depth}: {form} below {rival}",
+            ends[form][0],
+            ends[rival][0],
+            NEGLIGIBLE,
+            asked,
+            reading,
+        )
     gain, part = ends[form][1] - ends["Adam"][1], f"{depth}: {form} more often right than Adam"
     near, wide = mean_interval(gain), mean_interval(gain, miss=0.05 / asked)
-    parts.add(part, near.low > 0, wide.high < 0, f"{near.words(100)} points", {part: vars(near)}, reading)
+    parts.add(
+        part, near.low > 0, wide.high < 0, f"{near.words(100)} points", {part: vars(near)}, reading
+    )
     answers = [one.answer for one in parts.asked[before:]]
     if not parts.usable:
         return "inconclusive"
     return "does not hold" if "no" in answers else "inconclusive" if "open" in answers else "holds"
 
 
-_OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD with momentum": {"optimizer": "sgd", "middle": 1.7},
-                                          "GClip": {"optimizer": "gclip", "middle": 1.7},
-                                          "Adam": {"optimizer": "adam", "middle": 0.0025},
-                                          "ACClip": {"optimizer": "acclip", "middle": 1.7},
-                                          OTHER: {"optimizer": "acclip, normalized", "middle": 0.001},
-                                          SECOND: {"optimizer": "acclip, second moment", "middle": 0.0005}}
-_QUICK = {"text": "prose", "words": 200, "width": 32, "depths": [1, 2], "length": 6, "validation": 256, "steps": 10,
-          "every": 5, "batch": 32, "tau": 0.25, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
-_SMALL = scales(_QUICK, {"text": "wikitext-2", "words": 1000, "depths": [2, 4], "length": 16, "steps": 1500,
-                "every": 100, "batch": 32, "validation": 2048, "factors": [1 / 3, 1.0, 3.0]}, seeds=(3, 3))
+_OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD with momentum": {"optimizer": "sgd", "middle": 1.7},
+    "GClip": {"optimizer": "gclip", "middle": 1.7},
+    "Adam": {"optimizer": "adam", "middle": 0.0025},
+    "ACClip": {"optimizer": "acclip", "middle": 1.7},
+    OTHER: {"optimizer": "acclip, normalized", "middle": 0.001},
+    SECOND: {"optimizer": "acclip, second moment", "middle": 0.0005},
+}
+_QUICK = {
+    "text": "prose",
+    "words": 200,
+    "width": 32,
+    "depths": [1, 2],
+    "length": 6,
+    "validation": 256,
+    "steps": 10,
+    "every": 5,
+    "batch": 32,
+    "tau": 0.25,
+    "schedule": "linear",
+    "factors": [1 / 3, 1.0, 3.0],
+}
+_SMALL = scales(
+    _QUICK,
+    {
+        "text": "wikitext-2",
+        "words": 1000,
+        "depths": [2, 4],
+        "length": 16,
+        "steps": 1500,
+        "every": 100,
+        "batch": 32,
+        "validation": 2048,
+        "factors": [1 / 3, 1.0, 3.0],
+    },
+    seeds=(3, 3),
+)
 _GPU = {**PRE_TRAINING, "depths": [6, 12], "steps": 4000, "every": 400, "tau": 0.25, "factor": 1.0}
 #: The middle steps at scale gpu.
-_MIDDLE = {"SGD with momentum": 0.3, "GClip": 1.0, "Adam": 0.0003, "ACClip": 0.3, OTHER: 0.0001, SECOND: 0.00005}
+_MIDDLE = {
+    "SGD with momentum": 0.3,
+    "GClip": 1.0,
+    "Adam": 0.0003,
+    "ACClip": 0.3,
+    OTHER: 0.0001,
+    SECOND: 0.00005,
+}
 
 STUDY = Study(
-    name="h4-masked-language-model", claim="H4", title="Does ACClip pre-train BERT better than SGD, GClip and Adam?",
-    statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than SGD with "
+    name="h4-masked-language-model",
+    claim="H4",
+    title="Does ACClip pre-train BERT better than SGD, GClip and Adam?",
+    statement="Pre-training encoders to restore masked words, ACClip ends with a lower loss than "
+    "SGD with "
     "momentum, GClip and Adam and restores more words than Adam, at every depth.",
     source=Source("thesis", "4.6.2, Fig. 4-3b,c, Table 4.2"),
-    scales={**{name: replace(scale, seeds_of={f"{depth}, {form}": 0 for depth in DEPTHS for form in forms})
-               for (name, scale), forms in zip(_SMALL.items(), ((OTHER, SECOND), (SECOND,)))},
-            "gpu": Scale(_GPU, 3, {f"shallow, {name}": {"middle": middle} for name, middle in _MIDDLE.items()},
-                         seeds_of={f"deep, {name}": 0 for name in _OPTIMIZERS})},
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, tune_on="validation_loss", tuning_seeds=(1000,),
-    methods={f"{depth}, {name}": {"depth": depth, **own} for depth in DEPTHS for name, own in _OPTIMIZERS.items()},
-    loop=loop, judge=judge, rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
-    "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired seeds. Refuted where "
-    "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err in one of 20 "
-    "studies of as many parts). Where no optimizer gets below the loss of word frequencies, nothing is decided. At "
-    "scale gpu, which has one depth per run, the forms over the first and the second moment are judged by the same "
+    scales={
+        **{
+            name: replace(
+                scale, seeds_of={f"{depth}, {form}": 0 for depth in DEPTHS for form in forms}
+            )
+            for (name, scale), forms in zip(_SMALL.items(), ((OTHER, SECOND), (SECOND,)))
+        },
+        "gpu": Scale(
+            _GPU,
+            3,
+            {f"shallow, {name}": {"middle": middle} for name, middle in _MIDDLE.items()},
+            seeds_of={f"deep, {name}": 0 for name in _OPTIMIZERS},
+        ),
+    },
+    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    tune_on="validation_loss",
+    tuning_seeds=(1000,),
+    methods={
+        f"{depth}, {name}": {"depth": depth, **own}
+        for depth in DEPTHS
+        for name, own in _OPTIMIZERS.items()
+    },
+    loop=loop,
+    judge=judge,
+    rule="At both depths ACClip's last loss on test text is below that of Adam, of GClip "
+    "and of SGD with momentum, and its accuracy above Adam's, with 95 % intervals over paired "
+    "seeds. Refuted where "
+    "certainly less than 0.5 % of the loss is saved or the accuracy is lower (intervals that err "
+    "in one of 20 "
+    "studies of as many parts). Where no optimizer gets below the loss of word frequencies, "
+    "nothing is decided. At "
+    "scale gpu, which has one depth per run, the forms over the first and the second moment are "
+    "judged by the same "
     "parts in the place of ACClip; the verdict is that of Algorithm 1 as printed.",
     history=(
         "Settled before the first run, from Table 4.2 and the text on Fig. 4-3b,c.",
-        "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 to 3 % below "
-        "Algorithm 1's), in two minutes. Steps and windows are fewer and shorter now, for time alone; the rule "
+        "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 "
+        "to 3 % below "
+        "Algorithm 1's), in two minutes. Steps and windows are fewer and shorter now, for time "
+        "alone; the rule "
         "was not changed, and random numbers are not used again.",
-        "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends every choice "
+        "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends "
+        "every choice "
         "lies; it offers three now, with fewer and smaller steps, for time.",
-        "Scale quick has 10 steps in place of 50 since and no form of ACClip beside Algorithm 1, for time: in neither "
+        "Scale quick has 10 steps in place of 50 since and no form of ACClip beside Algorithm 1, "
+        "for time: in neither "
         "is anything learnt beyond the frequencies of words, so that it decides nothing.",
-        "Scale gpu was added before its first run, with the same parts. Its middle steps are those that H3 chose at "
+        "Scale gpu was added before its first run, with the same parts. Its middle steps are those "
+        "that H3 chose at "
         "scale gpu, rounded; a grid that ends at its best step is extended for that optimizer.",
     ),
-    differs="Rare words in one class, no prediction of next sentences; test data are not the validation data that "
-    "tuning saw. Momentum 0.9 and BERT's schedule for all. ACClip is Algorithm 1 as printed; its other forms do not "
-    f"decide. Scale gpu: {NO_BOOKS} Six layers; ``depths=12`` runs twelve. Batches of 32 windows and 4,000 steps, 2.5 "
+    differs="Rare words in one class, no prediction of next sentences; test data are not the "
+    "validation data that "
+    "tuning saw. Momentum 0.9 and BERT's schedule for all. ACClip is Algorithm 1 as printed; its "
+    "other forms do not "
+    f"decide. Scale gpu: {NO_BOOKS} Six layers; ``depths=12`` runs twelve. Batches of 32 windows "
+    "and 4,000 steps, 2.5 "
     "passes over the text (the paper: 256 windows, a million steps).",
-    models={"quick": "encoders of one and two layers on prose", "cpu": "encoders of two and four layers on WikiText-2",
-            "gpu": f"proxy, BERT (6 layers, {BERT_ON_TEXT}"},
+    models={
+        "quick": "encoders of one and two layers on prose",
+        "cpu": "encoders of two and four layers on WikiText-2",
+        "gpu": f"proxy, BERT (6 layers, {BERT_ON_TEXT}",
+    },
     paper_model="BERT of 6, 12 and 24 layers on Wikipedia and books",
-    paper_number="validation loss at 6, 12 and 24 layers: Adam 1.907, 1.718, 1.432; ACClip 1.877, 1.615, 1.413; "
+    paper_number="validation loss at 6, 12 and 24 layers: Adam 1.907, 1.718, 1.432; ACClip 1.877, "
+    "1.615, 1.413; "
     "accuracy in %: Adam 63.45, 66.44, 70.56; ACClip 63.85, 67.16, 70.97 (Table 4.2)",
     figures=(
-        Figure("Loss on test text at the chosen step", "test_loss", "loss at masked places", facet="depth",
-               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
-        Figure("Masked words that are right", "test_accuracy", "accuracy at masked places", facet="depth"),
-        Figure("What tuning saw", "candidate_loss", "last loss on validation text", x="factor",
-               x_label="times the step in the middle", log_x=True, log_y=True, facet="depth", scales=("quick", "cpu")),
+        Figure(
+            "Loss on test text at the chosen step",
+            "test_loss",
+            "loss at masked places",
+            facet="depth",
+            caption="Each optimizer at the best of its candidate steps, chosen on other random "
+            "numbers.",
+        ),
+        Figure(
+            "Masked words that are right",
+            "test_accuracy",
+            "accuracy at masked places",
+            facet="depth",
+        ),
+        Figure(
+            "What tuning saw",
+            "candidate_loss",
+            "last loss on validation text",
+            x="factor",
+            x_label="times the step in the middle",
+            log_x=True,
+            log_y=True,
+            facet="depth",
+            scales=("quick", "cpu"),
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,9 +1,10 @@
-"""H5: fine-tuning a pre-trained encoder to find answers in passages: ACClip's exact match and F1 are above Adam's.
+"""H5: fine-tuning a pre-trained encoder to find answers in passages: ACClip's exact match and F1
+are above Adam's.
 
-An encoder is pre-trained as in H4, by Adam; all optimizers fine-tune that same encoder. Scales quick and cpu have one
-encoder per seed, and as in H3 every trial tunes its optimizer first, by F1 on validation questions, from another
-encoder and order of samples. Scale gpu has one BERT for all runs, as in the paper: the first run that needs it trains
-it and keeps it in the cache folder.
+An encoder is pre-trained as in H4, by Adam; all optimizers fine-tune that same encoder. Scales
+quick and cpu have one encoder per seed, and as in H3 every trial tunes its optimizer first, by F1
+on validation questions, from another encoder and order of samples. Scale gpu has one BERT for all
+runs, as in the paper: the first run that needs it trains it and keeps it in the cache folder.
 """
 
 from __future__ import annotations
@@ -29,19 +30,36 @@ PRE_STEP = 0.0025
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Fine-tune a pre-trained encoder; at small scales with every step, then with the best step on another encoder."""
+    """Fine-tune a pre-trained encoder; at small scales with every step, then with the best step
+    on another encoder.
+    """
     return _on_device(trial) if "device" in trial.settings else _tuned(trial)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
     """One fine-tuning of BERT with the step ``middle`` times ``factor``."""
     layers, lr = trial["layers"], trial["middle"] * trial["factor"]
-    own = {name: trial[name] for name in bert_runs.BERT} | {name: trial[f"pre_{name}"] for name in ("steps", "batch")}
-    before = Trial("Adam", 0, {**bert_runs.PRE_TRAINING, **own, "every": own["steps"], "held_out": trial["held_out"]})
-    encoder = bert_runs.pre_trained(before, layers, lambda p: optimizer_of("adam", trial["pre_lr"], p, tau=1.0),
-                                    f"h4, BERT, step {trial['pre_lr']:g}")
-    for row in bert_runs.question_run(trial, layers, encoder,
-                                      lambda p: optimizer_of(trial["optimizer"], lr, p, tau=1.0), "h5, BERT"):
+    own = {name: trial[name] for name in bert_runs.BERT} | {
+        name: trial[f"pre_{name}"] for name in ("steps", "batch")
+    }
+    before = Trial(
+        "Adam",
+        0,
+        {**bert_runs.PRE_TRAINING, **own, "every": own["steps"], "held_out": trial["held_out"]},
+    )
+    encoder = bert_runs.pre_trained(
+        before,
+        layers,
+        lambda p: optimizer_of("adam", trial["pre_lr"], p, tau=1.0),
+        f"h4, BERT, step {trial['pre_lr']:g}",
+    )
+    for row in bert_runs.question_run(
+        trial,
+        layers,
+        encoder,
+        lambda p: optimizer_of(trial["optimizer"], lr, p, tau=1.0),
+        "h5, BERT",
+    ):
         yield {**row, "lr": lr}
 
 
@@ -49,18 +67,36 @@ def _tuned(trial: Trial) -> Iterator[Row]:
     import torch
 
     from mindgap.base.rng import stream_seed
-    from mindgap.lab.tasks.problems.questions import SOURCES, best_spans, exact_and_f1, question_answering
+    from mindgap.lab.tasks.problems.questions import (
+        SOURCES,
+        best_spans,
+        exact_and_f1,
+        question_answering,
+    )
 
     text, longest = SOURCES[trial["source"]]
-    sizes = (trial["words"], trial["width"], trial["layers"], trial["question"] + 1 + trial["passage"])
+    sizes = (
+        trial["words"],
+        trial["width"],
+        trial["layers"],
+        trial["question"] + 1 + trial["passage"],
+    )
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:
         seed = stream_seed(trial.seed, f"h5 {phase}")
         problem = question_answering(
-            trial["source"], words=trial["words"], width=trial["width"], layers=trial["layers"],
-            question=trial["question"], passage=trial["passage"], held_out=trial["held_out"], seed=seed,
-            start=pre_trained(text, *sizes, steps=trial["pre_steps"], batch=trial["batch"], seed=seed),
-        )  # fmt: skip
+            trial["source"],
+            words=trial["words"],
+            width=trial["width"],
+            layers=trial["layers"],
+            question=trial["question"],
+            passage=trial["passage"],
+            held_out=trial["held_out"],
+            seed=seed,
+            start=pre_trained(
+                text, *sizes, steps=trial["pre_steps"], batch=trial["batch"], seed=seed
+            ),
+        )
         optimizer = optimizer_of(trial["optimizer"], lr, problem.objective.parameters, tau=1.0)
         _, places = problem.draw(torch.Generator().manual_seed(0), 2000)
         pairs, counts = places[:, 0].unique(dim=0, return_counts=True)
@@ -71,7 +107,9 @@ def _tuned(trial: Trial) -> Iterator[Row]:
             with torch.no_grad():
                 for name in parts:
                     inputs, answers = problem.parts[name]
-                    scores = torch.nan_to_num(problem.objective.model(inputs))  # of a step too large
+                    scores = torch.nan_to_num(
+                        problem.objective.model(inputs)
+                    )  # of a step too large
                     found = best_spans(scores, after=trial["question"] + 1, longest=longest)
                     exact, f1 = exact_and_f1(found, answers)
                     row |= {f"{name}_exact": exact, f"{name}_f1": f1, f"{name}_miss": 1 - f1}
@@ -85,15 +123,28 @@ def _tuned(trial: Trial) -> Iterator[Row]:
 
 
 @lru_cache(maxsize=16)
-def pre_trained(text: str, words: int, width: int, layers: int, length: int, *, steps: int, batch: int,
-                seed: int) -> dict[str, Any]:
-    """The state of an encoder after that many steps of Adam on masked words; the same for the same arguments."""
+def pre_trained(
+    text: str,
+    words: int,
+    width: int,
+    layers: int,
+    length: int,
+    *,
+    steps: int,
+    batch: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The state of an encoder after that many steps of Adam on masked words; the same for the
+    same arguments.
+    """
     import torch
 
     from mindgap.base.rng import torch_stream
     from mindgap.lab.tasks.problems.language import masked_language_model
 
-    problem = masked_language_model(text, words=words, width=width, layers=layers, length=length, seed=seed)
+    problem = masked_language_model(
+        text, words=words, width=width, layers=layers, length=length, seed=seed
+    )
     optimizer = torch.optim.Adam(problem.objective.parameters, lr=PRE_STEP)
     order = torch_stream(seed, "pre-training")
     for step in range(steps):
@@ -108,10 +159,16 @@ def judge(runs: Sequence[Run]) -> Parts:
     """Gains of ACClip over Adam in exact match and F1 on test questions, over paired seeds."""
     parts, scores = Parts(), {key: finals(runs, f"test_{key}") for key in SCORES}
     for name, group in by_method(runs).items():
-        table = {key: [float(np.mean(scores[key][name])), spread(scores[key][name])] for key in SCORES}
-        said = ", ".join(f"{title} {100 * table[key][0]:.2f} ± {100 * table[key][1]:.2f}"
-                         for key, title in SCORES.items())
-        parts.note(f"{name} ({step_words(group)}): {said}", {name: {**table, "step": step_words(group)}})
+        table = {
+            key: [float(np.mean(scores[key][name])), spread(scores[key][name])] for key in SCORES
+        }
+        said = ", ".join(
+            f"{title} {100 * table[key][0]:.2f} ± {100 * table[key][1]:.2f}"
+            for key, title in SCORES.items()
+        )
+        parts.note(
+            f"{name} ({step_words(group)}): {said}", {name: {**table, "step": step_words(group)}}
+        )
     guess = float(np.mean([last(run, "by_place") for run in runs]))
     if max(np.mean(scores["exact"][name]) for name in ("Adam", "ACClip")) < 2 * guess:
         parts.decide_nothing(f"nothing learnt: the most frequent place is right in {guess:.1%}")
@@ -120,60 +177,147 @@ def judge(runs: Sequence[Run]) -> Parts:
             gains = scores[key][form] - scores[key]["Adam"]
             near, wide = mean_interval(gains), mean_interval(gains, miss=0.05 / len(SCORES))
             part = f"{form}'s {title} above Adam's"
-            parts.add(part, near.low > 0 and wide.high >= SMALLEST, wide.high < SMALLEST, f"{near.words(100)} points",
-                      {part: vars(near)}, "" if form == "ACClip" else "variant")
+            parts.add(
+                part,
+                near.low > 0 and wide.high >= SMALLEST,
+                wide.high < SMALLEST,
+                f"{near.words(100)} points",
+                {part: vars(near)},
+                "" if form == "ACClip" else "variant",
+            )
     return parts
 
 
-_QUICK = {"source": "prose", "words": 200, "width": 32, "layers": 1, "question": 2, "passage": 12, "held_out": 300,
-          "pre_steps": 60, "steps": 60, "every": 30, "batch": 32, "schedule": "linear", "factors": [1 / 3, 1.0, 3.0]}
-_SMALL = scales(_QUICK, {"source": "squad", "words": 3000, "layers": 2, "question": 12, "passage": 60, "held_out": 800,
-                "pre_steps": 1000, "steps": 1000, "every": 100, "batch": 16}, seeds=(3, 5))
+_QUICK = {
+    "source": "prose",
+    "words": 200,
+    "width": 32,
+    "layers": 1,
+    "question": 2,
+    "passage": 12,
+    "held_out": 300,
+    "pre_steps": 60,
+    "steps": 60,
+    "every": 30,
+    "batch": 32,
+    "schedule": "linear",
+    "factors": [1 / 3, 1.0, 3.0],
+}
+_SMALL = scales(
+    _QUICK,
+    {
+        "source": "squad",
+        "words": 3000,
+        "layers": 2,
+        "question": 12,
+        "passage": 60,
+        "held_out": 800,
+        "pre_steps": 1000,
+        "steps": 1000,
+        "every": 100,
+        "batch": 16,
+    },
+    seeds=(3, 5),
+)
 #: A question, a passage and three marks fill a window of 128 word pieces.
-_GPU = {**bert_runs.BERT, "layers": 6, "question": 24, "passage": 101, "held_out": 1024, "pre_steps": 4000,
-        "pre_batch": 32, "pre_lr": 0.0003, "steps": 800, "every": 100, "batch": 32, "schedule": "linear", "factor": 1.0}
+_GPU = {
+    **bert_runs.BERT,
+    "layers": 6,
+    "question": 24,
+    "passage": 101,
+    "held_out": 1024,
+    "pre_steps": 4000,
+    "pre_batch": 32,
+    "pre_lr": 0.0003,
+    "steps": 800,
+    "every": 100,
+    "batch": 32,
+    "schedule": "linear",
+    "factor": 1.0,
+}
 #: The middle steps at scale gpu.
 _MIDDLE = {"Adam": 0.0001, "ACClip": 0.1, OTHER: 0.00003, SECOND: 0.000015}
 
 STUDY = Study(
-    name="h5-question-answering", claim="H5", title="Does ACClip fine-tune for questions better than Adam?",
-    statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a higher exact match "
-    "and a higher F1 than Adam.", source=Source("thesis", "4.6.2, Table 4.3"),
-    scales={"quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
-            "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
-            "gpu": Scale(_GPU, 5, {name: {"middle": middle} for name, middle in _MIDDLE.items()})},
-    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)}, tune_on="validation_miss", tuning_seeds=(1000,),
-    methods={"Adam": {"optimizer": "adam", "middle": 0.003}, "ACClip": {"optimizer": "acclip", "middle": 0.3},
-             OTHER: {"optimizer": "acclip, normalized", "middle": 0.003},
-             SECOND: {"optimizer": "acclip, second moment", "middle": 0.0015}},
-    loop=loop, judge=judge, rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals "
-    "over paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table 4.3 (intervals "
-    "that err in one of 20 studies of two parts). Where neither optimizer finds twice as many answers as the most "
-    "frequent place, nothing is decided. At scale gpu the other forms of ACClip are judged by the same parts; the "
-    "verdict is that of Algorithm 1 as printed.", history=(
+    name="h5-question-answering",
+    claim="H5",
+    title="Does ACClip fine-tune for questions better than Adam?",
+    statement="Fine-tuning a pre-trained encoder to find answers in passages, ACClip reaches a "
+    "higher exact match "
+    "and a higher F1 than Adam.",
+    source=Source("thesis", "4.6.2, Table 4.3"),
+    scales={
+        "quick": replace(_SMALL["quick"], seeds_of={OTHER: 0, SECOND: 0}),
+        "cpu": replace(_SMALL["cpu"], seeds_of={SECOND: 0}),
+        "gpu": Scale(_GPU, 5, {name: {"middle": middle} for name, middle in _MIDDLE.items()}),
+    },
+    grid={"factor": (1 / 9, 1 / 3, 1.0, 3.0, 9.0)},
+    tune_on="validation_miss",
+    tuning_seeds=(1000,),
+    methods={
+        "Adam": {"optimizer": "adam", "middle": 0.003},
+        "ACClip": {"optimizer": "acclip", "middle": 0.3},
+        OTHER: {"optimizer": "acclip, normalized", "middle": 0.003},
+        SECOND: {"optimizer": "acclip, second moment", "middle": 0.0015},
+    },
+    loop=loop,
+    judge=judge,
+    rule="Exact match and F1 on test questions are higher with ACClip, by 95 % intervals "
+    "over paired seeds; refuted where a gain is certainly below 0.2 points, the smallest of Table "
+    "4.3 (intervals "
+    "that err in one of 20 studies of two parts). Where neither optimizer finds twice as many "
+    "answers as the most "
+    "frequent place, nothing is decided. At scale gpu the other forms of ACClip are judged by the "
+    "same parts; the "
+    "verdict is that of Algorithm 1 as printed.",
+    history=(
         "Settled before the first run, from Table 4.3.",
-        "Scale gpu was added before its first run, with the same parts. Its middle steps are a third of those of H4 or "
+        "Scale gpu was added before its first run, with the same parts. Its middle steps are a "
+        "third of those of H4 or "
         "near it; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, for time: the study "
+        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, "
+        "for time: the study "
         "was undecided with both.",
     ),
-    differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not pieces of words; "
-    "answers compared by their place. ACClip is Algorithm 1 as printed; its other forms do not decide. Scale gpu: "
-    "SQuAD 1.1's training set is not here, nor are the texts of the paper's pre-training: the statement itself "
-    "cannot be settled with the data at hand, and the verdict is about a proxy. It has 4,129 training questions in "
-    "place of 87,599, one BERT of six layers pre-trained by Adam on 5.4 million words, and passages of 101 word "
+    differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not "
+    "pieces of words; "
+    "answers compared by their place. ACClip is Algorithm 1 as printed; its other forms do not "
+    "decide. Scale gpu: "
+    "SQuAD 1.1's training set is not here, nor are the texts of the paper's pre-training: the "
+    "statement itself "
+    "cannot be settled with the data at hand, and the verdict is about a proxy. It has 4,129 "
+    "training questions in "
+    "place of 87,599, one BERT of six layers pre-trained by Adam on 5.4 million words, and "
+    "passages of 101 word "
     "pieces around the answer.",
-    models={"quick": "one-layer encoder on questions made from prose",
-            "cpu": "two-layer encoder on SQuAD's dev file, split in three",
-            "gpu": f"proxy, BERT (6 layers, {bert_runs.BERT_ON_TEXT}, fine-tuned on SQuAD's dev file, split in three"},
+    models={
+        "quick": "one-layer encoder on questions made from prose",
+        "cpu": "two-layer encoder on SQuAD's dev file, split in three",
+        "gpu": f"proxy, BERT (6 layers, {bert_runs.BERT_ON_TEXT}, fine-tuned on SQuAD's dev file, "
+        "split in three",
+    },
     paper_model="BERT of three sizes on SQuAD v1.1",
-    paper_number="exact match at 6, 12 and 24 layers: Adam 76.85 ± 0.34, 81.42 ± 0.16, 83.94 ± 0.19; ACClip "
-    "78.07 ± 0.24, 81.62 ± 0.18, 84.93 ± 0.29; F1: Adam 84.79, 88.61, 90.87; ACClip 85.87, 88.82, 91.40 (Table 4.3)",
+    paper_number="exact match at 6, 12 and 24 layers: Adam 76.85 ± 0.34, 81.42 ± 0.16, 83.94 ± "
+    "0.19; ACClip "
+    "78.07 ± 0.24, 81.62 ± 0.18, 84.93 ± 0.29; F1: Adam 84.79, 88.61, 90.87; ACClip 85.87, 88.82, "
+    "91.40 (Table 4.3)",
     figures=(
-        Figure("Exact match on test questions", "test_exact", "share of answers found exactly",
-               caption="Each optimizer at the best of its candidate steps, chosen on other random numbers."),
+        Figure(
+            "Exact match on test questions",
+            "test_exact",
+            "share of answers found exactly",
+            caption="Each optimizer at the best of its candidate steps, chosen on other random "
+            "numbers.",
+        ),
         Figure("F1 on test questions", "test_f1", "F1 of the words marked"),
-        Figure("What tuning saw", "candidate_score", "1 − F1 on validation questions", x="factor",
-               x_label="times the step in the middle", log_x=True, scales=("quick", "cpu")),
+        Figure(
+            "What tuning saw",
+            "candidate_score",
+            "1 − F1 on validation questions",
+            x="factor",
+            x_label="times the step in the middle",
+            log_x=True,
+            scales=("quick", "cpu"),
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,8 +1,10 @@
-"""H6: is it the attention or the text that makes the noise heavy-tailed? Both, each with and without the other.
+"""H6: is it the attention or the text that makes the noise heavy-tailed? Both, each with and
+without the other.
 
-Without attention a block keeps its normalised feed-forward part with its residual connection. Gaussian input replaces
-each word's vector by a fresh Gaussian one at the scale that the embedding has at the start; the words to predict stay.
-Two controls run beside, norms of Gaussian and of stable vectors.
+Without attention a block keeps its normalised feed-forward part with its residual connection.
+Gaussian input replaces each word's vector by a fresh Gaussian one at the scale that the embedding
+has at the start; the words to predict stay. Two controls run beside, norms of Gaussian and of
+stable vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from mindgap.lab.studies.verdict import by_method, last, medians
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Noise norms of one cell at initialisation: histogram, variance against sample size, tail by four methods."""
+    """Noise norms of one cell at initialisation: histogram, variance against sample size, tail
+    by four methods.
+    """
     with trial.timed():
         norms = control_norms(trial, trial["law"]) if trial["law"] else _noise(trial)
     for row in norm_rows(trial, norms):
@@ -41,18 +45,24 @@ def _noise(trial: Trial) -> Any:
     if "device" in trial.settings:
         return noise_at_start(trial, "bert", **cell).norms
     problem = text_problem(trial.settings, stream_seed(trial.seed, "noise of attention"), **cell)
-    batches = problem.batches(trial.torch_generator("noise of attention"), trial["minibatches"], trial["batch"])
+    batches = problem.batches(
+        trial.torch_generator("noise of attention"), trial["minibatches"], trial["batch"]
+    )
     return noise_side_by_side(problem.objective, batches).norms
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each cell the answer of nearly all seeds to: is the tail heavier than that of Gaussian vectors?"""
+    """For each cell the answer of nearly all seeds to: is the tail heavier than that of
+    Gaussian vectors?
+    """
     parts, answers = Parts(), {}
     for name, group in by_method(runs).items():
         answer = answers[name] = of_nearly_all([last(run, "hill_heavier") for run in group])
         middle = medians(group, ("hill_index", "settles", "exponent", "largest"))
-        words = (f"heavy-tailed {word(answer)}, Hill index {middle['hill_index']:.1f}, largest norm "
-                 f"{middle['largest']:.1f} medians, variance settles {word(middle['settles'])}")
+        words = (
+            f"heavy-tailed {word(answer)}, Hill index {middle['hill_index']:.1f}, largest norm "
+            f"{middle['largest']:.1f} medians, variance settles {word(middle['settles'])}"
+        )
         numbers = {name: {"heavier": answer, "seeds": len(group), **middle}}
         if name in STATED:
             parts.add(name, answer == STATED[name], answer == 1.0 - STATED[name], words, numbers)
@@ -64,42 +74,97 @@ def judge(runs: Sequence[Run]) -> Parts:
 
 
 #: cell -> heavy-tailed (1) or not (0), as the papers state
-STATED = {"attention, text": 1.0, "attention, Gaussian input": 1.0, "no attention, text": 1.0,
-          "no attention, Gaussian input": 0.0}  # fmt: skip
+STATED = {
+    "attention, text": 1.0,
+    "attention, Gaussian input": 1.0,
+    "no attention, text": 1.0,
+    "no attention, Gaussian input": 0.0,
+}
 
-_QUICK = {"minibatches": 1024, "batch": 8, "attention": True, "input": "text", "law": "", **SMALL_TEXT}
+_QUICK = {
+    "minibatches": 1024,
+    "batch": 8,
+    "attention": True,
+    "input": "text",
+    "law": "",
+    **SMALL_TEXT,
+}
 
 STUDY = Study(
-    name="h6-attention-noise", claim="H6", title="Heavy-tailed noise: from the attention or from the text?",
-    statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention text makes the "
-    "noise heavy-tailed and Gaussian input does not.", source=Source("acclip", "section 5.2, Fig. 4"),
-    scales={**scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)),
-            "gpu": Scale({**_QUICK, **ON_DEVICE}, seeds=3)},
+    name="h6-attention-noise",
+    claim="H6",
+    title="Heavy-tailed noise: from the attention or from the text?",
+    statement="Attention makes heavy-tailed noise on text and on Gaussian input; without attention "
+    "text makes the "
+    "noise heavy-tailed and Gaussian input does not.",
+    source=Source("acclip", "section 5.2, Fig. 4"),
+    scales={
+        **scales(_QUICK, {"minibatches": 2048, **LARGE_TEXT}, seeds=(3, 5)),
+        "gpu": Scale({**_QUICK, **ON_DEVICE}, seeds=3),
+    },
     methods={
-        **{name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]} for name in STATED},
+        **{
+            name: {"attention": name.startswith("attention"), "input": name.split(", ")[1]}
+            for name in STATED
+        },
         "Gaussian vectors": {"law": "gaussian"},
         "stable vectors": {"law": "stable"},
     },
-    loop=loop, judge=judge, rule="Attention on both inputs and no attention on text are heavy-tailed, no attention "
-    "on Gaussian input is not: by Hill's estimator in nearly all seeds (four of five, at least three). Refuted "
-    "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide nothing.",
-    history=("Settled before the first run, from the papers alone. On 200 samples of 512 norms of each control, "
-             "Gaussian vectors were never called heavier and stable ones twice not.",
-             "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per cell and seed, 3 "
-             "seeds. Scale quick has a smaller network and twice the minibatches since."),
-    differs="Causal layers that predict the next of 200 words (scale cpu: of 1000), not masked words; masked words "
+    loop=loop,
+    judge=judge,
+    rule="Attention on both inputs and no attention on text are heavy-tailed, no attention "
+    "on Gaussian input is not: by Hill's estimator in nearly all seeds (four of five, at least "
+    "three). Refuted "
+    "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide "
+    "nothing.",
+    history=(
+        "Settled before the first run, from the papers alone. On 200 samples of 512 norms of each "
+        "control, "
+        "Gaussian vectors were never called heavier and stable ones twice not.",
+        "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per cell "
+        "and seed, 3 "
+        "seeds. Scale quick has a smaller network and twice the minibatches since.",
+    ),
+    differs="Causal layers that predict the next of 200 words (scale cpu: of 1000), not masked "
+    "words; masked words "
     f"at scale gpu. {PROXIES}",
-    models={"quick": "one layer, prose", "cpu": "two layers, prose",
-            "gpu": f"proxy, {BERT_PROXY}, with and without attention"},
+    models={
+        "quick": "one layer, prose",
+        "cpu": "two layers, prose",
+        "gpu": f"proxy, {BERT_PROXY}, with and without attention",
+    },
     paper_model="BERT of twelve layers on Wikipedia",
     figures=(
-        Figure("Norms of the gradient noise over their median", "share", "share of minibatches", x="norm",
-               x_label="norm / median norm", facet="panel", caption="Norms above 4 medians are not drawn."),
-        Figure("Empirical variance against sample size", "variance", "variance / its last value", x="minibatches",
-               x_label="minibatches", log_x=True, log_y=True, facet="panel",
-               caption="One order of the minibatches per seed. A finite variance levels off."),
-        Figure("Tail index by four estimators", "index", "tail index", x="place", kind="points", log_y=True,
-               x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"), facet="panel",
-               hlines={"infinite variance below": 2.0}),
+        Figure(
+            "Norms of the gradient noise over their median",
+            "share",
+            "share of minibatches",
+            x="norm",
+            x_label="norm / median norm",
+            facet="panel",
+            caption="Norms above 4 medians are not drawn.",
+        ),
+        Figure(
+            "Empirical variance against sample size",
+            "variance",
+            "variance / its last value",
+            x="minibatches",
+            x_label="minibatches",
+            log_x=True,
+            log_y=True,
+            facet="panel",
+            caption="One order of the minibatches per seed. A finite variance levels off.",
+        ),
+        Figure(
+            "Tail index by four estimators",
+            "index",
+            "tail index",
+            x="place",
+            kind="points",
+            log_y=True,
+            x_names=("Hill", "moment", "block\nsums", "stable\nquantiles"),
+            facet="panel",
+            hlines={"infinite variance below": 2.0},
+        ),
     ),
-)  # fmt: skip
+)

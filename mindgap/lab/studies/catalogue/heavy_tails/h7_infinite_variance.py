@@ -1,8 +1,10 @@
-"""H7: under noise of infinite variance SGD's E‖∇f(x_k)‖² is infinite for fixed steps; clipped SGD converges.
+"""H7: under noise of infinite variance SGD's E‖∇f(x_k)‖² is infinite for fixed steps; clipped SGD
+converges.
 
-An infinite mean cannot be seen in a mean. What can be seen: over independent replicas, the median of the means of
-blocks of size n tends to E‖∇f‖² where that is finite, and grows like n^(2/α - 1) where the tail index of ‖∇f‖ is
-α < 2. So the verdict rests on the slope of log(median of block means) against log n, and on quantiles over time.
+An infinite mean cannot be seen in a mean. What can be seen: over independent replicas, the median
+of the means of blocks of size n tends to E‖∇f‖² where that is finite, and grows like n^(2/α - 1)
+where the tail index of ‖∇f‖ is α < 2. So the verdict rests on the slope of log(median of block
+means) against log n, and on quantiles over time.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = x²/2 on the line, with steps η_k fixed beforehand.
+    """Many replicas of x <- x - η_k clip(x + ξ_k) on f(x) = x²/2 on the line, with steps η_k fixed
+    beforehand.
 
-    Each replica is one coordinate: in one dimension GClip clips |g|, which is what CClip does to every coordinate.
+    Each replica is one coordinate: in one dimension GClip clips |g|, which is what CClip does to
+    every coordinate.
     """
     import torch
 
@@ -50,7 +54,10 @@ def loop(trial: Trial) -> Iterator[Row]:
         if step & (step - 1) == 0 or step == trial["steps"]:  # powers of two
             squares = points.square().numpy()
             trial.save(lambda: _state(step, points, optimizer, rng))  # noqa: B023  # made before the loop goes on
-            yield {"step": step, **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)}}
+            yield {
+                "step": step,
+                **{f"q{q}": float(np.quantile(squares, q / 100)) for q in (50, 90, 99)},
+            }
     squares = points.square().numpy()
     size = 1
     while replicas // size >= 16:
@@ -58,9 +65,16 @@ def loop(trial: Trial) -> Iterator[Row]:
         size *= 4
 
 
-def _state(step: int, points: Tensor, optimizer: Optimizer, rng: np.random.Generator) -> dict[str, Any]:
+def _state(
+    step: int, points: Tensor, optimizer: Optimizer, rng: np.random.Generator
+) -> dict[str, Any]:
     """All that the next step depends on."""
-    return {"step": step, "points": points, "optimizer": optimizer.state_dict(), "rng": rng.bit_generator.state}
+    return {
+        "step": step,
+        "points": points,
+        "optimizer": optimizer.state_dict(),
+        "rng": rng.bit_generator.state,
+    }
 
 
 def _noise(rng: np.random.Generator, replicas: int, tail: float) -> np.ndarray:
@@ -71,47 +85,87 @@ def _noise(rng: np.random.Generator, replicas: int, tail: float) -> np.ndarray:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SGD's block means keep growing with the block, GClip's do not; GClip's 99 % quantile falls with k."""
+    """SGD's block means keep growing with the block, GClip's do not; GClip's 99 % quantile
+    falls with k.
+    """
     parts, groups = Parts(), by_method(runs)
     (sgd, sgd_error), (clip, clip_error) = (_block_slope(groups[name]) for name in ("SGD", "GClip"))
-    early, late = (float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1))
-    parts.add("SGD's block means grow", sgd - 2 * sgd_error > 0.15, words=f"like n^{sgd:.2f}±{sgd_error:.2f}",
-              numbers={"sgd_slope": sgd})
-    parts.add("GClip's do not", clip + 2 * clip_error < 0.1, words=f"n^{clip:.2f}±{clip_error:.2f}",
-              numbers={"gclip_slope": clip})
-    parts.add("GClip's 99 % quantile of ‖∇f‖² falls", late < 0.5 * early, words=f"{early:.2g} to {late:.2g}",
-              numbers={"gclip_q99_early": early, "gclip_q99_late": late})
+    early, late = (
+        float(np.median([run.column("q99")[i] for run in groups["GClip"]])) for i in (2, -1)
+    )
+    parts.add(
+        "SGD's block means grow",
+        sgd - 2 * sgd_error > 0.15,
+        words=f"like n^{sgd:.2f}±{sgd_error:.2f}",
+        numbers={"sgd_slope": sgd},
+    )
+    parts.add(
+        "GClip's do not",
+        clip + 2 * clip_error < 0.1,
+        words=f"n^{clip:.2f}±{clip_error:.2f}",
+        numbers={"gclip_slope": clip},
+    )
+    parts.add(
+        "GClip's 99 % quantile of ‖∇f‖² falls",
+        late < 0.5 * early,
+        words=f"{early:.2g} to {late:.2g}",
+        numbers={"gclip_q99_early": early, "gclip_q99_late": late},
+    )
     return parts
 
 
 def _block_slope(runs: Sequence[Run]) -> tuple[float, float]:
-    """Slope of log block mean against log block size, averaged over seeds, with its standard error over seeds.
+    """Slope of log block mean against log block size, averaged over seeds, with its standard error
+    over seeds.
 
-    Blocks below 16 are left out: there the median of means lies below the mean for any skew law, x² of a Gaussian
-    included, and the slope would measure that.
+    Blocks below 16 are left out: there the median of means lies below the mean for any skew law, x²
+    of a Gaussian included, and the slope would measure that.
     """
     slopes = []
     for run in runs:
         block, mean = np.array(run.column("block")), np.array(run.column("block_mean"))
         slopes.append(slope(np.log(block[block >= 16]), np.log(mean[block >= 16]))[0])
-    return float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes))) if len(slopes) > 1 else 0.0
+    return float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes))) if len(
+        slopes
+    ) > 1 else 0.0
 
 
 _SETTINGS = {"steps": 256, "replicas": 16_384, "tail": 1.5, "alpha": 1.4, "tau": 1.0, "lr": 1.0}
 
 STUDY = Study(
-    name="h7-infinite-variance", claim="H7", title="Infinite variance breaks SGD, not clipped SGD",
-    statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed sequence of steps, "
-    "while clipped SGD converges.", source=Source("thesis", "Remark 4.4.1"),
+    name="h7-infinite-variance",
+    claim="H7",
+    title="Infinite variance breaks SGD, not clipped SGD",
+    statement="With noise of infinite variance E‖∇f(x_k)‖² is infinite for SGD at every fixed "
+    "sequence of steps, "
+    "while clipped SGD converges.",
+    source=Source("thesis", "Remark 4.4.1"),
     scales=scales(_SETTINGS, {"replicas": 262_144, "steps": 1024}, seeds=(4, 10)),
-    methods={"SGD": {"clip": False}, "GClip": {"clip": True}}, loop=loop, judge=judge,
-    rule="The median of block means of SGD's ‖∇f‖² grows with the block size n (slope above 0.15 by two standard "
-    "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.", tunable={"lr": (0.05, 5.0)},
+    methods={"SGD": {"clip": False}, "GClip": {"clip": True}},
+    loop=loop,
+    judge=judge,
+    rule="The median of block means of SGD's ‖∇f‖² grows with the block size n (slope above 0.15 "
+    "by two standard "
+    "errors), GClip's does not (below 0.1), and GClip's 99 % quantile falls by half.",
+    tunable={"lr": (0.05, 5.0)},
     tune_on="q90",
     figures=(
-        Figure("Median of block means of ‖∇f‖²", "block_mean", "median of block means", x="block",
-               x_label="block size n", log_x=True, log_y=True, caption="A finite mean would level off as the block "
-               "grows: SGD's does not."),
-        Figure("99 % quantile of ‖∇f(x_k)‖² over replicas", "q99", "99 % quantile of ‖∇f‖²", log_x=True, log_y=True),
+        Figure(
+            "Median of block means of ‖∇f‖²",
+            "block_mean",
+            "median of block means",
+            x="block",
+            x_label="block size n",
+            log_x=True,
+            log_y=True,
+            caption="A finite mean would level off as the block grows: SGD's does not.",
+        ),
+        Figure(
+            "99 % quantile of ‖∇f(x_k)‖² over replicas",
+            "q99",
+            "99 % quantile of ‖∇f‖²",
+            log_x=True,
+            log_y=True,
+        ),
     ),
-)  # fmt: skip
+)

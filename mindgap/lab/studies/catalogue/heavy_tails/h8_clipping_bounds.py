@@ -1,4 +1,6 @@
-"""H8, bounds: GClip and CClip stay below Theorem 4.4.2, Corollary 4.5.1 and Theorem 4.5.1; what the dimension does."""
+"""H8, bounds: GClip and CClip stay below Theorem 4.4.2, Corollary 4.5.1 and Theorem 4.5.1; what
+the dimension does.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,20 @@ from mindgap.lab.studies.verdict import by_method, slope
 
 
 def loop_bounds(trial: Trial) -> Iterator[Row]:
-    """Mean error of the averaged output over replicas, against the bound, for every law, α and μ."""
+    """Mean error of the averaged output over replicas, against the bound, for every law, α and
+    μ.
+    """
     from mindgap.lab import theory
 
     d, optimum, horizons, runs = trial["dimension"], 0.4, trial["horizons"], trial["replicas"]
     for name, alpha, mu in itertools.product(trial["laws"], trial["alphas"], trial["mus"]):
         law = noise_law(name, alpha, max(horizons))
         rng = trial.numpy_generator(f"{name} {alpha} {mu}")
-        # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the noise.
-        a = theory.CoordinateMoment(alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * d, mu=mu)
+        # On the box [-1, 1]^d a coordinate of the gradient is at most 1.4 μ; Minkowski adds the
+        # noise.
+        a = theory.CoordinateMoment(
+            alpha=alpha, B=(1.4 * mu + float(law.moment(alpha)) ** (1 / alpha),) * d, mu=mu
+        )
         g = theory.StronglyConvexMoment(alpha=alpha, G=a.norm(alpha), mu=mu)
         start = rng.uniform(-1, 1, (runs, d))
         tau = theory.cclip_threshold if trial["clip"] == "cclip" else theory.gclip_threshold
@@ -37,26 +44,46 @@ def loop_bounds(trial: Trial) -> Iterator[Row]:
             return 4 / (mu * (k + 1))
 
         with trial.timed():
-            out = theory.weighted_average_runs(gradient, start, step, partial(tau, record), horizons,
-                                               method=trial["clip"], box=(-1.0, 1.0))
+            out = theory.weighted_average_runs(
+                gradient,
+                start,
+                step,
+                partial(tau, record),
+                horizons,
+                method=trial["clip"],
+                box=(-1.0, 1.0),
+            )
         for k, points in zip(horizons, out):
             error = mu / 2 * ((points - optimum) ** 2).sum(1)
-            bound = theory.cclip_bound(a, k) if trial["clip"] == "cclip" else theory.gclip_bound(g, k)
+            bound = (
+                theory.cclip_bound(a, k) if trial["clip"] == "cclip" else theory.gclip_bound(g, k)
+            )
             bound *= trial["bound_factor"]
-            yield {"law": name, "alpha": alpha, "mu": mu, "k": k, "error": float(error.mean()),
-                   "se": float(error.std() / math.sqrt(runs)), "bound": bound, "ratio": float(error.mean()) / bound}
+            yield {
+                "law": name,
+                "alpha": alpha,
+                "mu": mu,
+                "k": k,
+                "error": float(error.mean()),
+                "se": float(error.std() / math.sqrt(runs)),
+                "bound": bound,
+                "ratio": float(error.mean()) / bound,
+            }
 
 
 def judge_bounds(runs: Sequence[Run]) -> Parts:
-    """No mean error (over seeds and replicas) exceeds its bound by more than four standard errors."""
+    """No mean error (over seeds and replicas) exceeds its bound by more than four standard
+    errors.
+    """
     return below_bounds(runs, ("law", "alpha", "mu", "k"))
 
 
 def loop_dimension(trial: Trial) -> Iterator[Row]:
-    """sup over jumps of E f(x̄_K) - f* in d dimensions, with ‖B‖_2 = 1 shared equally by the coordinates.
+    """sup over jumps of E f(x̄_K) - f* in d dimensions, with ‖B‖_2 = 1 shared equally by the
+    coordinates.
 
-    Coordinates jump independently: -J with p = (B_i/J)^α, else a x_i. Jumps are drawn as positions, because there is
-    about one of them in K·d draws at the sizes that matter.
+    Coordinates jump independently: -J with p = (B_i/J)^α, else a x_i. Jumps are drawn as positions,
+    because there is about one of them in K·d draws at the sizes that matter.
     """
     K, alpha = trial["horizon"], trial["alpha"]
     for d in trial.cells(trial["dimensions"]):
@@ -64,19 +91,42 @@ def loop_dimension(trial: Trial) -> Iterator[Row]:
         G = d ** (1 / alpha) * B  # ‖B‖_α
         runs = max(trial["least_runs"], trial["coordinates"] // d)
         # Jumps around the thresholds of both methods at the horizon: each is worst near its own.
-        sizes = sorted({float(s * m) for s in (B * K ** (1 / alpha), G * K ** (1 / alpha)) for m in trial["multiples"]})
+        sizes = sorted(
+            {
+                float(s * m)
+                for s in (B * K ** (1 / alpha), G * K ** (1 / alpha))
+                for m in trial["multiples"]
+            }
+        )
         best: dict[str, float] = {"error": 0.0, "se": 0.0, "jump": 0.0}
         for J in sizes:
             rng = trial.numpy_generator(f"{d} {J}")
             with trial.timed():
                 error = _rare_jumps(rng, d, runs, K, alpha, B, G, J, trial["clip"])
             if error.mean() > best["error"]:
-                best = {"error": float(error.mean()), "se": float(error.std() / math.sqrt(runs)), "jump": J}
-        yield {"dimension": d, **best, "printed_bound": 16 * d * G**2 / (K + 1) ** (2 * (alpha - 1) / alpha)}
+                best = {
+                    "error": float(error.mean()),
+                    "se": float(error.std() / math.sqrt(runs)),
+                    "jump": J,
+                }
+        yield {
+            "dimension": d,
+            **best,
+            "printed_bound": 16 * d * G**2 / (K + 1) ** (2 * (alpha - 1) / alpha),
+        }
 
 
-def _rare_jumps(rng: np.random.Generator, d: int, runs: int, K: int, alpha: float, B: float, G: float, J: float,
-                clip: str) -> np.ndarray:
+def _rare_jumps(
+    rng: np.random.Generator,
+    d: int,
+    runs: int,
+    K: int,
+    alpha: float,
+    B: float,
+    G: float,
+    J: float,
+    clip: str,
+) -> np.ndarray:
     """f(x̄_K) - f* of every run from x_0 = 0, μ = 1; the weighted average is kept on the fly."""
     p = (B / J) ** alpha
     a, b = 1 / (1 - p), p * J
@@ -101,7 +151,9 @@ def _rare_jumps(rng: np.random.Generator, d: int, runs: int, K: int, alpha: floa
 
 
 def judge_dimension(runs: Sequence[Run]) -> Parts:
-    """CClip's worst error does not grow with d; GClip's grows like d^(2/α-1), less than the printed d^(2/α)."""
+    """CClip's worst error does not grow with d; GClip's grows like d^(2/α-1), less than the
+    printed d^(2/α).
+    """
     alpha, fits, parts = runs[0].header.settings["alpha"], {}, Parts()
     for name, group in by_method(runs).items():
         d = np.array(group[0].column("dimension"))
@@ -110,48 +162,110 @@ def judge_dimension(runs: Sequence[Run]) -> Parts:
         b, fit = slope(np.log(d), np.log(error))
         # Sampling error of the slope from the errors' own standard errors, added to the fit's.
         off = np.log(d) - np.log(d).mean()
-        fits[name] = (b, math.hypot(fit, float(np.sqrt(((off * se / error) ** 2).sum()) / (off @ off))))
+        fits[name] = (
+            b,
+            math.hypot(fit, float(np.sqrt(((off * se / error) ** 2).sum()) / (off @ off))),
+        )
     (g, ge), (c, ce), sharp = fits["GClip"], fits["CClip"], 2 / alpha - 1
     parts.note(f"‖B‖_2 = 1, α = {alpha:g}", {"GClip": [g, ge], "CClip": [c, ce], "sharp": sharp})
-    parts.add("CClip's worst error is free of d", abs(c) <= 0.05 + 2 * ce, words=f"d^{c:.2f}±{2 * ce:.2f}")
-    parts.add("GClip's grows as the sharp bound", g - 2 * ge > 0.05 and abs(g - sharp) <= 0.1 + 2 * ge,
-              words=f"d^{g:.2f}±{2 * ge:.2f}; sharp bound d^{sharp:.2f}, printed bound d^{2 / alpha:.2f}")
+    parts.add(
+        "CClip's worst error is free of d", abs(c) <= 0.05 + 2 * ce, words=f"d^{c:.2f}±{2 * ce:.2f}"
+    )
+    parts.add(
+        "GClip's grows as the sharp bound",
+        g - 2 * ge > 0.05 and abs(g - sharp) <= 0.1 + 2 * ge,
+        words=f"d^{g:.2f}±{2 * ge:.2f}; sharp bound d^{sharp:.2f}, printed bound d^{2 / alpha:.2f}",
+    )
     return parts
 
 
 _BOUNDS = {
-    "laws": ["gaussian", "student", "pareto", "stable", "rare jump"], "alphas": [1.2, 1.5, 1.8, 2.0], "mus": [0.5, 2.0],
-    "dimension": 3, "horizons": [1, 3, 10, 30, 100], "replicas": 20, "bound_factor": 1.0,
-}  # fmt: skip
-_DIM = {"alpha": 1.5, "horizon": 60, "dimensions": [1, 10, 100, 1000], "coordinates": 20_000, "least_runs": 250,
-        "multiples": [1.0, 2.0]}  # fmt: skip
+    "laws": ["gaussian", "student", "pareto", "stable", "rare jump"],
+    "alphas": [1.2, 1.5, 1.8, 2.0],
+    "mus": [0.5, 2.0],
+    "dimension": 3,
+    "horizons": [1, 3, 10, 30, 100],
+    "replicas": 20,
+    "bound_factor": 1.0,
+}
+_DIM = {
+    "alpha": 1.5,
+    "horizon": 60,
+    "dimensions": [1, 10, 100, 1000],
+    "coordinates": 20_000,
+    "least_runs": 250,
+    "multiples": [1.0, 2.0],
+}
 
 H8_ERRORS_BELOW_BOUNDS = Study(
-    name="h8-errors-below-bounds", claim="H8", title="GClip and CClip stay below their strongly convex bounds",
-    statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place of G for "
-    "CClip.", source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
-    scales=scales(_BOUNDS, {"horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0], "replicas": 200},
-                  seeds=(2, 2)),
-    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_bounds, judge=judge_bounds,
-    rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard errors, for any "
+    name="h8-errors-below-bounds",
+    claim="H8",
+    title="GClip and CClip stay below their strongly convex bounds",
+    statement="E f(x̄_k) - f* <= 16G²/(μ(k+1)^(2(α-1)/α)) for projected GClip, with ‖B‖_2 in place "
+    "of G for "
+    "CClip.",
+    source=Source("thesis", "Theorems 4.4.2 and 4.5.1"),
+    scales=scales(
+        _BOUNDS,
+        {"horizons": [1, 3, 10, 30, 100, 300, 1000], "mus": [0.1, 1.0, 10.0], "replicas": 200},
+        seeds=(2, 2),
+    ),
+    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
+    loop=loop_bounds,
+    judge=judge_bounds,
+    rule="No mean error (over seeds and replicas) exceeds its bound by more than four standard "
+    "errors, for any "
     "law, α, μ and k.",
     figures=(
-        Figure("Error over bound", "ratio", "mean error / bound", x="k", x_label="k", kind="points", log_x=True,
-               log_y=True, facet="alpha", hlines={"bound": 1.0}, caption="A point above 1 would refute a bound."),
+        Figure(
+            "Error over bound",
+            "ratio",
+            "mean error / bound",
+            x="k",
+            x_label="k",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            hlines={"bound": 1.0},
+            caption="A point above 1 would refute a bound.",
+        ),
     ),
-)  # fmt: skip
+)
 
 H8_DIMENSION = Study(
-    name="h8-dimension", claim="H8", title="CClip's worst error is free of the dimension, GClip's is not",
-    statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on d, GClip's grows.",
+    name="h8-dimension",
+    claim="H8",
+    title="CClip's worst error is free of the dimension, GClip's is not",
+    statement="Under coordinate-wise moments with ‖B‖_2 fixed, CClip's error does not depend on "
+    "d, GClip's grows.",
     source=Source("thesis", "Corollary 4.5.1 and Theorem 4.5.1"),
-    scales=scales(_DIM, {"horizon": 300, "coordinates": 200_000, "least_runs": 500, "multiples": [0.7, 1.0, 1.5, 2.5]},
-                  seeds=(1, 2)),
-    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}}, loop=loop_dimension, judge=judge_dimension,
-    rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, above 0.05 and "
+    scales=scales(
+        _DIM,
+        {
+            "horizon": 300,
+            "coordinates": 200_000,
+            "least_runs": 500,
+            "multiples": [0.7, 1.0, 1.5, 2.5],
+        },
+        seeds=(1, 2),
+    ),
+    methods={"GClip": {"clip": "gclip"}, "CClip": {"clip": "cclip"}},
+    loop=loop_dimension,
+    judge=judge_dimension,
+    rule="The exponent of d is 0 for CClip (within 0.05 and two standard errors) and, for GClip, "
+    "above 0.05 and "
     "within 0.1 of the sharp bound's 2/α - 1.",
     figures=(
-        Figure("Worst error against dimension", "error", "E f(x̄_K) - f*", x="dimension", x_label="d", log_x=True,
-               log_y=True, caption="Errors on the worst rare jump, with ‖B‖_2 = 1 shared by all coordinates."),
+        Figure(
+            "Worst error against dimension",
+            "error",
+            "E f(x̄_K) - f*",
+            x="dimension",
+            x_label="d",
+            log_x=True,
+            log_y=True,
+            caption="Errors on the worst rare jump, with ‖B‖_2 = 1 shared by all coordinates.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,9 +1,10 @@
-"""H8, rates: k^(-2(α-1)/α) for strongly convex GClip and K^(-(α-1)/(3α-2)) for non-convex GClip, where they are tight.
+"""H8, rates: k^(-2(α-1)/α) for strongly convex GClip and K^(-(α-1)/(3α-2)) for non-convex GClip,
+where they are tight.
 
-An upper bound's exponent is a statement about the worst law with a given α-moment; a fixed law with a thinner tail
-converges faster and refutes nothing. So the error is taken on the worst of a family of rare jumps, solved exactly (no
-sampling, no mean of heavy tails), and for the strongly convex rate also on runs of the method itself, whose errors are
-bounded because every step is clipped.
+An upper bound's exponent is a statement about the worst law with a given α-moment; a fixed law with
+a thinner tail converges faster and refutes nothing. So the error is taken on the worst of a family
+of rare jumps, solved exactly (no sampling, no mean of heavy tails), and for the strongly convex
+rate also on runs of the method itself, whose errors are bounded because every step is clipped.
 """
 
 from __future__ import annotations
@@ -18,26 +19,47 @@ from mindgap.lab.studies.verdict import by_method, slope
 
 
 def loop_strongly_convex(trial: Trial) -> Iterator[Row]:
-    """sup over jumps J of E f(x̄_K) - f* at several horizons, with p = J^(-α): the jump's share of G^α is 1."""
+    """sup over jumps J of E f(x̄_K) - f* at several horizons, with p = J^(-α): the jump's share
+    of G^α is 1.
+    """
     from mindgap.lab.theory import RareJump, averaged_error
 
     alphas = np.array(trial["alphas"])[:, None]
     # p <= 1/10 keeps the gradient's factor without a jump near one.
     jumps = 10 ** (1 / alphas) * np.geomspace(1, trial["largest_jump"], trial["jumps"])[None, :]
     power = 1 / alphas if trial["threshold"] == "proved" else alphas - 1
-    horizons = [int(h) for h in np.unique(np.geomspace(trial["first"], trial["last"], trial["horizons"]).round())]
+    horizons = [
+        int(h)
+        for h in np.unique(np.geomspace(trial["first"], trial["last"], trial["horizons"]).round())
+    ]
     with trial.timed():
-        error = averaged_error(RareJump(alphas, jumps), lambda k: trial["step_factor"] * 4 / (k + 1),
-                               lambda k: k**power, horizons)
+        error = averaged_error(
+            RareJump(alphas, jumps),
+            lambda k: trial["step_factor"] * 4 / (k + 1),
+            lambda k: k**power,
+            horizons,
+        )
     for i, alpha in enumerate(trial["alphas"]):
         for k, row in zip(horizons, error[:, i]):
             worst = int(row.argmax())
-            sampled = _sampled(trial, alpha, float(jumps[i, worst]), k, float(power[i, 0])) if trial["replicas"] else {}
-            yield {"alpha": alpha, "k": k, "error": float(row[worst]), "jump": float(jumps[i, worst]), **sampled}
+            sampled = (
+                _sampled(trial, alpha, float(jumps[i, worst]), k, float(power[i, 0]))
+                if trial["replicas"]
+                else {}
+            )
+            yield {
+                "alpha": alpha,
+                "k": k,
+                "error": float(row[worst]),
+                "jump": float(jumps[i, worst]),
+                **sampled,
+            }
 
 
 def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> dict[str, float]:
-    """The same error over runs of GClip, where the horizon is short enough to sample: mean and standard error."""
+    """The same error over runs of GClip, where the horizon is short enough to sample: mean and
+    standard error.
+    """
     if k > trial["sample_until"]:
         return {}
     from mindgap.lab.theory import RareJump, weighted_average_runs
@@ -45,29 +67,49 @@ def _sampled(trial: Trial, alpha: float, jump: float, k: int, power: float) -> d
     problem = RareJump(np.array(alpha), np.array(jump))
     p, a, b = float(problem.probability), float(problem.slope), float(problem.optimum)
     rng = trial.numpy_generator(f"jumps {alpha} {k}")
-    out = weighted_average_runs(lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
-                                np.zeros((trial["replicas"], 1)), lambda j: trial["step_factor"] * 4 / (j + 1),
-                                lambda j: float(j) ** power, [k], method="gclip")
+    out = weighted_average_runs(
+        lambda x, j: np.where(rng.random(x.shape) < p, -jump, a * x),
+        np.zeros((trial["replicas"], 1)),
+        lambda j: trial["step_factor"] * 4 / (j + 1),
+        lambda j: float(j) ** power,
+        [k],
+        method="gclip",
+    )
     error = (out[0, :, 0] - b) ** 2 / 2
     return {"sampled": float(error.mean()), "sampled_se": float(error.std() / np.sqrt(len(error)))}
 
 
 def judge_strongly_convex(runs: Sequence[Run]) -> Parts:
-    """Each threshold's exponents are within 0.03 of -2(α-1)/α at every α, and runs agree with the recursion."""
+    """Each threshold's exponents are within 0.03 of -2(α-1)/α at every α, and runs agree with
+    the recursion.
+    """
     parts, groups = Parts(), by_method(runs)
     for name, group in groups.items():
         fits = _exponents(group, "k")
-        words = ", ".join(f"α={a:g}: {b:.3f}±{2 * e:.3f} (stated {-2 * (a - 1) / a:.3f})" for a, (b, e) in fits.items())
-        parts.add(name, all(abs(b + 2 * (a - 1) / a) <= 0.03 + 2 * e for a, (b, e) in fits.items()), words=words,
-                  numbers={name: {f"alpha={a:g}": [b, e] for a, (b, e) in fits.items()}},
-                  reading="as printed" if name == PRINTED else "as corrected")
+        words = ", ".join(
+            f"α={a:g}: {b:.3f}±{2 * e:.3f} (stated {-2 * (a - 1) / a:.3f})"
+            for a, (b, e) in fits.items()
+        )
+        parts.add(
+            name,
+            all(abs(b + 2 * (a - 1) / a) <= 0.03 + 2 * e for a, (b, e) in fits.items()),
+            words=words,
+            numbers={name: {f"alpha={a:g}": [b, e] for a, (b, e) in fits.items()}},
+            reading="as printed" if name == PRINTED else "as corrected",
+        )
     apart = _disagreement(groups[PROVED])
-    parts.add("sampled runs agree with the recursion", apart <= 5, words=f"within {apart:.1f} standard errors")
+    parts.add(
+        "sampled runs agree with the recursion",
+        apart <= 5,
+        words=f"within {apart:.1f} standard errors",
+    )
     return parts
 
 
 def _exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
-    """α -> slope of log error against log horizon over the later half of the horizons, and its standard error."""
+    """α -> slope of log error against log horizon over the later half of the horizons, and its
+    standard error.
+    """
     rows = [row for run in runs for row in run.rows]
     result = {}
     for alpha in sorted({row["alpha"] for row in rows}):
@@ -78,14 +120,20 @@ def _exponents(runs: Sequence[Run], x: str) -> dict[float, tuple[float, float]]:
 
 
 def _disagreement(runs: Sequence[Run]) -> float:
-    """Largest distance of a sampled mean from the exact value, in standard errors (1 % of the value allowed for)."""
+    """Largest distance of a sampled mean from the exact value, in standard errors (1 % of the
+    value allowed for).
+    """
     rows = [row for run in runs for row in run.rows if "sampled" in row]
-    gaps = [max(0.0, abs(r["sampled"] - r["error"]) - 0.01 * r["error"]) / r["sampled_se"] for r in rows]
+    gaps = [
+        max(0.0, abs(r["sampled"] - r["error"]) - 0.01 * r["error"]) / r["sampled_se"] for r in rows
+    ]
     return max(gaps, default=0.0)
 
 
 def loop_nonconvex(trial: Trial) -> Iterator[Row]:
-    """sup over jumps of the mean of E‖∇f(x_k)‖², k < K, with the theorem's step and threshold for that K."""
+    """sup over jumps of the mean of E‖∇f(x_k)‖², k < K, with the theorem's step and threshold
+    for that K.
+    """
     from mindgap.lab import theory
 
     multiples = np.geomspace(0.1, 30, trial["jumps"])
@@ -93,72 +141,156 @@ def loop_nonconvex(trial: Trial) -> Iterator[Row]:
     for alpha, K in trial.cells(product(trial["alphas"], horizons)):
         if trial["theorem"] == "4.4.1":
             a = theory.HeavyTail(alpha=alpha, sigma=1.1, L=1.0, delta=0.5)
-            c, bound = theory.gclip_nonconvex_parameters(a, int(K)), theory.gclip_nonconvex_bound(a, int(K))
+            c, bound = (
+                theory.gclip_nonconvex_parameters(a, int(K)),
+                theory.gclip_nonconvex_bound(a, int(K)),
+            )
         else:
             # E|g|^α: the jump's 1, and the slope's share on |x - b| <= 1.5.
-            m = theory.SmoothMoment(alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5)
-            c, bound = theory.moment_nonconvex_parameters(m, int(K)), theory.moment_nonconvex_bound(m, int(K))
+            m = theory.SmoothMoment(
+                alpha=alpha, G=(1 + 1.5**alpha) ** (1 / alpha), L=1.0, delta=0.5
+            )
+            c, bound = (
+                theory.moment_nonconvex_parameters(m, int(K)),
+                theory.moment_nonconvex_bound(m, int(K)),
+            )
         eta, tau = c.eta * trial["step_factor"], c.tau
         jumps = np.maximum(tau * multiples, 10 ** (1 / alpha))
         with trial.timed():
             problem = theory.RareJump(np.full(len(jumps), alpha), jumps)
-            error = theory.mean_square_gradient(problem, np.array(eta), np.array(tau), np.array(K), np.array(1.0))
+            error = theory.mean_square_gradient(
+                problem, np.array(eta), np.array(tau), np.array(K), np.array(1.0)
+            )
         worst = int(error.argmax())
-        yield {"alpha": alpha, "K": float(K), "error": float(error[worst]), "jump": float(jumps[worst]),
-               "bound": bound, "ratio": float(error[worst]) / bound}
+        yield {
+            "alpha": alpha,
+            "K": float(K),
+            "error": float(error[worst]),
+            "jump": float(jumps[worst]),
+            "bound": bound,
+            "ratio": float(error[worst]) / bound,
+        }
 
 
 def judge_nonconvex(runs: Sequence[Run]) -> Parts:
-    """Exponents within 0.01 of -2(α-1)/(3α-2) for ‖∇f‖² (half of it for ‖∇f‖), and no value above its bound."""
+    """Exponents within 0.01 of -2(α-1)/(3α-2) for ‖∇f‖² (half of it for ‖∇f‖), and no value
+    above its bound.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         fits = _exponents(group, "K")
         ratio = max(r for run in group for r in run.column("ratio"))
         stated = {a: -(a - 1) / (3 * a - 2) for a in fits}
         words = ", ".join(f"{b / 2:.3f} (stated {stated[a]:.3f})" for a, (b, _) in fits.items())
-        parts.add(f"{name}: exponents of ‖∇f‖ as stated", words=words,
-                  holds=all(abs(b - 2 * stated[a]) <= 0.01 + 2 * e for a, (b, e) in fits.items()))
-        numbers = {**{f"alpha={a:g}": [b / 2, e / 2] for a, (b, e) in fits.items()}, "largest_ratio": ratio}
-        parts.add(f"{name}: below the bound", ratio <= 1, words=f"at most {ratio:.2g} of it", numbers={name: numbers})
+        parts.add(
+            f"{name}: exponents of ‖∇f‖ as stated",
+            words=words,
+            holds=all(abs(b - 2 * stated[a]) <= 0.01 + 2 * e for a, (b, e) in fits.items()),
+        )
+        numbers = {
+            **{f"alpha={a:g}": [b / 2, e / 2] for a, (b, e) in fits.items()},
+            "largest_ratio": ratio,
+        }
+        parts.add(
+            f"{name}: below the bound",
+            ratio <= 1,
+            words=f"at most {ratio:.2g} of it",
+            numbers={name: numbers},
+        )
     return parts
 
 
 PROVED, PRINTED = "τ = G k^(1/α), as proved", "τ = G k^(α-1), as printed"
 
-_SC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 100, "last": 10_000, "horizons": 9, "jumps": 50,
-       "largest_jump": 3000.0, "replicas": 2000, "sample_until": 400, "step_factor": 1.0}  # fmt: skip
-_NC = {"alphas": [1.2, 1.5, 1.8, 2.0], "first": 1e9, "last": 1e12, "horizons": 9, "jumps": 60, "step_factor": 1.0}
+_SC = {
+    "alphas": [1.2, 1.5, 1.8, 2.0],
+    "first": 100,
+    "last": 10_000,
+    "horizons": 9,
+    "jumps": 50,
+    "largest_jump": 3000.0,
+    "replicas": 2000,
+    "sample_until": 400,
+    "step_factor": 1.0,
+}
+_NC = {
+    "alphas": [1.2, 1.5, 1.8, 2.0],
+    "first": 1e9,
+    "last": 1e12,
+    "horizons": 9,
+    "jumps": 60,
+    "step_factor": 1.0,
+}
 
 H8_STRONGLY_CONVEX_EXPONENT = Study(
-    name="h8-strongly-convex-exponent", claim="H8",
+    name="h8-strongly-convex-exponent",
+    claim="H8",
     title="GClip converges like k^(-2(α-1)/α), and its printed threshold does not",
-    statement="GClip with η_k = 4/(μ(k+1)) and τ_k = G k^(1/α) has E f(x̄_k) - f* = O(k^(-2(α-1)/α)), and the "
-    "exponent is attained.", source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
-    scales=scales(_SC, {"last": 300_000, "horizons": 13, "jumps": 80, "largest_jump": 30_000.0, "replicas": 20_000,
-                  "sample_until": 2000}),
-    methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
-    loop=loop_strongly_convex, judge=judge_strongly_convex, rule="The exponent on the worst rare jump is within "
-    "0.03 and two standard errors of -2(α-1)/α at every α: as corrected with the threshold G k^(1/α) of the proof, "
-    "as printed with G k^(α-1). Sampled runs agree with the exact recursion within five standard errors.",
-    figures=(
-        Figure("Error on the worst rare jump", "error", "E f(x̄_k) - f*", x="k", x_label="k", log_x=True, log_y=True,
-               facet="alpha", caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
-               "one is flatter for α below 2."),
+    statement="GClip with η_k = 4/(μ(k+1)) and τ_k = G k^(1/α) has E f(x̄_k) - f* = "
+    "O(k^(-2(α-1)/α)), and the "
+    "exponent is attained.",
+    source=Source("thesis", "Theorems 4.4.2 and 4.4.3; acclip, Theorems 1 and 4"),
+    scales=scales(
+        _SC,
+        {
+            "last": 300_000,
+            "horizons": 13,
+            "jumps": 80,
+            "largest_jump": 30_000.0,
+            "replicas": 20_000,
+            "sample_until": 2000,
+        },
     ),
-)  # fmt: skip
+    methods={PROVED: {"threshold": "proved"}, PRINTED: {"threshold": "printed", "replicas": 0}},
+    loop=loop_strongly_convex,
+    judge=judge_strongly_convex,
+    rule="The exponent on the worst rare jump is within "
+    "0.03 and two standard errors of -2(α-1)/α at every α: as corrected with the threshold G "
+    "k^(1/α) of the proof, "
+    "as printed with G k^(α-1). Sampled runs agree with the exact recursion within five standard "
+    "errors.",
+    figures=(
+        Figure(
+            "Error on the worst rare jump",
+            "error",
+            "E f(x̄_k) - f*",
+            x="k",
+            x_label="k",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            caption="Straight lines with slope -2(α-1)/α for the proved threshold; the printed "
+            "one is flatter for α below 2.",
+        ),
+    ),
+)
 
 H8_NONCONVEX_EXPONENT = Study(
-    name="h8-nonconvex-exponent", claim="H8",
+    name="h8-nonconvex-exponent",
+    claim="H8",
     title="GClip's gradient falls like K^(-(α-1)/(3α-2)) on the worst law",
-    statement="With the stated constant step and threshold, (1/K) Σ E‖∇f(x_k)‖² = O(K^(-2(α-1)/(3α-2))), and the "
-    "exponent is attained.", source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
+    statement="With the stated constant step and threshold, (1/K) Σ E‖∇f(x_k)‖² = "
+    "O(K^(-2(α-1)/(3α-2))), and the "
+    "exponent is attained.",
+    source=Source("thesis", "Theorem 4.4.1; acclip, Theorem 2"),
     scales=scales(_NC, {"horizons": 25, "jumps": 400}),
-    methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}}, loop=loop_nonconvex,
-    judge=judge_nonconvex, rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
+    methods={"Theorem 4.4.1": {"theorem": "4.4.1"}, "Theorem 2 of acclip": {"theorem": "2"}},
+    loop=loop_nonconvex,
+    judge=judge_nonconvex,
+    rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
     "of -2(α-1)/(3α-2) at every α, and no value exceeds its bound.",
     figures=(
-        Figure("Mean square gradient on the worst rare jump", "error", "(1/K) Σ E‖∇f(x_k)‖²", x="K", x_label="K",
-               log_x=True, log_y=True, facet="alpha", caption="Solved exactly, so the horizon can be as long as "
-               "the theorem's step needs to leave its first regime."),
+        Figure(
+            "Mean square gradient on the worst rare jump",
+            "error",
+            "(1/K) Σ E‖∇f(x_k)‖²",
+            x="K",
+            x_label="K",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            caption="Solved exactly, so the horizon can be as long as "
+            "the theorem's step needs to leave its first regime.",
+        ),
     ),
-)  # fmt: skip
+)

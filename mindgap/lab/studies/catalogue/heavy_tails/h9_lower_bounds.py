@@ -1,4 +1,6 @@
-"""H9: what no method can do: the Bernoulli quadratics of Theorem 4.4.3 and the zero-chain of Theorem 4.4.4."""
+"""H9: what no method can do: the Bernoulli quadratics of Theorem 4.4.3 and the zero-chain of
+Theorem 4.4.4.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from mindgap.lab.studies.verdict import rows_by_method, slope
 
 
 def loop_quadratics(trial: Trial) -> Iterator[Row]:
-    """The average error over the two problems that k samples cannot tell apart, against 2^(-14) k^(-2(α-1)/α)."""
+    """The average error over the two problems that k samples cannot tell apart, against 2^(-14)
+    k^(-2(α-1)/α).
+    """
     from mindgap.lab import theory
 
     for alpha, k in trial.cells(product(trial["alphas"], trial["horizons"])):
@@ -26,36 +30,65 @@ def loop_quadratics(trial: Trial) -> Iterator[Row]:
             else:
                 values = np.concatenate([_runs(trial, alpha, epsilon, k, nu) for nu in (0, 1)])
                 error, se = float(values.mean()), float(values.std() / math.sqrt(len(values)))
-        yield {"alpha": alpha, "k": k, "error": error, "se": se, "bound": bound, "ratio": error / bound}
+        yield {
+            "alpha": alpha,
+            "k": k,
+            "error": error,
+            "se": se,
+            "bound": bound,
+            "ratio": error / bound,
+        }
 
 
 def _runs(trial: Trial, alpha: float, epsilon: float, k: int, nu: int) -> np.ndarray:
-    """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0, 1/2]."""
+    """f(x̄_k) of runs of GClip (Theorem 4.4.2) or averaged SGD on problem ν, projected on [0,
+    1/2].
+    """
     from mindgap.lab import theory
 
     f = theory.BernoulliQuadratic(alpha, epsilon, nu)
     rng = trial.numpy_generator(f"coins {alpha} {k} {nu}")
-    threshold = (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
-    out = theory.weighted_average_runs(lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
-                                       np.full((trial["replicas"], 1), 0.25), lambda j: 4 / (j + 1), threshold, [k],
-                                       method="cclip", box=(0.0, 0.5))
+    threshold = (
+        (lambda j: float(j) ** (1 / alpha)) if trial["rule"] == "gclip" else (lambda j: math.inf)
+    )
+    out = theory.weighted_average_runs(
+        lambda x, j: f.stochastic_gradient(x, rng.random(x.shape) < f.probability),
+        np.full((trial["replicas"], 1), 0.25),
+        lambda j: 4 / (j + 1),
+        threshold,
+        [k],
+        method="cclip",
+        box=(0.0, 0.5),
+    )
     return np.asarray(f.value(out[0, :, 0]))
 
 
 def judge_quadratics(runs: Sequence[Run]) -> Parts:
-    """No method's mean error lies four standard errors below the bound, nor below the exact Bayes risk."""
+    """No method's mean error lies four standard errors below the bound, nor below the exact
+    Bayes risk.
+    """
     parts, table = Parts(), rows_by_method(runs)
     bayes = {(r["alpha"], r["k"]): r["error"] for r in table["Bayes rule"]}
     for name, rows in table.items():
-        under = [r for r in rows if r["error"] + 4 * r["se"] < max(r["bound"], 0.999 * bayes[r["alpha"], r["k"]])]
+        under = [
+            r
+            for r in rows
+            if r["error"] + 4 * r["se"] < max(r["bound"], 0.999 * bayes[r["alpha"], r["k"]])
+        ]
         least = min(r["ratio"] for r in rows)
-        parts.add(f"{name} stays above", not under, words=f"smallest error/bound {least:.3g}, {len(under)} below",
-                  numbers={name: {"below": len(under), "smallest_ratio": least}})
+        parts.add(
+            f"{name} stays above",
+            not under,
+            words=f"smallest error/bound {least:.3g}, {len(under)} below",
+            numbers={name: {"below": len(under), "smallest_ratio": least}},
+        )
     return parts
 
 
 def loop_chain(trial: Trial) -> Iterator[Row]:
-    """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <= (d-1)/(2p)."""
+    """Zero-respecting methods on the scaled chain: the least E‖∇f(x_k)‖/ε over all k <=
+    (d-1)/(2p).
+    """
     from mindgap.lab import theory
 
     for alpha, epsilon in trial.cells(product(trial["alphas"], trial["epsilons"])):
@@ -72,18 +105,30 @@ def loop_chain(trial: Trial) -> Iterator[Row]:
                 g = hard.oracle.noisy(exact, x / hard.scale, z)
                 x = x - trial["step"] * _rule(trial["rule"], g, hard)
         finished = float((theory.prog(x / hard.scale, 0.0) >= hard.dimension).mean())
-        yield {"alpha": alpha, "epsilon": epsilon, "dimension": hard.dimension, "probability": hard.probability,
-               "steps": hard.steps, "run": steps, "ratio": least / epsilon, "finished": finished}
+        yield {
+            "alpha": alpha,
+            "epsilon": epsilon,
+            "dimension": hard.dimension,
+            "probability": hard.probability,
+            "steps": hard.steps,
+            "run": steps,
+            "ratio": least / epsilon,
+            "finished": finished,
+        }
 
 
 def _moment(alpha: float, trial: Trial) -> float:
-    """G such that p is 1/2 at the largest ε: the number of steps then grows by the stated power as ε falls."""
+    """G such that p is 1/2 at the largest ε: the number of steps then grows by the stated power
+    as ε falls.
+    """
     margin = max(trial["epsilons"]) * 5000 ** (1 / alpha) * 2 ** ((alpha - 1) / alpha)
     return 4 * math.sqrt(trial["delta"]) + margin * (1 + 1e-9)
 
 
 def _rule(name: str, g: np.ndarray, hard: Any) -> np.ndarray:
-    """SGD, GClip, sign descent on what was seen: all of them move only along coordinates that a gradient has shown."""
+    """SGD, GClip, sign descent on what was seen: all of them move only along coordinates that a
+    gradient has shown.
+    """
     from mindgap.lab.theory import clip_global
 
     if name == "sgd":
@@ -98,49 +143,111 @@ def judge_chain(runs: Sequence[Run]) -> Parts:
     parts, table = Parts(), rows_by_method(runs)
     for name, rows in table.items():
         least = min(row["ratio"] for row in rows)
-        parts.add(f"{name} stays above ε", least >= 1, words=f"least E‖∇f‖/ε {least:.2f}",
-                  numbers={name: {"least_ratio": least, "finished": max(row["finished"] for row in rows)}})
+        parts.add(
+            f"{name} stays above ε",
+            least >= 1,
+            words=f"least E‖∇f‖/ε {least:.2f}",
+            numbers={
+                name: {"least_ratio": least, "finished": max(row["finished"] for row in rows)}
+            },
+        )
     powers = {}
     for alpha in sorted({row["alpha"] for row in rows}):
         mine = [row for row in rows if row["alpha"] == alpha]
-        power = powers[alpha] = -slope(np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine]))[0]
+        power = powers[alpha] = -slope(
+            np.log([r["epsilon"] for r in mine]), np.log([r["steps"] for r in mine])
+        )[0]
         stated = (3 * alpha - 2) / (alpha - 1)
         # ⌊·⌋ and d - 1 bend the line at small d
-        parts.add(f"α={alpha:g}: steps grow as stated", abs(power / stated - 1) < 0.15,
-                  words=f"ε^-{power:.2f}, stated {stated:.2f}")
+        parts.add(
+            f"α={alpha:g}: steps grow as stated",
+            abs(power / stated - 1) < 0.15,
+            words=f"ε^-{power:.2f}, stated {stated:.2f}",
+        )
     parts.note("", {"powers": {f"alpha={a:g}": p for a, p in powers.items()}})
     return parts
 
 
-_QUAD = {"alphas": [1.2, 1.5, 1.8, 2.0], "horizons": [1, 10, 100, 300], "replicas": 1000, "bound_factor": 1.0}
-_CHAIN = {"alphas": [1.5, 1.8, 2.0], "epsilons": [0.25, 0.18, 0.125], "delta": 7296.0, "replicas": 50, "step": 3.0,
-          "stretch": 1.0, "limit": 20_000}  # fmt: skip
+_QUAD = {
+    "alphas": [1.2, 1.5, 1.8, 2.0],
+    "horizons": [1, 10, 100, 300],
+    "replicas": 1000,
+    "bound_factor": 1.0,
+}
+_CHAIN = {
+    "alphas": [1.5, 1.8, 2.0],
+    "epsilons": [0.25, 0.18, 0.125],
+    "delta": 7296.0,
+    "replicas": 50,
+    "step": 3.0,
+    "stretch": 1.0,
+    "limit": 20_000,
+}
 
 H9_BERNOULLI_QUADRATICS = Study(
-    name="h9-bernoulli-quadratics", claim="H9", title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
-    statement="Every method that sees k stochastic gradients has an expected error of at least 2^(-14) "
-    "k^(-2(α-1)/α) on one of two one-dimensional quadratics.", source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
+    name="h9-bernoulli-quadratics",
+    claim="H9",
+    title="No method beats k^(-2(α-1)/α) on two Bernoulli quadratics",
+    statement="Every method that sees k stochastic gradients has an expected error of at least "
+    "2^(-14) "
+    "k^(-2(α-1)/α) on one of two one-dimensional quadratics.",
+    source=Source("thesis", "Theorem 4.4.3, 4.7.6"),
     scales=scales(_QUAD, {"horizons": [1, 10, 100, 1000, 3000], "replicas": 10_000}, seeds=(1, 2)),
-    methods={"Bayes rule": {"rule": "bayes"}, "GClip": {"rule": "gclip"}, "averaged SGD": {"rule": "sgd"}},
-    loop=loop_quadratics, judge=judge_quadratics, rule="No method's mean error lies four standard errors below the "
+    methods={
+        "Bayes rule": {"rule": "bayes"},
+        "GClip": {"rule": "gclip"},
+        "averaged SGD": {"rule": "sgd"},
+    },
+    loop=loop_quadratics,
+    judge=judge_quadratics,
+    rule="No method's mean error lies four standard errors below the "
     "bound, nor below the exact Bayes risk, at any α and k.",
     figures=(
-        Figure("Error over the lower bound", "ratio", "error / bound", x="k", x_label="k", log_x=True, log_y=True,
-               facet="alpha", hlines={"bound": 1.0}, caption="The Bayes rule is exact: nothing can lie below it."),
+        Figure(
+            "Error over the lower bound",
+            "ratio",
+            "error / bound",
+            x="k",
+            x_label="k",
+            log_x=True,
+            log_y=True,
+            facet="alpha",
+            hlines={"bound": 1.0},
+            caption="The Bayes rule is exact: nothing can lie below it.",
+        ),
     ),
-)  # fmt: skip
+)
 
 H9_ZERO_CHAIN = Study(
-    name="h9-zero-chain", claim="H9", title="No method gets below ε on the zero-chain in the stated steps",
-    statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps of order "
-    "ε^(-(3α-2)/(α-1)).", source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
+    name="h9-zero-chain",
+    claim="H9",
+    title="No method gets below ε on the zero-chain in the stated steps",
+    statement="On the scaled zero-chain E‖∇f(x_k)‖ >= ε for all k <= (d-1)/(2p), a number of steps "
+    "of order "
+    "ε^(-(3α-2)/(α-1)).",
+    source=Source("thesis", "Theorem 4.4.4, 4.7.7"),
     scales=scales(_CHAIN, {"epsilons": [0.25, 0.18, 0.125, 0.09], "replicas": 100}),
-    methods={"SGD": {"rule": "sgd"}, "GClip": {"rule": "gclip"}, "sign descent": {"rule": "sign", "step": 1.0}},
-    loop=loop_chain, judge=judge_chain, rule="E‖∇f(x_k)‖ stays above ε for all stated steps and methods, and the "
+    methods={
+        "SGD": {"rule": "sgd"},
+        "GClip": {"rule": "gclip"},
+        "sign descent": {"rule": "sign", "step": 1.0},
+    },
+    loop=loop_chain,
+    judge=judge_chain,
+    rule="E‖∇f(x_k)‖ stays above ε for all stated steps and methods, and the "
     "number of steps grows with an exponent within 15 % of (3α-2)/(α-1).",
     figures=(
-        Figure("Least gradient over all stated steps", "ratio", "least E‖∇f(x_k)‖ / ε", x="steps",
-               x_label="stated steps (d-1)/(2p)", log_x=True, facet="alpha", hlines={"ε": 1.0},
-               caption="For so many steps the gradient stays above ε, whatever a method does with what it saw."),
+        Figure(
+            "Least gradient over all stated steps",
+            "ratio",
+            "least E‖∇f(x_k)‖ / ε",
+            x="steps",
+            x_label="stated steps (d-1)/(2p)",
+            log_x=True,
+            facet="alpha",
+            hlines={"ε": 1.0},
+            caption="For so many steps the gradient stays above ε, whatever a method does with "
+            "what it saw.",
+        ),
     ),
-)  # fmt: skip
+)

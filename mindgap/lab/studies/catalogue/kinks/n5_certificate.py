@@ -1,4 +1,6 @@
-"""N5: a certificate of (δ, ε)-stationarity at a given point, against exact distances; Proposition 5.3.1."""
+"""N5: a certificate of (δ, ε)-stationarity at a given point, against exact distances;
+Proposition 5.3.1.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ENOUGH = 5
 
 @dataclass
 class Instance:
-    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant 1, at one point."""
+    """A function with Lipschitz constant 1 (non-smooth) or a gradient with Lipschitz constant
+    1, at one point.
+    """
 
     x: np.ndarray  # the point
     gradient: Any  # of a point
@@ -33,13 +37,17 @@ def zigzag_instance(rng: np.random.Generator) -> Instance:
 
     breaks = np.cumsum(rng.uniform(0.1, 0.6, size=8))
     slopes = rng.uniform(-1, 1, size=9)
-    f = PiecewiseLinear(tuple(Fraction(float(b)) for b in breaks), tuple(Fraction(float(s)) for s in slopes))
+    f = PiecewiseLinear(
+        tuple(Fraction(float(b)) for b in breaks), tuple(Fraction(float(s)) for s in slopes)
+    )
     x = rng.uniform(breaks[0], breaks[-1], size=1)
     return Instance(x, f.gradients, lambda delta: float(f.distance(float(x[0]), delta)))
 
 
 def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 8) -> Instance:
-    """max_i a_i·x + b_i with ‖a_i‖ <= 1: the Goldstein set is the hull of the a_i that are largest within the ball."""
+    """max_i a_i·x + b_i with ‖a_i‖ <= 1: the Goldstein set is the hull of the a_i that are
+    largest within the ball.
+    """
     a = rng.standard_normal((pieces, dimension))
     a /= np.linalg.norm(a, axis=1, keepdims=True) / rng.uniform(0.3, 1.0, (pieces, 1))
     b = rng.uniform(-0.2, 0.2, pieces)
@@ -48,7 +56,9 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
     def distance(delta: float) -> float:
         from mindgap.measure.min_norm import min_norm_weights
 
-        near = np.array([a[i] for i in range(pieces) if np.linalg.norm(shortest_way(i, a, b, x)) <= delta])
+        near = np.array(
+            [a[i] for i in range(pieces) if np.linalg.norm(shortest_way(i, a, b, x)) <= delta]
+        )
         weights, _ = min_norm_weights(near @ near.T)
         return float(np.linalg.norm(weights @ near))
 
@@ -58,8 +68,8 @@ def affine_instance(rng: np.random.Generator, dimension: int = 4, pieces: int = 
 def shortest_way(i: int, a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The shortest s such that piece i is largest at x + s; infinite where it never is.
 
-    min ‖s‖ with (a_i - a_j)·s >= the lead of j at x, by non-negative least squares (Lawson and Hanson, least distance
-    programming).
+    min ‖s‖ with (a_i - a_j)·s >= the lead of j at x, by non-negative least squares (Lawson and
+    Hanson, least distance programming).
     """
     from scipy.optimize import nnls
 
@@ -75,8 +85,12 @@ def shortest_way(i: int, a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndar
     return -residual[:-1] / residual[-1]
 
 
-def quadratic_instance(rng: np.random.Generator, dimension: int = 4, reach: float = 0.6) -> Instance:
-    """½ x·A x with eigenvalues in [0.2, 1]: the gradients within δ of x are a convex set already."""
+def quadratic_instance(
+    rng: np.random.Generator, dimension: int = 4, reach: float = 0.6
+) -> Instance:
+    """½ x·A x with eigenvalues in [0.2, 1]: the gradients within δ of x are a convex set
+    already.
+    """
     values = rng.uniform(0.2, 1.0, dimension)
     values[0] = 1.0
     x = rng.standard_normal(dimension)
@@ -92,7 +106,9 @@ def quadratic_instance(rng: np.random.Generator, dimension: int = 4, reach: floa
         def step(nu: float) -> np.ndarray:
             return -(values**2) * x / (values**2 + nu)
 
-        nu = brentq(lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, np.linalg.norm(x) / delta, xtol=1e-14)
+        nu = brentq(
+            lambda nu: np.linalg.norm(step(nu)) - delta, 0.0, np.linalg.norm(x) / delta, xtol=1e-14
+        )
         return float(np.linalg.norm(values * (x + step(nu))))
 
     return Instance(x, lambda at: values * at, distance)
@@ -117,11 +133,15 @@ def _bounds(instance: Instance, delta: float, samples: int, seed: int) -> np.nda
         slope = torch.from_numpy(np.asarray(instance.gradient(model.x.detach().numpy())))
         return (slope * model.x).sum()  # only its gradient is read
 
-    return goldstein_distance(Objective(Point(), loss), [0], delta, samples=samples, seed=seed).curve
+    return goldstein_distance(
+        Objective(Point(), loss), [0], delta, samples=samples, seed=seed
+    ).curve
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Random points: the certificate against the exact distance, and both parts of Proposition 5.3.1."""
+    """Random points: the certificate against the exact distance, and both parts of Proposition
+    5.3.1.
+    """
     rng, samples = trial.numpy_generator("instances"), trial["samples"]
     make, epsilon = INSTANCES[trial["family"]], trial["epsilon"]
     curves, rows = [], []
@@ -134,51 +154,97 @@ def loop(trial: Trial) -> Iterator[Row]:
         curves.append(curve - exact)
         length = float(np.linalg.norm(instance.gradient(instance.x)))
         close = instance.distance(trial["radius_factor"] * epsilon / 3) <= epsilon / 3
-        rows.append({"below": curve[-1] < exact - 1e-7, "near": exact <= epsilon / 2,
-                     "shown": exact <= epsilon / 2 and curve[-1] <= epsilon, "first_fails": exact > length + 1e-9,
-                     "close": close, "second_fails": close and length > epsilon})
+        rows.append(
+            {
+                "below": curve[-1] < exact - 1e-7,
+                "near": exact <= epsilon / 2,
+                "shown": exact <= epsilon / 2 and curve[-1] <= epsilon,
+                "first_fails": exact > length + 1e-9,
+                "close": close,
+                "second_fails": close and length > epsilon,
+            }
+        )
     for n in np.unique(np.geomspace(1, samples, 12).round().astype(int)):
-        yield {"step": int(n), "excess": float(np.mean([curve[min(n, len(curve)) - 1] for curve in curves]))}
+        yield {
+            "step": int(n),
+            "excess": float(np.mean([curve[min(n, len(curve)) - 1] for curve in curves])),
+        }
     yield {name: int(sum(bool(row[name]) for row in rows)) for name in rows[0]}
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """How many bounds and how many points break a statement; how many points are certified is not judged."""
+    """How many bounds and how many points break a statement; how many points are certified is
+    not judged.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         ends = [run.rows[-1] for run in group]
         count = {key: sum(row[key] for row in ends) for key in ends[0]}
-        parts.add(f"{name}: no bound below the exact distance", not count["below"], words=f"{count['below']} too low",
-                  numbers={name: count})
+        parts.add(
+            f"{name}: no bound below the exact distance",
+            not count["below"],
+            words=f"{count['below']} too low",
+            numbers={name: count},
+        )
         parts.add(f"{name}: no gradient shorter than the distance", not count["first_fails"])
-        longer = f"{count['close']} points passed the stronger test, and at {count['second_fails']} of them ‖∇f‖ > ε"
+        longer = (
+            f"{count['close']} points passed the stronger test, and at {count['second_fails']} of "
+            "them ‖∇f‖ > ε"
+        )
         if name.startswith("smooth"):
-            parts.add(f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary", not count["second_fails"]
-                      and count["close"] >= ENOUGH, count["second_fails"] > 0, longer)
+            parts.add(
+                f"{name}: (ε/(3L), ε/3)-stationary points are ε-stationary",
+                not count["second_fails"] and count["close"] >= ENOUGH,
+                count["second_fails"] > 0,
+                longer,
+            )
         else:
             parts.note(f"{name}: {longer}, which kinks allow")
         parts.note(f"{name}: {count['shown']} of {count['near']} near points certified for ε")
     return parts
 
 
-_QUICK = {"instances": 20, "samples": 32, "deltas": [0.05, 0.2, 0.5], "epsilon": 0.3, "radius_factor": 1.0,
-          "family": "zigzag"}  # fmt: skip
+_QUICK = {
+    "instances": 20,
+    "samples": 32,
+    "deltas": [0.05, 0.2, 0.5],
+    "epsilon": 0.3,
+    "radius_factor": 1.0,
+    "family": "zigzag",
+}
 
 STUDY = Study(
-    name="n5-certificate", claim="N5", title="Averages of nearby gradients never certify too much",
-    statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is L-Lipschitz, an "
-    "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never certify too much.",
+    name="n5-certificate",
+    claim="N5",
+    title="Averages of nearby gradients never certify too much",
+    statement="An ε-stationary point is (δ, ε)-stationary for every δ; where the gradient is "
+    "L-Lipschitz, an "
+    "(ε/(3L), ε/3)-stationary point is ε-stationary. Means of gradients near a point never "
+    "certify too much.",
     source=Source("thesis", "Definition 5.3.1, Proposition 5.3.1"),
     scales=scales(_QUICK, {"instances": 300, "samples": 128}, seeds=(2, 5)),
-    methods={"piecewise linear": {"family": "zigzag"}, "largest of 8 affine functions": {"family": "affine"},
-             "smooth quadratics": {"family": "quadratic"}},
-    loop=loop, judge=judge, rule="No bound lies below the exact distance, the gradient at a point is never shorter "
-    "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points were met and all "
-    "have gradients up to ε. How many points the sampled gradients certify is not judged: the thesis states no "
+    methods={
+        "piecewise linear": {"family": "zigzag"},
+        "largest of 8 affine functions": {"family": "affine"},
+        "smooth quadratics": {"family": "quadratic"},
+    },
+    loop=loop,
+    judge=judge,
+    rule="No bound lies below the exact distance, the gradient at a point is never shorter "
+    "than the distance, and on the smooth functions at least five (ε/(3L), ε/3)-stationary points "
+    "were met and all "
+    "have gradients up to ε. How many points the sampled gradients certify is not judged: the "
+    "thesis states no "
     "number of gradients.",
     figures=(
-        Figure("How fast the certificate closes in on d(0, ∂f(x + δB))", "excess",
-               "bound less exact distance, mean", x_label="gradients near the point", log_x=True,
-               caption="Zero is the exact distance; a curve below zero would be a false certificate. L = 1."),
+        Figure(
+            "How fast the certificate closes in on d(0, ∂f(x + δB))",
+            "excess",
+            "bound less exact distance, mean",
+            x_label="gradients near the point",
+            log_x=True,
+            caption="Zero is the exact distance; a curve below zero would be a false certificate. "
+            "L = 1.",
+        ),
     ),
-)  # fmt: skip
+)

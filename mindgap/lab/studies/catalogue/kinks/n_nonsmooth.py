@@ -1,4 +1,6 @@
-"""N1, N2 and N4: INGD, Stochastic INGD, and the oracles that nobody gets past (thesis, chapter 5)."""
+"""N1, N2 and N4: INGD, Stochastic INGD, and the oracles that nobody gets past (thesis, chapter
+5).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from mindgap.lab.studies.verdict import last, rows_by_method
 
 
 def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[no-untyped-def]
-    """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded below."""
+    """Random teeth of slope ±L that go down to the right and up again: many kinks, bounded
+    below.
+    """
     from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear
 
     widths = rng.uniform(0.05, 0.5, size=2 * teeth)
@@ -25,22 +29,36 @@ def zigzag(rng: np.random.Generator, L: float, teeth: int = 6):  # type: ignore[
 
 
 def ingd_loop(trial: Trial) -> Iterator[Row]:
-    """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L, δ, ε)."""
-    from mindgap.lab.theory.chapter5.ingd import NonsmoothTarget, ingd_calls_printed, ingd_gradient_calls
+    """INGD with Theorem 5.4.1's parameters on a zigzag or a smooth function, over a grid of (L,
+    δ, ε).
+    """
+    from mindgap.lab.theory.chapter5.ingd import (
+        NonsmoothTarget,
+        ingd_calls_printed,
+        ingd_gradient_calls,
+    )
 
     for L in trial["L"]:
         for share in trial["epsilon_over_L"]:
             for delta in trial["delta"]:
                 if trial["function"] == "zigzag":
                     f = zigzag(trial.numpy_generator("teeth"), L)
-                    c = NonsmoothTarget(L, float(f.value(-0.5) - f.infimum), delta, share * L, trial["gamma"])
+                    c = NonsmoothTarget(
+                        L, float(f.value(-0.5) - f.infimum), delta, share * L, trial["gamma"]
+                    )
                     row = _run_ingd(trial, c, [-0.5], _oracle(f))
                     row["distance"] = float(f.distance(row.pop("x")[0], delta))
                 else:
                     row, c = _smooth(trial, L, share)
-                yield {"L": L, "delta": c.delta, "epsilon": c.epsilon, "bound_printed": ingd_calls_printed(c),
-                       "share": row["oracle_calls"] / ingd_calls_printed(c),
-                       "bound_proved": 2 * ingd_gradient_calls(c), **row}
+                yield {
+                    "L": L,
+                    "delta": c.delta,
+                    "epsilon": c.epsilon,
+                    "bound_printed": ingd_calls_printed(c),
+                    "share": row["oracle_calls"] / ingd_calls_printed(c),
+                    "bound_proved": 2 * ingd_gradient_calls(c),
+                    **row,
+                }
 
 
 def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
@@ -48,7 +66,9 @@ def _oracle(f: Any) -> Callable[[np.ndarray], tuple[Any, Any]]:
 
 
 def _smooth(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
-    """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times ``radius_factor``)."""
+    """A quadratic of curvature L from ‖∇f‖ = 10ε, with δ = 3ε/(2L) less a little (times
+    ``radius_factor``).
+    """
     from mindgap.lab.theory.chapter5.ingd import NonsmoothTarget, one_inner_step_radius
 
     epsilon = share * L
@@ -60,7 +80,9 @@ def _smooth(trial: Trial, L: float, share: float) -> tuple[Row, Any]:
     return row, c
 
 
-def _run_ingd(trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]) -> Row:
+def _run_ingd(
+    trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], tuple[Any, Any]]
+) -> Row:
     """mindgap's INGD until its certificate, or until more calls than stated are spent."""
     import torch
 
@@ -69,7 +91,9 @@ def _run_ingd(trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], t
 
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
     inner = trial["inner"] or ingd_inner_steps(c)
-    optimizer = INGD([x], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed)
+    optimizer = INGD(
+        [x], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed
+    )
 
     def closure() -> torch.Tensor:
         value, gradient = oracle(x.detach().numpy())
@@ -78,41 +102,74 @@ def _run_ingd(trial: Trial, c: Any, start: Any, oracle: Callable[[np.ndarray], t
 
     longest = 0
     with trial.timed():
-        while not optimizer.result().certified and optimizer.result().oracle_calls <= ingd_calls_printed(c):
+        while (
+            not optimizer.result().certified
+            and optimizer.result().oracle_calls <= ingd_calls_printed(c)
+        ):
             optimizer.step(closure)
             longest = max(longest, optimizer.result().inner_steps)
     result = optimizer.result()
-    return {"oracle_calls": result.oracle_calls, "certified": result.certified, "longest_search": longest,
-            "x": x.detach().numpy()}
+    return {
+        "oracle_calls": result.oracle_calls,
+        "certified": result.certified,
+        "longest_search": longest,
+        "x": x.detach().numpy(),
+    }
 
 
 def judge_ingd(runs: Sequence[Run]) -> Parts:
-    """At most a share γ of the runs needs more calls than stated; certificates are true; smooth: one inner step."""
+    """At most a share γ of the runs needs more calls than stated; certificates are true;
+    smooth: one inner step.
+    """
     parts, table = Parts(), rows_by_method(runs)
     gamma = runs[0].header.settings["gamma"]
     rows = [row for group in table.values() for row in group]
-    late = float(np.mean([not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]))
+    late = float(
+        np.mean(
+            [not row["certified"] or row["oracle_calls"] > row["bound_printed"] for row in rows]
+        )
+    )
     share = max(row["oracle_calls"] / row["bound_printed"] for row in rows)
     untrue = sum(row["certified"] and row["distance"] > row["epsilon"] * (1 + 1e-9) for row in rows)
     inner = max(row["longest_search"] for row in table["smooth"])
-    parts.add("within the stated calls", late <= gamma, numbers={"late": late, "largest_share": share},
-              words=f"{late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the costliest at {share:.1%}")
-    parts.add("certificates are true", untrue == 0, words=f"{untrue} untrue", numbers={"untrue": untrue})
-    parts.add("one inner step on smooth functions", inner == 1, words=f"at most {inner} per search",
-              numbers={"smooth_inner_steps": inner})
+    parts.add(
+        "within the stated calls",
+        late <= gamma,
+        numbers={"late": late, "largest_share": share},
+        words=f"{late:.0%} of {len(rows)} runs over them (allowed {gamma:.0%}), the costliest at "
+        f"{share:.1%}",
+    )
+    parts.add(
+        "certificates are true", untrue == 0, words=f"{untrue} untrue", numbers={"untrue": untrue}
+    )
+    parts.add(
+        "one inner step on smooth functions",
+        inner == 1,
+        words=f"at most {inner} per search",
+        numbers={"smooth_inner_steps": inner},
+    )
     return parts
 
 
 def stochastic_loop(trial: Trial) -> Iterator[Row]:
-    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the rule x_{max(i-K,1)}."""
-    from mindgap.lab.theory.chapter5.ingd import StochasticTarget, mean_direction_bound, stochastic_rule
+    """Algorithm 3 with Theorem 5.5.1's parameters, ``runs`` runs side by side; outputs by the
+    rule x_{max(i-K,1)}.
+    """
+    from mindgap.lab.theory.chapter5.ingd import (
+        StochasticTarget,
+        mean_direction_bound,
+        stochastic_rule,
+    )
 
-    c = StochasticTarget(trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"])
+    c = StochasticTarget(
+        trial["L"], trial["sigma"], trial["Delta"], trial["delta"], trial["epsilon"]
+    )
     rule, rng, runs = stochastic_rule(c), trial.numpy_generator("run"), trial["runs"]
     beta = 1 - trial["beta_factor"] * (1 - rule.beta)
     drawn = rng.integers(1, rule.T + 1, size=runs)
     output_at = np.array([rule.output_index(int(i)) for i in drawn])
-    # f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L elsewhere
+    # f = L|x|, so that Δ = f(x_1) exactly and d(0, ∂f(x + δB)) is 0 within δ of the kink and L
+    # elsewhere
     x = np.full(runs, c.Delta / c.L)
     output = x.copy()
     m = c.L * np.sign(x) + c.sigma * rng.choice([-1.0, 1.0], size=runs)
@@ -130,8 +187,11 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
         output[output_at == t] = x[output_at == t]
         if t in marks and t != reached:
             trial.save(lambda: _state(t, rng, total, x=x, m=m, output=output))  # noqa: B023
-            yield {"step": t, "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
-                   "bound": mean_direction_bound(c)}
+            yield {
+                "step": t,
+                "mean_direction": float(total + np.abs(m).sum()) / (t * runs),
+                "bound": mean_direction_bound(c),
+            }
         with trial.timed():
             count = following - t
             uniform = rng.random((count, runs))
@@ -144,11 +204,17 @@ def stochastic_loop(trial: Trial) -> Iterator[Row]:
                 x = x - step
                 m = beta * m + ((1 - beta) * c.L) * slope + noise
     distance = np.where(np.abs(output) <= c.delta, 0.0, c.L)
-    yield {"step": rule.T, "mean_distance": float(distance.mean()), "stationary": float((distance <= c.epsilon).mean()),
-           "distance_bound": c.epsilon / 3}
+    yield {
+        "step": rule.T,
+        "mean_distance": float(distance.mean()),
+        "stationary": float((distance <= c.epsilon).mean()),
+        "distance_bound": c.epsilon / 3,
+    }
 
 
-def _state(step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray) -> dict[str, Any]:
+def _state(
+    step: int, rng: np.random.Generator, total: float, **arrays: np.ndarray
+) -> dict[str, Any]:
     """Where ``stochastic_loop`` stands after the row of that step, as tensors and numbers."""
     import torch
 
@@ -157,23 +223,40 @@ def _state(step: int, rng: np.random.Generator, total: float, **arrays: np.ndarr
 
 
 def judge_stochastic(runs: Sequence[Run]) -> Parts:
-    """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are stationary."""
+    """(1/T) Σ E‖m_t‖ <= ε/4; the outputs' mean distance <= ε/3, and two thirds of them are
+    stationary.
+    """
     parts = Parts()
     direction, distance, stationary = (
-        float(np.mean([last(run, c) for run in runs])) for c in ("mean_direction", "mean_distance", "stationary")
+        float(np.mean([last(run, c) for run in runs]))
+        for c in ("mean_direction", "mean_distance", "stationary")
     )
     bound, limit = runs[0].column("bound")[0], runs[0].column("distance_bound")[0]
-    parts.add("mean ‖m_t‖ below its bound", direction <= bound, words=f"{direction:.3g}, bound {bound:.3g}",
-              numbers={"mean_direction": direction, "bound": bound})
-    parts.add("mean distance at the outputs below its bound", distance <= limit,
-              words=f"{distance:.3g}, bound {limit:.3g}", numbers={"mean_distance": distance})
-    parts.add("two thirds of the outputs are (δ, ε)-stationary", stationary >= 2 / 3, words=f"{stationary:.0%}",
-              numbers={"stationary": stationary})
+    parts.add(
+        "mean ‖m_t‖ below its bound",
+        direction <= bound,
+        words=f"{direction:.3g}, bound {bound:.3g}",
+        numbers={"mean_direction": direction, "bound": bound},
+    )
+    parts.add(
+        "mean distance at the outputs below its bound",
+        distance <= limit,
+        words=f"{distance:.3g}, bound {limit:.3g}",
+        numbers={"mean_distance": distance},
+    )
+    parts.add(
+        "two thirds of the outputs are (δ, ε)-stationary",
+        stationary >= 2 / 3,
+        words=f"{stationary:.0%}",
+        numbers={"stationary": stationary},
+    )
     return parts
 
 
 def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
-    """An optimizer as an algorithm that sees nothing but the oracle's answers; runs until its calls are spent."""
+    """An optimizer as an algorithm that sees nothing but the oracle's answers; runs until its
+    calls are spent.
+    """
     import torch
 
     from mindgap.optim import INGD, GClip, StochasticINGD
@@ -229,39 +312,63 @@ class _Honest:
             output = self.queries[-1]
         f = PiecewiseLinear((Fraction(0),), (Fraction(-1), Fraction(1)))
         best = min(float(f.distance(x, self.delta)) for x in [*self.queries, output])
-        return Defeat(f, tuple(self.queries), output, float(f.distance(output, self.delta)), best, True, True)
+        return Defeat(
+            f, tuple(self.queries), output, float(f.distance(output, self.delta)), best, True, True
+        )
 
 
 def adversary_loop(trial: Trial) -> Iterator[Row]:
     """One optimizer against both resisting oracles, over a grid of Δ and δ (L = 1)."""
-    from mindgap.lab.theory.chapter5.adversaries import GradientAdversary, LipschitzClass, ValueAdversary
+    from mindgap.lab.theory.chapter5.adversaries import (
+        GradientAdversary,
+        LipschitzClass,
+        ValueAdversary,
+    )
 
     for Delta in trial["Delta"]:
         for calls in trial["calls"]:
             delta = Delta / (8 * calls)
-            games: dict[str, Any] = {"5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
-                                     "5.5.2": GradientAdversary(Delta, delta, 0.4)}
+            games: dict[str, Any] = {
+                "5.3.1": ValueAdversary(LipschitzClass(1.0, Delta), 0.4, calls),
+                "5.5.2": GradientAdversary(Delta, delta, 0.4),
+            }
             if not trial["resist"]:
                 games = {"5.3.1": _Honest(True, calls, 1e-9), "5.5.2": _Honest(False, calls, delta)}
             for theorem, game in games.items():
                 with trial.timed():
                     defeat = game.play(black_box(trial["optimizer"], calls))
-                yield {"theorem": theorem, "Delta": Delta, "delta": delta, "oracle_calls": len(defeat.queries),
-                       "best_distance": defeat.best_distance, "consistent": defeat.consistent,
-                       "in_class": defeat.in_class}
+                yield {
+                    "theorem": theorem,
+                    "Delta": Delta,
+                    "delta": delta,
+                    "oracle_calls": len(defeat.queries),
+                    "best_distance": defeat.best_distance,
+                    "consistent": defeat.consistent,
+                    "in_class": defeat.in_class,
+                }
 
 
 def judge_adversary(runs: Sequence[Run]) -> Parts:
-    """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with every answer."""
+    """No optimizer comes to a (δ-)stationary point of the function shown, which agrees with
+    every answer.
+    """
     parts, table = Parts(), rows_by_method(runs)
     rows = [row for group in table.values() for row in group]
     closest = min(row["best_distance"] for row in rows)
-    winners = sorted(name for name, group in table.items() if min(row["best_distance"] for row in group) < 1)
-    parts.add("no optimizer comes near a stationary point", closest == 1.0,
-              words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {closest:g} (L = 1)"
-              + (f"; not defeated: {', '.join(winners)}" if winners else ""),
-              numbers={"closest": closest, "games": len(rows)})
-    parts.add("the functions shown agree with the answers", all(row["consistent"] and row["in_class"] for row in rows))
+    winners = sorted(
+        name for name, group in table.items() if min(row["best_distance"] for row in group) < 1
+    )
+    parts.add(
+        "no optimizer comes near a stationary point",
+        closest == 1.0,
+        words=f"{len(table)} optimizers, {len(rows)} games, smallest distance {closest:g} (L = 1)"
+        + (f"; not defeated: {', '.join(winners)}" if winners else ""),
+        numbers={"closest": closest, "games": len(rows)},
+    )
+    parts.add(
+        "the functions shown agree with the answers",
+        all(row["consistent"] and row["in_class"] for row in rows),
+    )
     return parts
 
 
@@ -269,55 +376,111 @@ _GRID = {"gamma": 0.1, "inner": 0, "radius_factor": 1.0}
 _STOCHASTIC = {"L": 1.0, "sigma": 0.1, "delta": 1.0, "epsilon": 0.98, "beta_factor": 1.0}
 
 N1_INGD = Study(
-    name="n1-ingd", claim="N1", title="INGD stays within its stated number of oracle calls",
-    statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls with probability 1 "
+    name="n1-ingd",
+    claim="N1",
+    title="INGD stays within its stated number of oracle calls",
+    statement="INGD reaches a (δ, ε)-stationary point within the stated number of oracle calls "
+    "with probability 1 "
     "- γ; on smooth functions every search takes one inner step (for δ < 3ε/(2L)).",
     source=Source("thesis", "Theorem 5.4.1, Remark 5.4.1"),
     scales={
-        "quick": Scale({**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20),
-        "cpu": Scale({**_GRID, "L": [0.1, 1.0, 10.0], "epsilon_over_L": [0.2, 0.5, 0.8],
-                      "delta": [0.3, 0.1, 0.03]}, seeds=20),
+        "quick": Scale(
+            {**_GRID, "L": [0.5, 2.0], "epsilon_over_L": [0.8], "delta": [0.3, 0.05]}, seeds=20
+        ),
+        "cpu": Scale(
+            {
+                **_GRID,
+                "L": [0.1, 1.0, 10.0],
+                "epsilon_over_L": [0.2, 0.5, 0.8],
+                "delta": [0.3, 0.1, 0.03],
+            },
+            seeds=20,
+        ),
     },
-    methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}}, loop=ingd_loop, judge=judge_ingd,
-    rule="At most a share γ of the runs needs more calls than stated, every certificate is true, and on smooth "
+    methods={"zigzag": {"function": "zigzag"}, "smooth": {"function": "smooth"}},
+    loop=ingd_loop,
+    judge=judge_ingd,
+    rule="At most a share γ of the runs needs more calls than stated, every certificate is true, "
+    "and on smooth "
     "functions every search takes one inner step.",
     figures=(
-        Figure("Calls against the stated bound", "share", "oracle calls / stated number", x="bound_printed",
-               x_label="stated number of calls", kind="points", log_x=True, log_y=True, hlines={"stated": 1.0},
-               caption="A point above 1 has needed more calls than stated; the bound is far from tight here."),
+        Figure(
+            "Calls against the stated bound",
+            "share",
+            "oracle calls / stated number",
+            x="bound_printed",
+            x_label="stated number of calls",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            hlines={"stated": 1.0},
+            caption="A point above 1 has needed more calls than stated; the bound is far from "
+            "tight here.",
+        ),
     ),
-)  # fmt: skip
+)
 
 N2_STOCHASTIC_INGD = Study(
-    name="n2-stochastic-ingd", claim="N2",
+    name="n2-stochastic-ingd",
+    claim="N2",
     title="Stochastic INGD finds stationary points with the theorem's parameters",
-    statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and x_{max(i-K,1)} is (δ, "
-    "ε)-stationary with probability at least 2/3.", source=Source("thesis", "Theorem 5.5.1"),
-    scales={"quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
-            "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4)},
-    methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}}, loop=stochastic_loop, judge=judge_stochastic,
-    rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most ε/3, and at least "
+    statement="With β, p, q, K, T of Theorem 5.5.1 the mean of ‖m_t‖ is at most ε/4, and "
+    "x_{max(i-K,1)} is (δ, "
+    "ε)-stationary with probability at least 2/3.",
+    source=Source("thesis", "Theorem 5.5.1"),
+    scales={
+        "quick": Scale({**_STOCHASTIC, "Delta": 1.1, "runs": 20}),
+        "cpu": Scale({**_STOCHASTIC, "Delta": 4.0, "epsilon": 0.9, "runs": 50}, seeds=4),
+    },
+    methods={"noise ±σ": {}, "no noise": {"sigma": 0.0}},
+    loop=stochastic_loop,
+    judge=judge_stochastic,
+    rule="The mean of ‖m_t‖ is at most ε/4, the outputs' mean distance from stationarity at most "
+    "ε/3, and at least "
     "two thirds of the outputs are (δ, ε)-stationary.",
     figures=(
-        Figure("Mean of ‖m_t‖ up to step t", "mean_direction", "(1/t) Σ ‖m_s‖", log_x=True, log_y=True,
-               caption="At the last step it must be at most ε/4."),
+        Figure(
+            "Mean of ‖m_t‖ up to step t",
+            "mean_direction",
+            "(1/t) Σ ‖m_s‖",
+            log_x=True,
+            log_y=True,
+            caption="At the last step it must be at most ε/4.",
+        ),
     ),
-)  # fmt: skip
+)
 
 N4_RESISTING_ORACLES = Study(
-    name="n4-resisting-oracles", claim="N4",
+    name="n4-resisting-oracles",
+    claim="N4",
     title="Worst-case oracles keep every optimizer away from stationary points",
-    statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values and gradients), "
+    statement="Against the resisting oracles no algorithm reaches an ε-stationary point (values "
+    "and gradients), "
     "nor a (δ, ε)-stationary point within Δ/(8δ) gradient calls.",
     source=Source("thesis", "Theorems 5.3.1 and 5.5.2"),
-    scales={"quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
-            "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True})},
-    methods={name: {"optimizer": name} for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")},
-    loop=adversary_loop, judge=judge_adversary, rule="Every query and output of every optimizer stays at distance "
-    "L = 1 from stationarity, and the functions shown agree with every answer and lie in the class.",
+    scales={
+        "quick": Scale({"Delta": [1.0], "calls": [16, 64], "resist": True}),
+        "cpu": Scale({"Delta": [0.01, 1.0, 100.0], "calls": [16, 128, 512], "resist": True}),
+    },
+    methods={
+        name: {"optimizer": name}
+        for name in ("SGD", "GClip", "INGD", "StochasticINGD", "Adam", "L-BFGS")
+    },
+    loop=adversary_loop,
+    judge=judge_adversary,
+    rule="Every query and output of every optimizer stays at distance "
+    "L = 1 from stationarity, and the functions shown agree with every answer and lie in the "
+    "class.",
     figures=(
-        Figure("Distance from stationarity after all calls", "best_distance", "d(0, ∂f(x + δB)) at the best point",
-               x="method", kind="points", facet="theorem", hlines={"L": 1.0},
-               caption="Every optimizer stays at the largest possible distance, L = 1."),
+        Figure(
+            "Distance from stationarity after all calls",
+            "best_distance",
+            "d(0, ∂f(x + δB)) at the best point",
+            x="method",
+            kind="points",
+            facet="theorem",
+            hlines={"L": 1.0},
+            caption="Every optimizer stays at the largest possible distance, L = 1.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,6 @@
-"""E0: loss, gradient norm, noise and sharpness of (6.2) along two training runs, from random batches of m samples."""
+"""E0: loss, gradient norm, noise and sharpness of (6.2) along two training runs, from random
+batches of m samples.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ QUANTITIES = ("loss", "gradient_norm", "noise", "sharpness")
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Train, and at every reading estimate the four quantities on m samples and again on another m."""
+    """Train, and at every reading estimate the four quantities on m samples and again on
+    another m.
+    """
     return _on_device(trial) if gpu.on_device(trial) else _small(trial)
 
 
@@ -31,9 +35,16 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         for again in range(2):
             batches = run.draw(trial["m"], number, again)
             found = run.statistics.read(batches)[-1]
-            pairs.append({"loss": found.loss, "gradient_norm": found.gradient_norm, "noise": found.noise,
-                          "gradient_norm_unbiased": math.sqrt(max(found.gradient_square, 0.0)),
-                          "samples": found.samples, **run.sharpness(batches)})  # fmt: skip
+            pairs.append(
+                {
+                    "loss": found.loss,
+                    "gradient_norm": found.gradient_norm,
+                    "noise": found.noise,
+                    "gradient_norm_unbiased": math.sqrt(max(found.gradient_square, 0.0)),
+                    "samples": found.samples,
+                    **run.sharpness(batches),
+                }
+            )
         first, second = pairs
         return {**first, **{f"{q}_again": second[q] for q in QUANTITIES if q in second}}
 
@@ -50,98 +61,180 @@ def _small(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.statistics import training_statistics
 
     seed = stream_seed(trial.seed, "e0")
-    problem = digits_network(seed=seed) if trial["source"] == "digits" else text_problem(trial.settings, seed)
+    problem = (
+        digits_network(seed=seed)
+        if trial["source"] == "digits"
+        else text_problem(trial.settings, seed)
+    )
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=trial["lr"], momentum=0.9)
     reader = trial.torch_generator("e0 readings")
     run = Training(problem, optimizer, trial.torch_generator("e0 order"), {"reader": reader})
     done = run.restore(trial.restored)
     for step in range(done, trial["steps"] + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
+        # The checkpoint stands between the row and the training step: a restored trial begins with
+        # the latter.
         if step % trial["every"] == 0 and not (trial.restored and step == done):
             found = []
             for _ in range(2):
                 batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
-                found.append(training_statistics(problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed))
+                found.append(
+                    training_statistics(
+                        problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
+                    )
+                )
             first, second = found
             trial.save(lambda: run.state(step))  # noqa: B023
-            yield {"step": step, "samples": first.samples, "seconds": trial.seconds,
-                   "gradient_norm_unbiased": first.gradient_norm_unbiased, "noise_low": first.noise_interval[0],
-                   "noise_high": first.noise_interval[1], **{q: getattr(first, q) for q in QUANTITIES},
-                   **{f"{q}_again": getattr(second, q) for q in QUANTITIES}}
+            yield {
+                "step": step,
+                "samples": first.samples,
+                "seconds": trial.seconds,
+                "gradient_norm_unbiased": first.gradient_norm_unbiased,
+                "noise_low": first.noise_interval[0],
+                "noise_high": first.noise_interval[1],
+                **{q: getattr(first, q) for q in QUANTITIES},
+                **{f"{q}_again": getattr(second, q) for q in QUANTITIES},
+            }
         if step < trial["steps"]:
             run.step(trial)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """For each quantity and network: how often two independent batches of m samples agree within a fifth."""
+    """For each quantity and network: how often two independent batches of m samples agree
+    within a fifth.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         shares, start = {}, group[0].rows[0]
         for quantity in QUANTITIES:
             m = int(start.get(f"{quantity}_samples") or start["samples"])
             close = AGREE * math.sqrt(max(LARGE / m, 1.0))
-            pairs = np.array([[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows])
+            pairs = np.array(
+                [[r[quantity], r[f"{quantity}_again"]] for run in group for r in run.rows]
+            )
             agree = np.abs(pairs[:, 0] - pairs[:, 1]) <= close * pairs.mean(axis=1)
             shares[quantity] = float(np.mean(agree))
             rare = _at_most(int(agree.sum()), len(agree), 0.9) < 0.05
-            parts.add(f"{name}: {quantity.replace('_', ' ')} can be read off", shares[quantity] >= 0.9,
-                      rare and shares[quantity] < 0.9,
-                      f"{agree.sum()} of {len(agree)} readings agree within {close:.0%} at m = {m}")
-        norms, losses = ([float(np.median([run.column(c)[i] for run in group])) for i in (0, -1)]
-                         for c in ("gradient_norm_unbiased", "loss"))
+            parts.add(
+                f"{name}: {quantity.replace('_', ' ')} can be read off",
+                shares[quantity] >= 0.9,
+                rare and shares[quantity] < 0.9,
+                f"{agree.sum()} of {len(agree)} readings agree within {close:.0%} at m = {m}",
+            )
+        norms, losses = (
+            [float(np.median([run.column(c)[i] for run in group])) for i in (0, -1)]
+            for c in ("gradient_norm_unbiased", "loss")
+        )
         ends = {"gradient_first": norms[0], "gradient_last": norms[1]}
-        parts.note(f"{name}: loss {losses[0]:.2f} to {losses[1]:.2f}, gradient norm {norms[0]:.2g} to {norms[1]:.2g}",
-                   {name: {**shares, "readings": len(agree), **ends}})
+        parts.note(
+            f"{name}: loss {losses[0]:.2f} to {losses[1]:.2f}, gradient norm {norms[0]:.2g} to "
+            f"{norms[1]:.2g}",
+            {name: {**shares, "readings": len(agree), **ends}},
+        )
     return parts
 
 
 def _at_most(successes: int, trials: int, share: float) -> float:
     """Probability of so few successes."""
-    return sum(comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1))
+    return sum(
+        comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(successes + 1)
+    )
 
 
 _GPU = {"steps": 936, "every": 312}
-_QUICK = {"steps": 60, "every": 30, "batch": 16, "m": 224, "part": 112, "lr": 0.05, "source": "digits", **SMALL_TEXT}
+_QUICK = {
+    "steps": 60,
+    "every": 30,
+    "batch": 16,
+    "m": 224,
+    "part": 112,
+    "lr": 0.05,
+    "source": "digits",
+    **SMALL_TEXT,
+}
 
 STUDY = Study(
-    name="e0-training-statistics", claim="E0",
+    name="e0-training-statistics",
+    claim="E0",
     title="Can loss, gradient norm, noise and sharpness be read off a batch?",
-    statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training from a random "
-    "batch of m samples.", source=Source("thesis", "(6.2), 6.6.2"),
-    scales={**scales(_QUICK, {"steps": 4000, "every": 200, "m": 1792, "part": 224, **LARGE_TEXT}, seeds=(2, 3)),
-            "gpu": Scale(_GPU, 3, methods={
-                "convolutional network": {**gpu.CLEAN_IMAGES, "source": "cifar-10", "m": 8192, "sharp_m": 1792},
-                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "m": 2560, "sharp_m": 320}})},
-    methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}}, loop=loop,
-    judge=judge, rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for each "
-    "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times √(1792/m), because "
-    "errors fall like 1/√m. Refuted where a share is so low that a true share of nine in ten gives it with a "
+    statement="Loss, gradient norm, noise and sharpness of (6.2) can be read off during training "
+    "from a random "
+    "batch of m samples.",
+    source=Source("thesis", "(6.2), 6.6.2"),
+    scales={
+        **scales(
+            _QUICK,
+            {"steps": 4000, "every": 200, "m": 1792, "part": 224, **LARGE_TEXT},
+            seeds=(2, 3),
+        ),
+        "gpu": Scale(
+            _GPU,
+            3,
+            methods={
+                "convolutional network": {
+                    **gpu.CLEAN_IMAGES,
+                    "source": "cifar-10",
+                    "m": 8192,
+                    "sharp_m": 1792,
+                },
+                "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "m": 2560, "sharp_m": 320},
+            },
+        ),
+    },
+    methods={"convolutional network": {"source": "digits"}, "transformer": {"source": "prose"}},
+    loop=loop,
+    judge=judge,
+    rule="Two independent batches of m samples agree within a fifth in nine of ten readings, for "
+    "each "
+    "quantity on each network, at m = 1,792 or more; at fewer samples within a fifth times "
+    "√(1792/m), because "
+    "errors fall like 1/√m. Refuted where a share is so low that a true share of nine in ten gives "
+    "it with a "
     "probability below 5 %.",
     history=(
-        "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of ImageNet, 0.9 % "
+        "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of "
+        "ImageNet, 0.9 % "
         "of WikiText-103), and its observations are about factors.",
         "An earlier form had another m and a softer rule; its random numbers are not used again.",
-        "Changed before the first run at scale gpu: precision depends on the absolute m, not on the share of the "
-        "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m is compared "
-        "with an absolute number. Scale quick has fewer readings, two seeds and a smaller transformer, for time.",
-        "Scale gpu was added before its first run. There the sharpness has an m of its own, by which it is judged.",
+        "Changed before the first run at scale gpu: precision depends on the absolute m, not on "
+        "the share of the "
+        "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m "
+        "is compared "
+        "with an absolute number. Scale quick has fewer readings, two seeds and a smaller "
+        "transformer, for time.",
+        "Scale gpu was added before its first run. There the sharpness has an m of its own, by "
+        "which it is judged.",
     ),
-    differs="The thesis says that the sharpness of its image network varied too much to be commented on; it is "
+    differs="The thesis says that the sharpness of its image network varied too much to be "
+    "commented on; it is "
     "judged here like the others. " + gpu.PROXIES,
-    models={"quick": "three convolutions on digits, one-layer transformer on prose",
-            "cpu": "three convolutions on digits, two-layer transformer on prose",
-            "gpu": f"proxies: {gpu.IMAGE_PROXY}, {gpu.TEXT_PROXY}"},
+    models={
+        "quick": "three convolutions on digits, one-layer transformer on prose",
+        "cpu": "three convolutions on digits, two-layer transformer on prose",
+        "gpu": f"proxies: {gpu.IMAGE_PROXY}, {gpu.TEXT_PROXY}",
+    },
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=tuple(
         Figure(f"{title} along training", column, title.lower(), log_y=log)
         for title, column, log in (
-            ("Loss", "loss", False), ("Gradient norm", "gradient_norm_unbiased", True), ("Noise", "noise", True),
+            ("Loss", "loss", False),
+            ("Gradient norm", "gradient_norm_unbiased", True),
+            ("Noise", "noise", True),
             ("Sharpness", "sharpness", True),
         )
-    ) + tuple(
-        Figure(f"{title} of a second batch against the first", f"{column}_again", f"{title.lower()}, second batch",
-               x=column, x_label=f"{title.lower()}, first batch", kind="points", log_x=True, log_y=True,
-               caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 % at m = 1,792.")
+    )
+    + tuple(
+        Figure(
+            f"{title} of a second batch against the first",
+            f"{column}_again",
+            f"{title.lower()}, second batch",
+            x=column,
+            x_label=f"{title.lower()}, first batch",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            caption="Two batches agree where a point lies on the diagonal; the rule asks for 20 % "
+            "at m = 1,792.",
+        )
         for title, column in (("Gradient norm", "gradient_norm"), ("Sharpness", "sharpness"))
     ),
-)  # fmt: skip
+)

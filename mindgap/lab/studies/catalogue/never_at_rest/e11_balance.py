@@ -1,4 +1,6 @@
-"""E11: the balance Grad² = η·Σ·𝓛·G of (6.10), and sharpness against 2/η, where training has settled."""
+"""E11: the balance Grad² = η·Σ·𝓛·G of (6.10), and sharpness against 2/η, where training has
+settled.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,17 @@ import numpy as np
 
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import LARGE_TEXT, SMALL_TEXT, Training, has_settled, text_problem
+from mindgap.lab.studies.training_runs import (
+    LARGE_TEXT,
+    SMALL_TEXT,
+    Training,
+    has_settled,
+    text_problem,
+)
 from mindgap.lab.studies.verdict import by_method
 
-#: The sides of an equation that is "very rough" agree when their ratio lies within this factor of 1.
+#: The sides of an equation that is "very rough" agree when their ratio lies within this factor of
+#: 1.
 FACTOR = 10.0
 
 
@@ -24,8 +33,14 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """The balance is read in the last half only, which is judged; the loss is the mean over the steps of a row."""
-    run, lr, burn_in = gpu.statistics_run(trial, "e11"), trial["lr"], trial["steps"] // trial["every"] // 2
+    """The balance is read in the last half only, which is judged; the loss is the mean over the
+    steps of a row.
+    """
+    run, lr, burn_in = (
+        gpu.statistics_run(trial, "e11"),
+        trial["lr"],
+        trial["steps"] // trial["every"] // 2,
+    )
 
     def read(number: int) -> Row:
         batches = run.draw(trial["m"], number) if number >= burn_in else []
@@ -38,8 +53,14 @@ def _on_device(trial: Trial) -> Iterator[Row]:
             noise /= math.sqrt(trial["batch"])
             moment = left + noise**2
             right = lr * noise * sharp * math.sqrt(moment)
-            found |= {"left": left, "right": right, "ratio": left / right, "edge": lr * sharp / 2, "sharpness": sharp,
-                      "mended_ratio": left / (lr * sharp * moment / 2)}  # fmt: skip
+            found |= {
+                "left": left,
+                "right": right,
+                "ratio": left / right,
+                "edge": lr * sharp / 2,
+                "sharpness": sharp,
+                "mended_ratio": left / (lr * sharp * moment / 2),
+            }
         yield found
 
 
@@ -50,7 +71,11 @@ def _small(trial: Trial) -> Iterator[Row]:
     from mindgap.measure.probes.statistics import equilibrium, training_statistics
 
     images, settings = trial["source"] == "digits", trial.settings
-    problem = digits_network(width=trial["width"], seed=trial.seed) if images else text_problem(settings, trial.seed)
+    problem = (
+        digits_network(width=trial["width"], seed=trial.seed)
+        if images
+        else text_problem(settings, trial.seed)
+    )
     lr, batch, reader = trial["lr"], trial["batch"], trial.torch_generator("readings")
     optimizer = torch.optim.SGD(problem.objective.parameters, lr=lr)
     run = Training(problem, optimizer, trial.torch_generator("order"), {"reader": reader})
@@ -58,23 +83,38 @@ def _small(trial: Trial) -> Iterator[Row]:
         run.step(trial)
         if step % trial["every"] == 0:
             batches = problem.batches(reader, trial["m"] // trial["part"], trial["part"])
-            found = training_statistics(problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed)
+            found = training_statistics(
+                problem.objective, batches, growth=False, tol=1e-2, seed=trial.seed
+            )
             balance = equilibrium(found, lr, batch)
             moment = balance.left + found.noise**2 / batch
             trial.save(lambda: run.state(step))  # noqa: B023
-            yield {"step": step, "seconds": trial.seconds, "loss": found.loss, "left": balance.left,
-                   "right": balance.right, "ratio": balance.ratio, "edge": balance.edge, "lr": lr,
-                   "sharpness": found.sharpness, "mended_ratio": balance.left / (lr * found.sharpness * moment / 2)}
+            yield {
+                "step": step,
+                "seconds": trial.seconds,
+                "loss": found.loss,
+                "left": balance.left,
+                "right": balance.right,
+                "ratio": balance.ratio,
+                "edge": balance.edge,
+                "lr": lr,
+                "sharpness": found.sharpness,
+                "mended_ratio": balance.left / (lr * found.sharpness * moment / 2),
+            }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Of the settled runs: both sides of (6.10) in the median of the last half, and the sharpness against the step."""
+    """Of the settled runs: both sides of (6.10) in the median of the last half, and the
+    sharpness against the step.
+    """
     parts, groups = Parts(), by_method(runs)
     networks: dict[str, list[dict[str, float]]] = {name.split(",")[0]: [] for name in groups}
     for name, group in groups.items():
         late = [row for run in group for row in run.rows[len(run.rows) // 2 :] if "ratio" in row]
-        middle = {key: float(np.median([r[key] for r in late]))
-                  for key in ("ratio", "mended_ratio", "edge", "sharpness")}
+        middle = {
+            key: float(np.median([r[key] for r in late]))
+            for key in ("ratio", "mended_ratio", "edge", "sharpness")
+        }
         settled = has_settled(np.mean([run.column("loss") for run in group], axis=0))
         parts.note("", {name: {**middle, "settled": settled}})
         if settled:
@@ -83,52 +123,128 @@ def judge(runs: Sequence[Run]) -> Parts:
         steps.sort(key=lambda step: step["lr"])
         if len(steps) < 2:
             parts.decide_nothing(f"{name}: fewer than two steps settled")
-        words = "; ".join(f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) {s['mended_ratio']:.2g}, "
-                          f"η𝓛/2 {s['edge']:.2g}" for s in steps)
-        for column, formula, reading in (("ratio", "ηΣ𝓛G", "as printed"), ("mended_ratio", "η𝓛G²/2", "as corrected")):
-            parts.add(f"{name}: Grad² is {formula}, roughly", all(1 / FACTOR <= s[column] <= FACTOR for s in steps),
-                      words=words if column == "ratio" else "", reading=reading)
-        parts.add(f"{name}: the sharpness falls as the step grows",
-                  all(a["sharpness"] > b["sharpness"] for a, b in pairwise(steps)))
+        words = "; ".join(
+            f"step {s['lr']:g}: Grad²/(ηΣ𝓛G) {s['ratio']:.2g}, Grad²/(η𝓛G²/2) "
+            f"{s['mended_ratio']:.2g}, "
+            f"η𝓛/2 {s['edge']:.2g}"
+            for s in steps
+        )
+        for column, formula, reading in (
+            ("ratio", "ηΣ𝓛G", "as printed"),
+            ("mended_ratio", "η𝓛G²/2", "as corrected"),
+        ):
+            parts.add(
+                f"{name}: Grad² is {formula}, roughly",
+                all(1 / FACTOR <= s[column] <= FACTOR for s in steps),
+                words=words if column == "ratio" else "",
+                reading=reading,
+            )
+        parts.add(
+            f"{name}: the sharpness falls as the step grows",
+            all(a["sharpness"] > b["sharpness"] for a, b in pairwise(steps)),
+        )
     return parts
 
 
 _STEPS = (0.03, 0.1, 0.3)
 _GPU = {"steps": 2628, "every": 438}
-_GPU_OF = {"digits": {**gpu.NOISY_IMAGES, "momentum": 0.0, "weight_decay": 0.0, "source": "cifar-10", "m": 22_400,
-                      "sharp_m": 2048},
-           "prose": {**gpu.WIKITEXT, "optimizer": "sgd", "source": "wikitext-2", "m": 2560, "sharp_m": 160}}
+_GPU_OF = {
+    "digits": {
+        **gpu.NOISY_IMAGES,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "source": "cifar-10",
+        "m": 22_400,
+        "sharp_m": 2048,
+    },
+    "prose": {
+        **gpu.WIKITEXT,
+        "optimizer": "sgd",
+        "source": "wikitext-2",
+        "m": 2560,
+        "sharp_m": 160,
+    },
+}
 _METHODS: dict[str, dict[str, Any]] = {
     f"{name}, step {lr:g}": {"source": source, "lr": lr}
-    for name, source in (("convolutional network", "digits"), ("transformer", "prose")) for lr in _STEPS
-}  # fmt: skip
-_QUICK = {"steps": 480, "every": 60, "batch": 16, "m": 128, "part": 64, "lr": 0.1, "width": 2, "source": "digits",
-          **SMALL_TEXT}  # fmt: skip
+    for name, source in (("convolutional network", "digits"), ("transformer", "prose"))
+    for lr in _STEPS
+}
+_QUICK = {
+    "steps": 480,
+    "every": 60,
+    "batch": 16,
+    "m": 128,
+    "part": 64,
+    "lr": 0.1,
+    "width": 2,
+    "source": "digits",
+    **SMALL_TEXT,
+}
 
 STUDY = Study(
-    name="e11-balance-and-edge", claim="E11", title="Do step, noise and sharpness determine the gradient norm?",
-    statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness and second "
+    name="e11-balance-and-edge",
+    claim="E11",
+    title="Do step, noise and sharpness determine the gradient norm?",
+    statement="Where the loss no longer changes, Grad² = ηΣ𝓛G with gradient norm, noise, sharpness "
+    "and second "
     "moment of the minibatch gradient; the sharpness falls as the step grows.",
     source=Source("thesis", "(6.10), 6.5.2"),
-    scales={**scales(_QUICK, {"steps": 20000, "every": 1000, "m": 1024, "part": 32, **LARGE_TEXT}, seeds=(1, 3)),
-            "gpu": Scale(_GPU, 2, methods={name: {**_GPU_OF[own["source"]], "lr": own["lr"]}
-                                           for name, own in _METHODS.items()})},
+    scales={
+        **scales(
+            _QUICK,
+            {"steps": 20000, "every": 1000, "m": 1024, "part": 32, **LARGE_TEXT},
+            seeds=(1, 3),
+        ),
+        "gpu": Scale(
+            _GPU,
+            2,
+            methods={
+                name: {**_GPU_OF[own["source"]], "lr": own["lr"]} for name, own in _METHODS.items()
+            },
+        ),
+    },
     methods=_METHODS,
-    loop=loop, judge=judge, rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
-    "10 of 1 in the median of the last half of the readings, for every network and step (as printed with ηΣ𝓛G, as "
-    "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. Fewer than two "
+    loop=loop,
+    judge=judge,
+    rule="Of the runs whose loss has settled: the ratio of both sides is within a factor "
+    "10 of 1 in the median of the last half of the readings, for every network and step (as "
+    "printed with ηΣ𝓛G, as "
+    "corrected with η𝓛G²/2, which the proof gives), and the sharpness falls as the step grows. "
+    "Fewer than two "
     "settled steps of a network decide nothing.",
-    history=("Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula that the thesis "
-             "calls very rough.", "Scale gpu was added before its first run."),
-    differs="The thesis measures nothing here. SGD is plain, as in its derivation. " + gpu.PROXIES + gpu.NOISY_LABELS,
-    models={"quick": "three convolutions, width 2, on digits; a one-layer transformer on prose",
-            "cpu": "three convolutions, width 2, on digits; a two-layer transformer on prose",
-            "gpu": f"proxies: {gpu.NOISY_PROXY}, {gpu.TEXT_PROXY}"},
+    history=(
+        "Changed before the first run at scale gpu: the rule asked for a factor 2, of a formula "
+        "that the thesis "
+        "calls very rough.",
+        "Scale gpu was added before its first run.",
+    ),
+    differs="The thesis measures nothing here. SGD is plain, as in its derivation. "
+    + gpu.PROXIES
+    + gpu.NOISY_LABELS,
+    models={
+        "quick": "three convolutions, width 2, on digits; a one-layer transformer on prose",
+        "cpu": "three convolutions, width 2, on digits; a two-layer transformer on prose",
+        "gpu": f"proxies: {gpu.NOISY_PROXY}, {gpu.TEXT_PROXY}",
+    },
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=(
-        Figure("Both sides of (6.10)", "ratio", "Grad² / (ηΣ𝓛G)", log_y=True, hlines={"equal": 1.0},
-               caption="(6.10) replaces an inner product by its upper bound: below 1 the bound is not reached."),
-        Figure("Distance to the edge of stability", "edge", "sharpness over 2/η", log_y=True, hlines={"edge": 1.0}),
+        Figure(
+            "Both sides of (6.10)",
+            "ratio",
+            "Grad² / (ηΣ𝓛G)",
+            log_y=True,
+            hlines={"equal": 1.0},
+            caption="(6.10) replaces an inner product by its upper bound: below 1 the bound is "
+            "not reached.",
+        ),
+        Figure(
+            "Distance to the edge of stability",
+            "edge",
+            "sharpness over 2/η",
+            log_y=True,
+            hlines={"edge": 1.0},
+        ),
         Figure("Loss along training", "loss", "loss"),
     ),
-)  # fmt: skip
+)

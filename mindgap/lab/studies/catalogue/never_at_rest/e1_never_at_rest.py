@@ -1,8 +1,10 @@
-"""E1, E2: where a network cannot over-fit its data the loss settles and the gradient norm does not go to zero.
+"""E1, E2: where a network cannot over-fit its data the loss settles and the gradient norm does not
+go to zero.
 
-At every reading loss, gradient norm and noise of (6.2) are estimated on m fresh samples (``training_statistics``). The
-square of the norm without its bias may come out negative: it is averaged over a quarter of the readings before its
-root is taken. *Late* is the last quarter of a run.
+At every reading loss, gradient norm and noise of (6.2) are estimated on m fresh samples
+(``training_statistics``). The square of the norm without its bias may come out negative: it is
+averaged over a quarter of the readings before its root is taken. *Late* is the last quarter of a
+run.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import numpy as np
 
 from mindgap.lab.studies import statistics_runs as gpu
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
-from mindgap.lab.studies.training_runs import FITTED, STAYS, ZERO, Training, has_settled, joined, step_factor
+from mindgap.lab.studies.training_runs import (
+    FITTED,
+    STAYS,
+    ZERO,
+    Training,
+    has_settled,
+    joined,
+    step_factor,
+)
 from mindgap.lab.studies.verdict import by_method, by_seed
 
 #: A norm at this share of another or more is no lower.
@@ -31,7 +41,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """The loss of a row is the mean over the steps since the row before, as the thesis plots it (6.3)."""
+    """The loss of a row is the mean over the steps since the row before, as the thesis plots it
+    (6.3).
+    """
     run = gpu.statistics_run(trial, "never at rest")
 
     def read(number: int) -> Row:
@@ -56,36 +68,71 @@ def _small(trial: Trial) -> Iterator[Row]:
     from mindgap.lab.tasks.problems.language import language_model
     from mindgap.measure import sharpness, training_statistics
 
-    seed, images = stream_seed(trial.seed, "never at rest, floor"), trial["source"] in ("digits", "cifar-10")
+    seed, images = (
+        stream_seed(trial.seed, "never at rest, floor"),
+        trial["source"] in ("digits", "cifar-10"),
+    )
     lr, steps = trial["lr"] * trial["factor"], round(trial["steps"] * trial["stretch"])
     if images:
-        problem = augmented_network(trial["source"], width=trial["width"], shift=trial["shift"],
-                                    flip=trial["source"] == "cifar-10", wrong_labels=trial["wrong_labels"], seed=seed)
+        problem = augmented_network(
+            trial["source"],
+            width=trial["width"],
+            shift=trial["shift"],
+            flip=trial["source"] == "cifar-10",
+            wrong_labels=trial["wrong_labels"],
+            seed=seed,
+        )
         parameters = problem.objective.parameters
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=1e-4)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=lr, momentum=0.9, weight_decay=1e-4
+        )
     else:
-        problem = language_model(trial["source"], words=trial["words"], width=trial["width"], layers=trial["layers"],
-                                 length=trial["length"], seed=seed)
+        problem = language_model(
+            trial["source"],
+            words=trial["words"],
+            width=trial["width"],
+            layers=trial["layers"],
+            length=trial["length"],
+            seed=seed,
+        )
         optimizer = torch.optim.Adam(problem.objective.parameters, lr=lr)
     reader = trial.torch_generator("never at rest, floor, readings")
-    run = Training(problem, optimizer, trial.torch_generator("never at rest, floor, order"), {"reader": reader})
+    run = Training(
+        problem, optimizer, trial.torch_generator("never at rest, floor, order"), {"reader": reader}
+    )
     done = run.restore(trial.restored)
     for step in range(done, steps + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
+        # The checkpoint stands between the row and the training step: a restored trial begins with
+        # the latter.
         if step % trial["every"] == 0 and not (trial.restored and step == done):
             parts = trial["m"] // trial["part"]
             batches = problem.batches(reader, 8 * parts if step == 0 else parts, trial["part"])
-            found = training_statistics(problem.objective, batches, growth=False, with_sharpness=False, seed=trial.seed)
+            found = training_statistics(
+                problem.objective, batches, growth=False, with_sharpness=False, seed=trial.seed
+            )
             square = found.gradient_norm**2 - found.noise**2 / (found.samples - 1)
-            row = {"step": step, "seconds": trial.seconds, "loss": found.loss, "noise": found.noise,
-                   "gradient_square": square, "gradient_norm": math.sqrt(max(square, 0.0)),
-                   "lr": optimizer.param_groups[0]["lr"]}
+            row = {
+                "step": step,
+                "seconds": trial.seconds,
+                "loss": found.loss,
+                "noise": found.noise,
+                "gradient_square": square,
+                "gradient_norm": math.sqrt(max(square, 0.0)),
+                "lr": optimizer.param_groups[0]["lr"],
+            }
             if step // trial["every"] % trial["sharp_every"] == 0:
-                whole = [joined(batches[:parts])]  # one graph costs less than several of as many samples
-                row["sharpness"] = sharpness(problem.objective, whole, tol=1e-2, seed=trial.seed).norm
+                whole = [
+                    joined(batches[:parts])
+                ]  # one graph costs less than several of as many samples
+                row["sharpness"] = sharpness(
+                    problem.objective, whole, tol=1e-2, seed=trial.seed
+                ).norm
             if images:
                 with torch.no_grad():
-                    right = [(problem.objective.model(x).argmax(dim=1) == y).double().mean() for x, y in batches]
+                    right = [
+                        (problem.objective.model(x).argmax(dim=1) == y).double().mean()
+                        for x, y in batches
+                    ]
                 row["accuracy"] = float(torch.stack(right).mean())
             trial.save(lambda: run.state(step))  # noqa: B023
             yield row
@@ -95,9 +142,13 @@ def _small(trial: Trial) -> Iterator[Row]:
 
 
 def level(run: Run, column: str, start: float, end: float) -> float:
-    """The mean of a column over that share of a run's readings, the one at the start left out; of squares, its root."""
+    """The mean of a column over that share of a run's readings, the one at the start left out;
+    of squares, its root.
+    """
     values = run.column(column)[1:]
-    first = min(round(start * len(values)), len(values) - 1)  # the last reading, where there are few
+    first = min(
+        round(start * len(values)), len(values) - 1
+    )  # the last reading, where there are few
     mean = float(np.mean(values[first : max(round(end * len(values)), first + 1)]))
     return math.sqrt(max(mean, 0.0)) if column == "gradient_square" else mean
 
@@ -107,32 +158,60 @@ def common(runs: Sequence[Run], schedule: str, periods: Mapping[str, int]) -> Pa
     parts = Parts()
     for name, group in by_method(runs).items():
         mean_loss = np.mean([run.column("loss")[1:] for run in group], axis=0)
-        settled = all(has_settled(period) for period in np.array_split(mean_loss, periods.get(name, 1)))
+        settled = all(
+            has_settled(period) for period in np.array_split(mean_loss, periods.get(name, 1))
+        )
         if not settled:
             parts.decide_nothing(f"{name}: the loss has not settled")
-        accuracy = max((level(run, "accuracy", 0.75, 1.0) for run in group if run.column("accuracy")), default=0.0)
+        accuracy = max(
+            (level(run, "accuracy", 0.75, 1.0) for run in group if run.column("accuracy")),
+            default=0.0,
+        )
         if accuracy >= FITTED:
             parts.decide_nothing(f"{name}: the network over-fits")
-        shares = [level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
-                  for run in group]
-        loss, norm = (float(np.median([level(run, column, 0.75, 1.0) for run in group]))
-                      for column in ("loss", "gradient_square"))
+        shares = [
+            level(run, "gradient_square", 0.75, 1.0) / max(run.column("gradient_norm")[0], 1e-12)
+            for run in group
+        ]
+        loss, norm = (
+            float(np.median([level(run, column, 0.75, 1.0) for run in group]))
+            for column in ("loss", "gradient_square")
+        )
         part = f"{name}: the gradient norm stays"
-        numbers = {"loss": loss, "norm": norm, "shares": shares, "settled": settled, "accuracy": accuracy}
-        parts.add(part, min(shares) >= STAYS, float(np.median(shares)) <= ZERO,
-                  f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the start",
-                  {part: numbers})
+        numbers = {
+            "loss": loss,
+            "norm": norm,
+            "shares": shares,
+            "settled": settled,
+            "accuracy": accuracy,
+        }
+        parts.add(
+            part,
+            min(shares) >= STAYS,
+            float(np.median(shares)) <= ZERO,
+            f"loss {loss:.3g}, norm {norm:.2g}, {min(shares):.2g} to {max(shares):.2g} of the "
+            "start",
+            {part: numbers},
+        )
         if name == schedule:
-            noises = [[run.column("noise")[0] for run in group], [level(run, "noise", 0.75, 1.0) for run in group]]
+            noises = [
+                [run.column("noise")[0] for run in group],
+                [level(run, "noise", 0.75, 1.0) for run in group],
+            ]
             parts.ratio(f"{name}: noise grows", noises[1], noises[0], 1.0)
     return parts
 
 
 def judge_images(runs: Sequence[Run]) -> Parts:
-    """E1: the common parts, a norm that longer training does not lower, and a larger norm at a smaller step."""
+    """E1: the common parts, a norm that longer training does not lower, and a larger norm at a
+    smaller step.
+    """
     parts, groups = common(runs, DROPS, {DROPS: 3}), by_seed(runs)
     end = 0.3  # where the other runs end
-    late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
+    late = {
+        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
+        for name, group in groups.items()
+    }
     before = [level(run, "gradient_square", 0.75 * end, end) for run in groups[LONG]]
     parts.ratio("longer training does not lower the norm", late[LONG], before, NO_LOWER)
     parts.ratio("a smaller step gives a larger norm", late[LONG], late[FULL], 1.0)
@@ -143,7 +222,10 @@ def judge_images(runs: Sequence[Run]) -> Parts:
 def judge_language(runs: Sequence[Run]) -> Parts:
     """E2: the common parts, norms that do not decrease, and a larger norm at each smaller step."""
     parts, groups = common(runs, COSINE, {}), by_seed(runs)
-    late = {name: [level(run, "gradient_square", 0.75, 1.0) for run in group] for name, group in groups.items()}
+    late = {
+        name: [level(run, "gradient_square", 0.75, 1.0) for run in group]
+        for name, group in groups.items()
+    }
     for name, group in groups.items():
         before = [level(run, "gradient_square", 0.25, 0.5) for run in group]
         parts.ratio(f"{name}: the norm does not decrease", late[name], before, NO_LOWER)
@@ -153,98 +235,217 @@ def judge_language(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-def more_at_a_smaller_step(parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str) -> None:
+def more_at_a_smaller_step(
+    parts: Parts, groups: Mapping[str, Sequence[Run]], small: str, large: str
+) -> None:
     """Two parts (6.2.1): noise and sharpness are larger at the smaller step, late in the runs."""
     for column in ("noise", "sharpness"):
-        more, less = ([level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large))
+        more, less = (
+            [level(run, column, 0.75, 1.0) for run in groups[name]] for name in (small, large)
+        )
         parts.ratio(f"{small}: larger {column} than {large}", more, less, 1.0)
 
 
 def _figures(caption: str) -> tuple[Figure, ...]:
     return (
         Figure("Loss", "loss", "training loss", caption=caption),
-        Figure("Gradient norm", "gradient_norm", "‖∇L_S(θ)‖, bias removed", log_y=True,
-               caption="Estimated on m fresh samples at every reading; 0 where noise hides it."),
+        Figure(
+            "Gradient norm",
+            "gradient_norm",
+            "‖∇L_S(θ)‖, bias removed",
+            log_y=True,
+            caption="Estimated on m fresh samples at every reading; 0 where noise hides it.",
+        ),
         Figure("Noise", "noise", "σ of one sample's gradient", log_y=True),
         Figure("Sharpness", "sharpness", "‖∇²L_S(θ)‖", log_y=True),
-    )  # fmt: skip
+    )
 
 
 _RULE = (
-    "Late, the mean loss is within a tenth of the quarter before (with drops: in every period of constant step) and no "
-    "image network knows 99.9 % of its samples, else nothing is decided. The late gradient norm is a tenth of that at "
-    "the start or more, for every seed (refuted: a hundredth or less in the median). The noise of the scheduled run "
-    "grows. No lower means that the 95 % interval of the ratio over paired seeds lies above 0.9 (below: refuted). "
+    "Late, the mean loss is within a tenth of the quarter before (with drops: in every period of "
+    "constant step) and no "
+    "image network knows 99.9 % of its samples, else nothing is decided. The late gradient norm is "
+    "a tenth of that at "
+    "the start or more, for every seed (refuted: a hundredth or less in the median). The noise of "
+    "the scheduled run "
+    "grows. No lower means that the 95 % interval of the ratio over paired seeds lies above 0.9 "
+    "(below: refuted). "
 )
 
-_IMAGES = {"source": "digits", "width": 4, "shift": 1, "wrong_labels": 0.2, "steps": 120, "every": 12,
-           "sharp_every": 5, "batch": 32, "m": 128, "part": 64, "lr": 0.05, "factor": 1.0, "stretch": 1.0,
-           "schedule": "constant"}
-_WORDS = {"source": "prose", "words": 200, "width": 16, "layers": 1, "length": 8, "steps": 180, "every": 30,
-          "sharp_every": 6, "batch": 16, "m": 128, "part": 64, "lr": 0.01, "factor": 1.0, "stretch": 1.0,
-          "schedule": "constant"}
+_IMAGES = {
+    "source": "digits",
+    "width": 4,
+    "shift": 1,
+    "wrong_labels": 0.2,
+    "steps": 120,
+    "every": 12,
+    "sharp_every": 5,
+    "batch": 32,
+    "m": 128,
+    "part": 64,
+    "lr": 0.05,
+    "factor": 1.0,
+    "stretch": 1.0,
+    "schedule": "constant",
+}
+_WORDS = {
+    "source": "prose",
+    "words": 200,
+    "width": 16,
+    "layers": 1,
+    "length": 8,
+    "steps": 180,
+    "every": 30,
+    "sharp_every": 6,
+    "batch": 16,
+    "m": 128,
+    "part": 64,
+    "lr": 0.01,
+    "factor": 1.0,
+    "stretch": 1.0,
+    "schedule": "constant",
+}
 
-#: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the sharpness.
+#: Rows every twelfth of a run; of every third row gradient and noise are read, of every twelfth the
+#: sharpness.
 _READINGS = {"factor": 1.0, "stretch": 1.0, "read_every": 3, "sharp_every": 12}
-_GPU_IMAGES = {**gpu.NOISY_IMAGES, **_READINGS, "source": "cifar-10", "steps": 3504, "every": 292, "m": 22_400,
-               "sharp_m": 2048}
-_GPU_WORDS = {**gpu.WIKITEXT, **_READINGS, "source": "wikitext-2", "steps": 1800, "every": 150, "m": 2560,
-              "sharp_m": 160}
+_GPU_IMAGES = {
+    **gpu.NOISY_IMAGES,
+    **_READINGS,
+    "source": "cifar-10",
+    "steps": 3504,
+    "every": 292,
+    "m": 22_400,
+    "sharp_m": 2048,
+}
+_GPU_WORDS = {
+    **gpu.WIKITEXT,
+    **_READINGS,
+    "source": "wikitext-2",
+    "steps": 1800,
+    "every": 150,
+    "m": 2560,
+    "sharp_m": 160,
+}
 
 E1_IMAGE_NETWORK = Study(
-    name="e1-image-network", claim="E1", title="The loss settles, the gradient norm does not: images",
-    statement="Training an image network that does not over-fit, the loss settles while the gradient norm does not "
-    "go to zero and the noise grows, with dropping and with constant steps and however long; a smaller step gives "
-    "a larger gradient norm.", source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
-    scales={**scales(_IMAGES, {"source": "cifar-10", "width": 8, "shift": 4, "wrong_labels": 0.0, "steps": 6000,
-                  "every": 500, "sharp_every": 12, "m": 1024, "lr": 0.02}, seeds=(3, 3)), "gpu": Scale(_GPU_IMAGES, 3)},
-    methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}}, loop=loop,
+    name="e1-image-network",
+    claim="E1",
+    title="The loss settles, the gradient norm does not: images",
+    statement="Training an image network that does not over-fit, the loss settles while the "
+    "gradient norm does not "
+    "go to zero and the noise grows, with dropping and with constant steps and however long; a "
+    "smaller step gives "
+    "a larger gradient norm.",
+    source=Source("thesis", "6.2, 6.2.1, Fig. 6-1 to 6-3"),
+    scales={
+        **scales(
+            _IMAGES,
+            {
+                "source": "cifar-10",
+                "width": 8,
+                "shift": 4,
+                "wrong_labels": 0.0,
+                "steps": 6000,
+                "every": 500,
+                "sharp_every": 12,
+                "m": 1024,
+                "lr": 0.02,
+            },
+            seeds=(3, 3),
+        ),
+        "gpu": Scale(_GPU_IMAGES, 3),
+    },
+    methods={DROPS: {"schedule": "drops"}, FULL: {}, LONG: {"factor": 0.1, "stretch": 10 / 3}},
+    loop=loop,
     judge=judge_images,
-    rule=_RULE + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others end, "
+    rule=_RULE
+    + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others "
+    "end, "
     "and norm, noise and sharpness are larger than those of the full step.",
     history=(
         "Settled before the first run, from the text on Fig. 6-1 to 6-3.",
-        "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was inconclusive: no "
+        "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was "
+        "inconclusive: no "
         "loss had settled, and seeds of so narrow a network differed too much.",
-        "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the labels random "
-        "(the loss gets a floor), width, shift, step, eight times the samples at the start, and settling asked of "
+        "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the "
+        "labels random "
+        "(the loss gets a floor), width, shift, step, eight times the samples at the start, and "
+        "settling asked of "
         "the mean over seeds. The rest of the rule stayed; no random numbers are used again.",
-        "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
+        "Changed before the first run at scale gpu: noise and sharpness against the step are "
+        "judged too (6.2.1). "
         "Runs at scale quick are shorter, for time.",
     ),
-    differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The run with a tenth "
-    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. " + gpu.PROXIES + gpu.NOISY_LABELS,
-    models={"quick": "three convolutions, width 4, on shifted digits",
-            "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",
-            "gpu": f"proxy: {gpu.NOISY_PROXY}"},
+    differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The "
+    "run with a tenth "
+    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. "
+    + gpu.PROXIES
+    + gpu.NOISY_LABELS,
+    models={
+        "quick": "three convolutions, width 4, on shifted digits",
+        "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",
+        "gpu": f"proxy: {gpu.NOISY_PROXY}",
+    },
     paper_model="ResNet101 on ImageNet",
-    figures=_figures("The schedule drops by ten after each third; the run with a tenth of the step goes on."),
-)  # fmt: skip
+    figures=_figures(
+        "The schedule drops by ten after each third; the run with a tenth of the step goes on."
+    ),
+)
 
 E2_LANGUAGE_MODEL = Study(
-    name="e2-language-model", claim="E2", title="The loss settles, the gradient norm does not: words",
-    statement="Training a language model, the loss settles while the gradient norm does not go to zero and does "
+    name="e2-language-model",
+    claim="E2",
+    title="The loss settles, the gradient norm does not: words",
+    statement="Training a language model, the loss settles while the gradient norm does not go to "
+    "zero and does "
     "not even decrease, and the noise grows; a smaller step gives a larger gradient norm.",
     source=Source("thesis", "6.2.2, Fig. 6-4"),
-    scales={**scales(_WORDS, {"source": "wikitext-2", "words": 2000, "width": 32, "layers": 2, "length": 16,
-                     "steps": 3000, "every": 250, "sharp_every": 12, "m": 512, "lr": 0.003}, seeds=(3, 4)),
-            "gpu": Scale(_GPU_WORDS, 3)},
-    methods={COSINE: {"schedule": "cosine"},
-             **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))}},
-    loop=loop, judge=judge_language,
-    rule=_RULE + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
+    scales={
+        **scales(
+            _WORDS,
+            {
+                "source": "wikitext-2",
+                "words": 2000,
+                "width": 32,
+                "layers": 2,
+                "length": 16,
+                "steps": 3000,
+                "every": 250,
+                "sharp_every": 12,
+                "m": 512,
+                "lr": 0.003,
+            },
+            seeds=(3, 4),
+        ),
+        "gpu": Scale(_GPU_WORDS, 3),
+    },
+    methods={
+        COSINE: {"schedule": "cosine"},
+        **{name: {"factor": factor} for name, factor in zip(CONSTANT, (0.2, 0.4, 1.0))},
+    },
+    loop=loop,
+    judge=judge_language,
+    rule=_RULE
+    + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
     "sharpness are larger at each smaller constant step.",
     history=(
         "Settled before the first run, from the text on Fig. 6-4.",
-        "Run twice at scale quick on the same random numbers, first with m samples at the start: does not hold "
+        "Run twice at scale quick on the same random numbers, first with m samples at the start: "
+        "does not hold "
         "both times.",
-        "Changed before the first run at scale gpu: noise and sharpness against the step are judged too (6.2.1). "
+        "Changed before the first run at scale gpu: noise and sharpness against the step are "
+        "judged too (6.2.1). "
         "Runs at scale quick are shorter, for time.",
     ),
-    differs="Scales quick and cpu have a transformer without memory. Adam and the ratios of the steps are the thesis', "
+    differs="Scales quick and cpu have a transformer without memory. Adam and the ratios of the "
+    "steps are the thesis', "
     "at scale gpu also its steps and its four layers. " + gpu.PROXIES,
-    models={"quick": "one-layer transformer on prose", "cpu": "two-layer transformer on WikiText-2",
-            "gpu": f"proxy: {gpu.TEXT_PROXY}"},
+    models={
+        "quick": "one-layer transformer on prose",
+        "cpu": "two-layer transformer on WikiText-2",
+        "gpu": f"proxy: {gpu.TEXT_PROXY}",
+    },
     paper_model="Transformer-XL on WikiText-103",
     figures=_figures("Adam on a cosine schedule, and with three constant steps."),
-)  # fmt: skip
+)

@@ -1,7 +1,8 @@
 """E3: where a network over-fits its data, the gradient norm does go to zero (thesis, 6.6.1).
 
-Loss, accuracy and gradient norm are those of the whole data. Nothing is estimated where images are not augmented; where
-they are, the squared norm is the inner product of the gradients of two draws of the augmentation.
+Loss, accuracy and gradient norm are those of the whole data. Nothing is estimated where images are
+not augmented; where they are, the squared norm is the inner product of the gradients of two draws
+of the augmentation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ WIDE, NARROW = "wide: over-fits", "narrow: does not"
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """SGD with momentum and two drops of the step; loss, accuracy and gradient norm of the whole data."""
+    """SGD with momentum and two drops of the step; loss, accuracy and gradient norm of the
+    whole data.
+    """
     return _on_device(trial) if gpu.on_device(trial) else _small(trial)
 
 
@@ -30,13 +33,21 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         batches = run.draw(0, number)
         row = run.gradients(batches, exact=True)
         if trial["augment"]:
-            one, other = (run.statistics.gradient(drawn) for drawn in (batches, run.draw(0, number, "again")))
+            one, other = (
+                run.statistics.gradient(drawn) for drawn in (batches, run.draw(0, number, "again"))
+            )
             row["gradient_norm"] = max(float(one @ other), 0.0) ** 0.5
         return row
 
     for row in run.rows(read, at_start=True):
-        yield {"step": row["step"], "seconds": trial.seconds, "loss": row["sample_loss"], "noise": row["noise"],
-               "train_accuracy": row["accuracy"], "gradient_norm": row["gradient_norm"]}  # fmt: skip
+        yield {
+            "step": row["step"],
+            "seconds": trial.seconds,
+            "loss": row["sample_loss"],
+            "noise": row["noise"],
+            "train_accuracy": row["accuracy"],
+            "gradient_norm": row["gradient_norm"],
+        }
 
 
 def _small(trial: Trial) -> Iterator[Row]:
@@ -45,89 +56,168 @@ def _small(trial: Trial) -> Iterator[Row]:
     from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.training import digits_network
 
-    problem = digits_network(width=trial["width"], seed=stream_seed(trial.seed, "e3"), train=trial["train"] or None)
+    problem = digits_network(
+        width=trial["width"], seed=stream_seed(trial.seed, "e3"), train=trial["train"] or None
+    )
     objective, (images, labels), steps = problem.objective, problem.parts["train"], trial["steps"]
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=0.9)
     run = Training(problem, optimizer, trial.torch_generator("e3 order"), {})
     done = run.restore(trial.restored)
     for step in range(done, steps + 1):
-        # The checkpoint stands between the row and the training step: a restored trial begins with the latter.
+        # The checkpoint stands between the row and the training step: a restored trial begins with
+        # the latter.
         if step % trial["every"] == 0 and not (trial.restored and step == done):
             value, gradient = objective.value_and_grad((images, labels))
             with torch.no_grad():
                 right = float((objective.model(images).argmax(dim=1) == labels).double().mean())
             trial.save(lambda: run.state(step))  # noqa: B023
-            yield {"step": step, "loss": float(value), "train_accuracy": right,
-                   "gradient_norm": float(torch.stack([g.double().square().sum() for g in gradient]).sum().sqrt())}
+            yield {
+                "step": step,
+                "loss": float(value),
+                "train_accuracy": right,
+                "gradient_norm": float(
+                    torch.stack([g.double().square().sum() for g in gradient]).sum().sqrt()
+                ),
+            }
         if step < steps:
-            optimizer.param_groups[0]["lr"] = trial["lr"] * 0.1 ** ((step >= steps / 2) + (step >= 3 * steps / 4))
+            optimizer.param_groups[0]["lr"] = trial["lr"] * 0.1 ** (
+                (step >= steps / 2) + (step >= 3 * steps / 4)
+            )
             run.step(trial)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The last gradient norm as a share of the first, of the network that over-fits and of the one that does not."""
+    """The last gradient norm as a share of the first, of the network that over-fits and of the
+    one that does not.
+    """
     parts, share = Parts(), {}
     right: dict[str, list[float]] = {}
     for name, group in by_method(runs).items():
         first, end = ([run.column("gradient_norm")[i] for run in group] for i in (0, -1))
-        share[name], right[name] = np.array(end) / np.array(first), [last(run, "train_accuracy") for run in group]
-        numbers = {"first": float(np.median(first)), "last": float(np.median(end)), "right": min(right[name]),
-                   "share": float(np.median(share[name])), "most_right": max(right[name])}
-        parts.note(f"{name}: {np.median(right[name]):.1%} of the training data right, gradient norm "
-                   f"{np.median(first):.2g} to {np.median(end):.2g}", {name: numbers})
+        share[name], right[name] = (
+            np.array(end) / np.array(first),
+            [last(run, "train_accuracy") for run in group],
+        )
+        numbers = {
+            "first": float(np.median(first)),
+            "last": float(np.median(end)),
+            "right": min(right[name]),
+            "share": float(np.median(share[name])),
+            "most_right": max(right[name]),
+        }
+        parts.note(
+            f"{name}: {np.median(right[name]):.1%} of the training data right, gradient norm "
+            f"{np.median(first):.2g} to {np.median(end):.2g}",
+            {name: numbers},
+        )
     if min(right[WIDE]) < FITTED or max(right[NARROW]) >= FITTED:
         parts.decide_nothing("the two do not differ in over-fitting")
-    words = {name: f"{values.min():.2g} to {values.max():.2g} of the start" for name, values in share.items()}
+    words = {
+        name: f"{values.min():.2g} to {values.max():.2g} of the start"
+        for name, values in share.items()
+    }
     wide, narrow = share[WIDE], share[NARROW]
-    parts.add("over-fitted, the norm goes to zero", wide.max() <= ZERO, float(np.median(wide)) > STAYS, words[WIDE])
-    parts.add("not over-fitted, the norm stays", narrow.min() >= STAYS, float(np.median(narrow)) < ZERO, words[NARROW])
+    parts.add(
+        "over-fitted, the norm goes to zero",
+        wide.max() <= ZERO,
+        float(np.median(wide)) > STAYS,
+        words[WIDE],
+    )
+    parts.add(
+        "not over-fitted, the norm stays",
+        narrow.min() >= STAYS,
+        float(np.median(narrow)) < ZERO,
+        words[NARROW],
+    )
     return parts
 
 
-_GPU = {**gpu.CLEAN_IMAGES, "weight_decay": 5e-4, "schedule": "late drops", "steps": 10_530, "every": 2106}
+_GPU = {
+    **gpu.CLEAN_IMAGES,
+    "weight_decay": 5e-4,
+    "schedule": "late drops",
+    "steps": 10_530,
+    "every": 2106,
+}
 #: 0 samples to train on: all.
 _QUICK = {"steps": 700, "every": 100, "batch": 32, "lr": 0.05, "width": 8, "train": 200}
 
 STUDY = Study(
-    name="e3-over-fitted", claim="E3", title="The gradient goes to zero where the data are over-fitted",
-    statement="Where the network over-fits its data the gradient norm converges to zero, unlike where it does not "
-    "(here: a large and a small network on the same data).", source=Source("thesis", "6.6.1, Fig. 6-7"),
-    scales={**scales(_QUICK, {"steps": 20000, "every": 500, "lr": 0.02, "train": 0}, seeds=(3, 5)),
-            "gpu": Scale(_GPU, 3, methods={WIDE: {"model": "ResNet18", "width": 64, "augment": False},
-                                           NARROW: {"width": 16}})},
-    methods={WIDE: {"width": 8}, NARROW: {"width": 1}}, loop=loop, judge=judge,
-    rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and the other's at a "
-    "tenth or more, for every seed; refuted where in the median the first ends above a tenth or the second below a "
-    "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do not differ in "
+    name="e3-over-fitted",
+    claim="E3",
+    title="The gradient goes to zero where the data are over-fitted",
+    statement="Where the network over-fits its data the gradient norm converges to zero, unlike "
+    "where it does not "
+    "(here: a large and a small network on the same data).",
+    source=Source("thesis", "6.6.1, Fig. 6-7"),
+    scales={
+        **scales(_QUICK, {"steps": 20000, "every": 500, "lr": 0.02, "train": 0}, seeds=(3, 5)),
+        "gpu": Scale(
+            _GPU,
+            3,
+            methods={
+                WIDE: {"model": "ResNet18", "width": 64, "augment": False},
+                NARROW: {"width": 16},
+            },
+        ),
+    },
+    methods={WIDE: {"width": 8}, NARROW: {"width": 1}},
+    loop=loop,
+    judge=judge,
+    rule="The over-fitted network's gradient norm ends at a hundredth of its start or less and the "
+    "other's at a "
+    "tenth or more, for every seed; refuted where in the median the first ends above a tenth or "
+    "the second below a "
+    "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do "
+    "not differ in "
     "that, nothing is decided.",
     history=(
         "Settled before the runs.",
-        "Scale cpu begins at step 0.02: in ten thousand steps of 0.05 one of two wide networks was thrown out of "
+        "Scale cpu begins at step 0.02: in ten thousand steps of 0.05 one of two wide networks was "
+        "thrown out of "
         "its fit, which left the study inconclusive.",
-        "Scale quick had all 1,797 digits and was inconclusive: after 2,000 steps the wide network's norm stood at "
-        "some hundredths of its start and still fell. It has 200 of them and 700 steps now, for time; the sizes were "
+        "Scale quick had all 1,797 digits and was inconclusive: after 2,000 steps the wide "
+        "network's norm stood at "
+        "some hundredths of its start and still fell. It has 200 of them and 700 steps now, for "
+        "time; the sizes were "
         "tried with one seed that the study does not have. The rule was not changed.",
         "Scale gpu was added with the same rule, before its first run.",
-        "Run 1 at scale gpu (30 epochs, 2 seeds) said does not hold: the augmented network's norm ended at 0 and 0.006 "
-        "of its start, with 92.6 % of the training data right. It was thrown away: the norm was corrected for the "
-        "noise of images drawn independently, but all images were read, so that too much was subtracted; without any "
-        "correction it ended below 0.05 of its start. Since then two draws of the augmentation are read.",
+        "Run 1 at scale gpu (30 epochs, 2 seeds) said does not hold: the augmented network's norm "
+        "ended at 0 and 0.006 "
+        "of its start, with 92.6 % of the training data right. It was thrown away: the norm was "
+        "corrected for the "
+        "noise of images drawn independently, but all images were read, so that too much was "
+        "subtracted; without any "
+        "correction it ended below 0.05 of its start. Since then two draws of the augmentation "
+        "are read.",
     ),
-    differs="Both networks learn the same data, one large enough to know them by heart; the thesis compares CIFAR-10 "
-    "with ImageNet. Scale gpu has the thesis' step 0.1 and its drops after a half and three quarters, in 30 epochs "
-    "instead of 200: ResNet18 sees the images as they are, which it knows sooner, ResNet20 sees them shifted and "
-    "mirrored. A reading takes all 45,000 images in minibatches of 128 with batch normalisation by the minibatch; "
-    "with augmentation the bias of the squared norm is removed. ImageNet is not here: what the thesis says of it "
+    differs="Both networks learn the same data, one large enough to know them by heart; the thesis "
+    "compares CIFAR-10 "
+    "with ImageNet. Scale gpu has the thesis' step 0.1 and its drops after a half and three "
+    "quarters, in 30 epochs "
+    "instead of 200: ResNet18 sees the images as they are, which it knows sooner, ResNet20 sees "
+    "them shifted and "
+    "mirrored. A reading takes all 45,000 images in minibatches of 128 with batch normalisation by "
+    "the minibatch; "
+    "with augmentation the bias of the squared norm is removed. ImageNet is not here: what the "
+    "thesis says of it "
     "cannot be settled with the data at hand.",
-    models={"quick": "three convolutions, widths 8 and 1, on 200 digits",
-            "cpu": "three convolutions, widths 8 and 1, on digits",
-            "gpu": "ResNet18 and, augmented, ResNet20 on CIFAR-10"},
+    models={
+        "quick": "three convolutions, widths 8 and 1, on 200 digits",
+        "cpu": "three convolutions, widths 8 and 1, on digits",
+        "gpu": "ResNet18 and, augmented, ResNet20 on CIFAR-10",
+    },
     paper_model="ResNet18 on CIFAR-10 and ResNet101 on ImageNet",
     figures=(
-        Figure("Norm of the whole gradient", "gradient_norm", "‖∇L_S(θ)‖", log_y=True,
-               caption="The step drops by ten after a half and after three quarters."),
+        Figure(
+            "Norm of the whole gradient",
+            "gradient_norm",
+            "‖∇L_S(θ)‖",
+            log_y=True,
+            caption="The step drops by ten after a half and after three quarters.",
+        ),
         Figure("Training loss", "loss", "loss", log_y=True),
         Figure("Training accuracy", "train_accuracy", "accuracy on the training data"),
         Figure("Noise", "noise", "σ of one sample's gradient", log_y=True, scales=("gpu",)),
     ),
-)  # fmt: skip
+)

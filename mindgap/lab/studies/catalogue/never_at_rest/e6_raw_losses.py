@@ -1,8 +1,9 @@
-"""E6: along training with a constant step the loss of every iteration oscillates, its time average is smooth.
+"""E6: along training with a constant step the loss of every iteration oscillates, its time average
+is smooth.
 
-A running average smooths noise, a walk and single peaks alike, and fails only on swings as long as the record: whether
-the raw loss oscillates decides. Gradient descent on the fixed samples with a small step is the control: where that
-oscillates too, the rule would find oscillation anywhere.
+A running average smooths noise, a walk and single peaks alike, and fails only on swings as long as
+the record: whether the raw loss oscillates decides. Gradient descent on the fixed samples with a
+small step is the control: where that oscillates too, the rule would find oscillation anywhere.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         step, loss = row["step"], row["train_loss"]
         if step > burn_in:
             run.kept["average"] += (loss - run.kept["average"]) / (step - burn_in)
-            yield {"step": step, "loss": loss, "fixed": row["fixed"], "average": run.kept["average"]}
+            yield {
+                "step": step,
+                "loss": loss,
+                "fixed": row["fixed"],
+                "average": run.kept["average"],
+            }
 
 
 def _small(trial: Trial) -> Iterator[Row]:
@@ -57,7 +63,9 @@ def _small(trial: Trial) -> Iterator[Row]:
     if trial["source"] == "digits":
         problem = digits_network(width=trial["width"], seed=seed)
     else:
-        problem = prose_transformer(words=trial["words"], width=trial["width"], layers=1, length=8, seed=seed)
+        problem = prose_transformer(
+            words=trial["words"], width=trial["width"], layers=1, length=8, seed=seed
+        )
     objective, order = problem.objective, trial.torch_generator("e6 order, twice as wide")
     fixed = problem.draw(trial.torch_generator("e6 fixed, twice as wide"), trial["m"])
     optimizer = torch.optim.SGD(objective.parameters, lr=trial["lr"], momentum=trial["momentum"])
@@ -89,9 +97,11 @@ def shape_of(values: Any) -> dict[str, float]:
         >>> found = shape_of(noise)
         >>> found["ratio"] < 1, found["path_ratio"] < 0.1, found["left"] < 0.2
         (True, True, True)
-        >>> shape_of(np.cumsum(noise))["ratio"] < 1             # a walk moves on more than it moves around
+        >>> shape_of(np.cumsum(noise))["ratio"] < 1  # a walk moves on more than it moves around
         False
-        >>> shape_of(np.sin(np.arange(1000) / 111))["left"] < 0.2            # nor is a swing so long averaged away
+        >>> shape_of(np.sin(np.arange(1000) / 111))[
+        ...     "left"
+        ... ] < 0.2  # nor is a swing so long averaged away
         False
     """
     from mindgap.measure import oscillation, running_average
@@ -100,25 +110,45 @@ def shape_of(values: Any) -> dict[str, float]:
     mean = running_average(values)
     rest = oscillation(mean[len(mean) // 4 :])
     left = rest.oscillation / raw.oscillation if raw.oscillation else 1.0
-    return {"ratio": raw.ratio, "path_ratio": raw.path_ratio, "oscillation": raw.oscillation, "left": left}
+    return {
+        "ratio": raw.ratio,
+        "path_ratio": raw.path_ratio,
+        "oscillation": raw.oscillation,
+        "left": left,
+    }
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """Per network and series: how many seeds oscillate with a smooth average; the control must not oscillate."""
+    """Per network and series: how many seeds oscillate with a smooth average; the control must
+    not oscillate.
+    """
     parts = Parts()
     for name, group in by_method(runs).items():
         control = name == CONTROL
         if not control and not all(has_settled(run.column("loss")) for run in group):
             parts.decide_nothing(f"{name} has not settled")
-        for column, title in list(SERIES.items())[: 1 if control else None]:  # the control's batch is the fixed samples
+        for column, title in list(SERIES.items())[
+            : 1 if control else None
+        ]:  # the control's batch is the fixed samples
             shapes = [shape_of(run.column(column)) for run in group]
             moves = np.array([s["ratio"] < RATIO and s["path_ratio"] < PATH_RATIO for s in shapes])
             smooth = np.array([s["left"] <= SMOOTH for s in shapes])
             middle = {key: float(np.median([s[key] for s in shapes])) for key in shapes[0]}
-            words = (f"the trend is {middle['ratio']:.2g} times the oscillation, {middle['path_ratio']:.1%} of the "
-                     f"way leads on, the running average keeps {middle['left']:.0%} of the oscillation; of "
-                     f"{len(group)} seeds {moves.sum()} oscillate and {smooth.sum()} have a smooth average")
-            counts = {f"{name}, {title}": {**middle, "oscillates": int(moves.sum()), "smooth": int(smooth.sum())}}
+            words = (
+                f"the trend is {middle['ratio']:.2g} times the oscillation, "
+                f"{middle['path_ratio']:.1%} of the "
+                f"way leads on, the running average keeps {middle['left']:.0%} of the oscillation; "
+                "of "
+                f"{len(group)} seeds {moves.sum()} oscillate and {smooth.sum()} have a smooth "
+                "average"
+            )
+            counts = {
+                f"{name}, {title}": {
+                    **middle,
+                    "oscillates": int(moves.sum()),
+                    "smooth": int(smooth.sum()),
+                }
+            }
             if control:
                 parts.note(f"{name}: {words}", counts)
                 if moves.any():
@@ -129,51 +159,103 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
-_QUICK = {"steps": 300, "batch": 16, "m": 128, "lr": 0.05, "momentum": 0.9, "width": 2, "words": 200,
-          "source": "digits"}
+_QUICK = {
+    "steps": 300,
+    "batch": 16,
+    "m": 128,
+    "lr": 0.05,
+    "momentum": 0.9,
+    "width": 2,
+    "words": 200,
+    "source": "digits",
+}
 
 #: One row per step; the control descends on the fixed samples, which are one batch.
 _GPU = {"steps": 6000, "every": 1, "m": 512, "rule": "minibatch"}
 
 STUDY = Study(
-    name="e6-raw-losses", claim="E6", title="The loss of each step oscillates, its running average is smooth",
-    statement="With a constant step the loss of every iteration oscillates, and only its time average is smooth.",
+    name="e6-raw-losses",
+    claim="E6",
+    title="The loss of each step oscillates, its running average is smooth",
+    statement="With a constant step the loss of every iteration oscillates, and only its time "
+    "average is smooth.",
     source=Source("thesis", "6.3, Fig. 6-6"),
-    scales={**scales(_QUICK, {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000}, seeds=(2, 3)),
-            "gpu": Scale(_GPU, 3, methods={
+    scales={
+        **scales(_QUICK, {"steps": 20000, "m": 256, "lr": 0.01, "words": 1000}, seeds=(2, 3)),
+        "gpu": Scale(
+            _GPU,
+            3,
+            methods={
                 "convolutional network": {**gpu.NOISY_IMAGES, "source": "cifar-10"},
                 "transformer": {**gpu.WIKITEXT, "source": "wikitext-2", "steps": 3000, "m": 80},
-                CONTROL: {**gpu.NOISY_IMAGES, "source": "cifar-10", "rule": "whole gradient", "lr": 0.01,
-                          "momentum": 0.0, "steps": 2000}})},
-    methods={"convolutional network": {"source": "digits"},
-             "transformer": {"source": "prose", "m": 64, "width": 16},
-             CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0}},
-    loop=loop, judge=judge, rule="Both the minibatch's loss and the loss on fixed samples oscillate in the last "
-    "half of every run, and their running averages are smooth. Oscillates: it moves around its trend line by more than "
-    "the trend moves (ratio below 1), and at least nine tenths of its way lead back. Smooth: without its first "
-    "quarter, the running average moves around its own trend line by at most a fifth of that. Refuted where no seed "
-    "of a network shows it. A loss that has not settled, or a control that oscillates, decides nothing.",
+                CONTROL: {
+                    **gpu.NOISY_IMAGES,
+                    "source": "cifar-10",
+                    "rule": "whole gradient",
+                    "lr": 0.01,
+                    "momentum": 0.0,
+                    "steps": 2000,
+                },
+            },
+        ),
+    },
+    methods={
+        "convolutional network": {"source": "digits"},
+        "transformer": {"source": "prose", "m": 64, "width": 16},
+        CONTROL: {"source": "digits", "batch": 0, "momentum": 0.0},
+    },
+    loop=loop,
+    judge=judge,
+    rule="Both the minibatch's loss and the loss on fixed samples oscillate in the last "
+    "half of every run, and their running averages are smooth. Oscillates: it moves around its "
+    "trend line by more than "
+    "the trend moves (ratio below 1), and at least nine tenths of its way lead back. Smooth: "
+    "without its first "
+    "quarter, the running average moves around its own trend line by at most a fifth of that. "
+    "Refuted where no seed "
+    "of a network shows it. A loss that has not settled, or a control that oscillates, decides "
+    "nothing.",
     history=(
         "Thresholds settled before any run.",
-        "First form, 800 steps of larger networks: does not hold, because they were still learning fast. The "
-        "thesis speaks of the end of long runs of networks too small for their data, so the networks are small, "
+        "First form, 800 steps of larger networks: does not hold, because they were still learning "
+        "fast. The "
+        "thesis speaks of the end of long runs of networks too small for their data, so the "
+        "networks are small, "
         "the runs longer, and losses must settle.",
-        "Second form: does not hold; one network on digits was so narrow that it learnt nothing and is twice as "
+        "Second form: does not hold; one network on digits was so narrow that it learnt nothing "
+        "and is twice as "
         "wide now. Random numbers of earlier forms are not used again.",
-        "Scale quick has 300 steps in place of 2,000 and half the fixed digits, for time: 2,000, 800 and 500 steps "
+        "Scale quick has 300 steps in place of 2,000 and half the fixed digits, for time: 2,000, "
+        "800 and 500 steps "
         "were undecided. The rule was not changed.",
         "Scale gpu was added with the same rule, before its first run.",
     ),
-    differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' 0.01. A loss that "
-    "still falls by more than it oscillates gives does not hold. Scale gpu has step 0.1 on images, with which the "
+    differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' "
+    "0.01. A loss that "
+    "still falls by more than it oscillates gives does not hold. Scale gpu has step 0.1 on images, "
+    "with which the "
     "loss settles sooner, and Adam with step 0.00025 on words. " + gpu.PROXIES + gpu.NOISY_LABELS,
-    models={**dict.fromkeys(("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"),
-            "gpu": f"proxies: {gpu.NOISY_PROXY}, {gpu.TEXT_PROXY}"},
+    models={
+        **dict.fromkeys(
+            ("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"
+        ),
+        "gpu": f"proxies: {gpu.NOISY_PROXY}, {gpu.TEXT_PROXY}",
+    },
     paper_model="ResNet101 on ImageNet and Transformer-XL on WikiText-103",
     figures=(
         Figure("Loss of every iteration", "loss", "minibatch loss", kind="path"),
-        Figure("Loss on fixed samples after every iteration", "fixed", "loss on fixed samples", kind="path"),
-        Figure("Running average of the minibatch losses", "average", "running average", kind="path",
-               caption="Averaged from where the record begins, the middle of the run."),
+        Figure(
+            "Loss on fixed samples after every iteration",
+            "fixed",
+            "loss on fixed samples",
+            kind="path",
+        ),
+        Figure(
+            "Running average of the minibatch losses",
+            "average",
+            "running average",
+            kind="path",
+            caption="Averaged from where the record begins, the middle of the run.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,8 @@
-"""E8: a function on which averages over a window of n steps never settle (thesis, Lemma 6.4.2 and 6.7.2).
+"""E8: a function on which averages over a window of n steps never settle (thesis, Lemma 6.4.2 and
+6.7.2).
 
-The proof states jumps of the window average of at least 1/(2n). On (6.11) they are (0.8n - 0.2)/(n(n+1)²), of order
-1/n² (``mindgap.lab.theory.chapter6.lemma_6_4_2``).
+The proof states jumps of the window average of at least 1/(2n). On (6.11) they are (0.8n -
+0.2)/(n(n+1)²), of order 1/n² (``mindgap.lab.theory.chapter6.lemma_6_4_2``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from mindgap.lab.theory.chapter6.lemma_6_4_2 import Sawtooth
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Gradient descent with step 1 on (6.11), and the average M_t over the last ``window`` values of f."""
+    """Gradient descent with step 1 on (6.11), and the average M_t over the last ``window``
+    values of f.
+    """
     f = Sawtooth(trial["n"])
     window = trial["window"] or f.n
     theta = f.start
@@ -36,31 +39,56 @@ def judge(runs: Sequence[Run]) -> Parts:
     for run in runs:
         n = run.header.settings["n"]
         theta = np.array(run.column("theta"))
-        returns = [lag for lag in range(1, 2 * n + 3) if np.abs(theta[lag:] - theta[:-lag]).max() < 1e-9]
+        returns = [
+            lag for lag in range(1, 2 * n + 3) if np.abs(theta[lag:] - theta[:-lag]).max() < 1e-9
+        ]
         period = returns[0] if returns else 0
         averages = np.array(run.column("window_average"))
         jump = float(np.abs(np.diff(averages[-2 * (n + 1) :])).max())
         parts.add(f"n = {n}: the period is n + 1", period == n + 1, words=f"{period}")
         printed, exact = 1 / (2 * n), (0.8 * n - 0.2) / (n * (n + 1) ** 2)
-        parts.add(f"n = {n}: the window average keeps jumping by 1/(2n)", jump >= printed,
-                  words=f"by {jump:.1e}, printed {printed:.1e}", reading="as printed",
-                  numbers={f"n={n}": {"period": period, "jump": jump, "printed_jump": printed}})
-        parts.add(f"n = {n}: the window average keeps jumping", jump > 1e-9, reading="as corrected",
-                  words=f"by {jump:.1e}, exactly {exact:.1e}")
+        parts.add(
+            f"n = {n}: the window average keeps jumping by 1/(2n)",
+            jump >= printed,
+            words=f"by {jump:.1e}, printed {printed:.1e}",
+            reading="as printed",
+            numbers={f"n={n}": {"period": period, "jump": jump, "printed_jump": printed}},
+        )
+        parts.add(
+            f"n = {n}: the window average keeps jumping",
+            jump > 1e-9,
+            reading="as corrected",
+            words=f"by {jump:.1e}, exactly {exact:.1e}",
+        )
     return parts
 
 
 STUDY = Study(
-    name="e8-windows", claim="E8", title="A window average that never settles",
-    statement="Gradient descent on the function (6.11) has period n+1, and averages of the loss over windows of n "
-    "steps do not converge.", source=Source("thesis", "Lemma 6.4.2, 6.7.2"),
-    scales={"quick": Scale({"periods": 20, "window": 0}), "cpu": Scale({"periods": 1000, "window": 0})},
-    methods={"n = 5": {"n": 5}, "n = 20": {"n": 20}}, loop=loop, judge=judge,
-    rule="The iterates have period n+1 and no shorter one, and the window average still changes by more than 1e-9 "
+    name="e8-windows",
+    claim="E8",
+    title="A window average that never settles",
+    statement="Gradient descent on the function (6.11) has period n+1, and averages of the loss "
+    "over windows of n "
+    "steps do not converge.",
+    source=Source("thesis", "Lemma 6.4.2, 6.7.2"),
+    scales={
+        "quick": Scale({"periods": 20, "window": 0}),
+        "cpu": Scale({"periods": 1000, "window": 0}),
+    },
+    methods={"n = 5": {"n": 5}, "n = 20": {"n": 20}},
+    loop=loop,
+    judge=judge,
+    rule="The iterates have period n+1 and no shorter one, and the window average still changes by "
+    "more than 1e-9 "
     "in the last two periods. As printed (proof in 6.7.2) it jumps by at least 1/(2n).",
     figures=(
-        Figure("Average of the loss over a window of n steps", "window_average", "M_t", facet="method",
-               caption="The window is one step shorter than the period, so its average keeps moving."),
+        Figure(
+            "Average of the loss over a window of n steps",
+            "window_average",
+            "M_t",
+            facet="method",
+            caption="The window is one step shorter than the period, so its average keeps moving.",
+        ),
         Figure("The iterates", "theta", "θ_t", facet="method"),
     ),
-)  # fmt: skip
+)

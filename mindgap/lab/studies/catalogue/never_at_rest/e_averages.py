@@ -14,7 +14,11 @@ from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 def change_loop(trial: Trial) -> Iterator[Row]:
     """|E_{μ_n}[φ(θ) - φ(F(θ))]| over many trajectories of a stochastic map, for growing n."""
-    from mindgap.lab.theory.chapter6.averages import BoundedValues, one_step_change, one_step_change_bound
+    from mindgap.lab.theory.chapter6.averages import (
+        BoundedValues,
+        one_step_change,
+        one_step_change_bound,
+    )
 
     constants = BoundedValues(trial["M"], trial["delta"])
     with trial.timed():
@@ -22,13 +26,25 @@ def change_loop(trial: Trial) -> Iterator[Row]:
     for n in sorted(set(np.geomspace(4, trial["steps"], 20).astype(int).tolist())):
         now = change[:, n - 1]
         bound = one_step_change_bound(constants, n)
-        yield {"step": n, "rms": float(np.sqrt(np.mean(now**2))), "bound": bound, "over": float(np.mean(now > bound))}
+        yield {
+            "step": n,
+            "rms": float(np.sqrt(np.mean(now**2))),
+            "bound": bound,
+            "over": float(np.mean(now > bound)),
+        }
 
 
 def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     """φ(θ_t) and E[φ(F(θ_t)) | θ_t], shape (runs, steps)."""
-    rng, runs, steps, M = trial.numpy_generator("trajectory"), trial["runs"], trial["steps"], trial["M"]
-    if trial["map"] == "uniform":  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
+    rng, runs, steps, M = (
+        trial.numpy_generator("trajectory"),
+        trial["runs"],
+        trial["steps"],
+        trial["M"],
+    )
+    if (
+        trial["map"] == "uniform"
+    ):  # F(θ) is ±M whatever θ: the map that the thesis names for tightness
         values = rng.choice([-M, M], size=(runs, steps))
         expected = np.zeros_like(values)
     else:  # SGD on 1 - cos θ with noise ±1; φ = M cos θ is bounded, the iterates are not
@@ -39,13 +55,16 @@ def _trajectories(trial: Trial) -> tuple[np.ndarray, np.ndarray]:
             values[:, t] = M * np.cos(theta)
             ahead = [np.cos(theta - eta * (np.sin(theta) + noise)) for noise in (-1.0, 1.0)]
             expected[:, t] = M * (ahead[0] + ahead[1]) / 2
-    # a drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one drift higher
+    # a drift makes φ unbounded: φ(θ_t) = bounded part + drift·t, and the next value is expected one
+    # drift higher
     climb = trial["drift"] * np.arange(1, steps + 1)
     return values + climb, expected + climb + trial["drift"]
 
 
 def judge_change(runs: Sequence[Run]) -> Parts:
-    """Over the bound in at most a share δ of the trajectories at every n; falls like n^-1/2, for the uniform map."""
+    """Over the bound in at most a share δ of the trajectories at every n; falls like n^-1/2,
+    for the uniform map.
+    """
     parts = Parts()
     for method, group in by_method(runs).items():
         over = float(max(np.mean([run.column("over") for run in group], axis=0)))
@@ -53,9 +72,12 @@ def judge_change(runs: Sequence[Run]) -> Parts:
         power, error = slope(np.log(group[0].column("step")), np.log(rms))
         tight = abs(power + 0.5) < 0.05 if method == "uniform map" else power < -0.45
         parts.add(f"{method}: falls like n^-1/2", tight, words=f"n^{power:.3f}±{error:.3f}")
-        parts.add(f"{method}: below the bound", over <= group[0].header.settings["delta"],
-                  words=f"over it in at most {over:.1%} of the runs",
-                  numbers={method: {"power": power, "error": error, "over": over}})
+        parts.add(
+            f"{method}: below the bound",
+            over <= group[0].header.settings["delta"],
+            words=f"over it in at most {over:.1%} of the runs",
+            numbers={method: {"power": power, "error": error, "over": over}},
+        )
     return parts
 
 
@@ -83,7 +105,9 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
         if cell < before.get("cell", 0):
             continue
         g = trial.torch_generator(f"training {gamma}")
-        net = Network((64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal)
+        net = Network(
+            (64, *[trial["width"]] * (trial["layers"] - 1), 10), "relu", batch_norm=normal
+        )
         layer, deep = DecayedBatchNorm(batch, gamma), DecayedNetwork(max(trial["layers"], 3), gamma)
         radius = 1.0 if normal else trial["radius_factor"] * deep.radius
         theta = net.start(copies, radius, g, scale=trial["radius_factor"] * layer.scale_bound)
@@ -93,7 +117,12 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
         worst = loss_share = 0.0
         first = 1
         if before and cell == before["cell"]:
-            theta, worst, loss_share, first = before["theta"], before["worst"], before["loss_share"], before["step"] + 1
+            theta, worst, loss_share, first = (
+                before["theta"],
+                before["worst"],
+                before["loss_share"],
+                before["step"] + 1,
+            )
             g.set_state(before["rng"])
         for step in range(first, trial["steps"] + 1):
             pick = torch.randint(len(x), (copies, batch), generator=g)
@@ -103,13 +132,34 @@ def compact_loop(trial: Trial) -> Iterator[Row]:
             if not all(bool(t.isfinite().all()) for t in theta):
                 yield {"step": step, "panel": panel, "size": np.inf, "loss_share": np.inf}
                 break
-            size = theta[-2].abs().max() / layer.scale_bound if normal else net.operator_norms(theta).max() / radius
-            worst, loss_share = max(worst, float(size)), max(loss_share, float(losses.max()) / bound)
+            size = (
+                theta[-2].abs().max() / layer.scale_bound
+                if normal
+                else net.operator_norms(theta).max() / radius
+            )
+            worst, loss_share = (
+                max(worst, float(size)),
+                max(loss_share, float(losses.max()) / bound),
+            )
             if step % max(1, trial["steps"] // 25) == 0 or step == 1:
-                trial.save(lambda: {"cell": cell, "step": step, "theta": theta, "worst": worst,  # noqa: B023
-                                    "loss_share": loss_share, "rng": g.get_state()})  # noqa: B023
-                yield {"step": step, "panel": panel, "size": worst, "size_now": float(size), "loss_share": loss_share,
-                       "loss": float(losses.mean())}
+                trial.save(
+                    lambda: {
+                        "cell": cell,  # noqa: B023
+                        "step": step,  # noqa: B023
+                        "theta": theta,  # noqa: B023
+                        "worst": worst,  # noqa: B023
+                        "loss_share": loss_share,  # noqa: B023
+                        "rng": g.get_state(),  # noqa: B023
+                    }
+                )
+                yield {
+                    "step": step,
+                    "panel": panel,
+                    "size": worst,
+                    "size_now": float(size),
+                    "loss_share": loss_share,
+                    "loss": float(losses.mean()),
+                }
 
 
 def judge_compact(runs: Sequence[Run]) -> Parts:
@@ -118,20 +168,33 @@ def judge_compact(runs: Sequence[Run]) -> Parts:
     for method, rows in rows_by_method(runs).items():
         size, loss = (max(row[column] for row in rows) for column in ("size", "loss_share"))
         # one update may round the last bit up
-        parts.add(f"{method}: stays in the set", bool(size <= 1 + 1e-9), words=f"at most {size:.4f} of its radius",
-                  numbers={method: {"size": size, "loss_share": loss}})
-        parts.add(f"{method}: loss below its bound", bool(loss <= 1), words=f"at most {loss:.3f} of it")
+        parts.add(
+            f"{method}: stays in the set",
+            bool(size <= 1 + 1e-9),
+            words=f"at most {size:.4f} of its radius",
+            numbers={method: {"size": size, "loss_share": loss}},
+        )
+        parts.add(
+            f"{method}: loss below its bound", bool(loss <= 1), words=f"at most {loss:.3f} of it"
+        )
     return parts
 
 
 def small_step_loop(trial: Trial) -> Iterator[Row]:
-    """Chains of SGD at their invariant law: E f(θ - cηg) - E f(θ) for a range of c, f the decayed loss itself."""
+    """Chains of SGD at their invariant law: E f(θ - cηg) - E f(θ) for a range of c, f the
+    decayed loss itself.
+    """
     import torch
 
     from mindgap.lab.theory.chapter6.network import Network
 
     x, y = _digits(trial["samples"])
-    g, chains, gamma, eta = trial.torch_generator("chains"), trial["chains"], trial["gamma"], trial["eta"]
+    g, chains, gamma, eta = (
+        trial.torch_generator("chains"),
+        trial["chains"],
+        trial["gamma"],
+        trial["eta"],
+    )
     net = Network((64, trial["width"], 10), "tanh")
     theta = net.start(chains, 1.0, g)
 
@@ -152,99 +215,191 @@ def small_step_loop(trial: Trial) -> Iterator[Row]:
         if step > trial["burn_in"] and step % trial["every"] == 0:
             before = value(theta)
             whole = net.gradient(theta, x.expand(chains, -1, -1), y.expand(chains, -1))[1]
-            squares.append(sum((d + gamma * t).square().sum(dim=(1, 2)) for t, d in zip(theta, whole)))
+            squares.append(
+                sum((d + gamma * t).square().sum(dim=(1, 2)) for t, d in zip(theta, whole))
+            )
             values.append(before)
             full.append(value([t - eta * d for t, d in zip(theta, stochastic(theta))]) - before)
             for c, changes in found.items():
                 direction = stochastic(theta)
                 moved = [t - trial["direction"] * c * eta * d for t, d in zip(theta, direction)]
                 changes.append(value(moved) - before)
-    square, loss, step_change = torch.stack(squares), torch.stack(values), torch.stack(full).mean(dim=0)
+    square, loss, step_change = (
+        torch.stack(squares),
+        torch.stack(values),
+        torch.stack(full).mean(dim=0),
+    )
     for c, changes in found.items():
-        change = torch.stack(changes).mean(dim=0)  # one number a chain: chains are independent, snapshots are not
-        yield {"c": c, "change": float(change.mean()), "error": float(change.std() / chains**0.5),
-               "first_order": -c * eta * float(square.mean()), "grad_square": float(square.mean()),
-               "loss": float(loss.mean()), "full_step": float(step_change.mean()),
-               "full_error": float(step_change.std() / chains**0.5)}
+        change = torch.stack(changes).mean(
+            dim=0
+        )  # one number a chain: chains are independent, snapshots are not
+        yield {
+            "c": c,
+            "change": float(change.mean()),
+            "error": float(change.std() / chains**0.5),
+            "first_order": -c * eta * float(square.mean()),
+            "grad_square": float(square.mean()),
+            "loss": float(loss.mean()),
+            "full_step": float(step_change.mean()),
+            "full_error": float(step_change.std() / chains**0.5),
+        }
 
 
 def judge_small_step(runs: Sequence[Run]) -> Parts:
-    """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes it; E‖∇f‖² is not 0."""
+    """For c <= 0.2 the loss falls by more than 3 standard errors; a full step hardly changes
+    it; E‖∇f‖² is not 0.
+    """
     table: dict[float, list[Row]] = {}
     for run in runs:
         for row in run.rows:
             table.setdefault(row["c"], []).append(row)
     mean = {c: float(np.mean([row["change"] for row in rows])) for c, rows in table.items()}
-    error = {c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows)) for c, rows in table.items()}
+    error = {
+        c: float(np.sqrt(np.sum([row["error"] ** 2 for row in rows])) / len(rows))
+        for c, rows in table.items()
+    }
     square = float(np.mean([row["grad_square"] for rows in table.values() for row in rows]))
     small, parts = min(mean), Parts()
     full = float(np.mean([run.rows[0]["full_step"] for run in runs]))
     wobble = float(np.sqrt(np.sum([run.rows[0]["full_error"] ** 2 for run in runs])) / len(runs))
     # invariance: a full step changes the loss by less than a tenth of its first-order term -ηE‖∇f‖²
     if abs(full) > 4 * wobble + 0.1 * runs[0].header.settings["eta"] * square:
-        parts.decide_nothing(f"the chains are not at their invariant law: a full step changes the loss by {full:.1e}")
-    parts.add("a small step lowers the loss", all(mean[c] < -3 * error[c] for c in mean if c <= 0.2),
-              words=f"{small:g}η: by {mean[small]:.2e}±{error[small]:.0e}, the best of the grid by "
-              f"{min(mean.values()):.2e}, a full step by {full:.1e}±{wobble:.0e}",
-              numbers={"change": {f"{c:g}": v for c, v in mean.items()}})
-    parts.add("the law is not carried by stationary points", square > 1e-6, words=f"E‖∇f‖² = {square:.3g}",
-              numbers={"grad_square": square})
+        parts.decide_nothing(
+            f"the chains are not at their invariant law: a full step changes the loss by {full:.1e}"
+        )
+    parts.add(
+        "a small step lowers the loss",
+        all(mean[c] < -3 * error[c] for c in mean if c <= 0.2),
+        words=f"{small:g}η: by {mean[small]:.2e}±{error[small]:.0e}, the best of the grid by "
+        f"{min(mean.values()):.2e}, a full step by {full:.1e}±{wobble:.0e}",
+        numbers={"change": {f"{c:g}": v for c, v in mean.items()}},
+    )
+    parts.add(
+        "the law is not carried by stationary points",
+        square > 1e-6,
+        words=f"E‖∇f‖² = {square:.3g}",
+        numbers={"grad_square": square},
+    )
     return parts
 
 
 _CHANGE = {"M": 1.0, "delta": 0.05, "drift": 0.0, "eta": 0.5}
-_COMPACT = {"samples": 1797, "batch": 32, "width": 16, "copies": 20, "step_shares": [0.05, 1.0],
-            "step_factor": 1.0, "radius_factor": 1.0}
-_SMALL = {"samples": 60, "width": 8, "gamma": 0.02, "eta": 0.5, "batch": 1, "direction": 1.0,
-          "c": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0]}
+_COMPACT = {
+    "samples": 1797,
+    "batch": 32,
+    "width": 16,
+    "copies": 20,
+    "step_shares": [0.05, 1.0],
+    "step_factor": 1.0,
+    "radius_factor": 1.0,
+}
+_SMALL = {
+    "samples": 60,
+    "width": 8,
+    "gamma": 0.02,
+    "eta": 0.5,
+    "batch": 1,
+    "direction": 1.0,
+    "c": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0],
+}
 
 E7_ONE_STEP_CHANGE = Study(
-    name="e7-one-step-change", claim="E7", title="The averaged one-step change falls like 1/√n",
-    statement="With probability 1 - δ the time-averaged one-step change of a bounded function is of order 1/√n.",
+    name="e7-one-step-change",
+    claim="E7",
+    title="The averaged one-step change falls like 1/√n",
+    statement="With probability 1 - δ the time-averaged one-step change of a bounded function is "
+    "of order 1/√n.",
     source=Source("thesis", "Theorem 6.4.1"),
-    scales={"quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
-            "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20)},
-    methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}}, loop=change_loop,
-    judge=judge_change, rule="At every n at most a share δ of the trajectories lies over the bound; the root mean "
+    scales={
+        "quick": Scale({**_CHANGE, "runs": 200, "steps": 1000}, seeds=5),
+        "cpu": Scale({**_CHANGE, "runs": 500, "steps": 10_000}, seeds=20),
+    },
+    methods={"uniform map": {"map": "uniform"}, "SGD on a cosine": {"map": "cosine"}},
+    loop=change_loop,
+    judge=judge_change,
+    rule="At every n at most a share δ of the trajectories lies over the bound; the root mean "
     "square falls like n^-1/2 (within 0.05) for the uniform map and at least like n^-0.45 for SGD.",
     figures=(
-        Figure("Root mean square of the averaged one-step change", "rms", "|E_{μ_n}[φ - φ∘F]|", log_x=True,
-               log_y=True, caption="Slope -1/2 for the uniform map: the rate is tight."),
-        Figure("Share of trajectories over the bound", "over", "share", log_x=True, hlines={"δ": 0.05}),
+        Figure(
+            "Root mean square of the averaged one-step change",
+            "rms",
+            "|E_{μ_n}[φ - φ∘F]|",
+            log_x=True,
+            log_y=True,
+            caption="Slope -1/2 for the uniform map: the rate is tight.",
+        ),
+        Figure(
+            "Share of trajectories over the bound", "over", "share", log_x=True, hlines={"δ": 0.05}
+        ),
     ),
-)  # fmt: skip
+)
 
 E9_COMPACT_SET = Study(
-    name="e9-compact-set", claim="E9", title="Weight decay keeps the weights in a compact set",
-    statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch normalisation), the "
+    name="e9-compact-set",
+    claim="E9",
+    title="Weight decay keeps the weights in a compact set",
+    statement="With weight decay γ and steps up to 1/γ the weights stay in C_w (without batch "
+    "normalisation), the "
     "scale within 2√m/γ (with it), and the loss below its bound.",
     source=Source("thesis", "Theorems 6.4.6 and 6.4.7"),
-    scales={"quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
-            "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]})},
-    methods={"3 layers": {"layers": 3, "batch_norm": False}, "5 layers": {"layers": 5, "batch_norm": False},
-             "batch normalisation": {"layers": 2, "batch_norm": True}},
-    loop=compact_loop, judge=judge_compact, rule="In no run do the weights (with batch normalisation: the scale) "
+    scales={
+        "quick": Scale({**_COMPACT, "steps": 40, "gamma": [0.2, 2.0]}),
+        "cpu": Scale({**_COMPACT, "steps": 1000, "gamma": [0.05, 0.2, 1.0, 2.0]}),
+    },
+    methods={
+        "3 layers": {"layers": 3, "batch_norm": False},
+        "5 layers": {"layers": 5, "batch_norm": False},
+        "batch normalisation": {"layers": 2, "batch_norm": True},
+    },
+    loop=compact_loop,
+    judge=judge_compact,
+    rule="In no run do the weights (with batch normalisation: the scale) "
     "leave the set or does the loss exceed its bound.",
     figures=(
-        Figure("Size of the weights (or of the scale), against the set's radius", "size_now", "size / radius",
-               facet="panel", hlines={"radius": 1.0},
-               caption="They start at the edge of the set; no line may cross 1."),
+        Figure(
+            "Size of the weights (or of the scale), against the set's radius",
+            "size_now",
+            "size / radius",
+            facet="panel",
+            hlines={"radius": 1.0},
+            caption="They start at the edge of the set; no line may cross 1.",
+        ),
         Figure("Mean training loss", "loss", "loss", facet="panel"),
     ),
-)  # fmt: skip
+)
 
 E10_SMALL_STEP = Study(
-    name="e10-small-step", claim="E10", title="Once training has settled, a smaller step lowers the loss",
-    statement="Where SGD with step η no longer changes the expected loss, one step of length cη with small c "
-    "lowers it, unless the law is carried by stationary points.", source=Source("thesis", "Theorem 6.5.1"),
-    scales={"quick": Scale({**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2),
-            "cpu": Scale({**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5)},
-    methods={"network on digits": {}}, loop=small_step_loop, judge=judge_small_step,
-    rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, and E‖∇f‖² is "
+    name="e10-small-step",
+    claim="E10",
+    title="Once training has settled, a smaller step lowers the loss",
+    statement="Where SGD with step η no longer changes the expected loss, one step of length cη "
+    "with small c "
+    "lowers it, unless the law is carried by stationary points.",
+    source=Source("thesis", "Theorem 6.5.1"),
+    scales={
+        "quick": Scale(
+            {**_SMALL, "chains": 64, "burn_in": 600, "snapshots": 10, "every": 20}, seeds=2
+        ),
+        "cpu": Scale(
+            {**_SMALL, "chains": 200, "burn_in": 3000, "snapshots": 40, "every": 50}, seeds=5
+        ),
+    },
+    methods={"network on digits": {}},
+    loop=small_step_loop,
+    judge=judge_small_step,
+    rule="Every step of at most 0.2η lowers the expected loss by more than three standard errors, "
+    "and E‖∇f‖² is "
     "above 1e-6. Chains that are not at their invariant law decide nothing.",
     figures=(
-        Figure("Change of the expected loss after one step of cη", "change", "E f(θ - cηg) - E f(θ)", x="c",
-               x_label="c", log_x=True, hlines={"no change": 0.0},
-               caption="Negative for small c, zero at c = 1 by invariance, positive beyond."),
+        Figure(
+            "Change of the expected loss after one step of cη",
+            "change",
+            "E f(θ - cηg) - E f(θ)",
+            x="c",
+            x_label="c",
+            log_x=True,
+            hlines={"no change": 0.0},
+            caption="Negative for small c, zero at c = 1 by invariance, positive beyond.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,10 +1,12 @@
-"""S3: clipping speeds training up, for a language model and for an image model; every optimizer tuned alike.
+"""S3: clipping speeds training up, for a language model and for an image model; every optimizer
+tuned alike.
 
-Every trial tunes its optimizer first: one list of candidate steps for all optimizers of a problem, each with the full
-budget, on a network and an order of samples that the reported run does not see. Speed is the mean over the readings of
-log training loss: the height of the training curve on a logarithmic axis. With momentum 0.9 the step is counted as a
-gradient's whole effect, ten times what torch calls it, so that the best steps of all optimizers lie within one list.
-At scale gpu, AWD-LSTM on Penn Treebank and ResNet20 on CIFAR-10, ``mindgap tune --grid`` chooses one step per optimizer
+Every trial tunes its optimizer first: one list of candidate steps for all optimizers of a problem,
+each with the full budget, on a network and an order of samples that the reported run does not see.
+Speed is the mean over the readings of log training loss: the height of the training curve on a
+logarithmic axis. With momentum 0.9 the step is counted as a gradient's whole effect, ten times what
+torch calls it, so that the best steps of all optimizers lie within one list. At scale gpu, AWD-LSTM
+on Penn Treebank and ResNet20 on CIFAR-10, ``mindgap tune --grid`` chooses one step per optimizer
 for all seeds, and the training loss is the mean over the batches since the row before.
 """
 
@@ -19,14 +21,23 @@ from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Stu
 from mindgap.lab.studies.text_runs import AWD_LSTM, language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
 from mindgap.lab.studies.tuned_runs import mean_log, tuned_run
-from mindgap.lab.studies.verdict import as_ratios, by_method, finals, mean_interval, medians, ratio_words
+from mindgap.lab.studies.verdict import (
+    as_ratios,
+    by_method,
+    finals,
+    mean_interval,
+    medians,
+    ratio_words,
+)
 
 #: Less than this share of the loss saved is no speed-up.
 NEGLIGIBLE = 0.02
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """Try every candidate step, then run the best one anew, or run the tuned one; readings of the training loss."""
+    """Try every candidate step, then run the best one anew, or run the tuned one; readings of
+    the training loss.
+    """
     import torch
 
     from mindgap.base.rng import stream_seed
@@ -44,13 +55,17 @@ def loop(trial: Trial) -> Iterator[Row]:
             with torch.no_grad():
                 return {"loss": float(problem.objective.value(samples))}
 
-        return Training(problem, optimizer, trial.torch_generator(f"clipping {phase} order"), {}), read
+        return Training(
+            problem, optimizer, trial.torch_generator(f"clipping {phase} order"), {}
+        ), read
 
     yield from tuned_run(trial, start, score=mean_log)
 
 
 def _on_device(trial: Trial) -> Iterator[Row]:
-    """One network with the tuned step; the loss of a row is the mean over the steps since the row before."""
+    """One network with the tuned step; the loss of a row is the mean over the steps since the
+    row before.
+    """
     lr = trial["lr"] * trial["factor"]
     kept: dict[str, list[float]] = {"losses": []}
     if trial.settings.get("network") == "awd-lstm":
@@ -58,8 +73,13 @@ def _on_device(trial: Trial) -> Iterator[Row]:
         optimizer = descent(trial.settings, lr, list(run.model.parameters()))
         rows = run.rows(optimizer, lambda: run.held_out("validation"), kept=kept)
     else:
-        rows = resnet_run(trial, lambda parameters: descent(trial.settings, lr, parameters), "clipping", kept=kept,
-                          evaluate_training=False)  # fmt: skip
+        rows = resnet_run(
+            trial,
+            lambda parameters: descent(trial.settings, lr, parameters),
+            "clipping",
+            kept=kept,
+            evaluate_training=False,
+        )
     for row in rows:
         kept["losses"].append(row["train_loss"])
         yield {**row, "loss": row["train_loss"], "lr": lr, "score": mean_log(kept["losses"])}
@@ -75,53 +95,125 @@ def judge(runs: Sequence[Run]) -> Parts:
         middle = {m: medians(groups[m], ("lr", "loss")) for m in (name, rival)}
         steps, ends = ({m: middle[m][column] for m in middle} for column in ("lr", "loss"))
         words = "; ".join(f"{m}: step {steps[m]:g}, last loss {ends[m]:.3g}" for m in middle)
-        parts.add(f"{name} below {rival}", gap.high < 0 and not none, none, f"{ratio_words(gap)}; {words}",
-                  {f"{name} / {rival}": {**as_ratios(gap), "seeds": len(heights[name]), "lr": steps, "loss": ends}})
+        parts.add(
+            f"{name} below {rival}",
+            gap.high < 0 and not none,
+            none,
+            f"{ratio_words(gap)}; {words}",
+            {
+                f"{name} / {rival}": {
+                    **as_ratios(gap),
+                    "seeds": len(heights[name]),
+                    "lr": steps,
+                    "loss": ends,
+                }
+            },
+        )
     return parts
 
 
 #: clipped -> rival
-PAIRS = (("LSTM, clipped", "LSTM, SGD"), ("convolutions, clipped", "convolutions, SGD"),
-         ("convolutions, clipped", "convolutions, momentum"))  # fmt: skip
+PAIRS = (
+    ("LSTM, clipped", "LSTM, SGD"),
+    ("convolutions, clipped", "convolutions, SGD"),
+    ("convolutions, clipped", "convolutions, momentum"),
+)
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "clipped": {"clip": True}, "SGD": {"clip": False}, "momentum": {"clip": False, "momentum": 0.9},
-}  # fmt: skip
+    "clipped": {"clip": True},
+    "SGD": {"clip": False},
+    "momentum": {"clip": False, "momentum": 0.9},
+}
 _PROSE = {"source": "prose", "width": 32, "candidates": [1.0, 3.0, 10.0, 30.0, 100.0]}
 _DIGITS = {"source": "digits", "width": 8, "candidates": [0.1, 0.3, 1.0, 3.0, 10.0]}
-_TREEBANK = {**AWD_LSTM, "model": "AWD-LSTM", "source": "Penn Treebank", "candidates": [], "steps": 498, "every": 83,
-             "lr": 10.0}
+_TREEBANK = {
+    **AWD_LSTM,
+    "model": "AWD-LSTM",
+    "source": "Penn Treebank",
+    "candidates": [],
+    "steps": 498,
+    "every": 83,
+    "lr": 10.0,
+}
 _QUICK = {"steps": 40, "every": 10, "batch": 16, "m": 128, "tau": 0.25, "momentum": 0.0}
 
 STUDY = Study(
-    name="s3-clipping-speeds-up", claim="S3", title="Does clipping speed training up?",
-    statement="With clipping the training loss falls fastest: for a language model against SGD, for an image model "
-    "against SGD with and without momentum, each at its best step.", source=Source("thesis", "Fig. 3-4"),
-    scales={**scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(3, 5)), "gpu": Scale(
-        {**SETTINGS, "epochs": 30, "every": 1, "tau": 0.25, "momentum": 0.0, "lr": 1.0}, seeds=3,
-        methods={**{f"convolutions, {name}": {"source": "CIFAR-10", "candidates": []} for name in _OPTIMIZERS},
-                 **{f"LSTM, {name}": _TREEBANK for name in ("clipped", "SGD")}})},
-    methods={**{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
-             **{f"convolutions, {name}": {**_DIGITS, **own} for name, own in _OPTIMIZERS.items()}},
-    loop=loop, judge=judge, rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
-    "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired seeds. Refuted where "
-    "certainly less than 2 % of the loss is saved.", history=(
+    name="s3-clipping-speeds-up",
+    claim="S3",
+    title="Does clipping speed training up?",
+    statement="With clipping the training loss falls fastest: for a language model against SGD, "
+    "for an image model "
+    "against SGD with and without momentum, each at its best step.",
+    source=Source("thesis", "Fig. 3-4"),
+    scales={
+        **scales(_QUICK, {"steps": 1000, "every": 50, "m": 1024}, seeds=(3, 5)),
+        "gpu": Scale(
+            {**SETTINGS, "epochs": 30, "every": 1, "tau": 0.25, "momentum": 0.0, "lr": 1.0},
+            seeds=3,
+            methods={
+                **{
+                    f"convolutions, {name}": {"source": "CIFAR-10", "candidates": []}
+                    for name in _OPTIMIZERS
+                },
+                **{f"LSTM, {name}": _TREEBANK for name in ("clipped", "SGD")},
+            },
+        ),
+    },
+    methods={
+        **{f"LSTM, {name}": {**_PROSE, **_OPTIMIZERS[name]} for name in ("clipped", "SGD")},
+        **{f"convolutions, {name}": {**_DIGITS, **own} for name, own in _OPTIMIZERS.items()},
+    },
+    loop=loop,
+    judge=judge,
+    rule="In every comparison (clipped against plain SGD on both problems, and against SGD "
+    "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired "
+    "seeds. Refuted where "
+    "certainly less than 2 % of the loss is saved.",
+    history=(
         "Settled before the first run.",
         "Scale gpu was added before its first run: one step per optimizer, chosen with a shorter "
         "schedule and seeds of its own, then three seeds. The rule is the same.",
-        "Scale quick has three seeds in place of four, for time: the study was undecided with both.",
+        "Scale quick has three seeds in place of four, for time: the study was undecided with "
+        "both.",
     ),
-    differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay. Steps are chosen by the "
-    "training loss, which the statement is about. Scale gpu: three passes over the text and 30 over the images.",
-    models={**dict.fromkeys(("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"),
-            "gpu": f"AWD-LSTM on Penn Treebank and {RESNET20}"}, grid=GRID, tune_on="score", tuning_seeds=(1000,),
+    differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay. "
+    "Steps are chosen by the "
+    "training loss, which the statement is about. Scale gpu: three passes over the text and 30 "
+    "over the images.",
+    models={
+        **dict.fromkeys(
+            ("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"
+        ),
+        "gpu": f"AWD-LSTM on Penn Treebank and {RESNET20}",
+    },
+    grid=GRID,
+    tune_on="score",
+    tuning_seeds=(1000,),
     paper_model="AWD-LSTM on Penn Treebank and ResNet20 on CIFAR-10",
     figures=(
-        Figure("Training loss at the chosen step", "loss", "training loss", log_y=True, facet="source",
-               caption="Each optimizer at the best of five candidate steps, chosen on other random numbers."),
-        Figure("What tuning saw", "candidate_score", "mean log training loss", x="candidate", x_label="step size",
-               log_x=True, facet="source", scales=("quick", "cpu"),
-               caption="The same candidates and budgets for all optimizers of a problem; lower is faster."),
-        Figure("Loss on validation data", "validation_loss", "loss", facet="source", scales=("gpu",)),
+        Figure(
+            "Training loss at the chosen step",
+            "loss",
+            "training loss",
+            log_y=True,
+            facet="source",
+            caption="Each optimizer at the best of five candidate steps, chosen on other random "
+            "numbers.",
+        ),
+        Figure(
+            "What tuning saw",
+            "candidate_score",
+            "mean log training loss",
+            x="candidate",
+            x_label="step size",
+            log_x=True,
+            facet="source",
+            scales=("quick", "cpu"),
+            caption="The same candidates and budgets for all optimizers of a problem; lower is "
+            "faster.",
+        ),
+        Figure(
+            "Loss on validation data", "validation_loss", "loss", facet="source", scales=("gpu",)
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,8 @@
-"""S4 and S8: Theorems 3.4.1 to 3.4.5 as counts of iterations, with bounded and with Gaussian noise; fixed steps
-losing to clipping as M·L1 grows.
+"""S4 and S8: Theorems 3.4.1 to 3.4.5 as counts of iterations, with bounded and with Gaussian noise;
+fixed steps losing to clipping as M·L1 grows.
 
-All grid points and all seeds of a method run in one array, so a study costs as much as its slowest run.
+All grid points and all seeds of a method run in one array, so a study costs as much as its slowest
+run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def loop_counts(trial: Trial) -> Iterator[Row]:
-    """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and noises) a cell."""
+    """Measured T_ε and its bound for every cell of the grid; ``replicas`` random starts (and
+    noises) a cell.
+    """
     from mindgap.lab.theory.descent import first_hits
 
     for family in ("cosh", "slope", "toothed"):
@@ -43,31 +46,48 @@ def loop_counts(trial: Trial) -> Iterator[Row]:
         stochastic, epsilon = _noisy(trial)
         limit = int(min(trial["limit"], math.ceil(bounds.max()) + 1))
         with trial.timed():
-            hits, _ = first_hits(gradient, start, step, epsilon, limit, noise if stochastic else None)
+            hits, _ = first_hits(
+                gradient, start, step, epsilon, limit, noise if stochastic else None
+            )
         for i, cell in enumerate(cells):
             mine = hits[owner == i]
             count = float(np.median(mine)) if stochastic else float(mine.max())
             # A run that was stopped before its bound says nothing against the theorem.
-            yield {"family": family, "count": count, "bound": cell["bound"], "ratio": count / cell["bound"],
-                   "cut_short": bool(count > limit and limit < cell["bound"]),
-                   **{k: cell[k] for k in ("L0", "L1", "M", "tau")}}  # fmt: skip
+            yield {
+                "family": family,
+                "count": count,
+                "bound": cell["bound"],
+                "ratio": count / cell["bound"],
+                "cut_short": bool(count > limit and limit < cell["bound"]),
+                **{k: cell[k] for k in ("L0", "L1", "M", "tau")},
+            }
 
 
 def _noisy(trial: Trial) -> tuple[bool, float]:
-    """Is the method stochastic, and which accuracy it is asked for (noise makes the bounds fourth powers of 1/ε)."""
+    """Is the method stochastic, and which accuracy it is asked for (noise makes the bounds
+    fourth powers of 1/ε).
+    """
     stochastic = trial["theorem"] in ("3.4.4", "3.4.5")
     return stochastic, trial["epsilon_noisy"] if stochastic else trial["epsilon"]
 
 
 def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
     """Constants, starts, step rule and bound of every grid point of one family of functions."""
-    from mindgap.lab.theory import BoundedNoise, HyperbolicCosine, RelaxedSmooth, SlowFunction, ToothedSlope
+    from mindgap.lab.theory import (
+        BoundedNoise,
+        HyperbolicCosine,
+        RelaxedSmooth,
+        SlowFunction,
+        ToothedSlope,
+    )
 
     theorem, factor = trial["theorem"], trial["bound_factor"]
     stochastic, epsilon = _noisy(trial)
     rng = trial.numpy_generator(f"starts {family}")
     growths, steepest, radii = (
-        (trial["L1_noisy"], trial["M_noisy"], trial["tau"]) if stochastic else (trial["L1"], trial["M"], [0.0])
+        (trial["L1_noisy"], trial["M_noisy"], trial["tau"])
+        if stochastic
+        else (trial["L1"], trial["M"], [0.0])
     )
     for L0, L1, M, tau in itertools.product(trial["L0"], growths, steepest, radii):
         if family == "cosh":
@@ -93,12 +113,23 @@ def _cells(trial: Trial, family: str) -> Iterator[dict[str, Any]]:
         noise = BoundedNoise(tau=tau) if stochastic else None
         step, bound = _theorem(theorem, a, noise, epsilon)
         yield {
-            "f": f, "start": start, "step": step, "bound": factor * bound, "L0": L0, "L1": L1, "M": a.M, "tau": tau,
-        }  # fmt: skip
+            "f": f,
+            "start": start,
+            "step": step,
+            "bound": factor * bound,
+            "L0": L0,
+            "L1": L1,
+            "M": a.M,
+            "tau": tau,
+        }
 
 
-def _toothed(theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, make: Any) -> Any:
-    """The slope with teeth made for the step of that theorem, on which the bound is nearly reached."""
+def _toothed(
+    theorem: str, L0: float, L1: float, epsilon: float, teeth: int, constants: Any, make: Any
+) -> Any:
+    """The slope with teeth made for the step of that theorem, on which the bound is nearly
+    reached.
+    """
     from mindgap.lab.theory import clipped_gd_step, gd_step
 
     height = epsilon * (1 + 1e-6)
@@ -124,20 +155,28 @@ def _theorem(theorem: str, a: Any, noise: Any, epsilon: float) -> tuple[Any, flo
 
 
 def _stack(steps: list[Any], owner: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """One step rule for all runs: the cells' rules are of one kind and differ in their constants, now vectors."""
+    """One step rule for all runs: the cells' rules are of one kind and differ in their
+    constants, now vectors.
+    """
     if isinstance(steps[0], float):
         h = np.array(steps)[owner]
         return lambda g, who: h[who]
     kind = type(steps[0])
-    constants = {name: np.array([getattr(step, name) for step in steps])[owner] for name in vars(steps[0])}
+    constants = {
+        name: np.array([getattr(step, name) for step in steps])[owner] for name in vars(steps[0])
+    }
 
     def rule(g: np.ndarray, who: np.ndarray) -> np.ndarray:
-        return kind(**{name: value[who] for name, value in constants.items()})(np.sqrt((g * g).sum(1)))
+        return kind(**{name: value[who] for name, value in constants.items()})(
+            np.sqrt((g * g).sum(1))
+        )
 
     return rule
 
 
-def _gradient(family: str, cells: list[dict[str, Any]], owner: np.ndarray) -> Callable[..., np.ndarray]:
+def _gradient(
+    family: str, cells: list[dict[str, Any]], owner: np.ndarray
+) -> Callable[..., np.ndarray]:
     """The gradients of all runs in one formula where the family allows it."""
     if family == "cosh":
         L0 = np.array([c["L0"] for c in cells])[owner]
@@ -154,15 +193,28 @@ def judge_counts(runs: Sequence[Run]) -> Parts:
     for name, rows in rows_by_method(runs).items():
         ratios, cut = (np.array([row[column] for row in rows]) for column in ("ratio", "cut_short"))
         above = int((ratios > 1)[~cut].sum())
-        parts.add(f"{name} stays below its bound", not above and not cut.any(), above > 0,
-                  f"largest count/bound {ratios.max():.2g}, {above} of {len(ratios)} above, {cut.sum()} cut short",
-                  {name: {"largest": float(ratios.max()), "cells": len(ratios), "above": above,
-                          "cut_short": int(cut.sum())}})
+        parts.add(
+            f"{name} stays below its bound",
+            not above and not cut.any(),
+            above > 0,
+            f"largest count/bound {ratios.max():.2g}, {above} of {len(ratios)} above, {cut.sum()} "
+            "cut short",
+            {
+                name: {
+                    "largest": float(ratios.max()),
+                    "cells": len(ratios),
+                    "above": above,
+                    "cut_short": int(cut.sum()),
+                }
+            },
+        )
     return parts
 
 
 def loop_ratio(trial: Trial) -> Iterator[Row]:
-    """For each M: the worst of the two functions of 3.7.2, at the best fixed step or with clipping."""
+    """For each M: the worst of the two functions of 3.7.2, at the best fixed step or with
+    clipping.
+    """
     from mindgap.lab import theory
     from mindgap.lab.theory.descent import first_hits, row_norm
 
@@ -182,10 +234,18 @@ def loop_ratio(trial: Trial) -> Iterator[Row]:
         worst = np.zeros(len(h))
         with trial.timed():
             for f, x0 in ((fast, fast.start(M)), (slow, slow.start(delta))):
-                hits, _ = first_hits(_of_x(f.gradient), np.full((len(h), 1), x0), step, epsilon, limit)
+                hits, _ = first_hits(
+                    _of_x(f.gradient), np.full((len(h), 1), x0), step, epsilon, limit
+                )
                 worst = np.maximum(worst, np.where(hits > limit, np.inf, hits))
-        yield {"product": M * L1, "M": M, "count": float(worst.min()), "lower_bound": lower,
-               "upper_bound": theory.clipped_gd_bound(a, epsilon), "best_factor": float(factors[worst.argmin()])}
+        yield {
+            "product": M * L1,
+            "M": M,
+            "count": float(worst.min()),
+            "lower_bound": lower,
+            "upper_bound": theory.clipped_gd_bound(a, epsilon),
+            "best_factor": float(factors[worst.argmin()]),
+        }
 
 
 def _of_x(gradient: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
@@ -194,7 +254,9 @@ def _of_x(gradient: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def judge_ratio(runs: Sequence[Run]) -> Parts:
-    """GD/clipped grows like M·L1/(log M + 1): slope near one in logarithms, and each count on its side of its bound."""
+    """GD/clipped grows like M·L1/(log M + 1): slope near one in logarithms, and each count on
+    its side of its bound.
+    """
     parts, groups = Parts(), by_method(runs)
     fixed, clipped = (groups[name][0] for name in ("GD, best fixed step", "clipped GD"))
     counts, others = np.array(fixed.column("count")), np.array(clipped.column("count"))
@@ -203,79 +265,191 @@ def judge_ratio(runs: Sequence[Run]) -> Parts:
     above = int((others > np.array(clipped.column("upper_bound"))).sum())
     ratio = counts / others
     b, error = slope(np.log(product / (np.log(M) + 1)), np.log(ratio))
-    parts.add("the ratio of counts grows as stated", abs(b - 1) <= 0.15 + 2 * error,
-              words=f"like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} (M L1 = {product[0]:g}) to "
-              f"{ratio[-1]:.3g} (M L1 = {product[-1]:g})", numbers={"slope": b, "slope_error": error})
+    parts.add(
+        "the ratio of counts grows as stated",
+        abs(b - 1) <= 0.15 + 2 * error,
+        words=f"like (M L1/(log M + 1))^{b:.2f}±{2 * error:.2f}, from {ratio[0]:.3g} (M L1 = "
+        f"{product[0]:g}) to "
+        f"{ratio[-1]:.3g} (M L1 = {product[-1]:g})",
+        numbers={"slope": b, "slope_error": error},
+    )
     delta, epsilon = (fixed.header.settings[name] for name in ("delta", "epsilon"))
-    printed = np.array(fixed.column("lower_bound")) * (delta - 0.625 * epsilon) / (delta - 1.25 * epsilon)
+    printed = (
+        np.array(fixed.column("lower_bound")) * (delta - 0.625 * epsilon) / (delta - 1.25 * epsilon)
+    )
     under = int((counts < printed).sum())
-    parts.add("GD stays above the lower bound with Δ - 5ε/8", not under, words=f"{under} counts below",
-              reading="as printed")
-    parts.add("GD stays above the lower bound with Δ - 5ε/4", not below, words=f"{below} counts below",
-              reading="as corrected")
+    parts.add(
+        "GD stays above the lower bound with Δ - 5ε/8",
+        not under,
+        words=f"{under} counts below",
+        reading="as printed",
+    )
+    parts.add(
+        "GD stays above the lower bound with Δ - 5ε/4",
+        not below,
+        words=f"{below} counts below",
+        reading="as corrected",
+    )
     parts.add("clipped GD stays below the upper bound", not above, words=f"{above} counts above")
     return parts
 
 
-_GRID = {"L0": [0.5, 1.0], "L1": [0.1, 0.5, 2.0], "L1_noisy": [0.5, 2.0], "M": [5.0, 20.0], "M_noisy": [5.0, 20.0],
-         "tau": [0.1, 0.3], "epsilon": 0.3, "epsilon_noisy": 0.5, "replicas": 20, "limit": 20_000, "teeth": 1000,
-         "bound_factor": 1.0}  # fmt: skip
-_RATIO = {"L1": 1.0, "epsilon": 0.1, "delta": 2.0, "M": [10.0, 30.0, 100.0, 300.0, 1000.0], "patience": 3.0,
-          "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0]}  # fmt: skip
+_GRID = {
+    "L0": [0.5, 1.0],
+    "L1": [0.1, 0.5, 2.0],
+    "L1_noisy": [0.5, 2.0],
+    "M": [5.0, 20.0],
+    "M_noisy": [5.0, 20.0],
+    "tau": [0.1, 0.3],
+    "epsilon": 0.3,
+    "epsilon_noisy": 0.5,
+    "replicas": 20,
+    "limit": 20_000,
+    "teeth": 1000,
+    "bound_factor": 1.0,
+}
+_RATIO = {
+    "L1": 1.0,
+    "epsilon": 0.1,
+    "delta": 2.0,
+    "M": [10.0, 30.0, 100.0, 300.0, 1000.0],
+    "patience": 3.0,
+    "step_factors": [0.5, 0.8, 0.95, 0.99, 1.01, 2.0],
+}
 
 S4_COUNTS_BELOW_BOUNDS = Study(
-    name="s4-counts-below-bounds", claim="S4",
+    name="s4-counts-below-bounds",
+    claim="S4",
     title="Iteration counts stay below Theorems 3.4.1, 3.4.3, 3.4.4 and 3.4.5",
-    statement="Clipped GD, GD, clipped SGD and SGD reach an ε-stationary point within the stated iterations "
+    statement="Clipped GD, GD, clipped SGD and SGD reach an ε-stationary point within the stated "
+    "iterations "
     "(stochastic methods: with probability at least 1/2), with the constants that the proofs give.",
     source=Source("thesis", "3.4, 3.7"),
-    scales=scales(_GRID, {"L0": [0.5, 1.0, 5.0], "L1": [0.05, 0.5, 2.0, 5.0], "M": [5.0, 50.0, 200.0], "epsilon": 0.1,
-                  "tau": [0.05, 0.2], "L1_noisy": [1.0, 2.0, 5.0], "M_noisy": [2.0, 10.0], "epsilon_noisy": 0.4,
-                  "limit": 500_000, "teeth": 20_000}),
-    methods={"clipped GD (3.4.1)": {"theorem": "3.4.1"}, "GD (3.4.3)": {"theorem": "3.4.3"},
-             "clipped SGD (3.4.4)": {"theorem": "3.4.4"}, "SGD (3.4.5)": {"theorem": "3.4.5"}},
-    loop=loop_counts, judge=judge_counts, rule="No count exceeds its bound, for any method, family of functions "
+    scales=scales(
+        _GRID,
+        {
+            "L0": [0.5, 1.0, 5.0],
+            "L1": [0.05, 0.5, 2.0, 5.0],
+            "M": [5.0, 50.0, 200.0],
+            "epsilon": 0.1,
+            "tau": [0.05, 0.2],
+            "L1_noisy": [1.0, 2.0, 5.0],
+            "M_noisy": [2.0, 10.0],
+            "epsilon_noisy": 0.4,
+            "limit": 500_000,
+            "teeth": 20_000,
+        },
+    ),
+    methods={
+        "clipped GD (3.4.1)": {"theorem": "3.4.1"},
+        "GD (3.4.3)": {"theorem": "3.4.3"},
+        "clipped SGD (3.4.4)": {"theorem": "3.4.4"},
+        "SGD (3.4.5)": {"theorem": "3.4.5"},
+    },
+    loop=loop_counts,
+    judge=judge_counts,
+    rule="No count exceeds its bound, for any method, family of functions "
     "and grid point. A run that was stopped before its bound decides nothing.",
     figures=(
-        Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
-               x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
-               hlines={"bound": 1.0}, caption="A point above 1 would refute a theorem. On the toothed slope the "
-               "bounds of the exact methods are within a factor three of the count."),
-        Figure("Iterations against the bound", "count", "iterations until ‖∇f‖ <= ε", x="bound", x_label="bound",
-               kind="points", log_x=True, log_y=True, facet="family", caption="The counts behind the ratios."),
+        Figure(
+            "Measured iterations over the bound",
+            "ratio",
+            "iterations until ‖∇f‖ <= ε, over the bound",
+            x="bound",
+            x_label="bound",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="family",
+            hlines={"bound": 1.0},
+            caption="A point above 1 would refute a theorem. On the toothed slope the "
+            "bounds of the exact methods are within a factor three of the count.",
+        ),
+        Figure(
+            "Iterations against the bound",
+            "count",
+            "iterations until ‖∇f‖ <= ε",
+            x="bound",
+            x_label="bound",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="family",
+            caption="The counts behind the ratios.",
+        ),
     ),
-)  # fmt: skip
+)
 
 S8_GAUSSIAN_NOISE = Study(
-    name="s8-gaussian-noise", claim="S8", title="Does Theorem 3.4.4 outlive Gaussian noise?",
-    statement="The bounded noise of Theorem 3.4.4 can be relaxed to symmetric sub-Gaussian noise: clipped SGD still "
+    name="s8-gaussian-noise",
+    claim="S8",
+    title="Does Theorem 3.4.4 outlive Gaussian noise?",
+    statement="The bounded noise of Theorem 3.4.4 can be relaxed to symmetric sub-Gaussian noise: "
+    "clipped SGD still "
     "reaches an ε-stationary point within the stated iterations, with probability at least 1/2.",
-    source=Source("thesis", "3.4.2, after Assumption 3.4.2"), scales=S4_COUNTS_BELOW_BOUNDS.scales,
-    methods={"noise of length τ": {"theorem": "3.4.4"}, "Gaussian noise": {"theorem": "3.4.4", "law": "gaussian"}},
-    loop=loop_counts, judge=judge_counts, rule="No count exceeds the bound of Theorem 3.4.4, for either noise, "
+    source=Source("thesis", "3.4.2, after Assumption 3.4.2"),
+    scales=S4_COUNTS_BELOW_BOUNDS.scales,
+    methods={
+        "noise of length τ": {"theorem": "3.4.4"},
+        "Gaussian noise": {"theorem": "3.4.4", "law": "gaussian"},
+    },
+    loop=loop_counts,
+    judge=judge_counts,
+    rule="No count exceeds the bound of Theorem 3.4.4, for either noise, "
     "family of functions and grid point. A run that was stopped before its bound decides nothing.",
-    history=("Settled before the first run, from the one sentence of the thesis, which gives no constants.",),
-    differs="τ of the bound is the root mean square of the Gaussian noise, which exceeds it in every third to "
+    history=(
+        "Settled before the first run, from the one sentence of the thesis, which gives no "
+        "constants.",
+    ),
+    differs="τ of the bound is the root mean square of the Gaussian noise, which exceeds it in "
+    "every third to "
     "every second step; the thesis does not say what takes its place.",
     figures=(
-        Figure("Measured iterations over the bound", "ratio", "iterations until ‖∇f‖ <= ε, over the bound",
-               x="bound", x_label="bound", kind="points", log_x=True, log_y=True, facet="family",
-               hlines={"bound": 1.0}, caption="A point above 1 would refute the statement."),
+        Figure(
+            "Measured iterations over the bound",
+            "ratio",
+            "iterations until ‖∇f‖ <= ε, over the bound",
+            x="bound",
+            x_label="bound",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            facet="family",
+            hlines={"bound": 1.0},
+            caption="A point above 1 would refute the statement.",
+        ),
     ),
-)  # fmt: skip
+)
 
 S4_CLIPPING_BEATS_FIXED_STEPS = Study(
-    name="s4-clipping-beats-fixed-steps", claim="S4", title="Fixed steps lose to clipping as M·L1 grows",
-    statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more iterations, while "
-    "clipped GD does not depend on M.", source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
-    scales=scales(_RATIO, {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}),
-    methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}}, loop=loop_ratio,
-    judge=judge_ratio, rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard "
-    "errors in logarithms), no count of GD lies below the lower bound (as printed with Δ - 5ε/8, as corrected with "
+    name="s4-clipping-beats-fixed-steps",
+    claim="S4",
+    title="Fixed steps lose to clipping as M·L1 grows",
+    statement="On the two functions of 3.7.2 the best fixed step needs Ω(M L1/log M) times more "
+    "iterations, while "
+    "clipped GD does not depend on M.",
+    source=Source("thesis", "Theorem 3.4.2, Remark 3.4.1, 3.7.2"),
+    scales=scales(
+        _RATIO, {"M": [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0], "delta": 5.0}
+    ),
+    methods={"GD, best fixed step": {"fixed": True}, "clipped GD": {"fixed": False}},
+    loop=loop_ratio,
+    judge=judge_ratio,
+    rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard "
+    "errors in logarithms), no count of GD lies below the lower bound (as printed with Δ - 5ε/8, "
+    "as corrected with "
     "Δ - 5ε/4) and none of clipped GD above the upper bound.",
     figures=(
-        Figure("Iterations on the worse of the two functions", "count", "iterations until ‖∇f‖ <= ε", x="product",
-               x_label="M·L1", log_x=True, log_y=True, caption="The step that still converges on the exponential "
-               "function crawls on the slow one."),
+        Figure(
+            "Iterations on the worse of the two functions",
+            "count",
+            "iterations until ‖∇f‖ <= ε",
+            x="product",
+            x_label="M·L1",
+            log_x=True,
+            log_y=True,
+            caption="The step that still converges on the exponential "
+            "function crawls on the slow one.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,6 @@
-"""S5: clipped and normalised gradient descent take steps within a factor 2 of each other (thesis 3.3.1)."""
+"""S5: clipped and normalised gradient descent take steps within a factor 2 of each other
+(thesis 3.3.1).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ def loop(trial: Trial) -> Iterator[Row]:
     from mindgap.optim import GClip, NormalizedSGD
 
     for draw, rng in resumed_draws(trial):
-        lr_n, beta, norm = 10 ** rng.uniform(-4, 1), 10 ** rng.uniform(-4, 2), 10 ** rng.uniform(-6, 6)
+        lr_n, beta, norm = (
+            10 ** rng.uniform(-4, 1),
+            10 ** rng.uniform(-4, 2),
+            10 ** rng.uniform(-6, 6),
+        )
         gradient = torch.from_numpy(rng.standard_normal(trial["dimension"]))
         gradient *= norm / gradient.norm()
         # γ η_c = η_n and η_c = η_n / β, so the clipping threshold is γ = β.
@@ -38,22 +44,42 @@ def _distance(optimizer: type, gradient, **settings: float) -> float:  # type: i
 def judge(runs: Sequence[Run]) -> Parts:
     """h_n / h_c lies in [1/2, 2] for every draw (rounding allowed for)."""
     parts = Parts()
-    parts.factor_two("h_n within a factor 2 of h_c", [r for run in runs for r in run.column("ratio")], "h_n / h_c")
+    parts.factor_two(
+        "h_n within a factor 2 of h_c",
+        [r for run in runs for r in run.column("ratio")],
+        "h_n / h_c",
+    )
     return parts
 
 
 STUDY = Study(
-    name="s5-clipping-is-normalising", claim="S5", title="Clipping is normalising, within a factor 2",
-    statement="With γη_c = η_n and η_c = η_n/β the effective steps of clipped and normalised GD satisfy h_c/2 <= "
-    "h_n <= 2h_c.", source=Source("thesis", "3.3.1"),
-    scales={"quick": Scale({"draws": 300, "dimension": 5, "gamma_factor": 1.0}, seeds=2),
-            "cpu": Scale({"draws": 20_000, "dimension": 50, "gamma_factor": 1.0}, seeds=10)},
-    methods={"clipped vs normalised": {}}, loop=loop, judge=judge,
+    name="s5-clipping-is-normalising",
+    claim="S5",
+    title="Clipping is normalising, within a factor 2",
+    statement="With γη_c = η_n and η_c = η_n/β the effective steps of clipped and normalised GD "
+    "satisfy h_c/2 <= "
+    "h_n <= 2h_c.",
+    source=Source("thesis", "3.3.1"),
+    scales={
+        "quick": Scale({"draws": 300, "dimension": 5, "gamma_factor": 1.0}, seeds=2),
+        "cpu": Scale({"draws": 20_000, "dimension": 50, "gamma_factor": 1.0}, seeds=10),
+    },
+    methods={"clipped vs normalised": {}},
+    loop=loop,
+    judge=judge,
     rule="h_n / h_c lies in [1/2, 2] in every random draw (rounding allowed for).",
     differs="The statement is loose: h_n / h_c lies in [1/2, 1].",
     figures=(
-        Figure("Normalised over clipped step", "ratio", "normalised step / clipped step", x="norm_over_beta",
-               x_label="‖∇f‖ / β", kind="points", log_x=True, hlines={"1/2": 0.5, "2": 2.0},
-               caption="The two differ most, by the factor 2, where the gradient norm equals β."),
+        Figure(
+            "Normalised over clipped step",
+            "ratio",
+            "normalised step / clipped step",
+            x="norm_over_beta",
+            x_label="‖∇f‖ / β",
+            kind="points",
+            log_x=True,
+            hlines={"1/2": 0.5, "2": 2.0},
+            caption="The two differ most, by the factor 2, where the gradient norm equals β.",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,7 +1,9 @@
-"""S6: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth; deep linear networks are not globally.
+"""S6: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth; deep linear
+networks are not globally.
 
-The thesis proves the first and argues the second by the common factors of gradient and Hessian. What the factors give
-is a correlation; a bound of the curvature by the gradient fails along the valley of zero loss.
+The thesis proves the first and argues the second by the common factors of gradient and Hessian.
+What the factors give is a correlation; a bound of the curvature by the gradient fails along the
+valley of zero loss.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from mindgap.lab.studies.verdict import by_method, rows_by_method, slope
 
 
 def loop_polynomials(trial: Trial) -> Iterator[Row]:
-    """For growing radius R: the largest |f''| and the largest |f''| - L1|f'| on [-R, R], against the exact L0."""
+    """For growing radius R: the largest |f''| and the largest |f''| - L1|f'| on [-R, R],
+    against the exact L0.
+    """
     from mindgap.lab.theory import Polynomial, polynomial_l0
 
     rng = trial.numpy_generator("coefficients")
@@ -24,11 +28,21 @@ def loop_polynomials(trial: Trial) -> Iterator[Row]:
         L0 = polynomial_l0(f, trial["L1"])
         for radius in trial["radii"]:
             with trial.timed():
-                x = np.concatenate([np.linspace(-radius, radius, trial["points"]), rng.uniform(-radius, radius, 1000)])
+                x = np.concatenate(
+                    [
+                        np.linspace(-radius, radius, trial["points"]),
+                        rng.uniform(-radius, radius, 1000),
+                    ]
+                )
                 curvature = np.abs(f.curvature(x))
                 rest = curvature - trial["L1"] * f.gradient_norm(x)
-            yield {"polynomial": number, "radius": radius, "smoothness": float(curvature.max()),
-                   "relaxed": float(rest.max()), "L0": trial["l0_factor"] * L0}
+            yield {
+                "polynomial": number,
+                "radius": radius,
+                "smoothness": float(curvature.max()),
+                "relaxed": float(rest.max()),
+                "L0": trial["l0_factor"] * L0,
+            }
 
 
 def judge_polynomials(runs: Sequence[Run]) -> Parts:
@@ -39,19 +53,36 @@ def judge_polynomials(runs: Sequence[Run]) -> Parts:
         rows = [row for run in group for row in run.rows]
         over = sum(row["relaxed"] > row["L0"] * (1 + 1e-9) for row in rows)
         far = sorted({row["radius"] for row in rows})[-2:]
-        growth = float(np.median([
-            slope(np.log(far), np.log([row["smoothness"] for row in run.rows if row["radius"] in far][i : i + 2]))[0]
-            for run in group
-            for i in range(0, 2 * run.header.settings["polynomials"], 2)
-        ]))  # fmt: skip
-        parts.add(f"{name}: |f''| is not bounded", abs(growth - (degree - 2)) < 0.1, words=f"grows like R^{growth:.2f}",
-                  numbers={name: {"over": over, "growth": growth}})
+        growth = float(
+            np.median(
+                [
+                    slope(
+                        np.log(far),
+                        np.log(
+                            [row["smoothness"] for row in run.rows if row["radius"] in far][
+                                i : i + 2
+                            ]
+                        ),
+                    )[0]
+                    for run in group
+                    for i in range(0, 2 * run.header.settings["polynomials"], 2)
+                ]
+            )
+        )
+        parts.add(
+            f"{name}: |f''| is not bounded",
+            abs(growth - (degree - 2)) < 0.1,
+            words=f"grows like R^{growth:.2f}",
+            numbers={name: {"over": over, "growth": growth}},
+        )
         parts.add(f"{name}: |f''| <= L0 + L1|f'|", over == 0, words=f"{over} times above")
     return parts
 
 
 def loop_networks(trial: Trial) -> Iterator[Row]:
-    """Gradient and Hessian norms over random weights of varying size, or along the valley of zero loss."""
+    """Gradient and Hessian norms over random weights of varying size, or along the valley of
+    zero loss.
+    """
     from mindgap.lab.theory import DeepLinear
 
     rng = trial.numpy_generator("network")
@@ -60,63 +91,130 @@ def loop_networks(trial: Trial) -> Iterator[Row]:
         points = [net.valley(t) for t in np.geomspace(1, trial["farthest"], 13)]
     else:
         d, n = trial["width"], trial["samples"]
-        net = DeepLinear(rng.standard_normal((d, n)), rng.standard_normal((1, n)), hidden=(d,) * (trial["layers"] - 1))
+        net = DeepLinear(
+            rng.standard_normal((d, n)),
+            rng.standard_normal((1, n)),
+            hidden=(d,) * (trial["layers"] - 1),
+        )
         sizes = np.exp(rng.uniform(np.log(0.1), np.log(3.0), trial["points"]))
         points = [size * rng.standard_normal(net.dimension) / np.sqrt(d) for size in sizes]
     for number, w in enumerate(points):
         with trial.timed():
             norm, curvature = float(net.gradient_norm(w)), net.hessian_norm(w)
-        yield {"step": number, "gradient": max(norm, 1e-16), "curvature": curvature, "size": float(np.linalg.norm(w))}
+        yield {
+            "step": number,
+            "gradient": max(norm, 1e-16),
+            "curvature": curvature,
+            "size": float(np.linalg.norm(w)),
+        }
 
 
 def judge_networks(runs: Sequence[Run]) -> Parts:
-    """The rank correlation over random weights; how the curvature grows where the gradient vanishes is noted."""
+    """The rank correlation over random weights; how the curvature grows where the gradient
+    vanishes is noted.
+    """
     from scipy.stats import spearmanr
 
     parts, table = Parts(), rows_by_method(runs)
     random, valley = table["random weights"], table["valley of zero loss"]
-    rank = float(spearmanr([r["gradient"] for r in random], [r["curvature"] for r in random]).statistic)
+    rank = float(
+        spearmanr([r["gradient"] for r in random], [r["curvature"] for r in random]).statistic
+    )
     flat = max(row["gradient"] for row in valley)
-    growth, _ = slope(np.log([r["size"] for r in valley[-6:]]), np.log([r["curvature"] for r in valley[-6:]]))
-    parts.add("gradient and Hessian norm are correlated", rank > 0.5, words=f"rank correlation {rank:.2f}",
-              numbers={"rank_correlation": rank})
-    parts.note(f"no bound follows from it: on the valley of zero loss the gradient stays below {flat:.1g} while the "
-               f"curvature grows like |w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}",
-               {"valley_growth": growth, "valley_gradient": flat})
+    growth, _ = slope(
+        np.log([r["size"] for r in valley[-6:]]), np.log([r["curvature"] for r in valley[-6:]])
+    )
+    parts.add(
+        "gradient and Hessian norm are correlated",
+        rank > 0.5,
+        words=f"rank correlation {rank:.2f}",
+        numbers={"rank_correlation": rank},
+    )
+    parts.note(
+        f"no bound follows from it: on the valley of zero loss the gradient stays below {flat:.1g} "
+        "while the "
+        f"curvature grows like |w|^{growth:.2f}, up to {valley[-1]['curvature']:.2g}",
+        {"valley_growth": growth, "valley_gradient": flat},
+    )
     return parts
 
 
-_POLY = {"L1": 1.0, "radii": [1.0, 10.0, 100.0, 1e3, 1e4], "points": 4001, "polynomials": 5, "l0_factor": 1.0}
+_POLY = {
+    "L1": 1.0,
+    "radii": [1.0, 10.0, 100.0, 1e3, 1e4],
+    "points": 4001,
+    "polynomials": 5,
+    "l0_factor": 1.0,
+}
 _NET = {"points": 40, "width": 3, "samples": 8, "layers": 3, "farthest": 1e4}
 
 S6_POLYNOMIALS = Study(
-    name="s6-polynomials", claim="S6", title="Polynomials are (L0, L1)-smooth and not L-smooth",
-    statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at every L1 > 0, "
-    "and no bound |f''| <= L.", source=Source("thesis", "Lemma 3.2.1"),
+    name="s6-polynomials",
+    claim="S6",
+    title="Polynomials are (L0, L1)-smooth and not L-smooth",
+    statement="Univariate polynomials of degree d >= 3 satisfy |f''| <= L0 + L1|f'| for some L0 at "
+    "every L1 > 0, "
+    "and no bound |f''| <= L.",
+    source=Source("thesis", "Lemma 3.2.1"),
     scales=scales(_POLY, {"points": 40_001, "polynomials": 10}, seeds=(2, 5)),
-    methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)}, loop=loop_polynomials, judge=judge_polynomials,
+    methods={f"degree {d}": {"degree": d} for d in (3, 4, 6)},
+    loop=loop_polynomials,
+    judge=judge_polynomials,
     rule="|f''| grows like R^(d-2) (within 0.1) and |f''| - L1|f'| never exceeds L0.",
     figures=(
-        Figure("Largest curvature on [-R, R]", "smoothness", "max |f''|", x="radius", x_label="R", log_x=True,
-               log_y=True, caption="An L-smooth function would level off; these grow like R^(d-2)."),
-        Figure("Largest |f''| - L1|f'| on [-R, R]", "relaxed", "max (|f''| - L1|f'|)", x="radius", x_label="R",
-               log_x=True, caption="Relaxed smoothness: it stays below a constant L0 however large R is."),
+        Figure(
+            "Largest curvature on [-R, R]",
+            "smoothness",
+            "max |f''|",
+            x="radius",
+            x_label="R",
+            log_x=True,
+            log_y=True,
+            caption="An L-smooth function would level off; these grow like R^(d-2).",
+        ),
+        Figure(
+            "Largest |f''| - L1|f'| on [-R, R]",
+            "relaxed",
+            "max (|f''| - L1|f'|)",
+            x="radius",
+            x_label="R",
+            log_x=True,
+            caption="Relaxed smoothness: it stays below a constant L0 however large R is.",
+        ),
     ),
-)  # fmt: skip
+)
 
 S6_DEEP_LINEAR = Study(
-    name="s6-deep-linear", claim="S6", title="Deep linear networks: gradient and curvature grow together",
-    statement="Gradient and Hessian of deep linear networks share factors, so that their norms are correlated over "
-    "the weights.", source=Source("thesis", "3.2.3"),
+    name="s6-deep-linear",
+    claim="S6",
+    title="Deep linear networks: gradient and curvature grow together",
+    statement="Gradient and Hessian of deep linear networks share factors, so that their norms are "
+    "correlated over "
+    "the weights.",
+    source=Source("thesis", "3.2.3"),
     scales=scales(_NET, {"points": 200, "width": 6, "layers": 4}, seeds=(1, 2)),
-    methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}}, loop=loop_networks,
-    judge=judge_networks, rule="The rank correlation of gradient and Hessian norm over random weights is above "
+    methods={"random weights": {"valley": False}, "valley of zero loss": {"valley": True}},
+    loop=loop_networks,
+    judge=judge_networks,
+    rule="The rank correlation of gradient and Hessian norm over random weights is above "
     "0.5. That the curvature is not bounded along the valley of zero loss is noted, not judged.",
-    history=("An earlier rule asked for (L0, L1)-smoothness on the whole space, which fails on the valley; the thesis "
-             "(3.2.3) conjectures a correlation only.",),
-    figures=(
-        Figure("Curvature against gradient norm", "curvature", "‖∇²f‖", x="gradient", x_label="‖∇f‖", kind="points",
-               log_x=True, log_y=True, caption="Over random weights the two grow together; on the valley of zero "
-               "loss the gradient is zero and the curvature anything."),
+    history=(
+        "An earlier rule asked for (L0, L1)-smoothness on the whole space, which fails on the "
+        "valley; the thesis "
+        "(3.2.3) conjectures a correlation only.",
     ),
-)  # fmt: skip
+    figures=(
+        Figure(
+            "Curvature against gradient norm",
+            "curvature",
+            "‖∇²f‖",
+            x="gradient",
+            x_label="‖∇f‖",
+            kind="points",
+            log_x=True,
+            log_y=True,
+            caption="Over random weights the two grow together; on the valley of zero "
+            "loss the gradient is zero and the curvature anything.",
+        ),
+    ),
+)

@@ -1,10 +1,11 @@
 """T4: variance reduction against SGD on a deep network, at equal gradient evaluations.
 
-SVRG takes the full gradient at a snapshot once per epoch and corrects every minibatch gradient by it: an epoch costs
-three passes over the data where SGD's costs one. Both rules get the same candidates (eight steps, each constant and
-with two drops by ten) and choose by the final training loss of runs with a start and a data order of their own. The
-measure is the gap to the least possible value. The control is a softmax regression with so much weight decay that
-theory promises SVRG a gain. At scale gpu the network is ResNet20, with two drops and a step that ``mindgap tune
+SVRG takes the full gradient at a snapshot once per epoch and corrects every minibatch gradient by
+it: an epoch costs three passes over the data where SGD's costs one. Both rules get the same
+candidates (eight steps, each constant and with two drops by ten) and choose by the final training
+loss of runs with a start and a data order of their own. The measure is the gap to the least
+possible value. The control is a softmax regression with so much weight decay that theory promises
+SVRG a gain. At scale gpu the network is ResNet20, with two drops and a step that ``mindgap tune
 --grid`` chooses for all seeds; the control is that of scale cpu.
 """
 
@@ -28,8 +29,11 @@ MISS = 0.1
 PASSES = {"sgd": 1, "svrg": 3}
 
 
-def epoch(rule: str, gradient: Any, theta: list[Any], steps: Any, n: int, batch: int, generator: Any) -> list[Any]:
-    """n // batch updates of all copies: θ ← θ − η(g_B(θ) − g_B(θ̃) + ∇F(θ̃)), for SGD without the last two terms.
+def epoch(
+    rule: str, gradient: Any, theta: list[Any], steps: Any, n: int, batch: int, generator: Any
+) -> list[Any]:
+    """n // batch updates of all copies: θ ← θ − η(g_B(θ) − g_B(θ̃) + ∇F(θ̃)), for SGD without the
+    last two terms.
 
     Args:
         rule: ``"sgd"`` or ``"svrg"``.
@@ -54,7 +58,9 @@ def epoch(rule: str, gradient: Any, theta: list[Any], steps: Any, n: int, batch:
 
 
 def loop(trial: Trial) -> Iterator[Row]:
-    """All candidates at once on streams of their own, then the chosen one alone; a reading per epoch."""
+    """All candidates at once on streams of their own, then the chosen one alone; a reading per
+    epoch.
+    """
     import torch
 
     if trial.settings.get("model") == "ResNet20":
@@ -72,7 +78,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
     def gradient(theta: list[Any], pick: Any) -> list[Any]:
         copies = len(theta[0])
-        found = net.gradient(theta, x[:n][pick].expand(copies, -1, -1), y[:n][pick].expand(copies, -1))[1]
+        found = net.gradient(
+            theta, x[:n][pick].expand(copies, -1, -1), y[:n][pick].expand(copies, -1)
+        )[1]
         return [g + gamma * t for g, t in zip(found, theta)]
 
     def value(theta: list[Any]) -> Any:
@@ -96,36 +104,74 @@ def loop(trial: Trial) -> Iterator[Row]:
             theta, first = before["theta"], before["epoch"]
             generator.set_state(before["generator"])
         for k in range(first, epochs):
-            shares = [0.1 ** (sum(k >= s * epochs for s in (0.5, 0.75)) if drops else 0) for _, drops in tried]
-            steps = torch.tensor([lr * share for (lr, _), share in zip(tried, shares)], dtype=torch.float64)
+            shares = [
+                0.1 ** (sum(k >= s * epochs for s in (0.5, 0.75)) if drops else 0)
+                for _, drops in tried
+            ]
+            steps = torch.tensor(
+                [lr * share for (lr, _), share in zip(tried, shares)], dtype=torch.float64
+            )
             with trial.timed():
-                theta = epoch(trial["rule"], gradient, theta, steps[:, None, None], n, trial["batch"], generator)
+                theta = epoch(
+                    trial["rule"],
+                    gradient,
+                    theta,
+                    steps[:, None, None],
+                    n,
+                    trial["batch"],
+                    generator,
+                )
             gap = (value(theta) - least).nan_to_num(math.inf, math.inf).clamp(min=1e-14)
             if choosing:
                 chosen = int(gap.argmin())
                 row: Row = {"choosing_passes": (k + 1) * cost, "choosing_gap": float(gap[chosen])}
             else:
                 missed = net.scores(theta, x[n:].unsqueeze(0))[0].argmax(dim=1) != y[n:]
-                row = {"passes": (k + 1) * cost, "gap": float(gap[0]), "test_error": float(missed.double().mean()),
-                       "lr": tried[0][0], "drops": tried[0][1]}
-            trial.save(lambda: {"phase": 1 - choosing, "epoch": k + 1, "theta": theta, "chosen": chosen,  # noqa: B023
-                                "generator": generator.get_state()})  # noqa: B023
+                row = {
+                    "passes": (k + 1) * cost,
+                    "gap": float(gap[0]),
+                    "test_error": float(missed.double().mean()),
+                    "lr": tried[0][0],
+                    "drops": tried[0][1],
+                }
+            trial.save(
+                lambda: {
+                    "phase": 1 - choosing,  # noqa: B023
+                    "epoch": k + 1,  # noqa: B023
+                    "theta": theta,  # noqa: B023
+                    "chosen": chosen,  # noqa: B023
+                    "generator": generator.get_state(),  # noqa: B023
+                }
+            )
             yield {**row, "problem": "network" if trial["layers"] > 1 else "convex"}
 
 
 def _resnet(trial: Trial) -> Iterator[Row]:
-    """ResNet20 with the tuned step; its gap is the loss on unchanged training images, whose least value is near 0."""
+    """ResNet20 with the tuned step; its gap is the loss on unchanged training images, whose
+    least value is near 0.
+    """
     import torch
 
     lr = trial["lr"] * trial["factor"]
-    rows = resnet_run(trial, lambda parameters: torch.optim.SGD(parameters, lr=lr), "t4", svrg=trial["rule"] == "svrg")
+    rows = resnet_run(
+        trial,
+        lambda parameters: torch.optim.SGD(parameters, lr=lr),
+        "t4",
+        svrg=trial["rule"] == "svrg",
+    )
     for row in rows:
-        found = {"passes": row["step"], "gap": max(row["train_loss"], 1e-14), "test_error": 1 - row["test_accuracy"]}
+        found = {
+            "passes": row["step"],
+            "gap": max(row["train_loss"], 1e-14),
+            "test_error": 1 - row["test_accuracy"],
+        }
         yield {**row, **found, "lr": lr, "drops": True, "problem": "network"}
 
 
 def _minimum(net: Any, gradient: Any, trial: Trial) -> list[Any]:
-    """The minimum of the convex problem, by full gradients with Nesterov's momentum; L is at most 1/2 + γ."""
+    """The minimum of the convex problem, by full gradients with Nesterov's momentum; L is at
+    most 1/2 + γ.
+    """
     import torch
 
     pick, gamma = torch.arange(trial["train"]), trial["decay"]
@@ -139,18 +185,30 @@ def _minimum(net: Any, gradient: Any, trial: Trial) -> list[Any]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds: of network and control."""
+    """The gain, the log of SGD's final gap over SVRG's, in the mean over paired seeds: of
+    network and control.
+    """
     parts, groups = Parts(), by_method(runs)
     gains = {}
     for problem in ("network", "convex"):
-        ends = {rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]] for rule in ("SGD", "SVRG")}
+        ends = {
+            rule: [last(run, "gap") for run in groups[f"{problem}, {rule}"]]
+            for rule in ("SGD", "SVRG")
+        }
         gain = gains[problem] = mean_interval(np.log(ends["SGD"]) - np.log(ends["SVRG"]), miss=MISS)
-        errors = {r: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {r}"]])) for r in ends}
+        errors = {
+            r: float(np.mean([last(run, "test_error") for run in groups[f"{problem}, {r}"]]))
+            for r in ends
+        }
         middle = {rule: float(np.median(values)) for rule, values in ends.items()}
         parts.note(
-            f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to {_factor(gain.high)}; "
-            f"medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test errors {errors['SGD']:.1%} and "
-            f"{errors['SVRG']:.1%})", {problem: {"log_gain": vars(gain), "gap": middle, "test_error": errors}})
+            f"{problem}: SGD's gap is {_factor(gain.mean)} times SVRG's ({_factor(gain.low)} to "
+            f"{_factor(gain.high)}; "
+            f"medians {middle['SGD']:.2g} and {middle['SVRG']:.2g}; test errors "
+            f"{errors['SGD']:.1%} and "
+            f"{errors['SVRG']:.1%})",
+            {problem: {"log_gain": vars(gain), "gap": middle, "test_error": errors}},
+        )
     if gains["convex"].low <= 0:
         parts.decide_nothing("SVRG gains nothing on the convex control, where it ought to")
     network, none = gains["network"], gains["network"].high < math.log(MARGIN)
@@ -162,43 +220,106 @@ def _factor(logarithm: float) -> str:
     return f"{np.exp(logarithm):.3g}"  # infinite where one seed says nothing
 
 
-_QUICK = {"train": 600, "batch": 20, "passes": 18, "width": 32, "layers": 3, "radius": 1.0, "decay": 0.0,
-          "steps": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0], "rule": "sgd"}
+_QUICK = {
+    "train": 600,
+    "batch": 20,
+    "passes": 18,
+    "width": 32,
+    "layers": 3,
+    "radius": 1.0,
+    "decay": 0.0,
+    "steps": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0],
+    "rule": "sgd",
+}
 _CPU = {"train": 1000, "passes": 150, "width": 64, "layers": 4, "batch": 10}
 _CONVEX = {"layers": 1, "decay": 0.05}
 _CONTROL = {"convex, SGD": {"rule": "sgd", **_CONVEX}, "convex, SVRG": {"rule": "svrg", **_CONVEX}}
 
 STUDY = Study(
-    name="t4-variance-reduction", claim="T4", title="Variance reduction gains nothing on a deep network",
-    statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a convex problem "
-    "of the same data it does.", source=Source("thesis", "2.2, Fig. 2-2"),
-    scales={**scales(_QUICK, _CPU, seeds=(3, 10)), "gpu": Scale(
-        {**SETTINGS, "epochs": 30, "every": 3, "schedule": "late drops", "lr": 0.3, "rule": "sgd"}, seeds=4,
-        methods={name: {**_QUICK, **_CPU, "model": "softmax regression", "device": "cpu", "factor": None, **own}
-                 for name, own in _CONTROL.items()})},
+    name="t4-variance-reduction",
+    claim="T4",
+    title="Variance reduction gains nothing on a deep network",
+    statement="Variance reduction (SVRG) does not accelerate the training of a deep network; on a "
+    "convex problem "
+    "of the same data it does.",
+    source=Source("thesis", "2.2, Fig. 2-2"),
+    scales={
+        **scales(_QUICK, _CPU, seeds=(3, 10)),
+        "gpu": Scale(
+            {
+                **SETTINGS,
+                "epochs": 30,
+                "every": 3,
+                "schedule": "late drops",
+                "lr": 0.3,
+                "rule": "sgd",
+            },
+            seeds=4,
+            methods={
+                name: {
+                    **_QUICK,
+                    **_CPU,
+                    "model": "softmax regression",
+                    "device": "cpu",
+                    "factor": None,
+                    **own,
+                }
+                for name, own in _CONTROL.items()
+            },
+        ),
+    },
     methods={"network, SGD": {"rule": "sgd"}, "network, SVRG": {"rule": "svrg"}, **_CONTROL},
-    loop=loop, judge=judge, rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
-    "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A control without a "
+    loop=loop,
+    judge=judge,
+    rule="The upper end of a 90 % interval for the network's gain over paired seeds lies "
+    "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A "
+    "control without a "
     "gain decides nothing.",
     history=(
-        "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails to accelerate.",
-        "Scale gpu was added before its first run: one step per rule, chosen by the final training loss with a "
+        "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails "
+        "to accelerate.",
+        "Scale gpu was added before its first run: one step per rule, chosen by the final training "
+        "loss with a "
         "shorter schedule and seeds of its own, then four seeds. The rule is the same.",
-        "Scale quick has 18 passes over 600 digits in place of 30 over 1,000, and three seeds in place of four, for "
+        "Scale quick has 18 passes over 600 digits in place of 30 over 1,000, and three seeds in "
+        "place of four, for "
         "time: the statement held with both.",
     ),
-    differs="Judged by the training loss; the test error stands beside it. At scale gpu an epoch's images are shifted "
-    "and mirrored when it begins, so that snapshot and minibatch see the same ones, batch normalisation takes the "
-    "statistics of each minibatch. ImageNet is not here: what the thesis says of it cannot be settled with the data at "
+    differs="Judged by the training loss; the test error stands beside it. At scale gpu an epoch's "
+    "images are shifted "
+    "and mirrored when it begins, so that snapshot and minibatch see the same ones, batch "
+    "normalisation takes the "
+    "statistics of each minibatch. ImageNet is not here: what the thesis says of it cannot be "
+    "settled with the data at "
     "hand.",
-    models={"quick": "three layers, width 32, on digits", "cpu": "four layers, width 64, on digits",
-            "gpu": RESNET20}, grid=GRID, tune_on="gap", tuning_seeds=(1000,),
+    models={
+        "quick": "three layers, width 32, on digits",
+        "cpu": "four layers, width 64, on digits",
+        "gpu": RESNET20,
+    },
+    grid=GRID,
+    tune_on="gap",
+    tuning_seeds=(1000,),
     paper_model="large networks on CIFAR-10 and ImageNet",
     figures=(
-        Figure("Training loss above its least value", "gap", "F - min F", x="passes", facet="problem", log_y=True,
-               x_label="gradient evaluations / samples",
-               caption="Equal work for both rules: an epoch of SVRG costs three passes, one of SGD costs one."),
-        Figure("Test error", "test_error", "share of the held-out digits missed", x="passes", facet="problem",
-               x_label="gradient evaluations / samples"),
+        Figure(
+            "Training loss above its least value",
+            "gap",
+            "F - min F",
+            x="passes",
+            facet="problem",
+            log_y=True,
+            x_label="gradient evaluations / samples",
+            caption="Equal work for both rules: an epoch of SVRG costs three passes, one of SGD "
+            "costs one.",
+        ),
+        Figure(
+            "Test error",
+            "test_error",
+            "share of the held-out digits missed",
+            x="passes",
+            facet="problem",
+            x_label="gradient evaluations / samples",
+        ),
     ),
-)  # fmt: skip
+)

@@ -1,6 +1,7 @@
 """T5: Nesterov's momentum and heavy-ball momentum train a network equally well, both tuned alike.
 
-On convex problems theory tells them apart (T1, T2); on networks the thesis reports hardly a difference.
+On convex problems theory tells them apart (T1, T2); on networks the thesis reports hardly a
+difference.
 """
 
 from __future__ import annotations
@@ -31,8 +32,14 @@ def loop(trial: Trial) -> Iterator[Row]:
         import torch
 
         on_gpu = parameters[0].is_cuda or None
-        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=trial["weight_decay"],
-                               nesterov=trial["nesterov"], fused=on_gpu)  # fmt: skip
+        return torch.optim.SGD(
+            parameters,
+            lr=lr,
+            momentum=0.9,
+            weight_decay=trial["weight_decay"],
+            nesterov=trial["nesterov"],
+            fused=on_gpu,
+        )
 
     return image_run(trial, build, "t5, batches of 64")
 
@@ -43,38 +50,91 @@ def judge(runs: Sequence[Run]) -> Parts:
     for name, group in by_method(runs).items():
         parts.note(f"{name} {np.mean(accuracy[name]):.2%} ({step_words(group)})")
     gap = mean_interval(accuracy["Nesterov"] - accuracy["heavy ball"], miss=MISS)
-    parts.add("hardly a difference", gap.low >= -MARGIN and gap.high <= MARGIN, gap.low > MARGIN or gap.high < -MARGIN,
-              f"Nesterov minus heavy ball {gap.words(100)} points", {"gap": vars(gap)})  # fmt: skip
+    parts.add(
+        "hardly a difference",
+        gap.low >= -MARGIN and gap.high <= MARGIN,
+        gap.low > MARGIN or gap.high < -MARGIN,
+        f"Nesterov minus heavy ball {gap.words(100)} points",
+        {"gap": vars(gap)},
+    )
     return parts
 
 
-_QUICK = {"images": "digits", "train": 500, "validation": 300, "width": 8, "steps": 40, "every": 20, "batch": 64,
-          "schedule": "cosine", "candidates": [0.03, 0.1, 0.3], "weight_decay": 0.0}  # fmt: skip
+_QUICK = {
+    "images": "digits",
+    "train": 500,
+    "validation": 300,
+    "width": 8,
+    "steps": 40,
+    "every": 20,
+    "batch": 64,
+    "schedule": "cosine",
+    "candidates": [0.03, 0.1, 0.3],
+    "weight_decay": 0.0,
+}
 
 STUDY = Study(
-    name="t5-momentum-in-practice", claim="T5", title="Is Nesterov's momentum better than heavy ball on a network?",
-    statement="Training a network, Nesterov's momentum and heavy-ball momentum differ hardly in performance.",
+    name="t5-momentum-in-practice",
+    claim="T5",
+    title="Is Nesterov's momentum better than heavy ball on a network?",
+    statement="Training a network, Nesterov's momentum and heavy-ball momentum differ hardly in "
+    "performance.",
     source=Source("thesis", "2.2.1"),
-    scales={**scales(_QUICK, {"images": "cifar10", "train": 6000, "validation": 2000, "steps": 600, "every": 60,
-                              "batch": 32}, seeds=(2, 6)),
-            "gpu": Scale({**SETTINGS, "epochs": 30, "schedule": "cosine", "lr": 0.1, "weight_decay": 5e-4}, seeds=5)},
+    scales={
+        **scales(
+            _QUICK,
+            {
+                "images": "cifar10",
+                "train": 6000,
+                "validation": 2000,
+                "steps": 600,
+                "every": 60,
+                "batch": 32,
+            },
+            seeds=(2, 6),
+        ),
+        "gpu": Scale(
+            {**SETTINGS, "epochs": 30, "schedule": "cosine", "lr": 0.1, "weight_decay": 5e-4},
+            seeds=5,
+        ),
+    },
     methods={"heavy ball": {"nesterov": False}, "Nesterov": {"nesterov": True}},
-    loop=loop, judge=judge, rule="The 90 % interval of the difference in test accuracy over paired seeds lies within "
+    loop=loop,
+    judge=judge,
+    rule="The 90 % interval of the difference in test accuracy over paired seeds lies within "
     "one point; refuted where it lies outside.",
-    history=("Settled before the first run: the thesis says that the difference is limited and, for larger models, "
-             "indistinguishable.",
-             "Run 1 at scale quick, 60 steps: does not hold (Nesterov 87 %, heavy ball 84 %), with every choice at the "
-             "upper end of its list. Run 2, 80 steps of a narrower network: inconclusive, both below 85 %. Lists end "
-             "higher and batches are larger now, on other random numbers; the rule was not changed."),
+    history=(
+        "Settled before the first run: the thesis says that the difference is limited and, for "
+        "larger models, "
+        "indistinguishable.",
+        "Run 1 at scale quick, 60 steps: does not hold (Nesterov 87 %, heavy ball 84 %), with "
+        "every choice at the "
+        "upper end of its list. Run 2, 80 steps of a narrower network: inconclusive, both below 85 "
+        "%. Lists end "
+        "higher and batches are larger now, on other random numbers; the rule was not changed.",
+    ),
     differs="The thesis cites Sutskever et al. and Choi et al. and shows no experiment of its own.",
-    models={"quick": "three convolutions, width 8, on digits", "cpu": "three convolutions, width 8, on CIFAR-10",
-            "gpu": f"proxy: {RESNET20}"}, grid=GRID, tune_on=TUNE_ON, tuning_seeds=(1000,),
+    models={
+        "quick": "three convolutions, width 8, on digits",
+        "cpu": "three convolutions, width 8, on CIFAR-10",
+        "gpu": f"proxy: {RESNET20}",
+    },
+    grid=GRID,
+    tune_on=TUNE_ON,
+    tuning_seeds=(1000,),
     paper_model="networks of Sutskever et al. and of Choi et al.",
     paper_number="none: the thesis cites other papers",
     figures=(
         Figure("Test accuracy at the chosen step", "test_accuracy", "test accuracy"),
         Figure("Training loss at the chosen step", "train_loss", "training loss", log_y=True),
-        Figure("What tuning saw", "candidate_score", "validation error", x="candidate", x_label="step size",
-               log_x=True, scales=("quick", "cpu")),
+        Figure(
+            "What tuning saw",
+            "candidate_score",
+            "validation error",
+            x="candidate",
+            x_label="step size",
+            log_x=True,
+            scales=("quick", "cpu"),
+        ),
     ),
-)  # fmt: skip
+)
