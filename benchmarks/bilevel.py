@@ -1,13 +1,17 @@
 """Speed of the bilevel methods: ours on each backend against loops written by hand and installed
 peers, in one run.
 
-    python benchmarks/bilevel.py ijcnn1        # compiled, 14 methods, 49,990 / 91,701 samples, 22
-    unknowns, batch 64 python benchmarks/bilevel.py cleaning      # 784 x 10 weights, 5,000 sample
-    weights, batch 64: eager and compiled python benchmarks/bilevel.py quadratic     # 32,768 /
-    1,024 samples, 100 / 10 unknowns: time to a level python benchmarks/bilevel.py scaling       #
-    cost against samples, dimension and batch python benchmarks/bilevel.py captured [--device cuda]
-    # torch.compile and CUDA graphs beside eager torch and JAX python benchmarks/bilevel.py rnn
-    [--device cuda] [--hidden 4096]   # hyper-representation, eager torch, memory too
+    python benchmarks/bilevel.py ijcnn1
+        # compiled, 14 methods, 49,990 / 91,701 samples, 22 unknowns, batch 64
+    python benchmarks/bilevel.py cleaning
+        # 784 x 10 weights, 5,000 sample weights, batch 64: eager and compiled
+    python benchmarks/bilevel.py quadratic
+        # 32,768 / 1,024 samples, 100 / 10 unknowns: time to a level
+    python benchmarks/bilevel.py scaling       # cost against samples, dimension and batch
+    python benchmarks/bilevel.py captured [--device cuda]
+        # torch.compile and CUDA graphs beside eager torch and JAX
+    python benchmarks/bilevel.py rnn [--device cuda] [--hidden 4096]
+        # hyper-representation, eager torch, memory too
 
 Rates are the best of several interleaved repeats; on a shared machine use the ratios. Compile time
 is apart. Only torch is needed for ``rnn`` and for the eager half of ``cleaning``.

@@ -1,8 +1,8 @@
 """Does any method diverge with the steps that ``suggest_steps`` proposes? All methods, four
 problems, several seeds.
 
-    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_divergence.py [--seeds 5]
-    [--problems ijcnn1,ridge]
+    MINDGAP_DATA=... JAX_PLATFORMS=cpu python benchmarks/bilevel_divergence.py [--seeds 5] \
+        [--problems ijcnn1,ridge]
 
 Compiled runs. Steps are proposed once per problem, seeds are those of the draws. One row per
 method: over the seeds, how many runs diverged or became non-finite, and the largest quotient of

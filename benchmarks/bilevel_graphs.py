@@ -1,8 +1,8 @@
 """Eager torch, CUDA graphs and compiled JAX on hyper-cleaning (784 x 10 weights, 5,000 sample
 weights, batch 64).
 
-    python benchmarks/bilevel_graphs.py [--device cuda|cpu] [--steps 2000] [--methods
-    soba,slip,stocbio,f2sa]
+    python benchmarks/bilevel_graphs.py [--device cuda|cpu] [--steps 2000] \
+        [--methods soba,slip,stocbio,f2sa]
 
 Prints one row per method as it goes: iterations per second of eager torch and of CUDA graphs, their
 ratio, and the relative difference of x between the two after the same iterations. With OUT set,

@@ -10,9 +10,9 @@ products on the same two minibatches at the same point, and the same step where 
 are called at their innermost function, without their training loops, jaxopt compiled as our
 compiled backend is. To have them (nothing of the library needs them):
 
-    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3
-    jaxopt optree graphviz pip install --no-deps --target DIR
-    git+https://github.com/prolearner/hypertorch
+    pip install --no-deps --ignore-requires-python --target DIR betty-ml==0.2.1 torchopt==0.7.3 \
+        jaxopt optree graphviz
+    pip install --no-deps --target DIR git+https://github.com/prolearner/hypertorch
 
 ``PYTHONPATH=DIR python benchmarks/bilevel.py cleaning`` prints the second table alone.
 """

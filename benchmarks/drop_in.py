@@ -1,10 +1,11 @@
 """Every optimizer in place of AdamW: six tasks, defaults and the best of five learning rates, three
 seeds, faults.
 
-    python benchmarks/drop_in.py --tiny --out out                  on the CPU, made-up data, a
-    minute python benchmarks/drop_in.py --out $OUT --minutes 8            one GPU, several processes
-    side by side python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md
-    README.md
+    python benchmarks/drop_in.py --tiny --out out
+        on the CPU, made-up data, a minute
+    python benchmarks/drop_in.py --out $OUT --minutes 8
+        one GPU, several processes side by side
+    python benchmarks/drop_in.py --table benchmarks/records --docs docs/optimizers.md README.md
 
 Each run appends one line to a record in ``--out``; a second call makes only the runs that are
 missing.

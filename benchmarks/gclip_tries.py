@@ -1,9 +1,9 @@
 """Does another "auto" make GClip follow AdamW? Two small transformers on the benchmark's data, one
 seed.
 
-    python benchmarks/gclip_tries.py --out benchmarks/records       makes the missing runs; 6
-    minutes on a core python benchmarks/gclip_tries.py --table benchmarks/records --docs
-    docs/optimizers.md
+    python benchmarks/gclip_tries.py --out benchmarks/records
+        makes the missing runs; 6 minutes on a core
+    python benchmarks/gclip_tries.py --table benchmarks/records --docs docs/optimizers.md
 
 The tries, each with learning rates around the one that the recipe's step length asks for:
 

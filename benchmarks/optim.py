@@ -1,8 +1,9 @@
 """Optimizer steps against torch's, in one run: ratios, the bytes-over-bandwidth limit, and peak
 extra memory.
 
-    python benchmarks/optim.py                      both parameter sets on the CPU, and on CUDA
-    where there is one python benchmarks/optim.py --device cpu --sets small --repeats 50
+    python benchmarks/optim.py                      both parameter sets on the CPU,
+        and on CUDA where there is one
+    python benchmarks/optim.py --device cpu --sets small --repeats 50
 
 Every contender steps the same parameter set with the same gradients. Contenders are timed in turn,
 round after round, so that a busy machine slows all of them alike; the median over rounds counts.

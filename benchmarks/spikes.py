@@ -1,8 +1,9 @@
 """One gradient of 140 multiplied by 10,000: every optimizer at its defaults, against its own run
 without that.
 
-python benchmarks/spikes.py --out benchmarks/records            makes the missing runs; minutes on
-one core python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
+    python benchmarks/spikes.py --out benchmarks/records
+        makes the missing runs; minutes on one core
+    python benchmarks/spikes.py --table benchmarks/records --docs docs/optimizers.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How the site reads our docstrings: ``Example:`` as a section of code, and comments at fields as their description."""
+"""How the site reads our docstrings: ``Example:`` as a section of code, and comments at fields
+as their description.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from griffe import Docstring, Extension, Object
 
 
 def comment_at(lines: list[str], first: int, last: int) -> str:
-    """The comment behind the field that ends on line ``last``, or the ``#:`` lines above line ``first`` (from 1)."""
+    """The comment behind the field that ends on line ``last``, or the ``#:`` lines above line
+    ``first`` (from 1).
+    """
     behind = re.search(r"  # (.*)", lines[last - 1])
     if behind:
         return behind[1]
@@ -22,12 +26,24 @@ def comment_at(lines: list[str], first: int, last: int) -> str:
 
 
 class PluralExamples(Extension):
-    """Rename the section before the docstring is parsed; describe the fields of records by their comments."""
+    """Rename the section before the docstring is parsed; describe the fields of records by
+    their comments.
+    """
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = re.sub(r"^Example:", "Examples:", obj.docstring.value, flags=re.MULTILINE)
-        elif obj.is_attribute and obj.parent is not None and obj.parent.is_class and obj.lineno and obj.endlineno:
+            obj.docstring.value = re.sub(
+                r"^Example:", "Examples:", obj.docstring.value, flags=re.MULTILINE
+            )
+        elif (
+            obj.is_attribute
+            and obj.parent is not None
+            and obj.parent.is_class
+            and obj.lineno
+            and obj.endlineno
+        ):
             lines = Path(str(obj.filepath)).read_text(encoding="utf-8").splitlines()
             if text := comment_at(lines, obj.lineno, obj.endlineno):
-                obj.docstring = Docstring(text[0].upper() + text[1:].removesuffix(".") + ".", parent=obj)
+                obj.docstring = Docstring(
+                    text[0].upper() + text[1:].removesuffix(".") + ".", parent=obj
+                )

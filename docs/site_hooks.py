@@ -1,4 +1,6 @@
-"""Pages of the API reference, written when the site is built: one per room, one entry per public name."""
+"""Pages of the API reference, written when the site is built: one per room, one entry per
+public name.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,33 @@ PAGES = {
     "mindgap": ("mindgap", ("mindgap",)),
     "optim": ("mindgap.optim", ("mindgap.optim",)),
     "measure": ("mindgap.measure", ("mindgap.measure",)),
-    "advise": ("mindgap.advise and adapters", ("mindgap.advise", "mindgap.adapters.lightning",
-                                               "mindgap.adapters.transformers")),
+    "advise": (
+        "mindgap.advise and adapters",
+        ("mindgap.advise", "mindgap.adapters.lightning", "mindgap.adapters.transformers"),
+    ),
     "bilevel": ("mindgap.bilevel", ("mindgap.bilevel",)),
-    "record": ("mindgap.record", ("mindgap.record.schema", "mindgap.record.store", "mindgap.record.forms")),
-    "lab": ("mindgap.lab", ("mindgap.lab.theory", "mindgap.lab.report", "mindgap.lab.studies.spec",
-                            "mindgap.lab.studies.run", "mindgap.lab.tasks.problems", "mindgap.lab.tasks.data")),
-}  # fmt: skip
+    "record": (
+        "mindgap.record",
+        ("mindgap.record.schema", "mindgap.record.store", "mindgap.record.forms"),
+    ),
+    "lab": (
+        "mindgap.lab",
+        (
+            "mindgap.lab.theory",
+            "mindgap.lab.report",
+            "mindgap.lab.studies.spec",
+            "mindgap.lab.studies.run",
+            "mindgap.lab.tasks.problems",
+            "mindgap.lab.tasks.data",
+        ),
+    ),
+}
 
 
 def public_names(package: str) -> dict[str, str]:
-    """Public name -> where it is defined, for what a package offers itself (not what it imports from elsewhere)."""
+    """Public name -> where it is defined, for what a package offers itself (not what it imports
+    from elsewhere).
+    """
     module = import_module(package)
     found = {}
     for name in sorted(n for n in dir(module) if not n.startswith("_") and n != "annotations"):
@@ -39,7 +57,9 @@ def public_names(package: str) -> dict[str, str]:
 
 
 def _home(module: Any, name: str) -> str:
-    """The module in which a constant stands: the first below the package that has the same object under that name."""
+    """The module in which a constant stands: the first below the package that has the same
+    object under that name.
+    """
     import sys
 
     from mindgap.base.lazy import listed

@@ -9,8 +9,8 @@ validation sequences; in the corrupted one half of the tokens are replaced at ra
 
     pip install 'mindgap[transformers]'
     python examples/lora_source_weights.py                 # CPU, under 2 minutes
-    python examples/lora_source_weights.py --size large    # GPU, 1.1 billion frozen parameters in
-    bfloat16
+    python examples/lora_source_weights.py --size large
+        # GPU, 1.1 billion frozen parameters in bfloat16
 """
 
 import argparse

@@ -39,8 +39,8 @@ class PeriodicSOBA(Method):
     Symbols: rho = ``lr_y``, gamma = ``lr_x``. The update, all directions at (x, y, z) on one lower
     and one upper sample::
 
-        y <- y - rho g_y;   z <- z - rho (Hz - f_y);   every ``period`` iterations: x <- x - gamma
-        (f_x - Jz)
+        y <- y - rho g_y;   z <- z - rho (Hz - f_y);
+            every ``period`` iterations: x <- x - gamma (f_x - Jz)
 
     Args:
         lr_x: step on x.

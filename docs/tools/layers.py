@@ -1,9 +1,10 @@
-"""Draw ``docs/pictures/layers.svg``: the packages of mindgap by layer, with the imports that the code really has.
+"""Draw ``docs/pictures/layers.svg``: the packages of mindgap by layer, with the imports that the
+code really has.
 
     python docs/tools/layers.py
 
-An arrow from A to B: some module of A imports some module of B. The layers are those of the import contract in
-``pyproject.toml``. A test checks that the picture is up to date.
+An arrow from A to B: some module of A imports some module of B. The layers are those of the import
+contract in ``pyproject.toml``. A test checks that the picture is up to date.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "pictures" / "layers.svg"
-LIBRARY = (("record",), ("base",), ("rules",), ("optim", "measure", "bilevel"), ("advise", "adapters"))
+LIBRARY = (
+    ("record",),
+    ("base",),
+    ("rules",),
+    ("optim", "measure", "bilevel"),
+    ("advise", "adapters"),
+)
 LABORATORY = (("lab.theory",), ("lab.tasks",), ("lab.studies", "lab.report"), ("cli",))
 PACKAGES = {name for layer in (*LIBRARY, *LABORATORY) for name in layer}
 WIDTH, HEIGHT, GAP = 148, 44, 40
 
 
 def package(module: str) -> str:
-    """The package that a module belongs to, as the picture names it; empty for mindgap's own front door."""
+    """The package that a module belongs to, as the picture names it; empty for mindgap's own
+    front door.
+    """
     parts = [part for part in module.split(".")[1:] if not part.startswith("__")]
     name = ".".join(parts[:2] if parts[:1] == ["lab"] else parts[:1])
     return name if name in PACKAGES else ""
@@ -45,7 +54,9 @@ def imports() -> set[tuple[str, str]]:
 
 
 def places() -> dict[str, tuple[int, int]]:
-    """Package -> left upper corner of its box: the library on the left, the laboratory on the right."""
+    """Package -> left upper corner of its box: the library on the left, the laboratory on the
+    right.
+    """
     found = {}
     for column, layers in enumerate((LIBRARY, LABORATORY)):
         wide = max(len(layer) for layer in layers)
@@ -81,26 +92,39 @@ def draw() -> str:
         "rect{fill:#fff;stroke:#0b5cad}path{fill:none;marker-end:url(#a)}.down{stroke:#0b5cad;opacity:.55}"
         ".across{stroke:#c2410c;opacity:.35}"
     )
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img" '
-        'aria-label="Packages of mindgap by layer; every arrow points to a package that is imported">',
-        f"<style>{style}</style>",
-        '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" style="fill:#555;marker-end:none"/>'
-        "</marker></defs>",
-        f'<rect width="{wide}" height="{high}" style="fill:#fafafa;stroke:none"/>',
-        f'<text x="{30 + 3 * (WIDTH + 20) // 2}" y="36" class="name">library</text>',
-        f'<text x="{90 + 3 * (WIDTH + 20) + WIDTH}" y="36" class="name">laboratory</text>',
-        *arrows, *boxes, "</svg>", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img" '
+            'aria-label="Packages of mindgap by layer; every arrow points to a package that is '
+            'imported">',
+            f"<style>{style}</style>",
+            '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            'markerHeight="7" '
+            'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" '
+            'style="fill:#555;marker-end:none"/>'
+            "</marker></defs>",
+            f'<rect width="{wide}" height="{high}" style="fill:#fafafa;stroke:none"/>',
+            f'<text x="{30 + 3 * (WIDTH + 20) // 2}" y="36" class="name">library</text>',
+            f'<text x="{90 + 3 * (WIDTH + 20) + WIDTH}" y="36" class="name">laboratory</text>',
+            *arrows,
+            *boxes,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def problems() -> list[str]:
-    """Imports that point upwards or between packages of one layer: none, or the contract is broken."""
+    """Imports that point upwards or between packages of one layer: none, or the contract is
+    broken.
+    """
     order = {name: floor for floor, layer in enumerate((*LIBRARY, *LABORATORY)) for name in layer}
     return [f"{here} imports {there}" for here, there in imports() if order[there] >= order[here]]
 
 
 if __name__ == "__main__":
     PICTURE.write_text(draw(), encoding="utf-8")
-    print(f"{PICTURE.relative_to(ROOT)}: {len(imports())} pairs of packages; {problems() or 'no import upwards'}")
+    print(
+        f"{PICTURE.relative_to(ROOT)}: {len(imports())} pairs of packages; "
+        f"{problems() or 'no import upwards'}"
+    )

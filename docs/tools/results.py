@@ -1,6 +1,8 @@
-"""Keep records in ``results/`` and write what they say into ``docs/reproduction.md`` and the README.
+"""Keep records in ``results/`` and write what they say into ``docs/reproduction.md`` and the
+README.
 
-    python docs/tools/results.py keep RUNS ...    pack the finished studies below RUNS, judged again by today's rules
+    python docs/tools/results.py keep RUNS ...
+        pack the finished studies below RUNS, judged again by today's rules
     python docs/tools/results.py write            write the documents from results/ alone
 
 Nothing is run. ``tests/docs/test_results.py`` checks that the documents are those of ``results/``.
@@ -31,30 +33,55 @@ from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 LIMIT = 20_000_000
-#: Study -> minutes of its search and runs at scale gpu on one H200 that 12 to 15 processes share. Estimated from rates
-#: measured on 2026-11-16, all processes together: per second 700 steps of ResNet20, 670 oracle calls of B3, or 700
-#: gradients of BERT; and 180 steps of BERT of 6 layers on 32 windows of 128 word pieces (measured the day before).
-GPU_MINUTES = {"b3-hyper-cleaning": 6, "b4-hyper-cleaning": 4, "b5-running-time": 1, "b6-epochs": 2, "b7-one-step": 3,
-               "b6-epochs-pairs": 1, "b6-epochs-reviews": 1,
-               "b14-as-released": 4, "b1-hyper-representation": 5, "b2-hyper-representation": 7,
-               "b5-running-time-pairs": 1, "b5-running-time-reviews": 1, "b14-released-representation": 2,
-               "b7-one-step-representation": 2,
-               "h2-noise-drifts": 6,
-               "h4-masked-language-model": 14, "h5-question-answering": 5, "h11-coordinates-or-norms": 4,
-               "h12-images-acclip": 6, "h14-order-of-the-moment": 4, "h15-steps-and-thresholds": 4,
-               "h16-noise-of-the-appendix": 3,
-               "s2-smoothness-image-model": 3, "s3-clipping-speeds-up": 5,
-               "s7-clipping-generalises": 12, "t4-variance-reduction": 3, "t5-momentum-in-practice": 4,
-               "e0-training-statistics": 2, "e1-image-network": 2, "e2-language-model": 2,
-               "e3-over-fitted": 3, "e4-estimates-settle": 2, "e6-raw-losses": 2,
-               "e11-balance-and-edge": 2}  # fmt: skip
+#: Study -> minutes of its search and runs at scale gpu on one H200 that 12 to 15 processes share.
+#: Estimated from rates measured on 2026-11-16, all processes together: per second 700 steps of
+#: ResNet20, 670 oracle calls of B3, or 700 gradients of BERT; and 180 steps of BERT of 6 layers on
+#: 32 windows of 128 word pieces (measured the day before).
+GPU_MINUTES = {
+    "b3-hyper-cleaning": 6,
+    "b4-hyper-cleaning": 4,
+    "b5-running-time": 1,
+    "b6-epochs": 2,
+    "b7-one-step": 3,
+    "b6-epochs-pairs": 1,
+    "b6-epochs-reviews": 1,
+    "b14-as-released": 4,
+    "b1-hyper-representation": 5,
+    "b2-hyper-representation": 7,
+    "b5-running-time-pairs": 1,
+    "b5-running-time-reviews": 1,
+    "b14-released-representation": 2,
+    "b7-one-step-representation": 2,
+    "h2-noise-drifts": 6,
+    "h4-masked-language-model": 14,
+    "h5-question-answering": 5,
+    "h11-coordinates-or-norms": 4,
+    "h12-images-acclip": 6,
+    "h14-order-of-the-moment": 4,
+    "h15-steps-and-thresholds": 4,
+    "h16-noise-of-the-appendix": 3,
+    "s2-smoothness-image-model": 3,
+    "s3-clipping-speeds-up": 5,
+    "s7-clipping-generalises": 12,
+    "t4-variance-reduction": 3,
+    "t5-momentum-in-practice": 4,
+    "e0-training-statistics": 2,
+    "e1-image-network": 2,
+    "e2-language-model": 2,
+    "e3-over-fitted": 3,
+    "e4-estimates-settle": 2,
+    "e6-raw-losses": 2,
+    "e11-balance-and-edge": 2,
+}
 #: Study -> a further setting at scale gpu, and its minutes.
 FURTHER = {"h4-masked-language-model": ("depths=12", 26)}
 MARKS = ("<!-- verdicts: written by docs/tools/results.py -->", "<!-- end of verdicts -->")
 
 
 def keep(folder: Path, out: Path = RESULTS) -> str:
-    """Pack one ``<study>/<scale>`` folder with today's description and verdict; what was done, in words."""
+    """Pack one ``<study>/<scale>`` folder with today's description and verdict; what was done,
+    in words.
+    """
     name, scale = read_form(StudyDescription, folder / STUDY_FILE).name, folder.name
     study = find(name)
     _, _, verdict = judge_folder(folder)
@@ -97,8 +124,14 @@ def claims() -> dict[str, tuple[str, str]]:
 
 
 def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
-    """What would settle the claim: the paper's model if ours is another, more seeds if the rule could not decide."""
-    larger = [s for s in SCALES[SCALES.index(scale) + 1 :] if s in study.scales and s != "paper"] if scale else []
+    """What would settle the claim: the paper's model if ours is another, more seeds if the rule
+    could not decide.
+    """
+    larger = (
+        [s for s in SCALES[SCALES.index(scale) + 1 :] if s in study.scales and s != "paper"]
+        if scale
+        else []
+    )
     parts = []
     if not scale:
         minutes = reference_times().get(study.name, 0) / 60
@@ -106,13 +139,23 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         parts.append(f"not run: `mindgap run {study.name}`{span}")
     elif larger:
         here = f"{study.name} --scale {larger[-1]}"
-        searched = study.at(larger[-1]).grid and study.tuned_by in ("", study.name) and larger[-1] == "gpu"
-        commands = (f"`mindgap tune {here} --grid`, then " if searched else "") + f"`mindgap run {here}`"
+        searched = (
+            study.at(larger[-1]).grid and study.tuned_by in ("", study.name) and larger[-1] == "gpu"
+        )
+        commands = (
+            f"`mindgap tune {here} --grid`, then " if searched else ""
+        ) + f"`mindgap run {here}`"
         minutes = GPU_MINUTES.get(study.name) if larger[-1] == "gpu" else None
-        parts.append(f"not run at scale {larger[-1]}: {commands}" + (f", about {minutes} min" if minutes else ""))
+        parts.append(
+            f"not run at scale {larger[-1]}: {commands}"
+            + (f", about {minutes} min" if minutes else "")
+        )
     if study.name in FURTHER:
         more, minutes = FURTHER[study.name]
-        parts.append(f"not run: scale gpu with `{more}` and a folder of its own (`--out`), about {minutes} min")
+        parts.append(
+            f"not run: scale gpu with `{more}` and a folder of its own (`--out`), about {minutes} "
+            "min"
+        )
     here = study.models.get(scale, "")
     if study.paper_model and not here.startswith(study.paper_model):
         parts.append(f"the paper's own model, {study.paper_model}")
@@ -127,12 +170,16 @@ def rates(verdict: Verdict) -> str:
     """How often the rule errs if all methods are equal."""
     if not verdict.null:
         return "not simulated: the rule does not compare methods"
-    words = ", ".join(f"*{word}* {100 * share:.0f} %" for word, share in verdict.null.items() if word != "draws")
+    words = ", ".join(
+        f"*{word}* {100 * share:.0f} %" for word, share in verdict.null.items() if word != "draws"
+    )
     return f"with all methods equal the rule says {words}"
 
 
 def printed_and_corrected(verdict: Verdict) -> tuple[str, str]:
-    """The verdicts on the statement as printed and as corrected; the same if there is one reading only."""
+    """The verdicts on the statement as printed and as corrected; the same if there is one
+    reading only.
+    """
     return verdict.as_printed or verdict.verdict, verdict.as_corrected or verdict.verdict
 
 
@@ -152,7 +199,9 @@ def block(study: Study, folder: Path | None) -> list[str]:
     scale = folder.name if folder else ""
     rows = [("The paper states", f"{study.statement} ({study.source})")]
     rows.append(("The paper's model", study.paper_model or "none: the statement is about no model"))
-    none = "none printed: a figure" if study.paper_model else "none: a formula, checked as it stands"
+    none = (
+        "none printed: a figure" if study.paper_model else "none: a formula, checked as it stands"
+    )
     rows.append(("The paper's number", study.paper_number or none))
     rows.append(("Our model", f"{model_of(study, scale)} (scale {scale})" if folder else "not run"))
     if folder is not None and verdict is not None:
@@ -166,14 +215,25 @@ def block(study: Study, folder: Path | None) -> list[str]:
             ("We measured", verdict.measured),
             *zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)),
             ("False alarms", rates(verdict)),
-            ("Run", f"{len(verdict.files)} runs, {verdict.seeds} seeds, {header.started[:10]}, {versions}; "
-                    f"{machine}; `{command}`"),
-        ]  # fmt: skip
+            (
+                "Run",
+                f"{len(verdict.files)} runs, {verdict.seeds} seeds, {header.started[:10]}, "
+                f"{versions}; "
+                f"{machine}; `{command}`",
+            ),
+        ]
     else:
         rows.append(("Verdict", "not run"))
     rows.append(("What would settle it", settle(study, scale, verdict)))
     head = f"### {study.claim} · `{study.name}`"
-    return [head, "", "| | |", "|---|---|", *(f"| {name} | {cell(text)} |" for name, text in rows), ""]
+    return [
+        head,
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {cell(text)} |" for name, text in rows),
+        "",
+    ]
 
 
 def document() -> str:
@@ -183,9 +243,12 @@ def document() -> str:
     lines = [
         "# What was reproduced",
         "",
-        "Written by `python docs/tools/results.py write` from the records in `results/`; do not edit it by hand.",
-        "`mindgap check results` gives the same verdicts from the records, `mindgap report results` draws the figures,",
-        "both without running anything. Where a model is involved, a verdict at scale `quick` or `cpu` is about a toy;",
+        "Written by `python docs/tools/results.py write` from the records in `results/`; do not "
+        "edit it by hand.",
+        "`mindgap check results` gives the same verdicts from the records, `mindgap report "
+        "results` draws the figures,",
+        "both without running anything. Where a model is involved, a verdict at scale `quick` or "
+        "`cpu` is about a toy;",
         "the model is named beside each verdict.",
         "",
         "| claim | study | scale | our model | as printed | as corrected |",
@@ -199,11 +262,19 @@ def document() -> str:
             about = cell(model_of(study, folder.name)) if folder else "–"
             words = verdict or Verdict("", "", as_printed="not run", as_corrected="not run")
             link = f"[`{study.name}`](#{claim.lower()}--{study.name})"
-            parts = (claim, link, folder.name if folder else "not run", about, *printed_and_corrected(words))
+            parts = (
+                claim,
+                link,
+                folder.name if folder else "not run",
+                about,
+                *printed_and_corrected(words),
+            )
             lines.append(f"| {' | '.join(parts)} |")
         if not mine:
             stated, where = claims()[claim]
-            lines.append(f"| {claim} | {cell(stated)} | – | no study of its own | {cell(where)} | – |")
+            lines.append(
+                f"| {claim} | {cell(stated)} | – | no study of its own | {cell(where)} | – |"
+            )
     lines.append("")
     for letter, title in GROUPS.items():
         lines += [f"## {title.capitalize()}", ""]
@@ -213,12 +284,21 @@ def document() -> str:
 
 
 def verdict_list() -> str:
-    """The README's list: how all studies came out, and the decided verdicts on models, each with its model."""
-    judged = [(find(name), folder, read_form(Verdict, folder / VERDICT_FILE)) for name, folder in best().items()]
+    """The README's list: how all studies came out, and the decided verdicts on models, each
+    with its model.
+    """
+    judged = [
+        (find(name), folder, read_form(Verdict, folder / VERDICT_FILE))
+        for name, folder in best().items()
+    ]
     judged.sort(key=lambda entry: claim_order(entry[0].claim, entry[0].name))
-    on_models = [(study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)]
+    on_models = [
+        (study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)
+    ]
     formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
-    corrected = sum(v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas)
+    corrected = sum(
+        v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas
+    )
     toys = [entry for entry in on_models if entry[0].model(entry[1].name).startswith("toy")]
     large = [entry for entry in on_models if entry not in toys]
     decided = [entry for entry in toys if entry[2].verdict != "inconclusive"]
@@ -228,30 +308,39 @@ def verdict_list() -> str:
         for study, _, verdict in toys
         if verdict.verdict == "inconclusive"
     )
-    return "\n".join([
-        f"- {len(formulas)} studies are about formulas and made-up problems: {_counts(formulas)}. {corrected} of those "
-        "that hold do so only after a slip in the printed text is corrected ([errata](docs/errata.md)).",
-        f"- {len(large)} studies ran on the papers' networks or on named proxies: "
-        f"{_counts([verdict for *_, verdict in large])}.",
-        f"- {len(toys)} studies ran on toys, networks much smaller than the papers': "
-        f"{_counts([verdict for *_, verdict in toys])}. They say nothing certain about the papers' own models.",
-        "",
-        "On the papers' networks or proxies:",
-        "",
-        *_listed(large),
-        "",
-        "Decided on toys:",
-        "",
-        *_listed(decided),
-        "",
-        f"Undecided on toys: {', '.join(undecided)}. All claims, models and numbers: "
-        "[docs/reproduction.md](docs/reproduction.md).",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"- {len(formulas)} studies are about formulas and made-up problems: "
+            f"{_counts(formulas)}. "
+            f"{corrected} of those "
+            "that hold do so only after a slip in the printed text is corrected "
+            "([errata](docs/errata.md)).",
+            f"- {len(large)} studies ran on the papers' networks or on named proxies: "
+            f"{_counts([verdict for *_, verdict in large])}.",
+            f"- {len(toys)} studies ran on toys, networks much smaller than the papers': "
+            f"{_counts([verdict for *_, verdict in toys])}. They say nothing certain about the "
+            "papers' own models.",
+            "",
+            "On the papers' networks or proxies:",
+            "",
+            *_listed(large),
+            "",
+            "Decided on toys:",
+            "",
+            *_listed(decided),
+            "",
+            f"Undecided on toys: {', '.join(undecided)}. All claims, models and numbers: "
+            "[docs/reproduction.md](docs/reproduction.md).",
+        ]
+    )
 
 
 def _listed(judged: list[tuple[Study, Path, Verdict]]) -> list[str]:
-    rows = [f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | {cell(study.model(folder.name))} |"
-            for study, folder, verdict in judged]  # fmt: skip
+    rows = [
+        f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | "
+        f"{cell(study.model(folder.name))} |"
+        for study, folder, verdict in judged
+    ]
     return ["| claim | study | verdict | measured on |", "|---|---|---|---|", *rows]
 
 
@@ -264,11 +353,15 @@ def _counts(verdicts: list[Verdict]) -> str:
 def readme(text: str) -> str:
     """The README with today's list between its two marks."""
     first, last = (re.escape(mark) for mark in MARKS)
-    return re.sub(f"{first}.*?{last}", lambda _: f"{MARKS[0]}\n{verdict_list()}\n{MARKS[1]}", text, flags=re.S)
+    return re.sub(
+        f"{first}.*?{last}", lambda _: f"{MARKS[0]}\n{verdict_list()}\n{MARKS[1]}", text, flags=re.S
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("action", choices=("keep", "write"))
     parser.add_argument("runs", nargs="*", type=Path)
     arguments = parser.parse_args()
@@ -281,7 +374,9 @@ def main() -> None:
                     print(f"left out: {folder.parent.name} {folder.name}: {error}", flush=True)
         size = sum(path.stat().st_size for path in RESULTS.rglob(f"*{SUFFIX}"))
         if size > LIMIT:
-            sys.exit(f"results/ holds {size / 1e6:.1f} MB; at most {LIMIT / 1e6:.0f} MB may be kept")
+            sys.exit(
+                f"results/ holds {size / 1e6:.1f} MB; at most {LIMIT / 1e6:.0f} MB may be kept"
+            )
         return
     (ROOT / "docs" / "reproduction.md").write_text(document(), encoding="utf-8")
     page = ROOT / "README.md"

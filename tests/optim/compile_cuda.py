@@ -1,8 +1,8 @@
 """Compiles the CUDA kernels for sm_90 on a machine without a GPU, and looks at what came out.
 
     python tests/optim/compile_cuda.py            every rule in float32 and bfloat16, every policy
-    python tests/optim/compile_cuda.py --all      also every combination of guard, lr in memory and
-    alignment
+    python tests/optim/compile_cuda.py --all
+        also every combination of guard, lr in memory and alignment
 
 Optimizers step tensors on the CPU with the CUDA engine, and every launch is compiled instead of
 made. Each line gives registers, bytes spilled, and how many loads of the kernel are 16 bytes wide.

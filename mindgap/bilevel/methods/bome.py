@@ -20,8 +20,9 @@ class BOME(Method):
     Symbols: q(x, y) = g(x, y) - g(x, w) with w = y after T steps on g(x, .) of size ``lr_y``; eta =
     ``eta``. The update::
 
-        df = (f_x, f_y);  dq = (g_x(x, y) - g_x(x, w), g_y(x, y));   lambda = max(0, eta ||dq||^2 -
-        <df, dq>) / ||dq||^2 x <- x - lr_x (f_x + lambda dq_x);   y <- y - lr_y (f_y + lambda dq_y)
+        df = (f_x, f_y);  dq = (g_x(x, y) - g_x(x, w), g_y(x, y));
+            lambda = max(0, eta ||dq||^2 - <df, dq>) / ||dq||^2
+        x <- x - lr_x (f_x + lambda dq_x);   y <- y - lr_y (f_y + lambda dq_y)
 
     First derivatives only, and no penalty to tune.
 

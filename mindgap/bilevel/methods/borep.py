@@ -27,9 +27,10 @@ class BOREP(Method):
     Symbols: alpha = ``lr_y``, nu = ``lr_z``, eta = ``lr_x``, beta = ``beta``, I = ``period``, N =
     ``inner``, R = ``radius``. The update::
 
-        if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y, R) (y' - alpha
-        g_y(x, y'; S)) z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S')
-        z);  x <- x - eta m / ||m||
+        if k > 0 and k mod I = 0:  y <- mean of N projected steps y' <- Proj_B(y,
+            R) (y' - alpha g_y(x, y'; S))
+        z <- z - nu (H(S') z - f_y(S_f));  m <- beta m + (1 - beta)(f_x(S_f) - J(S') z);
+            x <- x - eta m / ||m||
 
     The last line is taken at the y just found (order "seidel") and at the old z.
 

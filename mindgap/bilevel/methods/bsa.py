@@ -32,9 +32,10 @@ class BSA(Method):
     Symbols: alpha_k = ``lr_x`` (a number c means c / sqrt(k + 1)), beta_t = ``lr_y`` / (t +
     1)^``inner_exponent``, t_k = ``inner``, N = ``terms``, eta = ``eta``. The update::
 
-        t = 0 .. t_k - 1:  y <- y - beta_t g_y(x, y; S)    from y_0 (cold) or from the y before
-        (warm) x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k'
-        uniform on 0..N-1
+        t = 0 .. t_k - 1:  y <- y - beta_t g_y(x, y; S)
+            from y_0 (cold) or from the y before (warm)
+        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),
+            k' uniform on 0..N-1
 
     the second line at the new y (order "seidel").
 

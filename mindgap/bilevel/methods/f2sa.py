@@ -26,8 +26,8 @@ class F2SA(Method):
     ``delta`` (c / (1 + k)^(6/7)), xi = ``lr_x``, T = ``inner``, alpha_k = ``alpha``, by default
     gamma_k / (2 lambda_k). The update::
 
-        T times:  w <- w - gamma_k g_y(x, w; S_w);   y <- y - alpha_k (f_y(x, y; S_f) + lambda_k
-            g_y(x, y; S_y))
+        T times:  w <- w - gamma_k g_y(x, w; S_w);
+            y <- y - alpha_k (f_y(x, y; S_f) + lambda_k g_y(x, y; S_y))
         x <- x - xi alpha_k [f_x(x, y; S_f') + lambda_k (g_x(x, y; S_1) - g_x(x, w; S_2))]
         lambda_{k+1} = lambda_k + delta_k
 

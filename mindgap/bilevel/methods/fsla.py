@@ -21,8 +21,8 @@ class FSLA(Method):
     number c). The update::
 
         y' = y - rho g_y(x, y; S1);   z' = z - rho (H(x, y'; S2) z - f_y(x, y'; S_f))
-        d <- G(x, y', z'; S) + (1 - a_t) (d - G(x_before, y, z; S)),   G = f_x - J z;   x <- x -
-        gamma d
+        d <- G(x, y', z'; S) + (1 - a_t) (d - G(x_before, y, z; S)),   G = f_x - J z;
+            x <- x - gamma d
 
     The first iteration takes the plain direction.
 

@@ -19,8 +19,8 @@ class MASOBA(Method):
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lr_z``, theta = ``theta``. The update, one
     lower and one upper sample, all at the old point::
 
-        x <- x - alpha h;   y <- y - beta g_y;   z <- z - gamma (Hz - f_y);   h <- (1 - theta) h +
-        theta (f_x - Jz)
+        x <- x - alpha h;   y <- y - beta g_y;   z <- z - gamma (Hz - f_y);
+            h <- (1 - theta) h + theta (f_x - Jz)
 
     x moves along the average of the iteration before (a delay of one step).
 

@@ -22,9 +22,9 @@ class MRBO(StormMethod):
     ``c_y``; Neumann step ``eta``, Q = ``terms``. With G(x, y; S) = f_x - J eta sum_q prod (I - eta
     H) f_y on a frozen bundle S::
 
-        u <- g_y(x, y; S) + (1 - beta_k) (u - g_y(x', y'; S))      v <- G(x, y; S) + (1 - alpha_k)
-        (v - G(x', y'; S)) x <- x - gamma eta_k v                                     y <- y -
-        lambda eta_k u
+        u <- g_y(x, y; S) + (1 - beta_k) (u - g_y(x', y'; S))
+            v <- G(x, y; S) + (1 - alpha_k) (v - G(x', y'; S))
+        x <- x - gamma eta_k v                                     y <- y - lambda eta_k u
 
     (x', y') being the point before; u_0 and v_0 are plain.
 

@@ -22,10 +22,10 @@ class N2SBA(PenaltyMethod):
     Symbols: lambda = ``lam``, K = ``inner``, B = ``batches``, eta_x = ``lr_x``, tau = ``clip``. The
     update, with c(d) = min(1, tau / ||d||) d::
 
-        K times:  w <- w - lr_y c(g_y(x, w; S));   y <- y - lr_y c(f_y(x, y; S_f) / lambda + g_y(x,
-            y; S))
-        D = mean over B samples of f_x(x, y) + lambda (g_x(x, y) - g_x(x, w));   x <- x - eta_x D /
-        ||D||
+        K times:  w <- w - lr_y c(g_y(x, w; S));
+            y <- y - lr_y c(f_y(x, y; S_f) / lambda + g_y(x, y; S))
+        D = mean over B samples of f_x(x, y) + lambda (g_x(x, y) - g_x(x, w));
+            x <- x - eta_x D / ||D||
 
     First derivatives only.
 

@@ -23,8 +23,8 @@ class PBGD(PenaltyMethod):
     Symbols: alpha = ``lr_x``, beta = ``lr_y``, gamma = ``lam``, T = ``inner``. The update::
 
         T times:  w <- w - beta g_y(x, w; S)
-        x <- x - alpha [f_x(x, y) + gamma (g_x(x, y) - g_x(x, w))];   y <- y - alpha [f_y(x, y) +
-        gamma g_y(x, y)]
+        x <- x - alpha [f_x(x, y) + gamma (g_x(x, y) - g_x(x, w))];
+            y <- y - alpha [f_y(x, y) + gamma g_y(x, y)]
 
     x and y move together with one step, from the old point; first derivatives only.
 

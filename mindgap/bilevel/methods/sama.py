@@ -23,8 +23,8 @@ class SAMA(Method):
     Symbols: T = ``inner``, alpha = ``scale``, epsilon = ``radius``. The update::
 
         T times:  y <- y - lr_y g_y(x, y; S)
-        v = alpha f_y;  e = epsilon / ||v||;   x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e
-        v)) / (2 e)]
+        v = alpha f_y;  e = epsilon / ||v||;
+            x <- x - lr_x [f_x - (g_x(x, y + e v) - g_x(x, y - e v)) / (2 e)]
 
     the second line at the new y (order "seidel"). H^-1 is replaced by alpha times the identity, so
     the direction is biased unless the lower Hessian is a multiple of the identity.

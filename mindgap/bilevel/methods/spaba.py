@@ -24,8 +24,8 @@ class SPABA(Method):
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, p = 1 / ``period``, R = ``radius``. The
     update::
 
-        with probability p:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S;
-            point before)
+        with probability p:  D <- D(all samples at the point)     else
+            D <- D + D(S; point) - D(S; point before)
         y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
 
     with D = (g_y, Hz - f_y, f_x - Jz). This is SRBA with random refreshes in place of periodic

@@ -23,8 +23,8 @@ class SRBA(Method):
     Symbols: rho = ``lr_y`` = ``lr_z``, gamma = ``lr_x``, q = ``period``, R = ``radius``. The
     update::
 
-        t mod q = 0:  D <- D(all samples at the point)     else  D <- D + D(S; point) - D(S; point
-            before)
+        t mod q = 0:  D <- D(all samples at the point)     else
+            D <- D + D(S; point) - D(S; point before)
         y <- y - rho D_y;   z <- Proj_{||z|| <= R}(z - rho D_z);   x <- x - gamma D_x
 
     with D = (g_y, Hz - f_y, f_x - Jz); the point includes z, and both evaluations use the same pair

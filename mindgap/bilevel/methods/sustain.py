@@ -22,9 +22,9 @@ class SUSTAIN(StormMethod):
     ``c_y``; Neumann step ``eta``, K = ``terms``. With the randomised hypergradient F(x, y; S)
     (number of factors and samples in S)::
 
-        h^g <- eta^g g_y + (1 - eta^g) (h^g + g_y - g_y')          h^f <- eta^f F + (1 - eta^f) (h^f
-        + F - F') y <- y - lr_y alpha_t h^g                                  x <- x - lr_x alpha_t
-        h^f
+        h^g <- eta^g g_y + (1 - eta^g) (h^g + g_y - g_y')
+            h^f <- eta^f F + (1 - eta^f) (h^f + F - F')
+        y <- y - lr_y alpha_t h^g                                  x <- x - lr_x alpha_t h^f
 
     primes at the point before, with the same samples and the same number of factors.
 

@@ -21,8 +21,8 @@ class TTSA(Method):
     k)^(2/5)), N = ``terms``, eta = ``eta``. The update::
 
         y <- y - beta_k g_y(x, y; S)
-        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),   k'
-        uniform on 0..N-1
+        x <- Proj_X(x - alpha_k (f_x - J(S_j) N eta prod_{q<=k'} (I - eta H(S_q)) f_y)),
+            k' uniform on 0..N-1
 
     the second line at the new y (order "seidel").
 

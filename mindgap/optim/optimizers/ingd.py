@@ -61,8 +61,8 @@ class INGD(RuleOptimizer):
             if ‖m_k‖ ≤ ε: stop, x_t is (δ, ε)-stationary
             x_{t,k} = x_t − δ·m_k/‖m_k‖
             if f(x_{t,k}) − f(x_t) < −δ‖m_k‖/4: x_{t+1} = x_{t,k}, done
-            y uniform on [x_t, x_{t,k}];  m_{k+1} = β·m_k + (1−β)·∇f(y),  β =
-            (4L²−‖m_k‖²)/(4L²+2‖m_k‖²)
+            y uniform on [x_t, x_{t,k}];  m_{k+1} = β·m_k + (1−β)·∇f(y),
+                β = (4L²−‖m_k‖²)/(4L²+2‖m_k‖²)
 
     If the loop runs out, x_t stays and the next call starts it anew (the *while* of line 3). Once
     certified, ``step`` changes nothing and evaluates nothing until ``reset()``.

@@ -1,9 +1,9 @@
 """Data hyper-cleaning: learn a weight for each training sample so that corrupted labels lose
 theirs.
 
-    lower   g(λ, W) = mean_i σ(λ_i) ℓ(W; x_i, ỹ_i) + c ‖W‖²      over training samples with
-    corrupted labels ỹ upper   f(λ, W) = mean_j ℓ(W; x_j, y_j)                        over clean
-    validation samples
+    lower   g(λ, W) = mean_i σ(λ_i) ℓ(W; x_i, ỹ_i) + c ‖W‖²
+        over training samples with corrupted labels ỹ
+    upper   f(λ, W) = mean_j ℓ(W; x_j, y_j)                        over clean validation samples
 
 with ℓ the cross-entropy of a linear softmax. Which labels are corrupted is drawn once, by seed, and
 never again; the upper level never sees a corrupted label.

@@ -1,9 +1,9 @@
 """Data hyper-cleaning with a recurrent classifier: the problem of the SLIP paper's Fig. 2, on
 texts.
 
-    lower   g(λ, w) = mean_i σ(λ_i) ℓ(w; a_i, ỹ_i) + c ‖w‖²      over training texts with corrupted
-    labels ỹ upper   f(λ, w) = mean_j ℓ(w; a_j, y_j)                        over clean validation
-    texts
+    lower   g(λ, w) = mean_i σ(λ_i) ℓ(w; a_i, ỹ_i) + c ‖w‖²
+        over training texts with corrupted labels ỹ
+    upper   f(λ, w) = mean_j ℓ(w; a_j, y_j)                        over clean validation texts
 
 with ℓ the cross-entropy of a two-layer tanh RNN over frozen word vectors, its mean over the words,
 and three layers on top. Word vectors are standardised: GloVe's have a common part that is longer

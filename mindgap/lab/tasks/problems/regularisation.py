@@ -1,9 +1,10 @@
 """Regularisation selection for logistic regression: the upper level chooses the strength of the
 lower one's decay.
 
-    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,       one x per
-    feature (ijcnn1) multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,
-    one x a class (covtype)
+    binary       g(x, y) = mean_i log(1 + exp(-t_i a_i'y)) + ½ Σ_k e^{x_k} y_k²,
+        one x per feature (ijcnn1)
+    multiclass   g(x, Y) = mean_i ℓ(Y; a_i, t_i) + ½ Σ_c e^{x_c} ‖Y_c‖²,
+        one x a class (covtype)
 
 and f is the mean loss over the validation samples, without decay.
 """

@@ -1,7 +1,7 @@
 """An upper level of unbounded smoothness: its curvature grows with its gradient, without a bound.
 
-    f_j(x, y) = Σ_k (cosh(κ(x_k - c_jk)) - 1)/κ² + ½ ‖y - t_j‖²        or   Σ_k (x_k - c_jk)⁴/4 + ½
-    ‖y - t_j‖²
+    f_j(x, y) = Σ_k (cosh(κ(x_k - c_jk)) - 1)/κ² + ½ ‖y - t_j‖²        or
+        Σ_k (x_k - c_jk)⁴/4 + ½ ‖y - t_j‖²
 
 over the lower level of the standard quadratic. For the first, ‖f_xx‖ <= 1 + κ ‖f_x‖: smooth only
 relative to the gradient, as Assumption 3.1 of SLIP allows. A step that is stable at the start is
