@@ -7,6 +7,7 @@
 # make docs   build the documentation site into build/site, offline; a broken link is an error
 # make notebooks   write every example as a notebook beside it
 # make test-extras   install the trainers and solvers of the extras as well, run their tests
+# make test-mutants   plant 200 faults one at a time and count those that the tests notice (an hour or more)
 # make test-cluster   install Dask and Ray as well, run the same study on both
 PYTHON ?= python3
 VENV   ?= .venv
@@ -16,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled modules are kept, where a machine says otherwise too: the tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs lint notebooks test test-clean test-clean-all test-cluster test-extras test-fast test-other-cpu setup clean help
+.PHONY: demo docs lint notebooks test test-clean test-clean-all test-cluster test-extras test-fast test-mutants test-other-cpu setup clean help
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -88,6 +89,9 @@ test-extras: $(VENV)/.extras
 	$(PYTEST) tests/adapters/test_adapters.py tests/lab/theory/test_ch2_textbook.py \
 	  tests/lab/theory/test_textbook_and_nonsmooth_studies.py tests/lab/tasks/test_data_readers.py \
 	  tests/lab/tasks/test_models.py tests/bilevel/test_bilevel_lora_example.py tests/docs/test_examples_run.py
+
+test-mutants: setup
+	$(BIN)/python tests/mutants.py --jobs 2 --out build/mutants.jsonl
 
 clean:
 	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
