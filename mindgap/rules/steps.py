@@ -189,6 +189,40 @@ def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: fl
         m.copy_(torch.where(size == 0, m, torch.where(m == 0, size, moved)))
 
 
+def clip_at_means_(
+    gradients: Sequence[Tensor], means: Sequence[Tensor], factor: float, rate: float
+) -> list[Tensor]:
+    """min{c·τ/|g|, 1}·g in every coordinate, with τ the running mean of |g| over the steps with
+    g ≠ 0.
+
+    τ is the mean before this gradient. Then the gradient enters it: τ ← τ + r·(|g| − τ) where g is
+    not zero. The first gradient other than zero passes as it is and becomes the mean. If all
+    gradients are multiplied by a number, so are the means and the result.
+
+    Args:
+        gradients: g, which are only read.
+        means: τ, zero where no gradient was seen; changed in place.
+        factor: c.
+        rate: r, the weight of the new gradient in the mean; max{1 − β, 1/k} at step k makes the
+            first steps a plain mean.
+
+    Example:
+        >>> means = [torch.tensor([1.0, 0.0, 2.0])]
+        >>> clip_at_means_([torch.tensor([-9.0, 5.0, 0.0])], means, 3.0, 0.5)
+        [tensor([-3.,  5.,  0.])]
+        >>> means
+        [tensor([5., 5., 2.])]
+    """
+    clipped = []
+    for g, mean in zip(gradients, means, strict=True):
+        size = widen(g).abs()
+        tau = torch.where(mean == 0, torch.inf, mean * factor)
+        clipped.append(widen(g).clamp(-tau, tau))
+        moved = torch.where(mean == 0, size, torch.lerp(mean, size, rate))
+        mean.copy_(torch.where(size == 0, mean, moved))
+    return clipped
+
+
 # Normalised steps: the scalars that make a step's length independent of the gradient's.
 
 
