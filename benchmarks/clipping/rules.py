@@ -1,0 +1,244 @@
+"""What may stand between the gradient and Adam's moments: candidates for ``clip="auto"``.
+
+All models of a candidate are rows of one tensor: g has shape (seeds, rates, parameters). A rule
+returns what the moments see. Norms are over the parameters of one model, as over all parameters of
+a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+Rule = Callable[[Tensor, State, int, list[int]], Tensor]
+WINDOW = 128
+
+
+def norm_of(g: Tensor) -> Tensor:
+    return g.norm(dim=-1, keepdim=True)
+
+
+def unit(g: Tensor) -> Tensor:
+    size = norm_of(g)
+    return torch.where(size > 0, g / size, g)
+
+
+def none(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+    return g
+
+
+def whole(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+    """The gradient divided by its norm."""
+    return unit(g)
+
+
+def fixed(tau: float) -> Rule:
+    """``clip_grad_norm_``."""
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        return g * (tau / (norm_of(g) + 1e-6)).clamp_max(1.0)
+
+    return rule
+
+
+def quantile(q: float) -> Rule:
+    """The running quantile of the last 128 norms, the present one included."""
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        size = norm_of(g)
+        window = s.get("window")
+        window = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        s["window"] = window
+        n = window.shape[-1]
+        rank = min(n, max(1, -int(-q * (n + 1) // 1)))
+        tau = window.kthvalue(rank, dim=-1, keepdim=True).values
+        return g * (tau / size.clamp_min(1e-38)).clamp_max(1.0)
+
+    return rule
+
+
+def zclip(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+    """Kumar and others 2025: a norm beyond 2.5 deviations goes to mean + 2.5²/z deviations."""
+    size = norm_of(g)
+    if k <= 25:
+        s["first"] = size if k == 1 else torch.cat([s["first"], size], -1)
+        s["mean"] = s["first"].mean(-1, keepdim=True)
+        s["var"] = s["first"].var(-1, correction=0, keepdim=True)
+        return g
+    spread = s["var"].sqrt() + 1e-6
+    z = (size - s["mean"]) / spread
+    aim = torch.where(z > 2.5, s["mean"] + 2.5**2 / z * spread, size)
+    s["mean"] = 0.97 * s["mean"] + 0.03 * aim
+    s["var"] = 0.97 * s["var"] + 0.03 * (aim - s["mean"]).square()
+    return g * (aim / size.clamp_min(1e-38)).clamp_max(1.0)
+
+
+def autoclip(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+    """Seetharaman and others 2020: the 10th percentile of all norms so far."""
+    size = norm_of(g)
+    s["all"] = size if k == 1 else torch.cat([s["all"], size], -1)
+    n = s["all"].shape[-1]
+    tau = s["all"].kthvalue(max(1, round(0.1 * n)), dim=-1, keepdim=True).values
+    return g * (tau / (size + 1e-6)).clamp_max(1.0)
+
+
+def adagc(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+    """Wang and others 2025: each tensor's norm at most 1.05 times its running mean; first 100
+    steps at most 1 over all."""
+    if k <= 100:
+        g = g * (1.0 / (norm_of(g) + 1e-6)).clamp_max(1.0)
+    out = []
+    for i, part in enumerate(g.split(sizes, -1)):
+        size, name = norm_of(part), f"mean{i}"
+        if k <= 100:
+            s[name] = torch.minimum(s[name], size) if k > 1 else size
+            out.append(part)
+        else:
+            factor = (1.05 * s[name] / size.clamp_min(1e-38)).clamp_max(1.0)
+            out.append(part * factor)
+            s[name] = 0.98 * s[name] + 0.02 * factor * size
+    return torch.cat(out, -1)
+
+
+def coordinates(
+    c: float,
+    *,
+    scale: bool = True,
+    beta: float = 0.99,
+    robust: float = 0.0,
+    signal: str = "",
+    memory: float = 0.99,
+    gain: float = 1.0,
+    floor: float = 1.0,
+) -> Rule:
+    """Entries clipped at c times a running mean of their own size over the steps with an entry.
+
+    Args:
+        c: multiple of the running mean.
+        scale: divide by the norm first.
+        beta: memory of the running mean, in events.
+        robust: the mean sees entries of at most so many times itself; 0: all of them.
+        signal: "" clips always; "tensor" gives back the share s of what was cut, where s says how
+            far the cut parts of a tensor keep their signs (see below); "coordinate" the same per
+            entry; "whole" over all parameters.
+        memory: of the mean of what was cut.
+        gain, floor: s = clamp(gain·(R − floor)/(R + 1), 0, 1).
+
+    What was cut, e, has a running mean ē. If its signs are random, E‖ē‖² is the sum of the squared
+    weights times ‖e‖²: the ratio R of both is near 1. If rare large entries are signal, their signs
+    repeat and R grows like the number of events in memory.
+    """
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        if scale:
+            g = unit(g)
+        if k == 1:
+            s["tau"], s["count"] = torch.zeros_like(g), torch.zeros_like(g)
+        event = g != 0
+        size = g.abs()
+        known = s["count"] > 0
+        tau = s["tau"] / (1 - beta ** s["count"]).clamp_min(1e-12)
+        limit = torch.where(known, c * tau, size)
+        seen = torch.where(known, size.clamp_max(robust * tau), size) if robust else size
+        s["tau"] = torch.where(event, beta * s["tau"] + (1 - beta) * seen, s["tau"])
+        s["count"] = s["count"] + event
+        cut = torch.minimum(torch.maximum(g, -limit), limit)
+        if not signal:
+            return cut
+        e = g - cut
+        if k == 1:
+            s["cut"] = torch.zeros_like(g)
+            s["chance"] = torch.zeros_like(g)
+        before = s["cut"]
+        if signal == "coordinate":
+            agree = (before * e.sign()).clamp_min(0) / s["chance"].clamp_min(1e-38).sqrt()
+            share = (gain * (agree.square() - floor) / (agree.square() + 1)).clamp(0, 1)
+        else:
+            parts = sizes if signal == "tensor" else [g.shape[-1]]
+            shares = []
+            for mean, chance in zip(before.split(parts, -1), s["chance"].split(parts, -1)):
+                bottom = chance.sum(-1, keepdim=True)
+                ratio = mean.square().sum(-1, keepdim=True) / bottom.clamp_min(1e-38)
+                one = (gain * (ratio - floor) / (ratio + 1)).clamp(0, 1)
+                shares.append(torch.where(bottom > 0, one, 0.0).expand_as(mean))
+            share = torch.cat(shares, -1)
+        s["cut"] = memory * before + (1 - memory) * e
+        s["chance"] = memory**2 * s["chance"] + (1 - memory) ** 2 * e.square()
+        s["share"] = share.mean(-1)
+        return cut + share * e
+
+    return rule
+
+
+@dataclass
+class Candidate:
+    """A rule before AdamW's moments, or another optimizer of AdamW's scale."""
+
+    name: str
+    rule: Rule
+    betas: tuple[float, float] = (0.9, 0.999)
+    form: str = "adam"  # "adam", "acclip", "stable"
+    eps: float = 1e-8
+    state: State = field(default_factory=dict)
+
+    def update(self, g: Tensor, k: int, sizes: list[int]) -> Tensor:
+        """The step per unit of lr."""
+        s, (b1, b2) = self.state, self.betas
+        raw = g
+        g = self.rule(g, s, k, sizes)
+        if k == 1:
+            s["m"], s["v"] = torch.zeros_like(g), torch.zeros_like(g)
+        s["m"] = b1 * s["m"] + (1 - b1) * g
+        if self.form == "acclip":
+            s["v"] = b2 * s["v"] + (1 - b2) * g.abs()
+            m, tau = s["m"] / (1 - b1**k), s["v"] / (1 - b2**k)
+            return (tau / (m.abs() + self.eps)).clamp_max(1.0) * m / (tau + self.eps)
+        s["v"] = b2 * s["v"] + (1 - b2) * g.square()
+        root = (s["v"] / (1 - b2**k)).sqrt() + self.eps
+        step = s["m"] / (1 - b1**k) / root
+        if self.form == "stable":
+            parts = (raw.square() / root.square().clamp_min(1e-16)).split(sizes, -1)
+            sizes_of = [p.mean(-1, keepdim=True).sqrt().clamp_min(1.0).expand_as(p) for p in parts]
+            return step / torch.cat(sizes_of, -1)
+        return step
+
+
+FIXED = (0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+def candidates() -> list[Candidate]:
+    """Fresh states."""
+    return [
+        Candidate("AdamW", none),
+        *(Candidate(f"clip {tau:g}", fixed(tau)) for tau in FIXED),
+        Candidate("auto 0.9", quantile(0.9)),
+        Candidate("quantile 0.5", quantile(0.5)),
+        Candidate("quantile 0.05", quantile(0.05)),
+        Candidate("unit", whole),
+        Candidate("ZClip", zclip),
+        Candidate("AutoClip", autoclip),
+        Candidate("AdaGC", adagc),
+        Candidate("StableAdamW", none, form="stable"),
+        Candidate("ACClip", quantile(0.9), betas=(0.9, 0.99), form="acclip", eps=1e-5),
+        Candidate("ACClip unit", whole, betas=(0.9, 0.99), form="acclip", eps=1e-12),
+        Candidate("coordinates 1", coordinates(1.0)),
+        Candidate("coordinates 3", coordinates(3.0)),
+        Candidate("coordinates 3, robust 3", coordinates(3.0, robust=3.0)),
+        Candidate("coordinates 2, robust 5", coordinates(2.0, robust=5.0)),
+        Candidate("coordinates 3, tensor", coordinates(3.0, robust=5.0, signal="tensor")),
+        Candidate("coordinates 2, tensor", coordinates(2.0, robust=5.0, signal="tensor")),
+        Candidate(
+            "coordinates 2, tensor, long",
+            coordinates(2.0, robust=5.0, signal="tensor", memory=0.997),
+        ),
+        Candidate("coordinates 3, coordinate", coordinates(3.0, robust=5.0, signal="coordinate")),
+        Candidate("coordinates 3, whole", coordinates(3.0, robust=5.0, signal="whole")),
+        Candidate(
+            "coordinates 2, tensor, sharp",
+            coordinates(2.0, robust=5.0, signal="tensor", gain=3.0, floor=1.5),
+        ),
+    ]
