@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, hyper_objective, solve, suggest_steps
-from mindgap.bilevel.compiled import JaxBackend
+from mindgap.bilevel.backends.compiled import JaxBackend
 from mindgap.lab.tasks.data.images import digits
 from mindgap.lab.tasks.problems.cleaning import hyper_cleaning
 from mindgap.lab.tasks.problems.compiled import (

@@ -36,11 +36,11 @@ import numpy as np
 import torch
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Power
-from mindgap.bilevel.compiled import JaxBackend
-from mindgap.bilevel.estimators import spider
+from mindgap.bilevel.backends.compiled import JaxBackend
+from mindgap.bilevel.core.estimators import spider
+from mindgap.bilevel.core.schedules import Product
+from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.methods import vrbo
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Product
 from mindgap.lab.tasks.data.tabular import ijcnn1
 
 BATCH, RATIO, TERMS, INNER = 64, 10.0, 10, 10

@@ -26,7 +26,7 @@ from bilevel_cleaning import cleaning_problem  # noqa: E402
 from bilevel_timing import SETTINGS  # noqa: E402
 
 from mindgap.bilevel import METHODS, solve  # noqa: E402
-from mindgap.bilevel.graphs import CudaGraphs  # noqa: E402
+from mindgap.bilevel.backends.graphs import CudaGraphs  # noqa: E402
 
 
 def rate(problem: Any, method: Any, steps: int, backend: Any) -> tuple[float, Any]:

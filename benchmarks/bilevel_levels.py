@@ -79,7 +79,7 @@ def main() -> int:
     torch.set_num_threads(1)
     backend = None
     if options.backend == "jax":
-        from mindgap.bilevel.compiled import JaxBackend
+        from mindgap.bilevel.backends.compiled import JaxBackend
         from mindgap.lab.tasks.problems.compiled import quadratic_losses
 
         backend = JaxBackend(*quadratic_losses())

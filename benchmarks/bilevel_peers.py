@@ -40,10 +40,10 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from mindgap.bilevel import METHODS, Constant, Sample, TorchOracle  # noqa: E402
-from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at, neumann_of  # noqa: E402
-from mindgap.bilevel.exact import linear_solver  # noqa: E402
-from mindgap.bilevel.ops import TorchOps  # noqa: E402
+from mindgap.bilevel.backends.ops import TorchOps  # noqa: E402
+from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at, neumann_of  # noqa: E402
 from mindgap.bilevel.solver import Eager  # noqa: E402
+from mindgap.bilevel.tools.exact import linear_solver  # noqa: E402
 
 LOWER, UPPER = Sample(3), Sample(5)
 
@@ -193,7 +193,7 @@ def compiled_ours(
     try:
         import jax
 
-        from mindgap.bilevel.compiled import JaxBackend
+        from mindgap.bilevel.backends.compiled import JaxBackend
     except ImportError as error:
         print(f"# compiled: skipped ({error})")
         return {}

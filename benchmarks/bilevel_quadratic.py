@@ -8,7 +8,7 @@ from mindgap.bilevel import METHODS, solve
 
 
 def part_quadratic(options: Any) -> None:
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
     from mindgap.lab.tasks.problems import quadratic_problem
     from mindgap.lab.tasks.problems.compiled import quadratic_losses
 

@@ -31,7 +31,7 @@ def reading(problem: BilevelProblem, steps: int) -> Race:
     import jax.numpy as jnp
     from jax import lax
 
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
 
     oracle = JaxBackend(*logistic_losses()).oracle(problem, _soba(), 0, False)
     arrays = oracle.arrays["lower"][0], oracle.arrays["upper"][0]

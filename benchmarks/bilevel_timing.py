@@ -137,7 +137,7 @@ def prepare(
     iterations (the backend's own choice) while those before are running."""
     import jax
 
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
 
     settings = dict(SETTINGS[name] if settings is None else settings)
     if name == "srba":

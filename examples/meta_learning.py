@@ -25,7 +25,7 @@ from mindgap.bilevel import (
     solve,
     task_problem,
 )
-from mindgap.bilevel.problem import Pack
+from mindgap.bilevel.data.problem import Pack
 
 WAY, SHOT, TASKS, STRENGTH, LR_X, LR_Y, INNER, PRODUCTS = 3, 5, 4, 0.5, 0.003, 0.1, 5, 3
 

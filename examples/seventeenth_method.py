@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import torch
 
 from mindgap.bilevel import BilevelProblem, solve
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class PeriodicSOBA(Method):
         lr_x: step on x.
         lr_y: step on y and z.
         period: iterations per step on x.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> len(PeriodicSOBA(lr_x=0.1, lr_y=0.1, period=3).plan().period)
@@ -57,7 +57,7 @@ class PeriodicSOBA(Method):
     *Differs from the paper* in the period, and in the sign of z: the paper's v is -z.
     """
 
-    # The settings. Each says its own rule (``mindgap/bilevel/settings.py`` has more of them);
+    # The settings. Each says its own rule (``mindgap/bilevel/core/settings.py`` has more of them);
     # ``rate`` settings come to ``update`` as s["lr_x"] and s["lr_y"]. ``x_step`` lets users choose
     # the upper step that ``move_x`` takes.
     lr_x: Rate = rate()
@@ -81,7 +81,7 @@ class PeriodicSOBA(Method):
 
     # The update: a pure function of the values v and the draws s. Derivatives come from the oracle,
     # anything beyond + - * @ from oracle.ops, so that every backend can run it;
-    # ``mindgap/bilevel/protocols.py`` lists both. ``kind`` is known when the step is compiled.
+    # ``mindgap/bilevel/core/types.py`` lists both. ``kind`` is known when the step is compiled.
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         d_y, d_z, d_x = oracle.residuals(v["x"], v["y"], v["z"], s["g"], s["f"])
         y, z = oracle.move_y(v["y"], d_y, s["lr_y"]), oracle.ops.move(v["z"], d_z, s["lr_y"])

@@ -44,9 +44,9 @@ LEFT_OUT = (
     "mindgap.rules.fused",
     "mindgap.adapters",
     "mindgap.__main__",
-    "mindgap.bilevel.compiled",
-    "mindgap.bilevel.jax_layout",
-    "mindgap.bilevel.jax_oracle",
+    "mindgap.bilevel.backends.compiled",
+    "mindgap.bilevel.backends.jax_layout",
+    "mindgap.bilevel.backends.jax_oracle",
 )
 #: Methods by which our own modules call each other in loops: those of optimizers, oracles, data,
 #: steps and methods.

@@ -14,7 +14,7 @@ from benchopt import BaseSolver
 from benchopt.stopping_criterion import SufficientProgressCriterion
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem
-from mindgap.bilevel.compiled import JaxBackend
+from mindgap.bilevel.backends.compiled import JaxBackend
 
 
 class MindgapSolver(BaseSolver):

@@ -11,17 +11,12 @@ from mindgap.base.lazy import lazy_names
 from mindgap.bilevel.registry import METHODS
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice, suggest_steps
-    from mindgap.bilevel.checkpoint import load_state, pack_state, save_state, unpack_state
-    from mindgap.bilevel.directions import NegativeCurvature
-    from mindgap.bilevel.exact import (
-        exact_hypergradient,
-        hyper_objective,
-        hypergradient,
-        implicit_solution,
-        lower_solution,
-    )
-    from mindgap.bilevel.meta import MetaLearner, adapt, side_by_side, task_problem
+    from mindgap.bilevel.backends.oracles import TorchOracle
+    from mindgap.bilevel.core.directions import NegativeCurvature
+    from mindgap.bilevel.core.schedules import Constant, Power
+    from mindgap.bilevel.core.steps import AdamStep, MomentumStep, TorchStep
+    from mindgap.bilevel.data.problem import BilevelProblem, Bound
+    from mindgap.bilevel.data.sample import FULL, Batches, Sample, Stream
     from mindgap.bilevel.method import Method, State
     from mindgap.bilevel.methods.alset import ALSET
     from mindgap.bilevel.methods.amigo import AmIGO
@@ -39,12 +34,17 @@ if TYPE_CHECKING:
     from mindgap.bilevel.methods.svrb import SVRB
     from mindgap.bilevel.methods.ttsa import TTSA
     from mindgap.bilevel.methods.vrbo import VRBO
-    from mindgap.bilevel.oracles import TorchOracle
-    from mindgap.bilevel.problem import BilevelProblem, Bound
-    from mindgap.bilevel.sample import FULL, Batches, Sample, Stream
-    from mindgap.bilevel.schedules import Constant, Power
     from mindgap.bilevel.solver import Solution, solve
-    from mindgap.bilevel.steps import AdamStep, MomentumStep, TorchStep
+    from mindgap.bilevel.tools.advice import StepAdvice, suggest_steps
+    from mindgap.bilevel.tools.checkpoint import load_state, pack_state, save_state, unpack_state
+    from mindgap.bilevel.tools.exact import (
+        exact_hypergradient,
+        hyper_objective,
+        hypergradient,
+        implicit_solution,
+        lower_solution,
+    )
+    from mindgap.bilevel.tools.meta import MetaLearner, adapt, side_by_side, task_problem
 
 _WHERE = {"METHODS": "registry"} | {
     method.class_name: f"methods.{method.module}" for method in METHODS.values()

@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.count import table_bytes
-from mindgap.bilevel.draws import SamplePlan, draw_chunk, draw_start
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Draws, Oracle, ProblemOracle, Scalar, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.settings import check_flag, check_settings, rates_of
-from mindgap.bilevel.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
+from mindgap.bilevel.backends.count import table_bytes
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.settings import check_flag, check_settings, rates_of
+from mindgap.bilevel.core.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
+from mindgap.bilevel.core.types import Array, Draws, Oracle, ProblemOracle, Scalar, Values
+from mindgap.bilevel.data.draws import SamplePlan, draw_chunk, draw_start
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Method(ABC):
         Args:
             problem: what to solve.
             seed: seed of all draws.
-            distributed: see :class:`mindgap.bilevel.oracles.TorchOracle`.
+            distributed: see :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
         """
         return self.start_with(self.oracle(problem, seed, distributed), seed)
 
@@ -333,7 +333,7 @@ class Method(ABC):
 
         Example:
             >>> from mindgap.bilevel import SOBA
-            >>> from mindgap.bilevel.problem import example_problem
+            >>> from mindgap.bilevel.data.problem import example_problem
             >>> problem = example_problem()
             >>> state = SOBA(lr_x=0.1, lr_y=0.5).start(problem, seed=0)
             >>> for _ in range(400):

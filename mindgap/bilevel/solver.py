@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.checkpoint import check_path, load_state, save_state
-from mindgap.bilevel.draws import draw_chunk
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.settings import check_flag
+from mindgap.bilevel.core.types import Array, Backend, ProblemOracle
+from mindgap.bilevel.data.draws import draw_chunk
+from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method, State, advance
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Backend, ProblemOracle
-from mindgap.bilevel.settings import check_flag
+from mindgap.bilevel.tools.checkpoint import check_path, load_state, save_state
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")

@@ -15,18 +15,18 @@ from references.bilevel_small import small_quadratic
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import SLIP, Batches, BilevelProblem, TorchStep, solve
-from mindgap.bilevel.count import calls_of_chunk
-from mindgap.bilevel.draws import draw_chunk
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.data.draws import draw_chunk
+from mindgap.bilevel.data.sample import Sample
 
 # Here a program runs once: compile it quickly rather than well.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 jax = pytest.importorskip("jax")
-from mindgap.bilevel import jax_oracle  # noqa: E402
-from mindgap.bilevel.compiled import JaxBackend  # noqa: E402
-from mindgap.bilevel.jax_layout import axis_orders  # noqa: E402
+from mindgap.bilevel.backends import jax_oracle  # noqa: E402
+from mindgap.bilevel.backends.compiled import JaxBackend  # noqa: E402
+from mindgap.bilevel.backends.jax_layout import axis_orders  # noqa: E402
 from mindgap.lab.tasks.problems import compiled as losses  # noqa: E402
 
 QUADRATIC = small_quadratic(seed=4)
@@ -289,8 +289,8 @@ def test_random_directions_are_equal_on_both_backends(dtype):
     import jax
     import jax.numpy as jnp
 
-    from mindgap.bilevel.jax_oracle import JaxOps
-    from mindgap.bilevel.ops import TorchOps
+    from mindgap.bilevel.backends.jax_oracle import JaxOps
+    from mindgap.bilevel.backends.ops import TorchOps
 
     seeds, like = np.array([3, 2**31 - 1]), torch.zeros(1, dtype=dtype)
     mine = TorchOps.normals(seeds, 5000, like)

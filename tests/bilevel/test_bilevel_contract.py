@@ -32,8 +32,8 @@ from mindgap.bilevel import (
     TorchStep,
     solve,
 )
-from mindgap.bilevel.count import calls_of_chunk
-from mindgap.bilevel.draws import draw_chunk
+from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.data.draws import draw_chunk
 
 QUADRATIC = small_quadratic(seed=4)
 EACH = pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)

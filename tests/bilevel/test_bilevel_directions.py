@@ -21,8 +21,8 @@ from mindgap.bilevel import (
     hypergradient,
     lower_solution,
 )
-from mindgap.bilevel import directions as d
-from mindgap.bilevel.oracles import is_tall
+from mindgap.bilevel.backends.oracles import is_tall
+from mindgap.bilevel.core import directions as d
 
 QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 
@@ -187,7 +187,7 @@ def test_fused_oracle_is_dense_autograd():
 @pytest.mark.parametrize("limit", [0, 2**20], ids=["apart", "at once"])
 @pytest.mark.parametrize("form", ["tensor", "tuple"])
 def test_residuals_are_the_differences_of_the_separate_derivatives(monkeypatch, limit, form):
-    monkeypatch.setattr("mindgap.bilevel.oracles.SMALL", limit)
+    monkeypatch.setattr("mindgap.bilevel.backends.oracles.SMALL", limit)
     base = nonlinear() if form == "tuple" else PROBLEM
     o = TorchOracle(base)
     torch.manual_seed(3)
@@ -329,8 +329,8 @@ def test_yardsticks_on_a_nonlinear_problem_against_differences():
 
 
 def test_conjugate_gradients_by_numbers_are_those_of_arrays():
-    from mindgap.bilevel.directions import conjugate_gradients, conjugate_gradients_by_numbers
-    from mindgap.bilevel.ops import TorchOps
+    from mindgap.bilevel.backends.ops import TorchOps
+    from mindgap.bilevel.core.directions import conjugate_gradients, conjugate_gradients_by_numbers
 
     draw = torch.Generator().manual_seed(0)
     root, v = (
@@ -350,8 +350,8 @@ def test_conjugate_gradients_by_numbers_are_those_of_arrays():
 
 def test_conjugate_gradients_by_rows_are_those_of_every_block_alone():
     """One block is indefinite: it stops at its last good step, the other goes on."""
-    from mindgap.bilevel.directions import conjugate_gradients
-    from mindgap.bilevel.ops import TorchOps
+    from mindgap.bilevel.backends.ops import TorchOps
+    from mindgap.bilevel.core.directions import conjugate_gradients
 
     diagonals = torch.tensor([[1.0, -0.5, 3.0], [2.0, 4.0, 8.0]], dtype=torch.float64)
     whole, stopped = conjugate_gradients(

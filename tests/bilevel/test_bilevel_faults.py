@@ -36,7 +36,7 @@ from mindgap.bilevel import (
     suggest_steps,
     unpack_state,
 )
-from mindgap.bilevel.graphs import CudaGraphs
+from mindgap.bilevel.backends.graphs import CudaGraphs
 from mindgap.bilevel.registry import SIXTEEN, MethodInfo
 
 WILD = SOBA(lr_x=0.1, lr_y=Constant(50.0))

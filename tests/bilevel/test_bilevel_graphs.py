@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import BSA, SLIP, AdamStep, solve
-from mindgap.bilevel.estimators import ROWS
-from mindgap.bilevel.graphs import CudaGraphs, _Place, _Rows, _undone
+from mindgap.bilevel.backends.graphs import CudaGraphs, _Place, _Rows, _undone
+from mindgap.bilevel.core.estimators import ROWS
 
 QUADRATIC = small_quadratic(seed=4)
 KEYS = [

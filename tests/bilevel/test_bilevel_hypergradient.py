@@ -27,8 +27,8 @@ from mindgap.bilevel import (
     lower_solution,
     solve,
 )
-from mindgap.bilevel.directions import conjugate_gradients
-from mindgap.bilevel.ops import TorchOps
+from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.core.directions import conjugate_gradients
 
 QUADRATIC, PROBLEM, X, Y, TRUTH = Point.quadratic, Point.problem, Point.x, Point.y, Point.truth
 SOLVERS = {
@@ -252,7 +252,7 @@ def test_arrays_of_other_libraries_are_vectors_too():
 
 def test_a_state_of_the_compiled_backend_has_a_hypergradient():
     pytest.importorskip("jax")
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
     from mindgap.lab.tasks.problems import compiled as losses
 
     backend = JaxBackend(*losses.quadratic_losses())

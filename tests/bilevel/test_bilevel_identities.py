@@ -32,9 +32,9 @@ from mindgap.bilevel import (
     TorchOracle,
     solve,
 )
-from mindgap.bilevel.draws import draw_chunk
-from mindgap.bilevel.estimators import storm
-from mindgap.bilevel.ops import TorchOps
+from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.core.estimators import storm
+from mindgap.bilevel.data.draws import draw_chunk
 
 QUADRATIC = small_quadratic(seed=4)
 STEPS = 60

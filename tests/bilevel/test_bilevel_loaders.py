@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRando
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import SABA, SOBA, BilevelProblem, TorchOracle, solve
-from mindgap.bilevel.loaded import Loaded
-from mindgap.bilevel.sample import FULL, Batches, row
+from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.sample import FULL, Batches, row
 
 DRAW = torch.Generator().manual_seed(0)
 FEATURES, TARGETS = torch.randn(24, 3, generator=DRAW), torch.randn(24, generator=DRAW)
@@ -60,8 +60,8 @@ def problem(data=(FEATURES, TARGETS), **options):
 WORKERS = """
 import os, torch
 from torch.utils.data import DataLoader, Dataset
-from mindgap.bilevel.loaded import Loaded
-from mindgap.bilevel.sample import Batches, row
+from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.sample import Batches, row
 
 class Rows(Dataset):
     def __len__(self):

@@ -101,7 +101,7 @@ def test_implicit_gradient_runs_compiled():
     pytest.importorskip("jax")
     import jax
 
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
 
     losses = [
         lambda x, y, b, loss=loss, join=join: join(jax.vmap(loss, (None, 0, 0))(x, y, b))

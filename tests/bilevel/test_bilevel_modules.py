@@ -14,8 +14,8 @@ from references.bilevel_small import small_quadratic
 from torch import nn
 
 from mindgap.bilevel import BilevelProblem, TorchOracle, solve
-from mindgap.bilevel.modes import double_backward_kernels
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.backends.modes import double_backward_kernels
+from mindgap.bilevel.data.sample import Sample
 
 
 class Recurrent(nn.Module):

@@ -23,7 +23,7 @@ from mindgap.bilevel import (
     solve,
     suggest_steps,
 )
-from mindgap.bilevel.draws import draw_chunk
+from mindgap.bilevel.data.draws import draw_chunk
 
 STEPS = {"adam": AdamStep(weight_decay=0.01), "momentum": MomentumStep(weight_decay=0.01)}
 TORCH = {
@@ -92,7 +92,7 @@ def test_adaptive_lower_steps_follow_the_lower_level_and_resume(key, name, tmp_p
 @pytest.mark.parametrize("key", ["slip", "amigo", "stocbio"])
 def test_adaptive_steps_run_compiled(key):
     pytest.importorskip("jax")
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
     from mindgap.lab.tasks.problems import compiled as losses
 
     method = BY_KEY[key].make(x_step=AdamStep(), y_step=MomentumStep())

@@ -9,7 +9,7 @@ from references.bilevel_methods import REFERENCES
 from references.bilevel_small import numpy_oracles, small_quadratic
 
 from mindgap.bilevel import METHODS
-from mindgap.bilevel.draws import draw_chunk, draw_start
+from mindgap.bilevel.data.draws import draw_chunk, draw_start
 from mindgap.bilevel.registry import SIXTEEN
 
 QUADRATIC = small_quadratic(seed=4)

@@ -16,10 +16,10 @@ import numpy as np
 from references.bilevel_further import normals
 
 from mindgap.bilevel import METHODS
-from mindgap.bilevel.draws import part_of
-from mindgap.bilevel.sample import Sample, row
-from mindgap.bilevel.schedules import Power, Product
-from mindgap.bilevel.steps import epoch_sgd_lengths
+from mindgap.bilevel.core.schedules import Power, Product
+from mindgap.bilevel.core.steps import epoch_sgd_lengths
+from mindgap.bilevel.data.draws import part_of
+from mindgap.bilevel.data.sample import Sample, row
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_the_new_things_can_be_used(tree: Path) -> None:
         "optimizer = Dummy([x], lr=0.1); optimizer.step(); print(float(x[0]) < 1)\n"
         "from mindgap.bilevel import METHODS, DummySOBA\n"
         "from mindgap.bilevel import suggest_steps\n"
-        "from mindgap.bilevel.problem import example_problem\n"
+        "from mindgap.bilevel.data.problem import example_problem\n"
         "settings = suggest_steps(example_problem()).settings('dummy')\n"
         "print(isinstance(METHODS['dummy'](**settings), DummySOBA))\n"
         "from mindgap.measure import PROBES\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicits, neumann_random, random_slots
-from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan, Slots
-from mindgap.bilevel.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.directions import implicits, neumann_random, random_slots
+from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting, within
+from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting, within
-from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class AccBO(Method):
         eta: step of the Neumann series.
         terms: N.
         warm_start: T0.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> [i.kind for i in AccBO(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]

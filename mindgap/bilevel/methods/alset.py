@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicit_neumann, random_slots
-from mindgap.bilevel.draws import Iteration, SamplePlan
+from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ALSET(Method):
         eta, terms: step of the Neumann series and N, its number of terms.
         inner: T, steps on y. 1 converges too, with a worse dependence on the condition number
             (footnote 2 of Table 1).
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> ALSET(lr_x=0.1, lr_y=0.1, inner=1).plan().period[0].lower_steps

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, rate, setting
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, rate, setting
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class AmIGO(Method):
         lr_z: step on the linear system; that of y if not given.
         inner: T, steps on y.
         solves: N, steps on z.
-        x_step: see :mod:`mindgap.bilevel.steps`; the authors use Adam
+        x_step: see :mod:`mindgap.bilevel.core.steps`; the authors use Adam
             (``TorchStep(torch.optim.Adam, lr=...)``).
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
 

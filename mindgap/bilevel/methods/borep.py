@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots, part_of
-from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting, within
-from mindgap.bilevel.steps import (
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting, within
+from mindgap.bilevel.core.steps import (
     XStep,
     check_step,
     descend,
@@ -18,6 +15,9 @@ from mindgap.bilevel.steps import (
     epoch_sgd,
     epoch_sgd_lengths,
 )
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots, part_of
+from mindgap.bilevel.method import Method
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 
 from mindgap.base.check import fail
-from mindgap.bilevel.directions import implicit_neumann, random_slots
-from mindgap.bilevel.draws import Iteration, SamplePlan
+from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import (
+    check_count,
+    count,
+    flag,
+    non_negative,
+    positive,
+    rate,
+    setting,
+)
+from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.data.draws import Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import check_count, count, flag, non_negative, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
 
 
 def _inner(name: str, value: object) -> None:
@@ -47,7 +55,7 @@ class BSA(Method):
         terms: N, terms of the series.
         inner: steps on y; "sqrt" for t_k = ceil(sqrt(k + 1)).
         warm: start the inner loop at the last y; False starts it at y_0, as in the paper.
-        x_step: see :mod:`mindgap.bilevel.steps`. Projections are the problem's.
+        x_step: see :mod:`mindgap.bilevel.core.steps`. Projections are the problem's.
 
     Example:
         >>> plan = BSA(lr_x=0.1, lr_y=0.1, inner="sqrt").plan()

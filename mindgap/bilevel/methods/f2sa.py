@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindgap.bilevel.directions import penalty
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.directions import penalty
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, flag, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, flag, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class F2SA(Method):
         shared_samples: one sample for S_w and S_y and one for S_1 and S_2: common random numbers,
             since lambda multiplies the *difference* of two noisy terms. The paper draws them
             independently.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> F2SA(lr_x=1.0, lr_y=0.1, shared_samples=True).plan().period[0].slots

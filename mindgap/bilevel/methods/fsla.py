@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class FSLA(Method):
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given.
         weight: STORM's weight of the newest direction.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> [i.kind for i in FSLA(lr_x=0.1, lr_y=0.1).plan().at(0, 2)]

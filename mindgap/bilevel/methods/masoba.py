@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import flag, rate, setting, within
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import flag, rate, setting, within
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class MASOBA(Method):
         theta: weight of the newest direction, in (0, 1].
         delayed: x uses the average before this iteration's direction enters it, as in the paper;
             False uses the new one.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.steps`.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> MASOBA(lr_x=0.1, lr_y=0.1, theta=1.0).plan().period[0].slots

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.penalty import PenaltyMethod
-from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import non_negative, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import non_negative, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.methods.penalty import PenaltyMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class MEHA(PenaltyMethod):
         lr_w: step on w; that of y if not given.
         gamma: width of the envelope; below 1 / (2 rho) for a rho-weakly convex lower level.
         c, power: c and p of the penalty c_k.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> round(MEHA(lr_x=0.1, lr_y=0.1).rates(3)["share"], 3)

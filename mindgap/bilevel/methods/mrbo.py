@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import Places, neumann_sums
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.protocols import Array, Draws, Oracle
-from mindgap.bilevel.schedules import Power
-from mindgap.bilevel.settings import positive, setting
-from mindgap.bilevel.steps import XStep, check_step
-from mindgap.bilevel.storm import StormMethod
+from mindgap.bilevel.core.directions import Places, neumann_sums
+from mindgap.bilevel.core.schedules import Power
+from mindgap.bilevel.core.settings import positive, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.methods.storm import StormMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class MRBO(StormMethod):
         eta, terms: step of the Neumann series and Q, the factors of its last term.
         d, m: of the step eta_k.
         c_x, c_y: of the weights; large values make them 1, which is the method without memory.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> [i.kind for i in MRBO(lr_x=0.1, lr_y=0.1).plan().at(0, 3)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import penalty
-from mindgap.bilevel.draws import Iteration, SamplePlan
-from mindgap.bilevel.penalty import PenaltyMethod
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
+from mindgap.bilevel.core.directions import penalty
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import Iteration, SamplePlan
+from mindgap.bilevel.data.sample import Sample
+from mindgap.bilevel.methods.penalty import PenaltyMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class N2SBA(PenaltyMethod):
         inner: K.
         batches: B, minibatches of the direction of x.
         clip: tau; infinite if not given (plain inner steps).
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> N2SBA(lr_x=0.01, lr_y=0.1, inner=4).x_step

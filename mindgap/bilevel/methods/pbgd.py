@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.penalty import PenaltyMethod
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.methods.penalty import PenaltyMethod
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class PBGD(PenaltyMethod):
         lr_y: step on w.
         lam: gamma, the penalty; its bias falls as 1 / gamma.
         inner: T, steps on w, which starts where it was.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> PBGD(lr_x=0.01, lr_y=0.1, lam=10.0, inner=2).plan().period[0].lower_steps

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step, descend
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, descend
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PZOBO(Method):
         inner: T.
         directions: Q.
         mu: distance of the points x + mu u_j.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> PZOBO(lr_x=0.1, lr_y=0.1, inner=3, directions=2).plan().period[0].slots

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import empty_table, saga
+from mindgap.bilevel.core.estimators import empty_table, saga
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class SABA(Method):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as the authors insist.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
         memory_limit: bytes the tables may take; what is free if not given.
 
     Raises:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import choice, count, positive, rate, setting, within
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step, descend
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import choice, count, positive, rate, setting, within
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step, descend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,8 @@ class SLIP(Method):
         beta: momentum, in [0, 1).
         warm_start: steps on y before the first iteration.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
-        x_step: "normalised", "clipped", "plain", or a :class:`~mindgap.bilevel.steps.TorchStep`.
+        x_step: "normalised", "clipped", "plain", or a
+            :class:`~mindgap.bilevel.core.steps.TorchStep`.
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double
             backward gives g_y, Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mindgap.base.check import fail
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import choice, rate, setting
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import choice, rate, setting
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class SOBA(Method):
     Args:
         lr_x, lr_y: steps on x and y.
         lr_z: step on the linear system; that of y if not given, as published.
-        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.steps`.
+        x_step, y_step: steps on x and on y and z, see :mod:`mindgap.bilevel.core.steps`.
         order: "jacobi" as published; "seidel" uses the new y in z's step and both in x's step.
 
     Example:

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step, project_ball
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, project_ball
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SPABA(Method):
         lr_z: step on the linear system; that of y if not given.
         period: 1 / p, iterations from one full evaluation to the next, on average.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     The full evaluation goes over the batches of a fixed partition; its calls count in the iteration
     that makes it.

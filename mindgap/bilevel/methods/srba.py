@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, empty_memory, restart, spider
+from mindgap.bilevel.core.estimators import Point, empty_memory, restart, spider
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step, project_ball
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.data.sample import FULL
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.sample import FULL
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step, project_ball
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SRBA(Method):
         period: iterations from one full evaluation to the next. The benchmark's rule is a fraction
             of (n + m) / batch: 0.5 for ijcnn1 and the quadratic, 8 for covtype, 512 for MNIST.
         radius: R; infinite if not given.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Raises:
         RuleError: for a step, period or radius that is not positive; at ``start`` for data without

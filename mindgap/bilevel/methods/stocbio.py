@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicit_neumann
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.core.directions import implicit_neumann
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import choice, count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import choice, count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, YStep, check_lower_step, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class StocBio(Method):
         eta: step of the Neumann series.
         terms: Q, number of factors in its last term.
         inner: T, steps on y per iteration, which start from the last y.
-        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.steps`.
+        x_step, y_step: steps on x and on y, see :mod:`mindgap.bilevel.core.steps`.
         order: "seidel" as published; "jacobi" takes x's direction at the old y (then T = 1 is MRBO
             without memory).
 

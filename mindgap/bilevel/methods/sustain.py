@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import Places, neumann_random, random_slots
-from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan
-from mindgap.bilevel.protocols import Array, Draws, Oracle
-from mindgap.bilevel.schedules import Power
-from mindgap.bilevel.settings import positive, setting
-from mindgap.bilevel.steps import XStep, check_step
-from mindgap.bilevel.storm import StormMethod
+from mindgap.bilevel.core.directions import Places, neumann_random, random_slots
+from mindgap.bilevel.core.schedules import Power
+from mindgap.bilevel.core.settings import positive, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle
+from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
+from mindgap.bilevel.methods.storm import StormMethod
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class SUSTAIN(StormMethod):
         eta, terms: step of the Neumann series and K, its number of terms.
         w: shift of alpha_t.
         c_x, c_y: of the weights.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> SUSTAIN(lr_x=1.0, lr_y=1.0).rates(7)["lr_x"]

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mindgap.base.check import fail
-from mindgap.bilevel.directions import solve_raised
-from mindgap.bilevel.draws import LOWER, UPPER, Iteration, SamplePlan
-from mindgap.bilevel.estimators import Point, storm
+from mindgap.bilevel.core.directions import solve_raised
+from mindgap.bilevel.core.estimators import Point, storm
+from mindgap.bilevel.core.schedules import Power, Product, StormWeight
+from mindgap.bilevel.core.settings import count, positive, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
+from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
+from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Draws, Oracle, Scalar, Values
-from mindgap.bilevel.schedules import Power, Product, StormWeight
-from mindgap.bilevel.settings import count, positive, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.advice import StepAdvice
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SVRB(Method):
         c: of the weights.
         largest: refuse more lower unknowns than this (a step costs their cube).
         memory_limit: bytes the matrices may take; what is free if not given.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Raises:
         RuleError: for a number that is not positive; at ``start`` for more than ``largest`` lower

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import implicit_neumann, random_slots
-from mindgap.bilevel.draws import LOWER, Iteration, SamplePlan
+from mindgap.bilevel.core.directions import implicit_neumann, random_slots
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Draws, Oracle, Values
+from mindgap.bilevel.data.draws import LOWER, Iteration, SamplePlan
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Draws, Oracle, Values
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class TTSA(Method):
     Args:
         lr_x, lr_y: steps on x and y.
         eta, terms: step of the Neumann series and N, its number of terms.
-        x_step: see :mod:`mindgap.bilevel.steps`. Projections are the problem's.
+        x_step: see :mod:`mindgap.bilevel.core.steps`. Projections are the problem's.
 
     Example:
         >>> {k: round(v, 4) for k, v in TTSA(lr_x=1.0, lr_y=1.0).rates(31).items()}

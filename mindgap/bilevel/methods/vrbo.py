@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mindgap.bilevel.directions import Places, implicit_xy, neumann_of, neumann_sums
-from mindgap.bilevel.draws import Iteration, SamplePlan, Slots
-from mindgap.bilevel.estimators import Memory, empty_memory, restart, spider
+from mindgap.bilevel.core.directions import Places, implicit_xy, neumann_of, neumann_sums
+from mindgap.bilevel.core.estimators import Memory, empty_memory, restart, spider
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import count, positive, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import Iteration, SamplePlan, Slots
+from mindgap.bilevel.data.sample import FULL, Sample
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.sample import FULL, Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import count, positive, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class VRBO(Method):
         inner: m, steps on y for each step on x.
         period: q, iterations from one refresh to the next.
         refresh: minibatches of the large batch S1; None for all samples.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Example:
         >>> [i.kind for i in VRBO(lr_x=0.1, lr_y=0.1, period=2).plan().period]

@@ -18,8 +18,8 @@ from mindgap.lab.studies.spec import Row, Trial
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mindgap.bilevel.core.types import Backend
     from mindgap.bilevel.method import State
-    from mindgap.bilevel.protocols import Backend
 
 #: title in the paper -> key of ``SIXTEEN``
 TITLES = {row.name: key for key, row in SIXTEEN.items()}
@@ -155,7 +155,7 @@ def _run_to(trial: Trial, runner: Backend, state: State, reached: Callable[[Stat
     """
     import torch
 
-    from mindgap.bilevel.count import steps_until
+    from mindgap.bilevel.backends.count import steps_until
 
     before = getattr(runner, "capturing", 0.0)
     with trial.timed():
@@ -175,12 +175,12 @@ def runner_of(backend: str, losses: Callable[[], tuple[Any, Any]] | None = None)
     if one_of("backend", backend, ("eager", "graphs", "compiled")) == "eager":
         return Eager()
     if backend == "graphs":
-        from mindgap.bilevel.graphs import CudaGraphs
+        from mindgap.bilevel.backends.graphs import CudaGraphs
 
         return CudaGraphs()
     if losses is None:
         fail("losses", "must be given with the compiled backend", losses)
-    from mindgap.bilevel.compiled import JaxBackend
+    from mindgap.bilevel.backends.compiled import JaxBackend
 
     return JaxBackend(*losses(), chunk=1024)
 

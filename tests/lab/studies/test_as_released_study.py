@@ -189,14 +189,14 @@ def test_the_step_on_y_contains_f_y_of_the_query_before():
 
 
 def representation_oracle(problem):
-    from mindgap.bilevel.oracles import TorchOracle
+    from mindgap.bilevel.backends.oracles import TorchOracle
 
     return TorchOracle(problem)
 
 
 def draws_of(state):
     """What the iteration after a state draws."""
-    from mindgap.bilevel.draws import draw_chunk
+    from mindgap.bilevel.data.draws import draw_chunk
 
     chunk = draw_chunk(state.method, state.oracle, state.seed, state.t, 1, state.drawn)
     return next(iter(chunk.steps()))[1]

@@ -11,9 +11,9 @@ from cases.derivatives import check_second_derivatives
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import METHODS, solve
-from mindgap.bilevel.graphs import CudaGraphs
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.backends.graphs import CudaGraphs
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.cleaning_runs import task_of
 from mindgap.lab.studies.loop import Trial

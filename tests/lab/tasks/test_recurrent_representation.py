@@ -12,9 +12,9 @@ from cases.derivatives import check_second_derivatives
 from torch.nn.functional import cross_entropy
 
 from mindgap.bilevel import METHODS, solve
-from mindgap.bilevel.graphs import CudaGraphs
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.backends.graphs import CudaGraphs
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.data.sample import Sample
 from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.representation_runs import representation_method

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mindgap.base.checked import check_arguments
-from mindgap.bilevel.meta import MetaLearner, adapt, task_problem
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.data.problem import BilevelProblem, Pack
+from mindgap.bilevel.data.sample import Sample
+from mindgap.bilevel.tools.meta import MetaLearner, adapt, task_problem
 from mindgap.lab.tasks.problems.representation import HyperRepresentation
 
 Examples = tuple[Tensor, Tensor]
@@ -24,7 +24,8 @@ Examples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class MetaTasks:
-    """The training tasks of hyper-representation for :class:`~mindgap.bilevel.meta.MetaLearner`.
+    """The training tasks of hyper-representation for
+    :class:`~mindgap.bilevel.tools.meta.MetaLearner`.
 
     Args:
         task: tasks and encoder.

@@ -18,8 +18,8 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.base.checked import Count, Positive, check_arguments
 from mindgap.base.rng import numpy_stream
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import Batches
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batches
 
 #: what a batch holds: (p, r, a) stacked to (samples, 3, d_y) and (q, s, b) stacked to (samples, 3,
 #: d_x)
@@ -131,7 +131,7 @@ class Quadratic:
 
         Args:
             batch_size: samples per minibatch, one number or (upper, lower).
-            order: how minibatches are drawn, see :class:`~mindgap.bilevel.sample.Batches`.
+            order: how minibatches are drawn, see :class:`~mindgap.bilevel.data.sample.Batches`.
         """
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
         return BilevelProblem(

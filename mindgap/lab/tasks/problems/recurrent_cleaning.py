@@ -29,8 +29,8 @@ from torch.nn.functional import cross_entropy, embedding
 from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.sample import Batches
+from mindgap.bilevel.data.problem import BilevelProblem, Pack
+from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tweets import Tweets
 from mindgap.lab.tasks.problems.cleaning import area_under_curve, corrupt
 

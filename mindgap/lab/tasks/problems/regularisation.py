@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy, softplus
 from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import Batches
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tabular import Table, covtype, ijcnn1
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 

@@ -31,8 +31,8 @@ from torch.nn.functional import cross_entropy
 from mindgap.base.check import fail, one_of, positive, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.sample import Batches
+from mindgap.bilevel.data.problem import BilevelProblem, Pack
+from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from mindgap.base.check import one_of
 from mindgap.base.checked import Positive, check_arguments
 from mindgap.base.rng import torch_stream
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.sample import Batches
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_loss, quadratic_problem
 
 GROWTHS = ("exponential", "quartic")

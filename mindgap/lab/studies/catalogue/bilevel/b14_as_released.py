@@ -52,8 +52,8 @@ class Faulty:
         """The problem with the faults."""
         import torch
 
-        from mindgap.bilevel.problem import BilevelProblem
-        from mindgap.bilevel.sample import Batches
+        from mindgap.bilevel.data.problem import BilevelProblem
+        from mindgap.bilevel.data.sample import Batches
 
         task, (inputs, labels) = self._task, self._task.train
         lower, numbers, above = (

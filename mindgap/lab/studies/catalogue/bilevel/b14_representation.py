@@ -47,7 +47,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     """The method of a trial, which takes its derivatives from :func:`released_oracle`."""
     from dataclasses import fields
 
-    from mindgap.bilevel.schedules import Constant
+    from mindgap.bilevel.core.schedules import Constant
 
     chosen: dict[str, Any] = {}
     if ADDED in faults:
@@ -83,8 +83,8 @@ def released_oracle(problem: Any, task: HyperRepresentation, faults: set[str], f
         first: whether a method asks for f_y before the g_y of the same iteration, as SLIP does.
     """
     from mindgap.base.count import OracleCount
-    from mindgap.bilevel.oracles import TorchOracle
-    from mindgap.bilevel.problem import BilevelProblem
+    from mindgap.bilevel.backends.oracles import TorchOracle
+    from mindgap.bilevel.data.problem import BilevelProblem
 
     other = BilevelProblem(
         task.upper, task.lower, task.x0, task.y0, problem.lower_data, problem.upper_data

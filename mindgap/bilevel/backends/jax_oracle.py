@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from mindgap.base.check import fail
-from mindgap.bilevel.count import calls_of_start
-from mindgap.bilevel.estimators import ROWS
-from mindgap.bilevel.jax_layout import Axes, axis_orders
+from mindgap.bilevel.backends.count import calls_of_start
+from mindgap.bilevel.backends.jax_layout import Axes, axis_orders
+from mindgap.bilevel.backends.ops import scramble
+from mindgap.bilevel.core.estimators import ROWS
+from mindgap.bilevel.core.types import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
+from mindgap.bilevel.data.problem import BilevelProblem, Pack
+from mindgap.bilevel.data.sample import Batch, Batches, Sample, is_full
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.ops import scramble
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.protocols import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
-from mindgap.bilevel.sample import Batch, Batches, Sample, is_full
 
 try:
     import jax
@@ -30,7 +30,9 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 
 
 class JaxOps(Ops):
-    """The methods' array operations, in JAX (the twin of :class:`mindgap.bilevel.ops.TorchOps`)."""
+    """The methods' array operations, in JAX (the twin of
+    :class:`mindgap.bilevel.backends.ops.TorchOps`).
+    """
 
     eigh: Callable[..., tuple[Array, Array]] = staticmethod(lambda a: tuple(jnp.linalg.eigh(a)))
     minimum: Callable[..., Array] = staticmethod(jnp.minimum)
@@ -123,7 +125,8 @@ class JaxOps(Ops):
 
 
 class JaxOracle(ProblemOracle):
-    """Derivatives of a problem in JAX; the twin of :class:`mindgap.bilevel.oracles.TorchOracle`.
+    """Derivatives of a problem in JAX; the twin of
+    :class:`mindgap.bilevel.backends.oracles.TorchOracle`.
 
     Hz, Jz and g_y come from one forward sweep through the gradient: the derivative of (g_x, g_y)
     along z in y is (Jz, Hz).

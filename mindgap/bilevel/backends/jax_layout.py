@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
-from mindgap.bilevel.protocols import Array
-from mindgap.bilevel.sample import Batch
+from mindgap.bilevel.core.types import Array
+from mindgap.bilevel.data.sample import Batch
 
 Axes = tuple[int, ...]
 #: A product's (axes of the operand that lead in the result, axes it sums over).

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mindgap.base.check import RuleError, fail
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.sample import Batches, Sample, row
+from mindgap.bilevel.data.sample import Batches, Sample, row
 
 if TYPE_CHECKING:
-    from mindgap.bilevel.oracles import TorchOracle
+    from mindgap.bilevel.backends.oracles import TorchOracle
 
 
 def try_problem(
@@ -38,7 +38,7 @@ def try_problem(
 
     Example:
         >>> from mindgap.bilevel import BilevelProblem
-        >>> from mindgap.bilevel.oracles import TorchOracle
+        >>> from mindgap.bilevel.backends.oracles import TorchOracle
         >>> problem = BilevelProblem(
         ...     lambda x, y, b: (x * b).sum(),
         ...     lambda x, y, b: (x * b).sum(),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.sample import FULL, Batch, Batches, Data, Sample, is_full, row
+from mindgap.bilevel.data.sample import FULL, Batch, Batches, Data, Sample, is_full, row
 
 Loss = Callable[[Any, Any, Any], Tensor]
 #: What a user hands over as x or y.

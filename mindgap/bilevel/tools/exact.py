@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
-from mindgap.bilevel.directions import (
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.directions import (
     NegativeCurvature,
     conjugate_gradients,
     conjugate_gradients_by_numbers,
     hypergradient_at,
     neumann_of,
 )
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Product
-from mindgap.bilevel.sample import FULL, Sample
-from mindgap.bilevel.settings import check_count, one_of_texts
+from mindgap.bilevel.core.settings import check_count, one_of_texts
+from mindgap.bilevel.core.types import Product
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import FULL, Sample
 
 #: ``(v -> Hv, v) -> H^-1 v``
 LinearSolver = Callable[[Product, Tensor], Tensor]
@@ -142,7 +142,7 @@ def hypergradient(
         NegativeCurvature: when "cg" meets a direction p with p'Hp <= 0; it stops there.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> hypergradient(problem, torch.tensor([3.0]), torch.tensor([3.0]), products=1)
         tensor([4.])
@@ -190,7 +190,7 @@ def implicit_solution(
         solver, products, eta, rank, damping: as in :func:`hypergradient`.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> x = torch.tensor([3.0], requires_grad=True)
         >>> (implicit_solution(problem, x, torch.tensor([3.0])) - 1.0).square().sum().backward()
@@ -253,7 +253,7 @@ def lower_solution(
         RuntimeError: when the tolerance is not reached.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> lower_solution(problem, torch.tensor([3.0]))
         tensor([3.])
@@ -309,7 +309,7 @@ def hyper_objective(
         tol: as in :func:`lower_solution`.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> hyper_objective(problem, torch.tensor([3.0]))
         4.0
@@ -334,7 +334,7 @@ def exact_hypergradient(
             there.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> exact_hypergradient(problem, torch.tensor([3.0]))
         tensor([4.])

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.draws import Chunk, draw_chunk
-from mindgap.bilevel.ops import TorchOps
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Draws, Oracle
-from mindgap.bilevel.sample import Sample, is_full, row
+from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.core.types import Array, Draws, Oracle
+from mindgap.bilevel.data.draws import Chunk, draw_chunk
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Sample, is_full, row
 
 if TYPE_CHECKING:
     from mindgap.bilevel.method import Method, State
@@ -143,7 +143,7 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
 
     Example:
         >>> from mindgap.bilevel import SOBA
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> state = SOBA(lr_x=0.1, lr_y=0.1).start(example_problem())  # five calls per iteration
         >>> steps_until(state, lambda s: s.total_calls >= 21)
         5

@@ -17,9 +17,9 @@ import torch
 
 from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
+from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.types import ProblemOracle
 from mindgap.bilevel.method import Method, State
-from mindgap.bilevel.protocols import ProblemOracle
-from mindgap.bilevel.steps import TorchStep
 
 _VERSION = 1
 _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
@@ -89,7 +89,7 @@ def pack_state(state: State) -> dict[str, Any]:
 
     Example:
         >>> from mindgap.bilevel import SOBA
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> method = SOBA(lr_x=0.1, lr_y=0.5)
         >>> state = method.step(method.start(problem))

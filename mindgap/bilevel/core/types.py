@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
+    from mindgap.bilevel.data.problem import BilevelProblem
     from mindgap.bilevel.method import Method, State
-    from mindgap.bilevel.problem import BilevelProblem
 
 #: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
 #: tensor.

@@ -11,7 +11,7 @@ import torch
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import stream_seed
-from mindgap.bilevel.sample import Sample, Stream, position_seeds
+from mindgap.bilevel.data.sample import Sample, Stream, position_seeds
 
 
 class Loaded(Stream):
@@ -28,7 +28,7 @@ class Loaded(Stream):
     Example:
         >>> heavy = torch.utils.data.WeightedRandomSampler([0.0, 1.0, 0.0], 4)
         >>> data = Loaded(torch.utils.data.DataLoader(torch.arange(3), batch_size=2, sampler=heavy))
-        >>> from mindgap.bilevel.sample import row
+        >>> from mindgap.bilevel.data.sample import row
         >>> data.fetch(row(data.draw(0, "lower", 0, 1), 0)).tolist()
         [1, 1]
     """

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from mindgap.base import check
 from mindgap.base.check import fail
-from mindgap.bilevel.schedules import Rate, Times, as_schedule
+from mindgap.bilevel.core.schedules import Rate, Times, as_schedule
 
 Rule = Callable[[str, Any], Any]
 

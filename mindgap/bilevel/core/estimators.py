@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindgap.bilevel.protocols import Array, Ops, Scalar
+from mindgap.bilevel.core.types import Array, Ops, Scalar
 
 Point = dict[str, Array]
 #: Of a recursive estimator: ``{"estimate": ..., "point": ...}``.

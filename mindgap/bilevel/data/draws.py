@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mindgap.bilevel.protocols import ProblemOracle
-from mindgap.bilevel.sample import Sample, position_seeds
+from mindgap.bilevel.core.types import ProblemOracle
+from mindgap.bilevel.data.sample import Sample, position_seeds
 
 Ints = NDArray[np.int64]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mindgap.bilevel.core.types import Oracle, Values
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Oracle, Values
 
 
 class PenaltyMethod(Method):

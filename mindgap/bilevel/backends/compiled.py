@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.count import calls_of_chunk
-from mindgap.bilevel.draws import Block, Chunk, draw_chunk
-from mindgap.bilevel.jax_oracle import JaxOracle, close_tables, open_tables, precision
+from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.backends.jax_oracle import JaxOracle, close_tables, open_tables, precision
+from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.types import Array, Backend, ProblemOracle, Scalar, Values
+from mindgap.bilevel.data.draws import Block, Chunk, draw_chunk
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Sample
 from mindgap.bilevel.method import Method, State, advance
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Scalar, Values
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.steps import TorchStep
 
 try:
     import jax

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at
-from mindgap.bilevel.draws import UPPER, Iteration, SamplePlan
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
+from mindgap.bilevel.core.schedules import Rate
+from mindgap.bilevel.core.settings import check_count, choice, count, rate, setting
+from mindgap.bilevel.core.steps import XStep, check_step
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Values
+from mindgap.bilevel.data.draws import UPPER, Iteration, SamplePlan
+from mindgap.bilevel.data.problem import BilevelProblem, Loss
+from mindgap.bilevel.data.sample import Batch, Batches, Sample
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem, Loss
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Values
-from mindgap.bilevel.sample import Batch, Batches, Sample
-from mindgap.bilevel.schedules import Rate
-from mindgap.bilevel.settings import check_count, choice, count, rate, setting
-from mindgap.bilevel.steps import XStep, check_step
 
 
 def side_by_side(loss: Loss, reduce: Callable[[Tensor], Tensor] = torch.mean) -> Loss:
@@ -135,7 +135,7 @@ class MetaLearner(Method):
         products: Hessian products of the implicit gradient.
         reset: where every task starts: "x", "start" (the problem's y) or (begin, end), that part of
             the flat x.
-        x_step: see :mod:`mindgap.bilevel.steps`.
+        x_step: see :mod:`mindgap.bilevel.core.steps`.
 
     Only "implicit" runs on compiled backends.
 

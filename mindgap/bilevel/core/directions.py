@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from mindgap.bilevel.draws import LOWER, UPPER, Slots
-from mindgap.bilevel.protocols import Array, Draws, Ops, Oracle, Product, Scalar
-from mindgap.bilevel.sample import Sample
+from mindgap.bilevel.core.types import Array, Draws, Ops, Oracle, Product, Scalar
+from mindgap.bilevel.data.draws import LOWER, UPPER, Slots
+from mindgap.bilevel.data.sample import Sample
 
 #: Pairs (x, y).
 Places = list[tuple[Array, Array]]
@@ -117,7 +117,7 @@ def conjugate_gradients(
 
     Example:
         >>> import torch
-        >>> from mindgap.bilevel.ops import TorchOps
+        >>> from mindgap.bilevel.backends.ops import TorchOps
         >>> conjugate_gradients(
         ...     TorchOps(), lambda v: torch.tensor([2.0, 4.0]) * v, torch.ones(2), products=2
         ... )
@@ -302,7 +302,7 @@ def solve_raised(ops: Ops, h: Array, v: Array, least: float) -> Array:
 
     Example:
         >>> import torch
-        >>> from mindgap.bilevel.ops import TorchOps
+        >>> from mindgap.bilevel.backends.ops import TorchOps
         >>> solve_raised(TorchOps(), torch.diag(torch.tensor([4.0, -1.0])), torch.ones(2), 0.5)
         tensor([0.2500, 2.0000])
     """

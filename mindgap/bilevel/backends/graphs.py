@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.count import calls_of_chunk
-from mindgap.bilevel.draws import Chunk, Iteration, draw_chunk
-from mindgap.bilevel.estimators import ROWS
+from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.estimators import ROWS
+from mindgap.bilevel.core.steps import TorchStep
+from mindgap.bilevel.core.types import Array, Backend, ProblemOracle, Scalar, Values
+from mindgap.bilevel.data.draws import Chunk, Iteration, draw_chunk
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batch, Batches, Sample
 from mindgap.bilevel.method import Method, State, advance
-from mindgap.bilevel.ops import TorchOps
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Array, Backend, ProblemOracle, Scalar, Values
-from mindgap.bilevel.sample import Batch, Batches, Sample
-from mindgap.bilevel.steps import TorchStep
 
 
 class _Place:
@@ -203,7 +203,7 @@ class CudaGraphs(Backend):
 
     Example:
         >>> from mindgap.bilevel import SOBA, solve
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> a, b = (
         ...     solve(problem, SOBA(lr_x=0.1, lr_y=0.2), steps=50, backend=who).state

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, one_of, whole
-from mindgap.bilevel.directions import conjugate_gradients, hypergradient_at
-from mindgap.bilevel.oracles import TorchOracle
-from mindgap.bilevel.problem import BilevelProblem
-from mindgap.bilevel.protocols import Product
+from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
+from mindgap.bilevel.core.settings import check_count
+from mindgap.bilevel.core.types import Product
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Sample, row
 from mindgap.bilevel.registry import METHODS
-from mindgap.bilevel.sample import Sample, row
-from mindgap.bilevel.settings import check_count
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def suggest_steps(
         products: Hessian products per minibatch and per hypergradient.
 
     Example:
-        >>> from mindgap.bilevel.problem import example_problem
+        >>> from mindgap.bilevel.data.problem import example_problem
         >>> problem = example_problem()
         >>> advice = suggest_steps(problem)
         >>> (

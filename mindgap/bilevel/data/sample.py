@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import numpy_stream, stream_seed
-from mindgap.bilevel.settings import check_flag, one_of_texts
+from mindgap.bilevel.core.settings import check_flag, one_of_texts
 
 Ints = NDArray[np.int64]
 #: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's
@@ -198,7 +198,7 @@ class Batches:
 
         A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that
         does not becomes the fixed partition it describes. One with workers, another sampler or an
-        iterable data set is read as it is (:class:`~mindgap.bilevel.loaded.Loaded`).
+        iterable data set is read as it is (:class:`~mindgap.bilevel.data.loaded.Loaded`).
         """
         if isinstance(data, (Batches, Stream)):
             return data
@@ -213,7 +213,7 @@ class Batches:
             )
             iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
             if data.num_workers or not plain or iterable or data.batch_size is None:
-                from mindgap.bilevel.loaded import Loaded  # it is built on this module
+                from mindgap.bilevel.data.loaded import Loaded  # it is built on this module
 
                 return Loaded(data)
             last = "drop" if data.drop_last else "keep"

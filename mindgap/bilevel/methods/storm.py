@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mindgap.bilevel.directions import Places, implicit_xy
-from mindgap.bilevel.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.directions import Places, implicit_xy
+from mindgap.bilevel.core.estimators import Point, empty_memory, storm
+from mindgap.bilevel.core.schedules import Power, Product, StormWeight
+from mindgap.bilevel.core.settings import count, positive
+from mindgap.bilevel.core.types import Array, Draws, Oracle, Scalar, Values
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.protocols import Array, Draws, Oracle, Scalar, Values
-from mindgap.bilevel.schedules import Power, Product, StormWeight
-from mindgap.bilevel.settings import count, positive
 
 
 @dataclass(frozen=True, kw_only=True)

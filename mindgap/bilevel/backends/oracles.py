@@ -19,13 +19,13 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
 from mindgap.base.count import OracleCount
-from mindgap.bilevel.modes import double_backward_kernels, random_state
-from mindgap.bilevel.ops import TorchOps
-from mindgap.bilevel.problem import BilevelProblem, Pack
-from mindgap.bilevel.protocols import Draws, ProblemOracle, Product
-from mindgap.bilevel.sample import Batch, Data, Sample, is_full, pieces, row
-from mindgap.bilevel.sweep import sweep, times
-from mindgap.bilevel.trial import try_problem
+from mindgap.bilevel.backends.modes import double_backward_kernels, random_state
+from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.sweep import sweep, times
+from mindgap.bilevel.backends.trial import try_problem
+from mindgap.bilevel.core.types import Draws, ProblemOracle, Product
+from mindgap.bilevel.data.problem import BilevelProblem, Pack
+from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, row
 
 if TYPE_CHECKING:
     from mindgap.bilevel.method import Method
@@ -90,7 +90,7 @@ class TorchOracle(ProblemOracle):
 
     def check(self, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
         """Evaluate both levels once at the start and refuse what cannot work; see
-        :mod:`mindgap.bilevel.trial`.
+        :mod:`mindgap.bilevel.backends.trial`.
         """
         try_problem(self, seed, second_order=second_order, needs_x=needs_x)
 

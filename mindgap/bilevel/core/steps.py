@@ -12,9 +12,15 @@ import torch
 from torch import Tensor
 
 from mindgap.base.check import fail
-from mindgap.bilevel.protocols import Array, Ops, Oracle, Scalar
-from mindgap.bilevel.sample import Sample
-from mindgap.bilevel.settings import check_settings, non_negative, one_of_texts, positive, within
+from mindgap.bilevel.core.settings import (
+    check_settings,
+    non_negative,
+    one_of_texts,
+    positive,
+    within,
+)
+from mindgap.bilevel.core.types import Array, Ops, Oracle, Scalar
+from mindgap.bilevel.data.sample import Sample
 
 X_STEPS = ("plain", "normalised", "clipped")
 
@@ -44,7 +50,7 @@ class AdamStep:
         weight_decay: decoupled, as in AdamW: the direction gets ``weight_decay * value``.
 
     Example:
-        >>> from mindgap.bilevel.ops import TorchOps
+        >>> from mindgap.bilevel.backends.ops import TorchOps
         >>> step = AdamStep()
         >>> d, _ = step.direction(
         ...     TorchOps(),
@@ -96,7 +102,7 @@ class MomentumStep:
         weight_decay: added to the direction before the momentum.
 
     Example:
-        >>> from mindgap.bilevel.ops import TorchOps
+        >>> from mindgap.bilevel.backends.ops import TorchOps
         >>> step = MomentumStep(beta=0.5)
         >>> step.direction(TorchOps(), {"m": torch.ones(1)}, torch.ones(1), torch.zeros(1))[0]
         tensor([1.5000])
@@ -205,7 +211,7 @@ def project_ball(ops: Ops, v: Array, centre: Array, radius: float) -> Array:
     it is.
 
     Example:
-        >>> from mindgap.bilevel.ops import TorchOps
+        >>> from mindgap.bilevel.backends.ops import TorchOps
         >>> project_ball(TorchOps(), torch.tensor([3.0, 4.0]), torch.zeros(2), 1.0)
         tensor([0.6000, 0.8000])
     """

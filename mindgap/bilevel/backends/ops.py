@@ -1,4 +1,4 @@
-"""The array operations of :class:`~mindgap.bilevel.protocols.Ops` in eager torch."""
+"""The array operations of :class:`~mindgap.bilevel.core.types.Ops` in eager torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mindgap.bilevel.protocols import Ops, Scalar
-from mindgap.bilevel.sample import Sample, row
+from mindgap.bilevel.core.types import Ops, Scalar
+from mindgap.bilevel.data.sample import Sample, row
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""What methods and backends share: types, settings, schedules, steps, directions, estimators."""

@@ -1,0 +1,1 @@
+"""Around a method: step sizes, exact hypergradients, checkpoints, meta-learning."""
