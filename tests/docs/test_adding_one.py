@@ -55,7 +55,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_file(package, template, "bilevel/methods/dummy.py", "PeriodicSOBA", "DummySOBA")
     add_row(
         package / "bilevel/registry.py",
-        '    MethodInfo("adambo"',
+        '    MethodInfo(\n        "adambo",',
         '    MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", _FINITE, "–", SMOOTH, SC2, '
         '"O(1)",\n'
         '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n',
@@ -66,7 +66,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     add_row(
         package / "measure/table.py",
-        '    _entry("sharpness", "curvature"',
+        '    _entry(\n        "sharpness",',
         '    _entry("dummy", "dummy", "DummyProbe", "nowhere", "a dummy", needs="update"),\n',
     )
     # a study
