@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 NONFINITE = ("raise", "skip", "propagate")
 SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES = ("all", "group", "tensor")
-#: Added to the norm before dividing by it, as ``torch.nn.utils.clip_grad_norm_`` does.
+#: Added to the norm before dividing a number by it, as ``torch.nn.utils.clip_grad_norm_`` does. A
+#: quantile has the gradient's unit, and nothing is added: it must not matter which unit that is.
 NORM_EPS = 1e-6
 
 
@@ -218,7 +219,7 @@ class RuleOptimizer(Optimizer, ABC):
             self._norm_clip,
             self._spike_guard,
             None,
-            NORM_EPS,
+            self._norm_eps,
             QUANTILE,
             SPIKE_AFTER,
         )
@@ -386,6 +387,11 @@ class RuleOptimizer(Optimizer, ABC):
         for group in self.param_groups:
             group["k"] += 1
 
+    @property
+    def _norm_eps(self) -> float:
+        """What is added to the norm before dividing the threshold by it."""
+        return 0.0 if self._norm_clip == "auto" else NORM_EPS
+
     def _clip_norm(self, norm: Tensor, batches: list[Batch]) -> bool:
         """Clip the gradients' norm and look for a spike; False where the step is to be left out."""
         head, scale, share = self.param_groups[0], None, None
@@ -402,7 +408,7 @@ class RuleOptimizer(Optimizer, ABC):
                 scale = (high / norm).clamp(max=1.0)
         if self._norm_clip is not None:
             threshold = threshold if self._norm_clip == "auto" else self._norm_clip
-            factor = (threshold / (norm + NORM_EPS)).clamp(max=1.0)
+            factor = (threshold / (norm + self._norm_eps)).clamp(max=1.0)
             scale = factor if scale is None else torch.minimum(scale, factor)
             share = (norm > threshold).double()
         for batch in batches:

@@ -177,7 +177,7 @@ def test_acclip_clips_the_norm_at_the_quantile_of_the_norms_before(form):
     optimizer, norms = ACClip(params, 0.1, eps=1e-3, weight_decay=0.0, form=form), []
 
     def one(state, g, k):
-        clipped = reference.norm_clipped(g, reference.quantile_of_last(norms, 0.9))
+        clipped = reference.norm_clipped(g, reference.quantile_of_last(norms, 0.9), 0.0)
         norms.append(float(np.linalg.norm(g)))
         if form == "second_moment":
             return reference.acclip_second_moment(
@@ -213,7 +213,7 @@ def test_clipping_optimizers_of_torch(foreach, clip, kind):
     def one(state, g, k):
         level = {"auto": reference.quantile_of_last(norms, 0.9), None: math.inf}.get(clip, clip)
         norms.append(float(np.linalg.norm(g)))
-        g = reference.norm_clipped(g, level)
+        g = reference.norm_clipped(g, level, 0.0 if clip == "auto" else 1e-6)
         if kind == "adamw":
             return reference.adamw(state, g, 0.1, 0.8, 0.9, 1e-3, 0.1)
         return reference.sgd(

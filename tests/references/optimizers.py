@@ -75,9 +75,9 @@ def normalized_first(state, g, eta_n, damping, beta):
     return {"x": state["x"] - eta_n * m, "m": m}
 
 
-def norm_clipped(g, threshold):
-    """The gradient as torch.nn.utils.clip_grad_norm_ leaves it."""
-    return g * min(threshold / (np.linalg.norm(g) + 1e-6), 1.0)
+def norm_clipped(g, threshold, added=1e-6):
+    """The gradient as torch.nn.utils.clip_grad_norm_ leaves it, which adds 1e-6 to the norm."""
+    return g * min(threshold / (np.linalg.norm(g) + added), 1.0)
 
 
 def adamw(state, g, eta, beta1, beta2, eps, decay):

@@ -25,10 +25,13 @@ class AdamW(RuleOptimizer):
 
     The update, with k counted for each parameter::
 
-        ĝ_k ← min{c/(‖g_k‖ + 10⁻⁶), 1}·g_k                    the norm over all parameters
+        ĝ_k ← min{c/(‖g_k‖ + e), 1}·g_k                       the norm over all parameters
         m_k ← β₁·m_{k−1} + (1−β₁)·ĝ_k
         v_k ← β₂·v_{k−1} + (1−β₂)·ĝ_k²
         x_k ← (1 − η·w)·x_{k−1} − η·m_k/(1−β₁^k)/(√(v_k/(1−β₂^k)) + ε)
+
+    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` and
+    ε = 0 the steps are the same whatever the gradients' unit.
 
     States have torch's names: a ``state_dict`` of ``torch.optim.AdamW`` can be loaded, and torch
     can load this one's. Unlike the pair, the step leaves ``p.grad`` as it was.

@@ -26,10 +26,12 @@ class SGD(RuleOptimizer):
 
     The update (m_1 = ĝ_1 + w·x_0 for each parameter)::
 
-        ĝ_k ← min{c/(‖g_k‖ + 10⁻⁶), 1}·g_k                    the norm over all parameters
+        ĝ_k ← min{c/(‖g_k‖ + e), 1}·g_k                       the norm over all parameters
         m_k ← μ·m_{k−1} + (1−d)·(ĝ_k + w·x_{k−1})
         x_k ← x_{k−1} − η·m_k
             with nesterov: − η·(ĝ_k + w·x_{k−1} + μ·m_k)
+
+    e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile.
 
     States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can
     load this one's. Unlike ``clip_grad_norm_``, the step leaves ``p.grad`` as it was.

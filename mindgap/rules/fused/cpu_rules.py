@@ -133,9 +133,7 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
         auto = policy.clip == "auto"
         # A norm of at most four times the 0.9 quantile is no spike, and most are not above the
         # quantile itself.
-        if cpu.push_below(
-            entries, norm + policy.eps if auto else norm / 4.0, norm, policy.quantile
-        ):
+        if cpu.push_below(entries, norm if auto else norm / 4.0, norm, policy.quantile):
             high = math.inf
         else:
             count, (low, high) = window_quantiles(entries, 1.0 - policy.quantile, policy.quantile)
@@ -153,7 +151,8 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
     notes: dict[str, Any] = {}
     if threshold is not None:
         assert not isinstance(threshold, str)
-        ratio = threshold / (norm + policy.eps)
+        length = norm + policy.eps
+        ratio = threshold / length if length else math.inf
         scale = min(scale, 1.0 if ratio > 1.0 else ratio) if ratio == ratio else ratio
         notes = {"direction": norm, "share": float(norm > threshold)}
     return scale, Outcome(notes, spike=spike)

@@ -82,7 +82,7 @@ class Policy(NamedTuple):
     )
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none
-    eps: float = 1e-6  # added to the norm before dividing by it
+    eps: float = 1e-6  # added to the norm before dividing a threshold that is a number by it
     quantile: float = 0.9  # the quantile that ``"auto"`` follows
     spike_after: int = 20  # norms that must have been seen before one can be a spike
 
