@@ -98,7 +98,9 @@ class Batches:
 
     * ``"partition"``: the samples are cut into fixed batches once; each epoch visits every batch
       once, in a fresh random order. What SAGA needs: a batch id means the same samples for ever.
-      Batches are contiguous slices.
+      Batches are contiguous slices. A shorter last batch is drawn as often as its share of the
+      samples asks for: in an epoch that leaves it out a random full batch comes twice, so that
+      every draw is of every sample equally likely.
     * ``"reshuffle"``: one endless sequence of random permutations of the indices, cut into batches;
       each index appears exactly once in each epoch.
     * ``"replacement"``: indices drawn independently.
@@ -246,11 +248,24 @@ class Batches:
             rng = numpy_stream(seed, level, self.order, index)
             if self.order == "replacement":
                 self._cache[key] = rng.integers(0, self.n, 4096)
+            elif self.order == "reshuffle":
+                self._cache[key] = rng.permutation(self.n)
             else:
-                self._cache[key] = rng.permutation(
-                    self.batches if self.order == "partition" else self.n
-                )
+                self._cache[key] = self._epoch(rng)
         return self._cache[key]
+
+    def _epoch(self, rng: np.random.Generator) -> Ints:
+        """Batch ids of one epoch of a partition; each place holds a batch with the probability of
+        its share of the samples.
+
+        A permutation gives every batch the probability 1 / batches. A shorter last batch, of share
+        w, stays with the probability w * batches; else a random full batch takes its place.
+        """
+        order = rng.permutation(self.batches)
+        left, last = self.n % self.batch_size, self.batches - 1
+        if left and rng.random() * self.n >= left * self.batches:
+            order[order == last] = rng.integers(last)
+        return order
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Tokens ``start .. start + count - 1`` of this level's endless sequence; arrays with
