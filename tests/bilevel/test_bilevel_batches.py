@@ -10,9 +10,9 @@ import torch
 from cases.bilevel import CASES
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant, Sample, TorchOracle
-from mindgap.bilevel.draws import STREAMS, draw_chunk
-from mindgap.bilevel.protocols import ProblemOracle
-from mindgap.bilevel.sample import is_full, row
+from mindgap.bilevel.data.draws import STREAMS, draw_chunk
+from mindgap.bilevel.core.types import ProblemOracle
+from mindgap.bilevel.data.sample import is_full, row
 
 #: Two samples of ten, and one of seven, lie in the short last batch and hold all of the mean.
 LOWER = torch.cat([torch.zeros(8), torch.full((2,), -5.0)]).double()
