@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ class Closed(TorchOracle):
             self.known[key] = float(self._means(level, token).mean())
         return self.known[key]
 
-    known: dict[tuple[str, str], float] = {}
+    known: ClassVar[dict[tuple[str, str], float]] = {}
 
     def first(self, level, of, x, y, token):
         if level == "lower":
