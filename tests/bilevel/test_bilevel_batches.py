@@ -11,8 +11,8 @@ import torch
 from cases.bilevel import CASES
 
 from mindgap.bilevel import METHODS, Batches, BilevelProblem, Constant, Sample, TorchOracle
-from mindgap.bilevel.data.draws import STREAMS, draw_chunk
 from mindgap.bilevel.core.types import ProblemOracle
+from mindgap.bilevel.data.draws import STREAMS, draw_chunk
 from mindgap.bilevel.data.sample import is_full, row
 
 #: Two samples of ten, and one of seven, lie in the short last batch and hold all of the mean.
