@@ -21,26 +21,35 @@ torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mindgap.base.objective import Objective as Objective
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_WINGS = ("optim", "measure", "bilevel")
+if TYPE_CHECKING:
+    from mindgap import adapters as adapters
+    from mindgap import advise as advise
+    from mindgap import base as base
+    from mindgap import bilevel as bilevel
+    from mindgap import lab as lab
+    from mindgap import measure as measure
+    from mindgap import optim as optim
+    from mindgap import record as record
+    from mindgap import rules as rules
+    from mindgap.base.objective import Objective as Objective
+else:
+    from mindgap.base.names import lazy_names
 
-__all__ = ["Objective", "__version__", *_WINGS]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Objective":
-        return import_module("mindgap.base.objective").Objective
-    if name in _WINGS:
-        return import_module(f"mindgap.{name}")
-    raise AttributeError(f"module 'mindgap' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    _MODULES = (
+        "adapters",
+        "advise",
+        "base",
+        "bilevel",
+        "lab",
+        "measure",
+        "optim",
+        "record",
+        "rules",
+    )
+    _WHERE = {"Objective": "base.objective"}
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE, _MODULES)
+    __all__ = ["__version__", *__dir__()]

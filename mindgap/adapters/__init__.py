@@ -4,3 +4,17 @@
 ``mindgap.adapters.transformers`` the extra ``mindgap[transformers]``; both import their library
 when their function is called.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mindgap.adapters import lightning as lightning
+    from mindgap.adapters import transformers as transformers
+else:
+    from mindgap.base.names import lazy_names
+
+    _MODULES = ("lightning", "transformers")
+    __getattr__, __dir__ = lazy_names(__name__, {}, _MODULES)
+    __all__ = __dir__()

@@ -6,14 +6,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-
 if TYPE_CHECKING:
-    from mindgap.advise.candidates import MuonWithAdamW
-    from mindgap.advise.diagnosis import ASSUMPTIONS, Estimate, Judgement, Measurements, diagnose
-    from mindgap.advise.prescription import Advice, prescribe, summary
-    from mindgap.advise.recommendation import Recommendation, recommend
+    from mindgap.advise.candidates import MuonWithAdamW as MuonWithAdamW
+    from mindgap.advise.diagnosis import ASSUMPTIONS as ASSUMPTIONS
+    from mindgap.advise.diagnosis import Estimate as Estimate
+    from mindgap.advise.diagnosis import Judgement as Judgement
+    from mindgap.advise.diagnosis import Measurements as Measurements
+    from mindgap.advise.diagnosis import diagnose as diagnose
+    from mindgap.advise.prescription import Advice as Advice
+    from mindgap.advise.prescription import prescribe as prescribe
+    from mindgap.advise.prescription import summary as summary
+    from mindgap.advise.recommendation import Recommendation as Recommendation
+    from mindgap.advise.recommendation import recommend as recommend
+else:
+    from mindgap.base.names import lazy_names
 
-# Diagnosis and prescription need no torch.
-__getattr__, __dir__ = lazy_names(__name__)
-__all__ = __dir__()
+    _WHERE = {
+        "ASSUMPTIONS": "diagnosis",
+        "Advice": "prescription",
+        "Estimate": "diagnosis",
+        "Judgement": "diagnosis",
+        "Measurements": "diagnosis",
+        "MuonWithAdamW": "candidates",
+        "Recommendation": "recommendation",
+        "diagnose": "diagnosis",
+        "prescribe": "prescription",
+        "recommend": "recommendation",
+        "summary": "prescription",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

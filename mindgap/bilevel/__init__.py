@@ -7,47 +7,131 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-from mindgap.bilevel.registry import METHODS
-
 if TYPE_CHECKING:
-    from mindgap.bilevel.backends.oracles import TorchOracle
-    from mindgap.bilevel.core.directions import NegativeCurvature
-    from mindgap.bilevel.core.schedules import Constant, Power
-    from mindgap.bilevel.core.steps import AdamStep, MomentumStep, TorchStep
-    from mindgap.bilevel.data.problem import BilevelProblem, Bound
-    from mindgap.bilevel.data.sample import FULL, Batches, Sample, Stream
-    from mindgap.bilevel.method import Method, State
-    from mindgap.bilevel.methods.alset import ALSET
-    from mindgap.bilevel.methods.amigo import AmIGO
-    from mindgap.bilevel.methods.borep import BOREP
-    from mindgap.bilevel.methods.bsa import BSA
-    from mindgap.bilevel.methods.f2sa import F2SA
-    from mindgap.bilevel.methods.masoba import MASOBA
-    from mindgap.bilevel.methods.mrbo import MRBO
-    from mindgap.bilevel.methods.saba import SABA
-    from mindgap.bilevel.methods.slip import SLIP
-    from mindgap.bilevel.methods.soba import SOBA
-    from mindgap.bilevel.methods.srba import SRBA
-    from mindgap.bilevel.methods.stocbio import StocBio
-    from mindgap.bilevel.methods.sustain import SUSTAIN
-    from mindgap.bilevel.methods.svrb import SVRB
-    from mindgap.bilevel.methods.ttsa import TTSA
-    from mindgap.bilevel.methods.vrbo import VRBO
-    from mindgap.bilevel.solver import Solution, solve
-    from mindgap.bilevel.tools.advice import StepAdvice, suggest_steps
-    from mindgap.bilevel.tools.checkpoint import load_state, pack_state, save_state, unpack_state
-    from mindgap.bilevel.tools.exact import (
-        exact_hypergradient,
-        hyper_objective,
-        hypergradient,
-        implicit_solution,
-        lower_solution,
-    )
-    from mindgap.bilevel.tools.meta import MetaLearner, adapt, side_by_side, task_problem
+    from mindgap.bilevel.backends.oracles import TorchOracle as TorchOracle
+    from mindgap.bilevel.core.directions import NegativeCurvature as NegativeCurvature
+    from mindgap.bilevel.core.schedules import Constant as Constant
+    from mindgap.bilevel.core.schedules import Power as Power
+    from mindgap.bilevel.core.steps import AdamStep as AdamStep
+    from mindgap.bilevel.core.steps import MomentumStep as MomentumStep
+    from mindgap.bilevel.core.steps import TorchStep as TorchStep
+    from mindgap.bilevel.data.problem import BilevelProblem as BilevelProblem
+    from mindgap.bilevel.data.problem import Bound as Bound
+    from mindgap.bilevel.data.sample import FULL as FULL
+    from mindgap.bilevel.data.sample import Batches as Batches
+    from mindgap.bilevel.data.sample import Sample as Sample
+    from mindgap.bilevel.data.sample import Stream as Stream
+    from mindgap.bilevel.method import Method as Method
+    from mindgap.bilevel.method import State as State
+    from mindgap.bilevel.methods.accbo import AccBO as AccBO
+    from mindgap.bilevel.methods.adambo import AdamBO as AdamBO
+    from mindgap.bilevel.methods.alset import ALSET as ALSET
+    from mindgap.bilevel.methods.amigo import AmIGO as AmIGO
+    from mindgap.bilevel.methods.bome import BOME as BOME
+    from mindgap.bilevel.methods.borep import BOREP as BOREP
+    from mindgap.bilevel.methods.bsa import BSA as BSA
+    from mindgap.bilevel.methods.f2sa import F2SA as F2SA
+    from mindgap.bilevel.methods.f2sap import F2SAp as F2SAp
+    from mindgap.bilevel.methods.fsla import FSLA as FSLA
+    from mindgap.bilevel.methods.masoba import MASOBA as MASOBA
+    from mindgap.bilevel.methods.meha import MEHA as MEHA
+    from mindgap.bilevel.methods.mrbo import MRBO as MRBO
+    from mindgap.bilevel.methods.n2sba import N2SBA as N2SBA
+    from mindgap.bilevel.methods.pbgd import PBGD as PBGD
+    from mindgap.bilevel.methods.pzobo import PZOBO as PZOBO
+    from mindgap.bilevel.methods.saba import SABA as SABA
+    from mindgap.bilevel.methods.sama import SAMA as SAMA
+    from mindgap.bilevel.methods.slip import SLIP as SLIP
+    from mindgap.bilevel.methods.soba import SOBA as SOBA
+    from mindgap.bilevel.methods.spaba import SPABA as SPABA
+    from mindgap.bilevel.methods.srba import SRBA as SRBA
+    from mindgap.bilevel.methods.stocbio import StocBio as StocBio
+    from mindgap.bilevel.methods.sustain import SUSTAIN as SUSTAIN
+    from mindgap.bilevel.methods.svrb import SVRB as SVRB
+    from mindgap.bilevel.methods.ttsa import TTSA as TTSA
+    from mindgap.bilevel.methods.vrbo import VRBO as VRBO
+    from mindgap.bilevel.registry import METHODS as METHODS
+    from mindgap.bilevel.solver import Solution as Solution
+    from mindgap.bilevel.solver import solve as solve
+    from mindgap.bilevel.tools.advice import StepAdvice as StepAdvice
+    from mindgap.bilevel.tools.advice import suggest_steps as suggest_steps
+    from mindgap.bilevel.tools.checkpoint import load_state as load_state
+    from mindgap.bilevel.tools.checkpoint import pack_state as pack_state
+    from mindgap.bilevel.tools.checkpoint import save_state as save_state
+    from mindgap.bilevel.tools.checkpoint import unpack_state as unpack_state
+    from mindgap.bilevel.tools.exact import exact_hypergradient as exact_hypergradient
+    from mindgap.bilevel.tools.exact import hyper_objective as hyper_objective
+    from mindgap.bilevel.tools.exact import hypergradient as hypergradient
+    from mindgap.bilevel.tools.exact import implicit_solution as implicit_solution
+    from mindgap.bilevel.tools.exact import lower_solution as lower_solution
+    from mindgap.bilevel.tools.meta import MetaLearner as MetaLearner
+    from mindgap.bilevel.tools.meta import adapt as adapt
+    from mindgap.bilevel.tools.meta import side_by_side as side_by_side
+    from mindgap.bilevel.tools.meta import task_problem as task_problem
+else:
+    from mindgap.base.names import lazy_names
 
-_WHERE = {"METHODS": "registry"} | {
-    method.class_name: f"methods.{method.module}" for method in METHODS.values()
-}
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
-__all__ = __dir__()
+    _WHERE = {
+        "ALSET": "methods.alset",
+        "AccBO": "methods.accbo",
+        "AdamBO": "methods.adambo",
+        "AdamStep": "steps",
+        "AmIGO": "methods.amigo",
+        "BOME": "methods.bome",
+        "BOREP": "methods.borep",
+        "BSA": "methods.bsa",
+        "Batches": "sample",
+        "BilevelProblem": "problem",
+        "Bound": "problem",
+        "Constant": "schedules",
+        "F2SA": "methods.f2sa",
+        "F2SAp": "methods.f2sap",
+        "FSLA": "methods.fsla",
+        "FULL": "sample",
+        "MASOBA": "methods.masoba",
+        "MEHA": "methods.meha",
+        "METHODS": "registry",
+        "MRBO": "methods.mrbo",
+        "MetaLearner": "meta",
+        "Method": "method",
+        "MomentumStep": "steps",
+        "N2SBA": "methods.n2sba",
+        "NegativeCurvature": "directions",
+        "PBGD": "methods.pbgd",
+        "PZOBO": "methods.pzobo",
+        "Power": "schedules",
+        "SABA": "methods.saba",
+        "SAMA": "methods.sama",
+        "SLIP": "methods.slip",
+        "SOBA": "methods.soba",
+        "SPABA": "methods.spaba",
+        "SRBA": "methods.srba",
+        "SUSTAIN": "methods.sustain",
+        "SVRB": "methods.svrb",
+        "Sample": "sample",
+        "Solution": "solver",
+        "State": "method",
+        "StepAdvice": "advice",
+        "StocBio": "methods.stocbio",
+        "Stream": "sample",
+        "TTSA": "methods.ttsa",
+        "TorchOracle": "oracles",
+        "TorchStep": "steps",
+        "VRBO": "methods.vrbo",
+        "adapt": "meta",
+        "exact_hypergradient": "exact",
+        "hyper_objective": "exact",
+        "hypergradient": "exact",
+        "implicit_solution": "exact",
+        "load_state": "checkpoint",
+        "lower_solution": "exact",
+        "pack_state": "checkpoint",
+        "save_state": "checkpoint",
+        "side_by_side": "meta",
+        "solve": "solver",
+        "suggest_steps": "advice",
+        "task_problem": "meta",
+        "unpack_state": "checkpoint",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

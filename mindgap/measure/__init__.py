@@ -4,53 +4,99 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-
 if TYPE_CHECKING:
-    from mindgap.measure.gradients import NonFiniteError, gradient_passes
-    from mindgap.measure.hessian import HessianProduct
-    from mindgap.measure.min_norm import min_norm_weights
-    from mindgap.measure.monitor import Monitor
-    from mindgap.measure.overview import Survey, survey
-    from mindgap.measure.per_sample import PerSampleNorms, per_sample_norms
-    from mindgap.measure.probe import Probe, Reading
-    from mindgap.measure.probes.curvature import Sharpness, sharpness
-    from mindgap.measure.probes.ergodic import (
-        drift,
-        one_step_change,
-        oscillation,
-        running_average,
-        window_average,
-    )
+    from mindgap.measure.gradients import NonFiniteError as NonFiniteError
+    from mindgap.measure.gradients import gradient_passes as gradient_passes
+    from mindgap.measure.hessian import HessianProduct as HessianProduct
+    from mindgap.measure.min_norm import min_norm_weights as min_norm_weights
+    from mindgap.measure.monitor import Monitor as Monitor
+    from mindgap.measure.overview import Survey as Survey
+    from mindgap.measure.overview import survey as survey
+    from mindgap.measure.per_sample import PerSampleNorms as PerSampleNorms
+    from mindgap.measure.per_sample import per_sample_norms as per_sample_norms
+    from mindgap.measure.probe import Probe as Probe
+    from mindgap.measure.probe import Reading as Reading
+    from mindgap.measure.probes.curvature import Sharpness as Sharpness
+    from mindgap.measure.probes.curvature import sharpness as sharpness
+    from mindgap.measure.probes.ergodic import drift as drift
+    from mindgap.measure.probes.ergodic import one_step_change as one_step_change
+    from mindgap.measure.probes.ergodic import oscillation as oscillation
+    from mindgap.measure.probes.ergodic import running_average as running_average
+    from mindgap.measure.probes.ergodic import window_average as window_average
+    from mindgap.measure.probes.noise import NoiseSample as NoiseSample
+    from mindgap.measure.probes.noise import noise_sample as noise_sample
     from mindgap.measure.probes.noise import (
-        NoiseSample,
-        noise_sample,
-        squared_gradient_norm_by_halves,
+        squared_gradient_norm_by_halves as squared_gradient_norm_by_halves,
     )
-    from mindgap.measure.probes.shape import ShapeDistance, shape_distance
-    from mindgap.measure.probes.smoothness import (
-        LocalSmoothness,
-        local_smoothness,
-        smoothness_along_ray,
-    )
-    from mindgap.measure.probes.stationarity import GoldsteinDistance, goldstein_distance
-    from mindgap.measure.probes.statistics import (
-        TrainingStatistics,
-        equilibrium,
-        training_statistics,
-    )
-    from mindgap.measure.probes.tails import (
-        InfiniteVariance,
-        TailIndex,
-        infinite_variance,
-        tail_index,
-        tail_table,
-    )
-    from mindgap.measure.probes.variance import VarianceGrowth, variance_growth
-    from mindgap.measure.relaxed_smoothness import RelaxedSmoothness, fit_relaxed_smoothness
-    from mindgap.measure.restoring import undisturbed
-    from mindgap.measure.stability import stability_threshold
-    from mindgap.measure.table import PROBES
+    from mindgap.measure.probes.shape import ShapeDistance as ShapeDistance
+    from mindgap.measure.probes.shape import shape_distance as shape_distance
+    from mindgap.measure.probes.smoothness import LocalSmoothness as LocalSmoothness
+    from mindgap.measure.probes.smoothness import local_smoothness as local_smoothness
+    from mindgap.measure.probes.smoothness import smoothness_along_ray as smoothness_along_ray
+    from mindgap.measure.probes.stationarity import GoldsteinDistance as GoldsteinDistance
+    from mindgap.measure.probes.stationarity import goldstein_distance as goldstein_distance
+    from mindgap.measure.probes.statistics import TrainingStatistics as TrainingStatistics
+    from mindgap.measure.probes.statistics import equilibrium as equilibrium
+    from mindgap.measure.probes.statistics import training_statistics as training_statistics
+    from mindgap.measure.probes.tails import InfiniteVariance as InfiniteVariance
+    from mindgap.measure.probes.tails import TailIndex as TailIndex
+    from mindgap.measure.probes.tails import infinite_variance as infinite_variance
+    from mindgap.measure.probes.tails import tail_index as tail_index
+    from mindgap.measure.probes.tails import tail_table as tail_table
+    from mindgap.measure.probes.variance import VarianceGrowth as VarianceGrowth
+    from mindgap.measure.probes.variance import variance_growth as variance_growth
+    from mindgap.measure.relaxed_smoothness import RelaxedSmoothness as RelaxedSmoothness
+    from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness as fit_relaxed_smoothness
+    from mindgap.measure.restoring import undisturbed as undisturbed
+    from mindgap.measure.stability import stability_threshold as stability_threshold
+    from mindgap.measure.table import PROBES as PROBES
+else:
+    from mindgap.base.names import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__)
-__all__ = __dir__()
+    _WHERE = {
+        "GoldsteinDistance": "probes.stationarity",
+        "HessianProduct": "hessian",
+        "InfiniteVariance": "probes.tails",
+        "LocalSmoothness": "probes.smoothness",
+        "Monitor": "monitor",
+        "NoiseSample": "probes.noise",
+        "NonFiniteError": "gradients",
+        "PROBES": "table",
+        "PerSampleNorms": "per_sample",
+        "Probe": "probe",
+        "Reading": "probe",
+        "RelaxedSmoothness": "relaxed_smoothness",
+        "ShapeDistance": "probes.shape",
+        "Sharpness": "probes.curvature",
+        "Survey": "overview",
+        "TailIndex": "probes.tails",
+        "TrainingStatistics": "probes.statistics",
+        "VarianceGrowth": "probes.variance",
+        "drift": "probes.ergodic",
+        "equilibrium": "probes.statistics",
+        "fit_relaxed_smoothness": "relaxed_smoothness",
+        "goldstein_distance": "probes.stationarity",
+        "gradient_passes": "gradients",
+        "infinite_variance": "probes.tails",
+        "local_smoothness": "probes.smoothness",
+        "min_norm_weights": "min_norm",
+        "noise_sample": "probes.noise",
+        "one_step_change": "probes.ergodic",
+        "oscillation": "probes.ergodic",
+        "per_sample_norms": "per_sample",
+        "running_average": "probes.ergodic",
+        "shape_distance": "probes.shape",
+        "sharpness": "probes.curvature",
+        "smoothness_along_ray": "probes.smoothness",
+        "squared_gradient_norm_by_halves": "probes.noise",
+        "stability_threshold": "stability",
+        "survey": "overview",
+        "tail_index": "probes.tails",
+        "tail_table": "probes.tails",
+        "training_statistics": "probes.statistics",
+        "undisturbed": "restoring",
+        "variance_growth": "probes.variance",
+        "window_average": "probes.ergodic",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

@@ -7,24 +7,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-from mindgap.optim.table import OPTIMIZERS
-
 if TYPE_CHECKING:
-    from mindgap.optim.averaging import k_weighted_average, k_weighted_avg_fn
-    from mindgap.optim.optimizer import Ball, Box, PowerSchedule, RuleOptimizer
-    from mindgap.optim.optimizers.acclip import ACClip
-    from mindgap.optim.optimizers.adamw import AdamW
-    from mindgap.optim.optimizers.cclip import CClip
-    from mindgap.optim.optimizers.gclip import GClip
-    from mindgap.optim.optimizers.ingd import INGD, SearchResult
-    from mindgap.optim.optimizers.normalized_sgd import NormalizedSGD
-    from mindgap.optim.optimizers.sgd import SGD
-    from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD
-    from mindgap.optim.report import Report, Spike
+    from mindgap.optim.averaging import k_weighted_average as k_weighted_average
+    from mindgap.optim.averaging import k_weighted_avg_fn as k_weighted_avg_fn
+    from mindgap.optim.optimizer import Ball as Ball
+    from mindgap.optim.optimizer import Box as Box
+    from mindgap.optim.optimizer import PowerSchedule as PowerSchedule
+    from mindgap.optim.optimizer import RuleOptimizer as RuleOptimizer
+    from mindgap.optim.optimizers.acclip import ACClip as ACClip
+    from mindgap.optim.optimizers.adamw import AdamW as AdamW
+    from mindgap.optim.optimizers.cclip import CClip as CClip
+    from mindgap.optim.optimizers.gclip import GClip as GClip
+    from mindgap.optim.optimizers.ingd import INGD as INGD
+    from mindgap.optim.optimizers.ingd import SearchResult as SearchResult
+    from mindgap.optim.optimizers.normalized_sgd import NormalizedSGD as NormalizedSGD
+    from mindgap.optim.optimizers.sgd import SGD as SGD
+    from mindgap.optim.optimizers.stochastic_ingd import StochasticINGD as StochasticINGD
+    from mindgap.optim.report import Report as Report
+    from mindgap.optim.report import Spike as Spike
+    from mindgap.optim.table import OPTIMIZERS as OPTIMIZERS
+else:
+    from mindgap.base.names import lazy_names
 
-_WHERE = {"OPTIMIZERS": "table"} | {
-    entry.class_name: f"optimizers.{entry.name}" for entry in OPTIMIZERS.values()
-}
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
-__all__ = __dir__()
+    _WHERE = {
+        "ACClip": "optimizers.acclip",
+        "AdamW": "optimizers.adamw",
+        "Ball": "optimizer",
+        "Box": "optimizer",
+        "CClip": "optimizers.cclip",
+        "GClip": "optimizers.gclip",
+        "INGD": "optimizers.ingd",
+        "NormalizedSGD": "optimizers.normalized_sgd",
+        "OPTIMIZERS": "table",
+        "PowerSchedule": "optimizer",
+        "Report": "report",
+        "RuleOptimizer": "optimizer",
+        "SGD": "optimizers.sgd",
+        "SearchResult": "optimizers.ingd",
+        "Spike": "report",
+        "StochasticINGD": "optimizers.stochastic_ingd",
+        "k_weighted_average": "averaging",
+        "k_weighted_avg_fn": "averaging",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

@@ -6,38 +6,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-
 if TYPE_CHECKING:
-    from mindgap.lab.tasks.data.datasets import *  # noqa: F403
-    from mindgap.lab.tasks.data.fetch import *  # noqa: F403
-    from mindgap.lab.tasks.data.images import *  # noqa: F403
-    from mindgap.lab.tasks.data.tabular import *  # noqa: F403
-    from mindgap.lab.tasks.data.text import *  # noqa: F403
-    from mindgap.lab.tasks.data.vectors import *  # noqa: F403
+    from mindgap.lab.tasks.data.datasets import DATASETS as DATASETS
+    from mindgap.lab.tasks.data.datasets import DataFile as DataFile
+    from mindgap.lab.tasks.data.datasets import DataSet as DataSet
+    from mindgap.lab.tasks.data.fetch import DataError as DataError
+    from mindgap.lab.tasks.data.fetch import available as available
+    from mindgap.lab.tasks.data.fetch import cache_folder as cache_folder
+    from mindgap.lab.tasks.data.fetch import data_folder as data_folder
+    from mindgap.lab.tasks.data.fetch import find as find
+    from mindgap.lab.tasks.data.images import cifar10 as cifar10
+    from mindgap.lab.tasks.data.images import digits as digits
+    from mindgap.lab.tasks.data.images import mnist as mnist
+    from mindgap.lab.tasks.data.images import mnist_5000 as mnist_5000
+    from mindgap.lab.tasks.data.tabular import Table as Table
+    from mindgap.lab.tasks.data.tabular import covtype as covtype
+    from mindgap.lab.tasks.data.tabular import ijcnn1 as ijcnn1
+    from mindgap.lab.tasks.data.text import amazon_reviews as amazon_reviews
+    from mindgap.lab.tasks.data.text import glove as glove
+    from mindgap.lab.tasks.data.text import kjv_words as kjv_words
+    from mindgap.lab.tasks.data.text import language_tokens as language_tokens
+    from mindgap.lab.tasks.data.text import rated_reviews as rated_reviews
+    from mindgap.lab.tasks.data.text import sentiment140 as sentiment140
+    from mindgap.lab.tasks.data.text import snli as snli
+    from mindgap.lab.tasks.data.text import squad as squad
+    from mindgap.lab.tasks.data.vectors import review_domains as review_domains
+    from mindgap.lab.tasks.data.vectors import snli_pairs as snli_pairs
+    from mindgap.lab.tasks.data.vectors import text_vectors as text_vectors
+    from mindgap.lab.tasks.data.vectors import words_of as words_of
+else:
+    from mindgap.base.names import lazy_names
 
-_WHERE = {
-    **dict.fromkeys(("DATASETS", "DataFile", "DataSet"), "datasets"),
-    **dict.fromkeys(
-        ("DataError", "available", "cache_folder", "data_folder", "fetch", "find"), "fetch"
-    ),
-    **dict.fromkeys(("Table", "covtype", "ijcnn1"), "tabular"),
-    **dict.fromkeys(("cifar10", "digits", "mnist", "mnist_5000"), "images"),
-    **dict.fromkeys(
-        (
-            "amazon_reviews",
-            "glove",
-            "kjv_words",
-            "language_tokens",
-            "rated_reviews",
-            "sentiment140",
-            "snli",
-            "squad",
-        ),
-        "text",
-    ),
-    **dict.fromkeys(("review_domains", "snli_pairs", "text_vectors", "words_of"), "vectors"),
-}
-
-__all__ = list(_WHERE)
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    _WHERE = {
+        "DATASETS": "datasets",
+        "DataError": "fetch",
+        "DataFile": "datasets",
+        "DataSet": "datasets",
+        "Table": "tabular",
+        "amazon_reviews": "text",
+        "available": "fetch",
+        "cache_folder": "fetch",
+        "cifar10": "images",
+        "covtype": "tabular",
+        "data_folder": "fetch",
+        "digits": "images",
+        "find": "fetch",
+        "glove": "text",
+        "ijcnn1": "tabular",
+        "kjv_words": "text",
+        "language_tokens": "text",
+        "mnist": "images",
+        "mnist_5000": "images",
+        "rated_reviews": "text",
+        "review_domains": "vectors",
+        "sentiment140": "text",
+        "snli": "text",
+        "snli_pairs": "vectors",
+        "squad": "text",
+        "text_vectors": "vectors",
+        "words_of": "vectors",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

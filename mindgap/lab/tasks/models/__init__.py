@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindgap.base.lazy import lazy_names
-
 if TYPE_CHECKING:
-    from mindgap.lab.tasks.models.alexnet import *  # noqa: F403
-    from mindgap.lab.tasks.models.awd_lstm import *  # noqa: F403
-    from mindgap.lab.tasks.models.bert import *  # noqa: F403
-    from mindgap.lab.tasks.models.resnet import *  # noqa: F403
-    from mindgap.lab.tasks.models.small import *  # noqa: F403
-    from mindgap.lab.tasks.models.transformer_xl import *  # noqa: F403
+    from mindgap.lab.tasks.models.alexnet import AlexNet as AlexNet
+    from mindgap.lab.tasks.models.awd_lstm import AWDLSTM as AWDLSTM
+    from mindgap.lab.tasks.models.bert import Bert as Bert
+    from mindgap.lab.tasks.models.bert import MaskedBert as MaskedBert
+    from mindgap.lab.tasks.models.bert import QuestionBert as QuestionBert
+    from mindgap.lab.tasks.models.resnet import ResNet18 as ResNet18
+    from mindgap.lab.tasks.models.resnet import ResNet20 as ResNet20
+    from mindgap.lab.tasks.models.small import SmallLSTM as SmallLSTM
+    from mindgap.lab.tasks.models.small import SmallTransformer as SmallTransformer
+    from mindgap.lab.tasks.models.small import SpanFinder as SpanFinder
+    from mindgap.lab.tasks.models.small import (
+        small_convolutional_network as small_convolutional_network,
+    )
+    from mindgap.lab.tasks.models.transformer_xl import TransformerXL as TransformerXL
+else:
+    from mindgap.base.names import lazy_names
 
-_WHERE = {
-    **dict.fromkeys(
-        ("SmallLSTM", "SmallTransformer", "SpanFinder", "small_convolutional_network"), "small"
-    ),
-    **dict.fromkeys(("ResNet18", "ResNet20"), "resnet"),
-    "AWDLSTM": "awd_lstm",
-    "AlexNet": "alexnet",
-    **dict.fromkeys(("Bert", "MaskedBert", "QuestionBert"), "bert"),
-    "TransformerXL": "transformer_xl",
-}
-
-__all__ = list(_WHERE)
-__getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    _WHERE = {
+        "AWDLSTM": "awd_lstm",
+        "AlexNet": "alexnet",
+        "Bert": "bert",
+        "MaskedBert": "bert",
+        "QuestionBert": "bert",
+        "ResNet18": "resnet",
+        "ResNet20": "resnet",
+        "SmallLSTM": "small",
+        "SmallTransformer": "small",
+        "SpanFinder": "small",
+        "TransformerXL": "transformer_xl",
+        "small_convolutional_network": "small",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _WHERE)
+    __all__ = __dir__()

@@ -1,0 +1,45 @@
+"""Public names that are loaded when they are first used, so that importing a package costs nothing.
+
+A package writes each public name twice, as plain data: imported under ``if TYPE_CHECKING:`` for type
+checkers and editors, and in the table ``_WHERE`` for Python. ``tests/public_names.py`` checks that
+both agree and writes the table from the imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, where: Mapping[str, str], modules: tuple[str, ...] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the ``__getattr__`` and ``__dir__`` (PEP 562) of a package whose names live in its
+    modules.
+
+    Args:
+        package: the package's ``__name__``.
+        where: public name -> module below the package that defines it.
+        modules: modules of the package that are public names themselves.
+
+    Example:
+        >>> get, names = lazy_names("mindgap.base", {"RuleError": "check"}, ("rng",))
+        >>> get("RuleError").__name__, get("rng").__name__, names()
+        ('RuleError', 'mindgap.base.rng', ['RuleError', 'rng'])
+        >>> get("Nothing")
+        Traceback (most recent call last):
+        AttributeError: module 'mindgap.base' has no attribute 'Nothing'
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name in where:
+            return getattr(import_module(f"{package}.{where[name]}"), name)
+        if name in modules:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted((*where, *modules))
+
+    return __getattr__, __dir__
