@@ -62,9 +62,7 @@ def _home(module: Any, name: str) -> str:
     """
     import sys
 
-    from mindgap.base.lazy import listed
-
-    where = {**listed(module.__name__), **getattr(module, "_WHERE", {})}
+    where = getattr(module, "_WHERE", {})
     if name in where:
         return f"{module.__name__}.{where[name]}"
     value = getattr(module, name)

@@ -50,6 +50,8 @@ else:
         "record",
         "rules",
     )
-    _WHERE = {"Objective": "base.objective"}
+    _WHERE = {
+        "Objective": "base.objective",
+    }
     __getattr__, __dir__ = lazy_names(__name__, _WHERE, _MODULES)
     __all__ = ["__version__", *__dir__()]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 else:
     from mindgap.base.names import lazy_names
 
-    _MODULES = ("lightning", "transformers")
+    _MODULES = (
+        "lightning",
+        "transformers",
+    )
     __getattr__, __dir__ = lazy_names(__name__, {}, _MODULES)
     __all__ = __dir__()

@@ -1,8 +1,8 @@
 """Public names that are loaded when they are first used, so that importing a package costs nothing.
 
-A package writes each public name twice, as plain data: imported under ``if TYPE_CHECKING:`` for type
-checkers and editors, and in the table ``_WHERE`` for Python. ``tests/public_names.py`` checks that
-both agree and writes the table from the imports.
+A package writes each public name twice, as plain data: imported under ``if TYPE_CHECKING:`` for
+type checkers and editors, and in the table ``_WHERE`` for Python. ``docs/tools/public_names.py``
+writes the table from the imports, and a test checks that both agree.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """A copy of the tree gets a new optimizer, bilevel method, probe and study, as CONTRIBUTING.md
 says.
 
-In the package that is one file and one row (one file for a study); every command must then list and
-run them.
+In the package that is one file and one row (one file for a study), and for optimizers and methods
+the public name; every command must then list and run them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NAMES = runpy.run_path(str(ROOT / "docs" / "tools" / "public_names.py"))
 
 
 def copy_file(package: Path, source: str, target: str, old: str, new: str) -> None:
@@ -30,6 +32,13 @@ def add_row(path: Path, before: str, row: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(before) == 1
     path.write_text(text.replace(before, row + before), encoding="utf-8")
+
+
+def add_name(package: Path, room: str, module: str, name: str) -> None:
+    """A public name: one import for type checkers, one row for Python."""
+    path = package / room / "__init__.py"
+    add_row(path, "else:\n", f"    from mindgap.{room}.{module} import {name} as {name}\n")
+    path.write_text(NAMES["written"](f"mindgap.{room}", path.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +59,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '        _entry(\n            "normalized_sgd",',
         '        _entry("dummy", "Dummy", Source("thesis", "nowhere"), "a dummy", "x ← x"),\n',
     )
+    add_name(package, "optim", "optimizers.dummy", "Dummy")
     # a bilevel method
     template = str(ROOT / "examples/seventeenth_method.py")
     copy_file(package, template, "bilevel/methods/dummy.py", "PeriodicSOBA", "DummySOBA")
@@ -60,6 +70,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '"O(1)",\n'
         '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n',
     )
+    add_name(package, "bilevel", "methods.dummy", "DummySOBA")
     # a probe
     copy_file(
         package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe"

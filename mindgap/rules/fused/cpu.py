@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import inspect
 import math
 import os
 import threading
@@ -164,8 +163,12 @@ SWEEPS = {
 
 @lru_cache(None)
 def _digest() -> str:
-    """Changes with the formulas: Numba's disk cache would only notice a change of this file."""
-    return hashlib.sha256(inspect.getsource(arithmetic).encode()).hexdigest()[:12]
+    """Changes with the formulas: Numba's disk cache would only notice a change of this file.
+
+    It is the digest of the formulas' file, source or bytecode, in a folder or in a zip.
+    """
+    loader: Any = arithmetic.__loader__
+    return hashlib.sha256(loader.get_data(arithmetic.__file__)).hexdigest()[:12]
 
 
 def _inlined(function: Any, names: dict[str, Any], **options: Any) -> Any:

@@ -41,6 +41,10 @@ def unavailable() -> str | None:
         return f"triton cannot be imported ({error})"
     if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 3):
         return f"the CUDA kernels need triton 3.3, this is {triton.__version__}"
+    try:
+        inspect.getsource(arithmetic)
+    except OSError:
+        return "Triton compiles from source, and mindgap is installed without its sources"
     return None
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from mindgap.lab.tasks.problems.running_text import RunningText as RunningText
     from mindgap.lab.tasks.problems.running_text import going_on as going_on
     from mindgap.lab.tasks.problems.running_text import running_loss as running_loss
-    from mindgap.lab.tasks.problems.running_text import running_text as running_text
     from mindgap.lab.tasks.problems.training import TrainingProblem as TrainingProblem
     from mindgap.lab.tasks.problems.training import cifar_network as cifar_network
     from mindgap.lab.tasks.problems.training import digits_network as digits_network
@@ -76,7 +75,6 @@ else:
         "quadratic_problem": "quadratic",
         "question_answering": "questions",
         "running_loss": "running_text",
-        "running_text": "running_text",
         "split_table": "representation",
         "unbounded_problem": "unbounded",
     }
