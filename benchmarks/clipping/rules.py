@@ -174,6 +174,68 @@ def coordinates(
     return rule
 
 
+def both(first: Rule, second: Rule) -> Rule:
+    """One after the other."""
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        return second(first(g, s, k, sizes), s, k, sizes)
+
+    return rule
+
+
+def signed(
+    c: float,
+    *,
+    robust: float = 5.0,
+    beta: float = 0.99,
+    memory: float = 0.99,
+    low: float = 0.1,
+    high: float = 0.3,
+    scale: bool = True,
+) -> Rule:
+    """As :func:`coordinates`, with one state: τ, whose sign is that of the last entry cut there.
+
+    Per tensor, ρ is the running mean of (agreements − disagreements)/(both) of the signs of what is
+    cut with those of the last cut at the same place: near 0 for noise, near 1 for rare signal. The
+    share (ρ − low)/(high − low) of what was cut is given back.
+    """
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        if scale:
+            g = unit(g)
+        if k == 1:
+            s["tau"] = torch.zeros_like(g)
+            s["agree"] = torch.zeros(*g.shape[:-1], len(sizes), device=g.device)
+            s["total"] = torch.zeros_like(s["agree"])
+        size, tau = g.abs(), s["tau"].abs()
+        new = tau == 0
+        limit = torch.where(new, size, c * tau)
+        cut = torch.minimum(torch.maximum(g, -limit), limit)
+        e = g - cut
+        hit = e != 0
+        same = torch.where(hit, torch.sign(e) * torch.sign(s["tau"]), 0.0)
+        agree = torch.stack([p.sum(-1) for p in same.split(sizes, -1)], -1)
+        total = torch.stack([p.sum(-1) for p in hit.float().split(sizes, -1)], -1)
+        rho = s["agree"] / s["total"].clamp_min(1e-30)
+        share = ((rho - low) / (high - low)).clamp(0, 1)
+        share = torch.where(s["total"] > 0, share, 0.0)
+        weight = torch.where(total > 0, 1 - memory, 0.0)
+        s["agree"] = s["agree"] + weight * (agree / total.clamp_min(1) - s["agree"])
+        s["total"] = s["total"] + weight * (1 - s["total"])
+        seen = torch.where(new, size, torch.minimum(size, robust * tau))
+        mean = torch.where(new, size, beta * tau + (1 - beta) * seen)
+        mean = torch.where(g != 0, mean, tau)
+        sign = torch.where(hit, torch.sign(e), torch.where(s["tau"] < 0, -1.0, 1.0))
+        s["tau"] = mean * sign
+        s["share"] = share
+        spread = torch.cat(
+            [share[..., i : i + 1].expand(*g.shape[:-1], n) for i, n in enumerate(sizes)], -1
+        )
+        return cut + spread * e
+
+    return rule
+
+
 @dataclass
 class Candidate:
     """A rule before AdamW's moments, or another optimizer of AdamW's scale."""
@@ -219,6 +281,13 @@ def candidates() -> list[Candidate]:
         Candidate("quantile 0.5", quantile(0.5)),
         Candidate("quantile 0.05", quantile(0.05)),
         Candidate("unit", whole),
+        Candidate("signed 1", signed(1.0)),
+        Candidate("signed 1.5", signed(1.5)),
+        Candidate("signed 2", signed(2.0)),
+        Candidate("signed 3", signed(3.0)),
+        Candidate("signed 2, early", signed(2.0, low=0.05, high=0.15)),
+        Candidate("signed 2, median norm", both(quantile(0.5), signed(2.0, scale=False))),
+        Candidate("coordinates 2, coordinate", coordinates(2.0, robust=5.0, signal="coordinate")),
         Candidate("ZClip", zclip),
         Candidate("AutoClip", autoclip),
         Candidate("AdaGC", adagc),

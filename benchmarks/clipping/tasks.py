@@ -101,6 +101,7 @@ def regression(
     width: int = 64,
     batch: int = 64,
     act: str = "relu",
+    steps: int = 2000,
 ) -> Task:
     """Targets of a teacher network plus noise; held out: the distance to the teacher."""
     shapes = dense((inputs, width, width, 1))
@@ -514,6 +515,19 @@ TASKS: dict[str, Task] = {
         regression("Student t 3", lambda g, n: student(g, 3.0, n), "noise", "develop"),
         policy("returns, Student t 1.5", "develop", 1.5),
         language("text with spikes", "develop", "window", spikes=0.01),
+        regression(
+            "small net, bad targets 2 %", bad_targets(0.02), "noise", "develop", 6, 32, 64, "tanh"
+        ),
+        regression(
+            "small net, Student t 1.5",
+            lambda g, n: student(g, 1.5, n),
+            "noise",
+            "develop",
+            6,
+            32,
+            64,
+            "tanh",
+        ),
         # tails of signal
         regression("jackpots", skewed_returns, "signal", "develop"),
         factorisation("rare ids", "develop"),
