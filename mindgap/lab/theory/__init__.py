@@ -4,7 +4,8 @@ Each theorem has its assumptions as a record of constants, its step sizes and it
 of them, its hard instance where there is one, and its place. One package per chapter; one file per
 section or kind of bound.
 
-``THEOREMS`` lists them all and needs neither torch nor numpy. No optimizer reads this package.
+``THEOREMS`` lists them all, ``ERRATA`` what the papers misprint; both need neither torch nor numpy.
+No optimizer reads this package.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.assumptions import HeavyTail as HeavyTail
     from mindgap.lab.theory.assumptions import RelaxedSmooth as RelaxedSmooth
     from mindgap.lab.theory.assumptions import StronglyConvexMoment as StronglyConvexMoment
+    from mindgap.lab.theory.certificate import Certificate as Certificate
     from mindgap.lab.theory.chapter2.fig_2_1 import lmi_rate as lmi_rate
     from mindgap.lab.theory.chapter2.fig_2_1 import pep_gap as pep_gap
     from mindgap.lab.theory.chapter2.fig_2_1 import pep_missing as pep_missing
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter3.hard_functions import ToothedSlope as ToothedSlope
     from mindgap.lab.theory.chapter3.section_3_2 import DeepLinear as DeepLinear
     from mindgap.lab.theory.chapter3.section_3_2 import Polynomial as Polynomial
+    from mindgap.lab.theory.chapter3.section_3_2 import growth_bound as growth_bound
+    from mindgap.lab.theory.chapter3.section_3_2 import growth_step as growth_step
     from mindgap.lab.theory.chapter3.section_3_2 import polynomial_l0 as polynomial_l0
     from mindgap.lab.theory.chapter3.section_3_4 import ClippedStep as ClippedStep
     from mindgap.lab.theory.chapter3.section_3_4 import ErrorTerms as ErrorTerms
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter3.section_3_4 import clipped_sgd_bound as clipped_sgd_bound
     from mindgap.lab.theory.chapter3.section_3_4 import clipped_sgd_step as clipped_sgd_step
     from mindgap.lab.theory.chapter3.section_3_4 import error_terms as error_terms
+    from mindgap.lab.theory.chapter3.section_3_4 import fixed_step_count as fixed_step_count
     from mindgap.lab.theory.chapter3.section_3_4 import (
         fixed_step_lower_bound as fixed_step_lower_bound,
     )
@@ -138,6 +143,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter4.zero_chain import ChainOracle as ChainOracle
     from mindgap.lab.theory.chapter4.zero_chain import HardChain as HardChain
     from mindgap.lab.theory.chapter4.zero_chain import ZeroChain as ZeroChain
+    from mindgap.lab.theory.chapter4.zero_chain import noise_probability as noise_probability
     from mindgap.lab.theory.chapter4.zero_chain import (
         nonconvex_lower_bound_steps as nonconvex_lower_bound_steps,
     )
@@ -154,6 +160,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter5.ingd import NonsmoothTarget as NonsmoothTarget
     from mindgap.lab.theory.chapter5.ingd import StochasticRule as StochasticRule
     from mindgap.lab.theory.chapter5.ingd import StochasticTarget as StochasticTarget
+    from mindgap.lab.theory.chapter5.ingd import deterministic_rule as deterministic_rule
     from mindgap.lab.theory.chapter5.ingd import direction_square_bound as direction_square_bound
     from mindgap.lab.theory.chapter5.ingd import ingd_beta as ingd_beta
     from mindgap.lab.theory.chapter5.ingd import ingd_calls_printed as ingd_calls_printed
@@ -164,6 +171,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter5.ingd import mean_distance_bound as mean_distance_bound
     from mindgap.lab.theory.chapter5.ingd import one_inner_step_radius as one_inner_step_radius
     from mindgap.lab.theory.chapter5.ingd import printed_rule as printed_rule
+    from mindgap.lab.theory.chapter5.ingd import smooth_target as smooth_target
     from mindgap.lab.theory.chapter5.ingd import stochastic_rule as stochastic_rule
     from mindgap.lab.theory.chapter5.ingd import three_terms as three_terms
     from mindgap.lab.theory.chapter5.stationarity import PiecewiseLinear as PiecewiseLinear
@@ -195,6 +203,8 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter6.weight_decay import cross_entropy as cross_entropy
     from mindgap.lab.theory.chapter6.weight_decay import cross_entropy_bound as cross_entropy_bound
     from mindgap.lab.theory.chapter6.weight_decay import cross_entropy_peak as cross_entropy_peak
+    from mindgap.lab.theory.erratum import ERRATA as ERRATA
+    from mindgap.lab.theory.erratum import Erratum as Erratum
     from mindgap.lab.theory.noise import Bounded as Bounded
     from mindgap.lab.theory.noise import Gaussian as Gaussian
     from mindgap.lab.theory.noise import NoiseLaw as NoiseLaw
@@ -213,6 +223,7 @@ else:
         "BoundedNoise": "assumptions",
         "BoundedValues": "chapter6.averages",
         "CROSS_ENTROPY_LIPSCHITZ": "chapter6.weight_decay",
+        "Certificate": "certificate",
         "Chain": "chapter2.section_2_1",
         "ChainOracle": "chapter4.zero_chain",
         "ClippedMoments": "chapter4.clipped_gradient",
@@ -223,6 +234,8 @@ else:
         "DecayedNetwork": "chapter6.weight_decay",
         "DeepLinear": "chapter3.section_3_2",
         "Defeat": "chapter5.adversaries",
+        "ERRATA": "erratum",
+        "Erratum": "erratum",
         "ErrorTerms": "chapter3.section_3_4",
         "ExponentialQuadratic": "chapter3.hard_functions",
         "Gaussian": "noise",
@@ -280,10 +293,12 @@ else:
         "cross_entropy": "chapter6.weight_decay",
         "cross_entropy_bound": "chapter6.weight_decay",
         "cross_entropy_peak": "chapter6.weight_decay",
+        "deterministic_rule": "chapter5.ingd",
         "direction_bound": "chapter4.clipped_gradient",
         "direction_square_bound": "chapter5.ingd",
         "directional_derivative": "chapter5.stationarity",
         "error_terms": "chapter3.section_3_4",
+        "fixed_step_count": "chapter3.section_3_4",
         "fixed_step_lower_bound": "chapter3.section_3_4",
         "gclip_bound": "chapter4.upper_bounds",
         "gclip_coordinate_bound": "chapter4.clipped_gradient",
@@ -299,6 +314,8 @@ else:
         "gradient_call_bound": "chapter5.adversaries",
         "gradient_growth_bound": "chapter3.section_3_4",
         "gradient_norm_bound": "chapter5.stationarity",
+        "growth_bound": "chapter3.section_3_2",
+        "growth_step": "chapter3.section_3_2",
         "halving_map": "chapter6.averages",
         "hardest_epsilon": "chapter4.two_quadratics",
         "ingd_beta": "chapter5.ingd",
@@ -319,6 +336,7 @@ else:
         "moment_nonconvex_parameters": "chapter4.upper_bounds",
         "nesterov_convex_gap": "chapter2.section_2_1",
         "nesterov_gap": "chapter2.section_2_1",
+        "noise_probability": "chapter4.zero_chain",
         "noisy_delta": "chapter3.section_3_4",
         "nonconvex_lower_bound_steps": "chapter4.zero_chain",
         "norm_moment_lower": "chapter4.clipped_gradient",
@@ -347,6 +365,7 @@ else:
         "sgd_step": "chapter3.section_3_4",
         "small_gradient_bias_bound": "chapter4.clipped_gradient",
         "small_gradient_second_moment_bound": "chapter4.clipped_gradient",
+        "smooth_target": "chapter5.ingd",
         "stable_iterate_law": "chapter4.two_quadratics",
         "stationarity_radius": "chapter5.stationarity",
         "stochastic_rule": "chapter5.ingd",

@@ -64,6 +64,19 @@ class Theorem:
         digits = "".join(c if c.isdigit() else " " for c in self.place).split()
         return digits[0] if digits else ""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the errata say about it, made from their records.
+
+        Example:
+            >>> row = next(row for row in THEOREMS if row.place == "Section 3.3.1")
+            >>> row.remarks
+            ('loose (3.3.1): printed h_c/2 <= h_n <= 2h_c; h_c/2 <= h_n <= h_c',)
+        """
+        from mindgap.lab.theory.erratum import ERRATA
+
+        return tuple(row.remark for row in ERRATA if row.theorem == self.place)
+
     def load(self) -> object:
         """The object that ``bounds`` names; imports what it needs."""
         from importlib import import_module

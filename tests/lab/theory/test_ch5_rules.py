@@ -18,6 +18,7 @@ from mindgap.lab.theory import (
     NonsmoothTarget,
     PiecewiseLinear,
     StochasticTarget,
+    deterministic_rule,
     direction_square_bound,
     directional_derivative,
     gradient_norm_bound,
@@ -30,6 +31,7 @@ from mindgap.lab.theory import (
     one_inner_step_radius,
     path_integral,
     printed_rule,
+    smooth_target,
     stationarity_radius,
     stochastic_rule,
     three_terms,
@@ -438,6 +440,43 @@ def test_mean_direction_of_theorem_5_5_1(L, sigma, share, Delta, delta):
     c = StochasticTarget(L, sigma, Delta, delta, share * L)
     rule = stochastic_rule(c)
     assert _many_runs(rule, c.L, c.sigma, c.Delta / c.L, rule.T, runs=20) <= mean_direction_bound(c)
+
+
+@pytest.mark.parametrize(
+    ("L", "share", "Delta", "delta"), [(1.0, 0.9, 0.5, 0.5), (3.0, 0.8, 1.0, 0.2)]
+)
+def test_remark_on_q_zero_keeps_the_deterministic_rate(L, share, Delta, delta):
+    c = NonsmoothTarget(L, Delta, delta, share * L)
+    rule = deterministic_rule(c)
+    assert rule.q == 0
+    # On L|x|, exact gradients: the direction falls below ε/4 before T, in every run.
+    rng, runs = numpy_stream(0, "q = 0"), 20
+    x = np.full(runs, c.Delta / L)
+    m, least = L * np.sign(x), np.full(runs, np.inf)
+    for _ in range(rule.T):
+        least = np.minimum(least, np.abs(m))
+        if (least < c.epsilon / 4).all():
+            break
+        step = m / (rule.p * np.maximum(np.abs(m), 1e-300))
+        y, x = x - rng.uniform(size=runs) * step, x - step
+        m = rule.beta * m + (1 - rule.beta) * L * np.sign(y)
+    assert (least < c.epsilon / 4).all()
+    # T is of order 1/(ε³δ) up to the logarithm: halving ε costs 8 times, halving δ twice.
+    half = deterministic_rule(NonsmoothTarget(L, 100.0, delta, c.epsilon / 2))
+    full = deterministic_rule(NonsmoothTarget(L, 100.0, delta, c.epsilon))
+    logs = math.log(32 * L / c.epsilon) / math.log(16 * L / c.epsilon)
+    assert pytest.approx(8 * logs, rel=0.02) == half.T / full.T
+    thin = deterministic_rule(NonsmoothTarget(L, 100.0, delta / 2, c.epsilon))
+    assert pytest.approx(2, rel=1e-3) == thin.T / full.T
+
+
+def test_remark_on_smooth_functions_gives_the_fifth_power():
+    asked = [StochasticTarget(1.0, 0.5, 1.0, 1.0, e) for e in (1e-2, 1e-4)]
+    T = [printed_rule(smooth_target(c, smoothness=2.0))["T"] for c in asked]
+    logs = math.log(48 * asked[1].G / 1e-4) / math.log(48 * asked[0].G / 1e-2)
+    assert T[1] / T[0] == pytest.approx(1e10 * logs, rel=1e-3)
+    # At the same accuracy SGD's ε⁻⁴ is smaller by a factor that grows like 1/ε: no adaptation.
+    assert (T[1] / T[0]) / 1e8 > 99
 
 
 def test_a_shorter_memory_breaks_theorem_5_5_1():

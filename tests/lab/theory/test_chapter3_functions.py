@@ -20,7 +20,10 @@ from mindgap.lab.theory import (
     RelaxedSmooth,
     SlowFunction,
     ToothedSlope,
+    fixed_step_count,
     gradient_growth_bound,
+    growth_bound,
+    growth_step,
     polynomial_l0,
 )
 
@@ -216,3 +219,51 @@ def test_bad_constants_give_one_clear_error() -> None:
         RelaxedSmooth(L0=1.0, L1=1.0, delta=-1)
     with pytest.raises(ValueError, match="step must be at most 1/L"):
         ToothedSlope(slope=1.0, step=2.0, L=1.0, teeth=3)
+
+
+#: f', its inverse for x > 0, f - f* in closed form, and ℓ with |f''| <= ℓ(|f'|).
+GROWTHS = {
+    "like a root": (
+        lambda x: x + x * np.abs(x),
+        lambda M: (math.sqrt(1 + 4 * M) - 1) / 2,
+        lambda x: x**2 / 2 + abs(x) ** 3 / 3,
+        lambda u: 1 + 2 * np.sqrt(u),
+    ),
+    "linear": (np.sinh, math.asinh, lambda x: math.cosh(x) - 1, lambda u: 1 + u),
+    "like a square": (
+        np.tan,
+        math.atan,
+        lambda x: -math.log(math.cos(x)),
+        lambda u: 1 + u**2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWTHS)
+def test_remark_3_2_1_clipping_wins_for_every_growth_of_the_curvature(name: str) -> None:
+    gradient, start, height, growth = GROWTHS[name]
+    epsilon, delta, ratios = 0.05, 1.0, []
+    slow = SlowFunction(epsilon=epsilon)  # curvature 3ε at most, within ℓ(0) = 1
+
+    def step(u: float) -> float:
+        return growth_step(growth, u)
+
+    for M in (10.0, 1000.0, 100_000.0):
+        x0 = start(M)
+        # As in Theorem 3.4.2: a fixed step longer than 2 x0/M does not come down from x0, because
+        # the gradient is odd and grows faster than linearly; a shorter one is slow on the slope.
+        fixed = fixed_step_count(delta, epsilon, 2 * x0 / M)
+        steep = _count(gradient, x0, step, epsilon)
+        gentle = _count(slow.gradient, slow.start(delta), step, epsilon)
+        assert steep <= growth_bound(growth, height(x0), epsilon, M)
+        assert gentle <= growth_bound(growth, delta, epsilon, 2 * epsilon)
+        ratios.append(fixed / max(steep, gentle))
+    assert ratios[0] < ratios[1] < ratios[2]
+    assert ratios[2] > 10
+
+
+def _count(gradient, x: float, step, epsilon: float) -> int:
+    count = 0
+    while abs(g := float(gradient(x))) > epsilon:
+        x, count = x - step(abs(g)) * g, count + 1
+    return count

@@ -5,6 +5,7 @@ wrong constants fail.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from mindgap.lab.theory import (
     moment_nonconvex_parameters,
     weighted_average_runs,
 )
+from mindgap.lab.theory.certificates.chapter4 import theorem_4_4_1, theorem_4_4_2
 from mindgap.lab.theory.chapter4.clipped_gradient import clip_global
 
 ALPHAS = np.array([1.2, 1.5, 1.8, 2.0])[:, None]
@@ -293,6 +295,32 @@ def test_theorem_4_4_1_as_printed_is_refuted_by_a_large_sigma() -> None:
     assert measured < 1  # so that min{‖∇f‖, ‖∇f‖²} is the square up to a factor
     assert measured > 2 * printed_nonconvex_bound(a, K)
     assert measured <= printed_nonconvex_bound(a, K, last_term_as_proved=True)
+
+
+@pytest.mark.parametrize(("sigma", "x0"), [(1000, 1), (Fraction(1, 100), Fraction(1, 10_000))])
+def test_theorem_4_4_1_is_refuted_for_small_and_large_sigma(sigma, x0) -> None:
+    # No noise and no clipping: gradient descent on x²/2, whose mean square gradient is σ²/(20 f0)
+    # times the printed last term.
+    found = theorem_4_4_1(Fraction(sigma), Fraction(x0))
+    assert found.valid
+    assert found.ratio > 100
+    a = HeavyTail(alpha=2.0, sigma=float(sigma), L=1.0, delta=float(x0) ** 2 / 2)
+    K = int(found.instance["K"])
+    assert float(found.printed) == pytest.approx(printed_nonconvex_bound(a, K))
+    c = printed_parameters(a, K)
+    assert float(x0) < c.tau
+    # What is proved holds on the same run.
+    assert float(found.measured) <= gclip_nonconvex_bound(a, K)
+
+
+def test_the_printed_threshold_of_theorem_4_4_2_is_refuted_by_its_bias() -> None:
+    found = theorem_4_4_2()
+    assert found.valid
+    # The same argument against the exact recursion, where it can be run: no projection is needed.
+    problem = RareJump(alpha=np.array([1.5]), jump=np.array([4 * 1000**0.5]), G=0.75 ** (1 / 1.5))
+    error = averaged_error(problem, lambda k: 4 / (k + 1), lambda k: k**0.5, [1000])[0, 0]
+    bias = float((problem.optimum - problem.probability * 1000**0.5)[0]) ** 2 / 2
+    assert error > bias
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])

@@ -17,6 +17,7 @@ from mindgap.lab.theory import (
     bayes_risk,
     clip_global,
     hardest_epsilon,
+    noise_probability,
     nonconvex_lower_bound_steps,
     prog,
     strongly_convex_lower_bound,
@@ -213,10 +214,8 @@ def test_lemma_4_7_10_as_exact_sums(alpha: float, p: float) -> None:
     moment = oracle.moment(x, alpha)
     assert (moment <= oracle.moment_bound(x, alpha)).all()
     assert (moment <= oracle.moment_bound(x, alpha, printed=True)).all()
-    if alpha < 1.3 and p == 0.1:
-        # The proof's p(1-p)^α + (1-p)p^α <= p is false here; the lemma survives by its sharper
-        # form.
-        assert p * (1 - p) ** alpha + (1 - p) * p**alpha > 1.2 * p
+    # The proof's last step is right; it is the factor 2 of its first line that is dropped.
+    assert p * (1 - p) ** alpha + (1 - p) * p**alpha <= 2 * p
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
@@ -244,6 +243,23 @@ def test_theorem_4_4_4_constants(alpha: float) -> None:
     assert (
         hard.unfinished(int(4 * hard.steps)) < 0.5
     )  # four times as many steps would be a wrong constant
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0])
+def test_theorem_4_4_4_holds_for_the_noise_moment(alpha: float) -> None:
+    # Stated for E‖g - ∇f‖^α <= σ^α, proved for E‖g‖^α <= G^α: the same chain has both.
+    epsilon, d = 0.01, 6
+    for sigma in (2.0, 20.0):
+        p = noise_probability(alpha, sigma, epsilon)
+        oracle, x = ChainOracle(ZeroChain(d), p), _chain_points(d)
+        noise = (2 * epsilon) ** alpha * oracle.noise_moment(x, alpha)
+        assert (noise <= sigma**alpha).all()
+        assert noise.max() > sigma**alpha / 200  # the constant is not empty
+    # The number of steps (d-1)/(2p) grows with the theorem's power of 1/ε.
+    steps = [e**-2 / noise_probability(alpha, 20.0, e) for e in (epsilon, epsilon / 2)]
+    assert math.log2(steps[1] / steps[0]) == pytest.approx((3 * alpha - 2) / (alpha - 1))
+    with pytest.raises(ValueError, match="sigma must be at least"):
+        noise_probability(alpha, 0.1, epsilon)
 
 
 @pytest.mark.parametrize("clip", [False, True])

@@ -7,7 +7,13 @@ from mindgap.lab.theory.chapter3.hard_functions import (
     SlowFunction,
     ToothedSlope,
 )
-from mindgap.lab.theory.chapter3.section_3_2 import DeepLinear, Polynomial, polynomial_l0
+from mindgap.lab.theory.chapter3.section_3_2 import (
+    DeepLinear,
+    Polynomial,
+    growth_bound,
+    growth_step,
+    polynomial_l0,
+)
 from mindgap.lab.theory.chapter3.section_3_4 import (
     ClippedStep,
     ErrorTerms,
@@ -17,6 +23,7 @@ from mindgap.lab.theory.chapter3.section_3_4 import (
     clipped_sgd_bound,
     clipped_sgd_step,
     error_terms,
+    fixed_step_count,
     fixed_step_lower_bound,
     gd_bound,
     gd_step,

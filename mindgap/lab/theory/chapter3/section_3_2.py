@@ -5,7 +5,7 @@ networks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,45 @@ import numpy as np
 from mindgap.base.check import fail, positive
 from mindgap.base.checked import Vectors
 from mindgap.lab.theory.function import Function, namespace
+
+# Remark 3.2.1: any relation by which curvature grows with the gradient does. If ‖∇²f‖ <= ℓ(‖∇f‖)
+# with ℓ increasing, the gradient u at most doubles within u/ℓ(2u), so a step of 1/(2 ℓ(2u)) gains
+# (3/8) u²/ℓ(2u). A fixed step has to be safe at the steepest place, whose gradient is M.
+
+
+def growth_step(growth: Callable[[Any], Any], norm: Any) -> Any:
+    """h(u) = 1/(2 ℓ(2u)): the clipped step for curvature that grows like ℓ (thesis, Remark 3.2.1).
+
+    Args:
+        growth: ℓ, increasing.
+        norm: u = ‖∇f(x)‖.
+
+    Example:
+        >>> growth_step(lambda u: 1 + u, 2.0)
+        0.1
+    """
+    return 1 / (2 * growth(2 * norm))
+
+
+def growth_bound(
+    growth: Callable[[Any], Any], delta: float, epsilon: float, steepest: float
+) -> float:
+    """Most iterations until ‖∇f‖ <= ε with ``growth_step``: (8/3) Δ max ℓ(2u)/u², ε <= u <= M.
+
+    Where ℓ grows no faster than u² the largest term is that of u = ε, and M falls out.
+
+    Example:
+        >>> round(growth_bound(lambda u: 1 + u, delta=3.0, epsilon=1.0, steepest=100.0), 6)
+        24.0
+
+    Source: thesis, Remark 3.2.1, which states no constant; the argument of 3.7.1.
+    """
+    positive("delta", delta)
+    u = np.geomspace(
+        positive("epsilon", epsilon), max(positive("steepest", steepest), epsilon), 400
+    )
+    return float(8 / 3 * delta * (growth(2 * u) / u**2).max())
+
 
 # Lemma 3.2.1: polynomials of degree three or more are (L0, L1)-smooth and not L-smooth.
 # *Differs from the paper*: the lemma needs a_d != 0 (otherwise the degree is smaller and f may be

@@ -90,10 +90,12 @@ def matching_clipped_step(eta_n: float, beta: float) -> ClippedStep:
 
 # Theorem 3.4.2: no fixed step is fast on the whole class; it must be short for one function and
 # then fails on another. *Differs from the paper*: with x0 = 1 + Δ'/ε the slow function has f(x0) -
-# f* = 2Δ' + 5ε/4, so the proof gives
-# (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The exponential function needs L0 >= L1, not L0 >= 1
-# (see ``hard_functions``), and the slow one ε <= L0/3. ``repaired_lower_bound`` runs the same
-# argument with ``HyperbolicCosine`` and holds for every L0 and L1.
+# f* = 2Δ' + 5ε/4, so the proof's line gives (Δ - 5ε/4) where the theorem has (Δ - 5ε/8). The
+# theorem is true all the same: T_ε ends at ‖∇f‖ <= ε, at x = 2 sin 10° = 0.347, and the steps from
+# 1 to there pay for more than the difference (``fixed_step_count``). The exponential function needs
+# L0 >= L1, not L0 >= 1 (see ``hard_functions``), and the slow one ε <= L0/3.
+# ``repaired_lower_bound`` runs the same argument with ``HyperbolicCosine`` and holds for every L0
+# and L1.
 
 
 def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
@@ -112,7 +114,7 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: epsilon must be below 0.333333, got 1.0
 
-    Source: thesis, Theorem 3.4.2 with the constant that its proof gives.
+    Source: thesis, 3.7.2: what the proof's own line gives, a little less than Theorem 3.4.2.
     """
     M = a.need_m()
     if not a.L1 >= 1:
@@ -123,6 +125,22 @@ def fixed_step_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
         fail("M", "must be above 1", M)
     accuracy(epsilon, below=a.L0 / 3 * (1 + 1e-12))
     return a.L1 * M * (a.delta - 1.25 * epsilon) / (8 * epsilon**2 * (math.log(M) + 1))
+
+
+def fixed_step_count(delta: float, epsilon: float, h: float) -> float:
+    """Fewest steps of length h that the slow function of 3.7.2 allows: (Δ + 0.0554 ε)/(4 ε² h).
+
+    T_ε ends at |x| <= 2 sin 10°, where ε(3x - x³) = ε. The way there from x0 = 1 + (Δ - 5ε/4)/(2ε)
+    is Δ/(2ε) + 3/8 - 2 sin 10°, and a step covers at most 2εh.
+
+    Example:
+        >>> round(fixed_step_count(delta=3.0, epsilon=0.1, h=0.112), 3)
+        670.88
+
+    Source: thesis, 3.7.2; with h <= (2 log M + 2)/(M L1) it gives Theorem 3.4.2 as printed.
+    """
+    way = delta / (2 * accuracy(epsilon)) + 0.375 - 2 * math.sin(math.radians(10))
+    return way / (2 * epsilon * positive("h", h))
 
 
 def repaired_lower_bound(a: RelaxedSmooth, epsilon: float) -> float:
@@ -178,7 +196,8 @@ def gd_bound(a: RelaxedSmooth, epsilon: float) -> float:
 # *Differs from the paper* in two places.
 # 1. The step is printed as min{1/(16 η L1 (‖g‖ + τ)), η}; the proof needs 1/(16 L1 (‖g‖ + τ)), as
 # its inequality
-#    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. As printed it diverges (a test).
+#    4 L1 ‖∇f‖ h <= 1/4 and (3.15) show. With the printed step a run need never arrive, at the
+#    theorem's own T (``certificates.chapter3.theorem_3_4_4_step``).
 # 2. The proof sums E[h_k ‖∇f‖²/4] <= Δ and goes on with the factor 1/4 lost, then asks for E[min
 # ‖∇f‖] <= 2ε where
 #    Markov's inequality needs ε/2. Markov's inequality on the sum itself gives, with all factors

@@ -51,6 +51,7 @@ from mindgap.lab.theory.chapter4.zero_chain import (
     ChainOracle,
     HardChain,
     ZeroChain,
+    noise_probability,
     nonconvex_lower_bound_steps,
     prog,
 )

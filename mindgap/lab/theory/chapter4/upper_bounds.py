@@ -28,7 +28,7 @@ from mindgap.lab.theory.assumptions import CoordinateMoment, HeavyTail, Strongly
 # * The last term of the bound is printed as 20 f0 L^.. (F0/(Kσ²))^(2(α-1)/(3α-2)); the proof's 20
 # f0/(ηK) is
 #   20 σ^(2α/(3α-2)) (L f0/K)^(2(α-1)/(3α-2)). As printed it falls with σ, and is refuted by a large
-#   σ.
+#   σ, or whenever σ² > 20 f0 (``certificates.chapter4.theorem_4_4_1``).
 
 #: Case 2 needs τ >= 16σ.
 THRESHOLD_RATIO = 16.0

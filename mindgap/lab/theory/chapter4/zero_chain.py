@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from mindgap.base.check import between, fail
+from mindgap.base.check import between, fail, positive
 from mindgap.base.checked import Count, Order, Positive, Range, Vectors
 from mindgap.lab.theory.function import Function, namespace
 
@@ -19,9 +19,8 @@ from mindgap.lab.theory.function import Function, namespace
 # shows it only with probability p. A method that moves only along gradients it has seen needs about
 # d/p of them to finish the chain. *Differs from the paper*: prog is 0 for a vector without large
 # entries (the text says "in [d]"). The proof of Lemma 4.7.10 loses a factor two between its first
-# two lines and then bounds p(1-p)^α + (1-p)p^α by p, which fails for α near 1; the lemma holds with
-# constants 1 and 1 in place of 2 and 2, because only one coordinate is noisy and
-# (u + v)^(α/2) <= u^(α/2) + v^(α/2).
+# two lines; the lemma holds with constants 1 and 1 in place of 2 and 2, because only one coordinate
+# is noisy and (u + v)^(α/2) <= u^(α/2) + v^(α/2).
 
 _ROOT = math.sqrt(2 * math.pi * math.e)
 
@@ -151,6 +150,16 @@ class ChainOracle:
         ]
         return (1 - p) * norms[0] + p * norms[1]
 
+    def noise_moment(self, x: np.ndarray, alpha: float) -> np.ndarray:
+        """E‖g_d(x) - ∇f_d(x)‖^α, an exact sum over z (Assumption 4.4.1's moment)."""
+        between("alpha", alpha, 1, 2, ends="(]")
+        p, exact = self.probability, self.chain.gradient(x)
+        norms = [
+            np.linalg.norm(self.noisy(exact, x, np.full(x.shape[:-1], z)) - exact, axis=-1) ** alpha
+            for z in (0, 1)
+        ]
+        return (1 - p) * norms[0] + p * norms[1]
+
     def moment_bound(self, x: np.ndarray, alpha: float, *, printed: bool = False) -> np.ndarray:
         """‖∇f_d‖^α + 23^α p^(1-α); with ``printed=True`` twice that, the lemma's right side."""
         between("alpha", alpha, 1, 2, ends="(]")
@@ -247,6 +256,24 @@ class HardChain:
         from scipy.stats import binom
 
         return float(binom.cdf(self.dimension - 1, k, self.probability))
+
+
+def noise_probability(alpha: Order, sigma: Positive, epsilon: Positive) -> float:
+    """p with which the oracle's noise has the α-moment σ^α: (2^(1/α)·46 ε/σ)^(α/(α-1)).
+
+    Theorem 4.4.4 is stated for σ (Assumption 4.4.1), its proof bounds E‖g‖^α. The noise has one
+    entry 2ε ∂_i f_d (z/p - 1), so E‖g - ∇f‖^α <= 2 (46ε)^α p^(1-α), for every σ that makes p <= 1.
+
+    Example:
+        >>> round(noise_probability(2.0, sigma=46.0, epsilon=0.1), 9)  # 2·(4.6/46)²
+        0.02
+
+    Source: thesis, Theorem 4.4.4 and 4.7.7.
+    """
+    between("alpha", alpha, 1, 2, ends="(]")
+    if not positive("sigma", sigma) >= 2 ** (1 / alpha) * 46 * positive("epsilon", epsilon):
+        fail("sigma", f"must be at least {2 ** (1 / alpha) * 46 * epsilon:g}", sigma)
+    return float((2 ** (1 / alpha) * 46 * epsilon / sigma) ** (alpha / (alpha - 1)))
 
 
 def nonconvex_lower_bound_steps(

@@ -16,6 +16,7 @@ from mindgap.lab.theory.chapter5.ingd import (
     NonsmoothTarget,
     StochasticRule,
     StochasticTarget,
+    deterministic_rule,
     direction_square_bound,
     ingd_beta,
     ingd_calls_printed,
@@ -26,6 +27,7 @@ from mindgap.lab.theory.chapter5.ingd import (
     mean_distance_bound,
     one_inner_step_radius,
     printed_rule,
+    smooth_target,
     stochastic_rule,
     three_terms,
 )

@@ -5,7 +5,7 @@ need.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mindgap.base.check import fail, non_negative, positive, whole
 from mindgap.base.checked import NonNegative, Positive, Share
@@ -216,6 +216,44 @@ def stochastic_rule(constants: StochasticTarget) -> StochasticRule:
     q = 4 * G * p
     T = math.ceil(256 * q * c.Delta / c.epsilon**2 * max(1.0, G * c.delta / (8 * c.Delta)))
     return StochasticRule(1 - c.epsilon**2 / (64 * G**2), p, q, K, T)
+
+
+def deterministic_rule(constants: NonsmoothTarget) -> StochasticRule:
+    """Algorithm 3 with q = 0 and exact gradients: T of order L²Δ/(ε³δ), up to a logarithm (thesis,
+    the remark on q = 0 at the end of 5.5).
+
+    The thesis gives no constants; these follow from its (5.9). While ‖m_t‖ >= ε/4, dividing (5.9)
+    by p‖m_t‖ and a²/b >= 2a - b give mean ‖m_t‖ <= 4(1-β)L²/ε + 2pΔ/T + 2L/(T(1-β)), at most 3ε/16
+    with 1-β = ε²/(64L²), T = max{32pΔ/ε, 2048L³/ε³}. So some ‖m_t‖ < ε/4 before T.
+
+    Example:
+        >>> rule = deterministic_rule(NonsmoothTarget(L=1.0, Delta=1.0, delta=1.0, epsilon=0.5))
+        >>> rule.q, rule.K, rule.T
+        (0.0, 888, 56832)
+    """
+    c = constants
+    K = math.ceil(64 * c.L**2 * math.log(16 * c.L / c.epsilon) / c.epsilon**2)
+    p = K / c.delta
+    T = math.ceil(max(32 * p * c.Delta / c.epsilon, 2048 * (c.L / c.epsilon) ** 3))
+    return StochasticRule(1 - c.epsilon**2 / (64 * c.L**2), p, 0.0, K, T)
+
+
+def smooth_target(constants: StochasticTarget, smoothness: Positive) -> StochasticTarget:
+    """What Stochastic INGD is asked for so that an ε-stationary point of a smooth function comes
+    out: (ε/(3L'), ε/3)-stationarity (Proposition 5.3.1), which costs ε⁻⁵ (thesis, end of 5.5).
+
+    Args:
+        constants: ``epsilon`` is the accuracy asked for; ``delta`` is replaced.
+        smoothness: L', the Lipschitz constant of the gradient.
+
+    Example:
+        >>> c = StochasticTarget(L=1.0, sigma=0.0, Delta=1.0, delta=9.0, epsilon=0.6)
+        >>> found = smooth_target(c, smoothness=2.0)
+        >>> round(found.delta, 9), round(found.epsilon, 9)
+        (0.1, 0.2)
+    """
+    delta = constants.epsilon / (3 * positive("smoothness", smoothness))
+    return replace(constants, delta=delta, epsilon=constants.epsilon / 3)
 
 
 def printed_rule(constants: StochasticTarget) -> dict[str, float]:

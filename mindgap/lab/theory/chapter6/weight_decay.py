@@ -140,9 +140,10 @@ class DecayedBatchNorm:
 
     Source: thesis, Theorem 6.4.7 and 6.7.6.
 
-    *Differs from the paper.* The proof bounds the loss by 4m/γ + log d and forgets the shift b_L.
-    With one shift per coordinate, as batch normalisation has it, the bound needs |b_L| <= 1/γ at
-    the start (weight decay then keeps it) and is 4m/γ + 2/γ + log d.
+    *Differs from the paper.* 6.7.6 sums ∂L/∂a_L over the coordinates, so it has one scale and one
+    shift for all of them; such a shift cancels in softmax, and 4m/γ + log d holds. With one shift
+    per coordinate, as batch normalisation usually has it, the bound needs |b_L| <= 1/γ at the start
+    (weight decay then keeps it) and is 4m/γ + 2/γ + log d.
     """
 
     batch: Count

@@ -1,0 +1,81 @@
+"""What shows a printed sentence to be false: an instance, the assumptions it meets, and by how much
+the sentence fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mindgap.base.check import one_of
+
+Number = int | float | Fraction
+
+#: What the printed sentence claims of the measured side, and when an instance contradicts it.
+CLAIMS = ("at most", "at least", "equal to", "above")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A counterexample with its checks.
+
+    Args:
+        instance: name -> the constants and functions, in words or numbers.
+        assumptions: every assumption of the statement -> whether the instance meets it.
+        measured: the side that the statement bounds, exact or a lower bound of it.
+        printed: the side that is printed.
+        claim: what the statement says of ``measured`` against ``printed``.
+        method: how both were computed.
+
+    Example:
+        >>> seen = Certificate({"x": 2}, {"x > 0": True}, 2, 1, "at most", "counting")
+        >>> seen.valid, seen.ratio
+        (True, 2.0)
+        >>> Certificate({"x": -2}, {"x > 0": False}, 2, 1, "at most", "counting").valid
+        False
+    """
+
+    instance: dict[str, str | Number]
+    assumptions: dict[str, bool]
+    measured: Number
+    printed: Number
+    claim: str
+    method: str
+
+    def __post_init__(self) -> None:
+        one_of("claim", self.claim, CLAIMS)
+
+    @property
+    def contradicts(self) -> bool:
+        """The instance has what the statement excludes."""
+        if self.claim == "at most":
+            return self.measured > self.printed
+        if self.claim == "at least":
+            return self.measured < self.printed
+        if self.claim == "above":
+            return self.measured <= self.printed
+        return self.measured != self.printed
+
+    @property
+    def valid(self) -> bool:
+        """Every assumption is met and the statement is contradicted."""
+        return bool(self.assumptions) and all(self.assumptions.values()) and self.contradicts
+
+    @property
+    def ratio(self) -> float:
+        """Measured over printed; infinite where 0 is printed."""
+        return float(self.measured / self.printed) if self.printed else float("inf")
+
+    def words(self) -> str:
+        """Instance and margin in one sentence."""
+        given = ", ".join(f"{name} = {_short(value)}" for name, value in self.instance.items())
+        return (
+            f"{given}: {_short(self.measured)} where {self.claim} {_short(self.printed)} is "
+            f"printed ({self.method})"
+        )
+
+
+def _short(value: str | Number) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and abs(value) < 10**7 else f"{float(value):.4g}"

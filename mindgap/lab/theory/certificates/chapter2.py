@@ -1,0 +1,33 @@
+"""Chapter 2: Table 2.1."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+
+from mindgap.lab.theory.certificate import Certificate
+
+
+def table_2_1(constant: Fraction = Fraction(1, 1000)) -> Certificate:
+    """No method needs ``constant``·L/√ε steps on convex functions when L is large.
+
+    Nesterov's method has f(y_k) - f* <= 2 L D²/(k+1)² on every convex L-smooth function, so √(2L/ε)
+    steps are enough (D = 1). For any constant c the printed lower bound c·L/√ε exceeds that as soon
+    as L > 2/c².
+    """
+    L = Fraction(200) / constant**2
+    epsilon = Fraction(1, 10_000)
+    square = 2 * L / epsilon  # a whole number here
+    enough = isqrt(int(square)) + 1
+    return Certificate(
+        instance={"L": L, "ε": epsilon, "D": 1, "constant of Ω": constant},
+        assumptions={
+            "L-smooth and convex": L > 0,
+            "ε below L D²/2: the start is not good enough": epsilon < L / 2,
+            "Nesterov's bound is at most ε after the count": 2 * L / (enough + 1) ** 2 <= epsilon,
+        },
+        measured=enough,
+        printed=constant * L * 100,  # 1/√ε = 100
+        claim="at least",
+        method="fractions; Nesterov's own guarantee against the printed lower bound",
+    )

@@ -1,0 +1,208 @@
+"""Chapter 4 and acclip: clipped methods as printed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+
+from mindgap.base.check import fail
+from mindgap.lab.theory.certificate import Certificate
+
+
+def root(value: Fraction) -> Fraction:
+    """The square root of the square of a fraction.
+
+    Example:
+        >>> root(Fraction(9, 4))
+        Fraction(3, 2)
+    """
+    found = Fraction(isqrt(value.numerator), isqrt(value.denominator))
+    if found * found != value:
+        fail("value", "must be the square of a fraction", value)
+    return found
+
+
+def theorem_4_4_1(
+    sigma: Fraction = Fraction(1000), x0: Fraction = Fraction(1), digits: int = 12
+) -> Certificate:
+    """α = 2 and no noise at all: GClip with the printed step is gradient descent on x²/2, and the
+    mean of x_k² exceeds the printed bound.
+
+    With η = x0/(σ √(2K)), which is the printed third choice, Σ_{k=1..K} x_k² is a geometric sum.
+    The horizon makes η a fraction: 10^-digits·x0/σ·1000.
+    """
+    step = x0 / sigma * Fraction(1000, 10**digits)
+    gap = x0**2 / 2
+    horizon = gap / (sigma * step) ** 2
+    if horizon.denominator != 1:
+        fail("digits", "must make K whole", digits)
+    K = int(horizon)
+    choices = (Fraction(1, 4), 1 / (12 * sigma) ** 2, root(gap / (sigma**2 * K)))
+    eta = min(choices)
+    # Σ_{k=1..K} (1-η)^(2k) >= q/(1-q)·(1 - q^K) with q^K <= 1/2 once 2ηK >= 1.
+    q = (1 - eta) ** 2
+    mean = x0**2 * q / (1 - q) / 2 / K
+    printed = 20 * gap * max(Fraction(4, K), (12 * sigma) ** 2 / K, root(gap / (K * sigma**2)))
+    return Certificate(
+        instance={"f": "x²/2", "noise": "none", "α": 2, "σ": sigma, "L": 1, "x0": x0, "K": K},
+        assumptions={
+            "f is 1-smooth": True,
+            "E|g - f'|² = 0 <= σ²": sigma > 0,
+            "η is the smallest of the three": eta == step,
+            "τ = σ/√η never clips: τ² > x0²": sigma**2 / eta > x0**2,
+            "x0 <= 1, so min{|f'|, f'²} = f'²": x0 <= 1,
+            "2ηK >= 1": 2 * eta * K >= 1,
+        },
+        measured=mean,
+        printed=printed,
+        claim="at most",
+        method="fractions; a lower bound of the geometric sum",
+    )
+
+
+def theorem_4_4_1_small_sigma() -> Certificate:
+    """The theorem with its last term as proved, at σ = 1/1000: GClip crawls along a slope of 1.
+
+    α = 2, L = 1, η = 1/4, τ = 2σ, no noise, the Huber function from x = 6/5: 2000 steps of η τ =
+    1/2000 end at 1/5.
+    """
+    sigma, K, x = Fraction(1, 1000), 2000, Fraction(6, 5)
+    gap = (x - 1) + Fraction(1, 2)
+    eta = Fraction(1, 4)
+    tau = 2 * sigma
+    total, least = Fraction(0), x
+    for _ in range(K):
+        x -= eta * tau  # |f'| > τ all the way
+        gradient = min(x, Fraction(1))
+        total, least = total + min(gradient, gradient**2), min(least, x)
+    terms = (20 * 4 * gap / K, 20 * (12 * sigma) ** 2 * gap / K)
+    last_square = 400 * sigma**2 * gap / K  # of 20 σ √(f0/K)
+    third = gap / (sigma**2 * K)  # η's third choice, squared
+    return Certificate(
+        instance={
+            "f": "Huber function, slope 1",
+            "noise": "none",
+            "α": 2,
+            "σ": sigma,
+            "L": 1,
+            "x0": Fraction(6, 5),
+            "K": K,
+        },
+        assumptions={
+            "f is 1-smooth": True,
+            "E|g - f'|² = 0 <= σ²": True,
+            "η = 1/4 is the smallest of the three": third >= eta**2
+            and 1 / (12 * sigma) ** 2 >= eta,
+            "τ = σ (ηL)^(-1/2)": tau**2 == sigma**2 / eta,
+            "every gradient is clipped": least > tau,
+            "the first term is the largest": last_square <= terms[0] ** 2 and terms[1] <= terms[0],
+        },
+        measured=total / K,
+        printed=terms[0],
+        claim="at most",
+        method="fractions; the exact run",
+    )
+
+
+def theorem_4_4_2(power: int = 24) -> Certificate:
+    """α = 3/2 with the printed threshold τ_k = G k^(1/2): a rare jump is clipped to a quarter of
+    its size up to k = 10^power, and the bias alone exceeds the bound.
+
+    On [0, 1/4], f = (x - b)²/2; g = x/(1-p) with probability 1-p and -J otherwise, b = pJ. From x_0
+    = 0 the mean m_k of x_k obeys m_k <= max(2p, p τ_k): for k >= 4 it is at most (1-η_k) m_(k-1) +
+    η_k p τ_k, for k <= 3 the slope's branch is projected to 0. So E x̄_K <= p τ_K, and E f(x̄_K) >=
+    (b - p τ_K)²/2.
+    """
+    K = 10**power
+    tau = Fraction(10 ** (power // 2))
+    jump = 4 * tau
+    cube = (2 * Fraction(10 ** (power // 4))) ** 3  # J^(3/2)
+    p = Fraction(3, 4) / cube
+    domain = Fraction(1, 4)
+    optimum = p * jump
+    mean = max(2 * p, p * tau)
+    slope_share_square = domain**3 / (1 - p)  # ((1-p)^(-1/2)·(1/4)^(3/2))²
+    return Certificate(
+        instance={"α": Fraction(3, 2), "G": 1, "μ": 1, "J": jump, "p": p, "k": K, "x0": 0},
+        assumptions={
+            "α in (1, 2]": True,
+            "f is 1-strongly convex on [0, 1/4], with its minimum inside": optimum < domain,
+            "E|g|^α <= 1 on the domain: 3/4 + 1/8·(1-p)^(-1/2) <= 1": slope_share_square
+            <= Fraction(1, 16),
+            "the jump is clipped up to k": jump > tau,
+            "the slope is never clipped: x/(1-p) <= 1 <= τ_1": domain / (1 - p) <= 1,
+            "the mean of the average stays below the minimum": mean < optimum,
+            "10^power is a fourth power and a cube": power % 12 == 0,
+        },
+        measured=(optimum - mean) ** 2 / 2,
+        printed=16 / Fraction(10 ** (2 * power // 3)),  # above 16 (k+1)^(-2/3)
+        claim="at most",
+        method="fractions; the bias of the mean",
+    )
+
+
+def lemma_2_acclip() -> Certificate:
+    """g = ±1, ∇f = 0, τ = 2: nothing is clipped and the mean square error is 1."""
+    tau, G = Fraction(2), Fraction(1)
+    return Certificate(
+        instance={"g": "±1 with probability 1/2", "∇f": 0, "α": 2, "G": G, "τ": tau},
+        assumptions={"E g = ∇f": True, "E|g|² = 1 <= G²": G >= 1, "τ >= 0": tau >= 0},
+        measured=Fraction(1),
+        printed=G**4 * tau**-2,
+        claim="at most",
+        method="fractions; a sum of two terms",
+    )
+
+
+def lemma_4_7_5() -> Certificate:
+    """The same law: E ĝ_i² = 1, and B² τ^(2-2α) = 1/4 is printed."""
+    tau, B = Fraction(2), Fraction(1)
+    return Certificate(
+        instance={"g_i": "±1 with probability 1/2", "α": 2, "B_i": B, "τ_i": tau},
+        assumptions={"E|g_i|² = 1 <= B_i²": B >= 1, "τ_i > 0": tau > 0},
+        measured=Fraction(1),
+        printed=B**2 * tau**-2,
+        claim="at most",
+        method="fractions; a sum of two terms",
+    )
+
+
+def theorem_2_acclip(L: Fraction = Fraction(20_000), K: int = 10**6) -> Certificate:
+    """α = 2, no noise: a slope of G that is longer than K steps reach, on an L-smooth function.
+
+    f' = min(Lx, G) for x >= 0, odd. With f0/K a little above 2G²/L the way f0/G is longer than K
+    η G, because η² = f0/(G²(K+1)L); every gradient up to K has norm G.
+    """
+    G = Fraction(1)
+    gap = 2 * G**2 * K / L
+    way = (gap - G**2 / (2 * L)) / G  # to x = G/L, where the slope ends
+    eta_square = gap / (G**2 * (K + 1) * L)
+    return Certificate(
+        instance={"f": "Huber function, slope G", "α": 2, "G": G, "L": L, "f0": gap, "K": K},
+        assumptions={
+            "f is L-smooth": True,
+            "E‖g‖² = f'² <= G² everywhere": True,
+            "K steps, of ηG at most, do not reach the end of the slope": way**2
+            > K**2 * eta_square * G**2,
+        },
+        measured=G**2,
+        printed=4 * G * root(gap / K),
+        claim="at most",
+        method="fractions; every gradient of the run is G",
+    )
+
+
+def rmsprop_is_clipping() -> Certificate:
+    """ε = 1, √(β2 v) = 4, √(1-β2)|g| = 3: h_Adam/h_clip = 5/12, below 1/2."""
+    epsilon, past, now, alpha = Fraction(1), Fraction(4), Fraction(3), Fraction(1)
+    h_adam = alpha / (epsilon + root(past**2 + now**2))
+    floor = epsilon + past
+    h_clip = 2 * alpha / floor * min(floor / now, Fraction(1))
+    return Certificate(
+        instance={"ε": epsilon, "√(β₂v)": past, "√(1-β₂)|g|": now, "α": alpha},
+        assumptions={"ε > 0": epsilon > 0, "0 < β₂ < 1 and v > 0": True, "η_k, τ_k as set": True},
+        measured=h_adam,
+        printed=h_clip / 2,
+        claim="at least",
+        method="fractions",
+    )
