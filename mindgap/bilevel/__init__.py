@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mindgap.bilevel.core.steps import AdamStep as AdamStep
     from mindgap.bilevel.core.steps import MomentumStep as MomentumStep
     from mindgap.bilevel.core.steps import TorchStep as TorchStep
+    from mindgap.bilevel.core.types import State as State
     from mindgap.bilevel.data.problem import BilevelProblem as BilevelProblem
     from mindgap.bilevel.data.problem import Bound as Bound
     from mindgap.bilevel.data.sample import FULL as FULL
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from mindgap.bilevel.data.sample import Sample as Sample
     from mindgap.bilevel.data.sample import Stream as Stream
     from mindgap.bilevel.method import Method as Method
-    from mindgap.bilevel.method import State as State
     from mindgap.bilevel.methods.accbo import AccBO as AccBO
     from mindgap.bilevel.methods.adambo import AdamBO as AdamBO
     from mindgap.bilevel.methods.alset import ALSET as ALSET
@@ -110,7 +110,7 @@ else:
         "SVRB": "methods.svrb",
         "Sample": "data.sample",
         "Solution": "solver",
-        "State": "method",
+        "State": "core.types",
         "StepAdvice": "tools.advice",
         "StocBio": "methods.stocbio",
         "Stream": "data.sample",

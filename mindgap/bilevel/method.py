@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -28,61 +26,25 @@ import torch
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.count import table_bytes
 from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.settings import check_flag, check_settings, rates_of
 from mindgap.bilevel.core.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
-from mindgap.bilevel.core.types import Array, Draws, Oracle, ProblemOracle, Scalar, Values
+from mindgap.bilevel.core.types import (
+    Array,
+    Draws,
+    Oracle,
+    ProblemOracle,
+    Scalar,
+    State,
+    Values,
+    advance,
+)
 from mindgap.bilevel.data.draws import SamplePlan, draw_chunk, draw_start
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
 
 if TYPE_CHECKING:
     from mindgap.bilevel.tools.advice import StepAdvice
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is
-    used up.
-    """
-
-    method: Method  # the method that made it
-    oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run
-    values: Values  # flat vectors: x, y and the method's own (z, m, tables ...)
-    t: int  # iterations done
-    seed: int  # seed of the run; every draw is a function of it and of the position
-    drawn: dict[str, int]  # draws made so far from each stream
-    updates: dict[str, int]  # steps taken on "x" and on "y" (warm start included)
-    calls: dict[str, int] = field(default_factory=dict)  # oracle calls so far, by quantity
-
-    @property
-    def x(self) -> Array:
-        """The upper variable, flat."""
-        return self.values["x"]  # type: ignore[no-any-return]
-
-    @property
-    def y(self) -> Array:
-        """The lower variable, flat."""
-        return self.values["y"]  # type: ignore[no-any-return]
-
-    @property
-    def problem(self) -> BilevelProblem:
-        """The problem that is solved."""
-        return self.oracle.problem
-
-    @property
-    def total_calls(self) -> int:
-        """Oracle calls of all kinds so far."""
-        return sum(self.calls.values())
-
-    @property
-    def x_epochs(self) -> float:
-        """Steps on x in passes over the upper data."""
-        return self.updates["x"] / self.problem.upper_data.batches
-
-    @property
-    def y_epochs(self) -> float:
-        """Steps on y in passes over the lower data."""
-        return self.updates["y"] / self.problem.lower_data.batches
 
 
 class Method(ABC):
@@ -243,7 +205,7 @@ class Method(ABC):
         whole("seed", seed)
         check_flag("distributed", distributed)
         oracle = TorchOracle(problem, distributed=distributed)
-        oracle.check(seed, second_order=self.second_order, needs_x=not self.resets)
+        try_problem(oracle, seed, second_order=self.second_order, needs_x=not self.resets)
         return oracle
 
     def start(self, problem: BilevelProblem, seed: int = 0, *, distributed: bool = False) -> State:
@@ -370,20 +332,6 @@ def _moved(old: Values, fresh: Values, of: ProblemOracle, to: ProblemOracle) -> 
         else:
             found[name] = value
     return found
-
-
-def advance(
-    state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
-) -> State:
-    """The state after ``steps`` iterations, with its counters moved on."""
-    lower = state.method.plan().lower_steps(state.t, state.t + steps)
-    total = dict(state.calls)
-    for name, count in calls.items():
-        total[name] = total.get(name, 0) + count
-    updates = {"x": state.updates["x"] + steps, "y": state.updates["y"] + lower}
-    return replace(
-        state, values=values, t=state.t + steps, drawn=drawn, updates=updates, calls=total
-    )
 
 
 def free_bytes(device: torch.device) -> int:

@@ -15,10 +15,10 @@ import numpy as np
 from mindgap.base.check import fail, positive, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.settings import check_flag
-from mindgap.bilevel.core.types import Array, Backend, ProblemOracle
+from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle, State, advance
 from mindgap.bilevel.data.draws import draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.method import Method, State, advance
+from mindgap.bilevel.method import Method
 from mindgap.bilevel.tools.checkpoint import check_path, load_state, save_state
 
 #: How a run can end.
@@ -289,11 +289,11 @@ class Eager(Backend):
     check_every = 100
 
     def oracle(
-        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
-    ) -> TorchOracle:
+        self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
+    ) -> ProblemOracle:
         return method.oracle(problem, seed, distributed)
 
-    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:

@@ -33,6 +33,7 @@ from mindgap.bilevel import (
     solve,
 )
 from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.estimators import storm
 from mindgap.bilevel.data.draws import draw_chunk
 
@@ -272,7 +273,7 @@ def dropout_problem():
 def test_a_token_re_creates_dropout():
     problem = dropout_problem()
     oracle = TorchOracle(problem)
-    oracle.check()
+    try_problem(oracle)
     assert oracle.seeded
     x, y = oracle.start
     before = torch.get_rng_state()
@@ -283,7 +284,7 @@ def test_a_token_re_creates_dropout():
     g_y, _, _ = oracle.system(x, y, torch.ones_like(y), Sample(0, 7))
     np.testing.assert_allclose(g_y, first, rtol=1e-5, atol=1e-7)
     quiet = TorchOracle(QUADRATIC.problem(16))
-    quiet.check()
+    try_problem(quiet)
     assert not quiet.seeded
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRando
 
 from mindgap.base.check import RuleError
 from mindgap.bilevel import SABA, SOBA, BilevelProblem, TorchOracle, solve
-from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.loaded import Loaded, as_data
 from mindgap.bilevel.data.sample import FULL, Batches, row
 
 DRAW = torch.Generator().manual_seed(0)
@@ -60,7 +60,7 @@ def problem(data=(FEATURES, TARGETS), **options):
 WORKERS = """
 import os, torch
 from torch.utils.data import DataLoader, Dataset
-from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.loaded import Loaded, as_data
 from mindgap.bilevel.data.sample import Batches, row
 
 class Rows(Dataset):
@@ -69,7 +69,7 @@ class Rows(Dataset):
     def __getitem__(self, i):
         return torch.tensor(i), torch.tensor(os.getpid())
 
-data = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True, num_workers=1), 1)
+data = as_data(DataLoader(Rows(), batch_size=6, shuffle=True, num_workers=1), 1)
 assert isinstance(data, Loaded)
 batch = data.fetch(row(data.draw(0, "lower", 0, 1), 0))
 assert (batch[1] != os.getpid()).all()
@@ -80,7 +80,7 @@ def test_workers_read_the_samples():
     # In a process of its own: workers are forked, and JAX, which other tests load, does not stand
     # that.
     subprocess.run([sys.executable, "-c", WORKERS], check=True, timeout=120)
-    again = Batches.of(DataLoader(Rows(), batch_size=6, shuffle=True), 1)
+    again = as_data(DataLoader(Rows(), batch_size=6, shuffle=True), 1)
     assert isinstance(again, Batches)  # without workers: fixed order, all samples at once
 
 

@@ -19,11 +19,19 @@ from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.count import calls_of_chunk
 from mindgap.bilevel.backends.jax_oracle import JaxOracle, close_tables, open_tables, precision
 from mindgap.bilevel.core.steps import TorchStep
-from mindgap.bilevel.core.types import Array, Backend, ProblemOracle, Scalar, Values
+from mindgap.bilevel.core.types import (
+    AnyMethod,
+    Array,
+    Backend,
+    ProblemOracle,
+    Scalar,
+    State,
+    Values,
+    advance,
+)
 from mindgap.bilevel.data.draws import Block, Chunk, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
-from mindgap.bilevel.method import Method, State, advance
 
 try:
     import jax
@@ -93,7 +101,7 @@ class JaxBackend(Backend):
         self._compiled: dict[Any, Any] = {}
 
     def oracle(
-        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+        self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
     ) -> JaxOracle:
         """Derivatives of the problem, after a look at whether this backend can run it."""
         if distributed:
@@ -116,7 +124,7 @@ class JaxBackend(Backend):
         with precision(problem):
             return JaxOracle(problem, *self.losses, unroll=self.unroll)
 
-    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         with precision(oracle.problem):
             return method.start_with(oracle, seed)
 
@@ -204,7 +212,7 @@ class JaxBackend(Backend):
             state.values, oracle.arrays, tables, np.int32(chunk.cycles), lengths
         )
 
-    def _padded_cycles(self, method: Method, chunk: Chunk) -> int:
+    def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
         """Token arrays have room for a full dispatch, so that a shorter one needs no new
         compilation.
         """
@@ -217,7 +225,7 @@ class JaxBackend(Backend):
 
     @staticmethod
     def _iterate(
-        method: Method,
+        method: AnyMethod,
         oracle: JaxOracle,
         chunk: Chunk,
         layouts: list[list[Any]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +13,10 @@ from torch import Tensor
 
 from mindgap.base.count import OracleCount
 from mindgap.bilevel.backends.ops import TorchOps
-from mindgap.bilevel.core.types import Array, Draws, Oracle
+from mindgap.bilevel.core.types import AnyMethod, Array, Draws, Oracle, State, advance
 from mindgap.bilevel.data.draws import Chunk, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, is_full, row
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.method import Method, State
 
 
 class CountingOracle(Oracle):
@@ -84,7 +81,7 @@ class CountingOracle(Oracle):
         return torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)
 
 
-def table_bytes(method: Method, problem: BilevelProblem) -> int:
+def table_bytes(method: AnyMethod, problem: BilevelProblem) -> int:
     """Bytes of the arrays with two axes that a method keeps."""
     oracle = CountingOracle.of(problem)
     oracle.start = problem.pack_x.start.to("meta"), problem.pack_y.start.to("meta")
@@ -92,14 +89,14 @@ def table_bytes(method: Method, problem: BilevelProblem) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if leaf.dim() > 1)
 
 
-def calls_of_start(method: Method, problem: BilevelProblem, draws: Draws) -> dict[str, int]:
+def calls_of_start(method: AnyMethod, problem: BilevelProblem, draws: Draws) -> dict[str, int]:
     """Oracle calls of the phase before the first iteration."""
     oracle = CountingOracle.of(problem)
     method.prepare(method.start_values(oracle), draws, oracle)
     return oracle.calls.as_dict()
 
 
-def calls_of_chunk(method: Method, problem: BilevelProblem, chunk: Chunk) -> dict[str, int]:
+def calls_of_chunk(method: AnyMethod, problem: BilevelProblem, chunk: Chunk) -> dict[str, int]:
     """Oracle calls of all iterations of a chunk: one look at each different iteration."""
     total: dict[str, int] = {}
     form = CountingOracle.of(problem).form
@@ -148,8 +145,6 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
         >>> steps_until(state, lambda s: s.total_calls >= 21)
         5
     """
-    from mindgap.bilevel.method import advance  # it is built on this module
-
     method, form = state.method, CountingOracle.of(state.problem).form
     ahead = replace(state, values={})
     chunk = draw_chunk(method, state.oracle, state.seed, state.t, most, state.drawn)
@@ -167,7 +162,7 @@ def steps_until(state: State, reached: Callable[[State], bool], most: int = 1024
 
 @lru_cache(maxsize=4096)
 def _calls(
-    method: Method,
+    method: AnyMethod,
     kind: str,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     lengths: tuple[tuple[str, int], ...],

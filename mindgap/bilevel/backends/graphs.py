@@ -24,11 +24,19 @@ from mindgap.bilevel.backends.ops import TorchOps
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.steps import TorchStep
-from mindgap.bilevel.core.types import Array, Backend, ProblemOracle, Scalar, Values
+from mindgap.bilevel.core.types import (
+    AnyMethod,
+    Array,
+    Backend,
+    ProblemOracle,
+    Scalar,
+    State,
+    Values,
+    advance,
+)
 from mindgap.bilevel.data.draws import Chunk, Iteration, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
-from mindgap.bilevel.method import Method, State, advance
 
 
 class _Place:
@@ -222,8 +230,8 @@ class CudaGraphs(Backend):
         self._graphs: dict[Any, tuple[Values, dict[Any, _Graph]]] = {}
 
     def oracle(
-        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
-    ) -> TorchOracle:
+        self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
+    ) -> ProblemOracle:
         if distributed:
             fail("distributed", "must be False for CUDA graphs", True)
         if method.plan().growing is not None:
@@ -258,7 +266,7 @@ class CudaGraphs(Backend):
             )
         return oracle
 
-    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         return method.start_with(oracle, seed)
 
     def norm(self, vector: Array) -> float:
@@ -353,7 +361,7 @@ class CudaGraphs(Backend):
                 which = which[..., None] * data.batch_size + np.arange(data.batch_size)
             table[: len(which)] = torch.from_numpy(np.ascontiguousarray(which))
 
-    def _capture(self, graph: _Graph, method: Method, oracle: _Inside, held: Values) -> None:
+    def _capture(self, graph: _Graph, method: AnyMethod, oracle: _Inside, held: Values) -> None:
         own = {t.data_ptr() for t in pytree.tree_leaves(held)}
 
         def iteration() -> None:

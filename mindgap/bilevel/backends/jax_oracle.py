@@ -16,10 +16,19 @@ from mindgap.bilevel.backends.count import calls_of_start
 from mindgap.bilevel.backends.jax_layout import Axes, axis_orders
 from mindgap.bilevel.backends.ops import scramble
 from mindgap.bilevel.core.estimators import ROWS
-from mindgap.bilevel.core.types import Array, Draws, Ops, ProblemOracle, Product, Scalar, T, Values
+from mindgap.bilevel.core.types import (
+    AnyMethod,
+    Array,
+    Draws,
+    Ops,
+    ProblemOracle,
+    Product,
+    Scalar,
+    T,
+    Values,
+)
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batch, Batches, Sample, is_full
-from mindgap.bilevel.method import Method
 
 try:
     import jax
@@ -175,7 +184,7 @@ class JaxOracle(ProblemOracle):
         """Share of the level's samples in a batch: all batches are equal here."""
         return 1.0 / self.problem.data(level).batches
 
-    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
         return calls_of_start(method, self.problem, draws)
 
     # Derivatives.

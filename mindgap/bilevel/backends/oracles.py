@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +22,9 @@ from mindgap.base.count import OracleCount
 from mindgap.bilevel.backends.modes import double_backward_kernels, random_state
 from mindgap.bilevel.backends.ops import TorchOps
 from mindgap.bilevel.backends.sweep import sweep, times
-from mindgap.bilevel.backends.trial import try_problem
-from mindgap.bilevel.core.types import Draws, ProblemOracle, Product
+from mindgap.bilevel.core.types import AnyMethod, Draws, ProblemOracle, Product
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batch, Data, Sample, is_full, pieces, row
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.method import Method
 
 Evaluate = Callable[[Batch], tuple[Tensor, ...]]
 #: Unknowns up to which two graphs at once are no matter of memory.
@@ -88,13 +84,7 @@ class TorchOracle(ProblemOracle):
         calls, self.calls = self.calls.as_dict(), OracleCount()
         return calls
 
-    def check(self, seed: int = 0, *, second_order: bool = True, needs_x: bool = True) -> None:
-        """Evaluate both levels once at the start and refuse what cannot work; see
-        :mod:`mindgap.bilevel.backends.trial`.
-        """
-        try_problem(self, seed, second_order=second_order, needs_x=needs_x)
-
-    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
         return self.take_calls()
 

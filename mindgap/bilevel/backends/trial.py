@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,8 @@ from torch import Tensor
 
 from mindgap.base.check import RuleError, fail
 from mindgap.base.count import OracleCount
+from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.data.sample import Batches, Sample, row
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.backends.oracles import TorchOracle
 
 
 def try_problem(
@@ -38,7 +36,6 @@ def try_problem(
 
     Example:
         >>> from mindgap.bilevel import BilevelProblem
-        >>> from mindgap.bilevel.backends.oracles import TorchOracle
         >>> problem = BilevelProblem(
         ...     lambda x, y, b: (x * b).sum(),
         ...     lambda x, y, b: (x * b).sum(),

@@ -1,5 +1,5 @@
-"""The three seams of the bilevel room: ``Oracle`` (derivatives), ``Ops`` (array operations),
-``Backend`` (iterations).
+"""The types that the bilevel room shares: its three seams ``Oracle`` (derivatives), ``Ops`` (array
+operations) and ``Backend`` (iterations), what they need of a method, and the state of a run.
 
 A method is written against ``Oracle`` and ``Ops`` alone, so that one source runs eagerly in torch
 and compiled in JAX.
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
+from mindgap.bilevel.data.draws import SamplePlan
+from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.data.problem import BilevelProblem
-    from mindgap.bilevel.method import Method, State
 
 #: An array of the backend. Methods use what torch and JAX share, and are checked as if it were a
 #: tensor.
@@ -206,7 +205,7 @@ class ProblemOracle(Oracle, Protocol):
     seeded: bool
 
     @abstractmethod
-    def start_calls(self, method: Method, draws: Draws) -> dict[str, int]:
+    def start_calls(self, method: AnyMethod, draws: Draws) -> dict[str, int]:
         """Oracle calls of the phase before the first iteration, which has just run."""
 
     @abstractmethod
@@ -218,6 +217,115 @@ class ProblemOracle(Oracle, Protocol):
         """A tensor as an array of this backend."""
 
 
+class AnyMethod(Protocol):
+    """What draws, backends and states need of a method;
+    :class:`~mindgap.bilevel.method.Method` is its base class and describes each part.
+    """
+
+    def __hash__(self) -> int:
+        """Of its settings: what is counted or compiled for a method is kept by it."""
+
+    @property
+    def x_step(self) -> Any:
+        """The step on x."""
+
+    @property
+    def y_step(self) -> Any:
+        """The step on y."""
+
+    def plan(self) -> SamplePlan:
+        """The samples of each iteration."""
+
+    def rates(self, t: Scalar) -> dict[str, Any]:
+        """Step sizes and weights of iteration t (a number, or an array of them)."""
+
+    def init(self, oracle: Oracle) -> Values:
+        """Values before the first iteration, x and y excluded."""
+
+    def prepare(self, v: Values, s: Draws, oracle: Oracle) -> Values:
+        """The values after a phase before the first iteration."""
+
+    def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
+        """One iteration."""
+
+    def start_values(self, oracle: Oracle) -> Values:
+        """All values before the first iteration, with the memories of the steps."""
+
+    def check_problem(self, problem: BilevelProblem) -> None:
+        """Refuse a problem this method cannot run on."""
+
+    def oracle(
+        self, problem: BilevelProblem, seed: int = 0, distributed: bool = False
+    ) -> ProblemOracle:
+        """Derivatives of a problem in torch, after a look at the problem."""
+
+    def start_with(self, oracle: ProblemOracle, seed: int) -> State:
+        """The state before the first iteration."""
+
+    def step(self, state: State, draws: Draws | None = None) -> State:
+        """One iteration of a state."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands. ``method.step`` takes one and returns the next; the one it took is
+    used up.
+    """
+
+    method: AnyMethod  # the method that made it
+    oracle: ProblemOracle  # derivatives of the problem, shared by the states of a run
+    values: Values  # flat vectors: x, y and the method's own (z, m, tables ...)
+    t: int  # iterations done
+    seed: int  # seed of the run; every draw is a function of it and of the position
+    drawn: dict[str, int]  # draws made so far from each stream
+    updates: dict[str, int]  # steps taken on "x" and on "y" (warm start included)
+    calls: dict[str, int] = field(default_factory=dict)  # oracle calls so far, by quantity
+
+    @property
+    def x(self) -> Array:
+        """The upper variable, flat."""
+        return self.values["x"]  # type: ignore[no-any-return]
+
+    @property
+    def y(self) -> Array:
+        """The lower variable, flat."""
+        return self.values["y"]  # type: ignore[no-any-return]
+
+    @property
+    def problem(self) -> BilevelProblem:
+        """The problem that is solved."""
+        return self.oracle.problem
+
+    @property
+    def total_calls(self) -> int:
+        """Oracle calls of all kinds so far."""
+        return sum(self.calls.values())
+
+    @property
+    def x_epochs(self) -> float:
+        """Steps on x in passes over the upper data."""
+        return self.updates["x"] / self.problem.upper_data.batches
+
+    @property
+    def y_epochs(self) -> float:
+        """Steps on y in passes over the lower data."""
+        return self.updates["y"] / self.problem.lower_data.batches
+
+
+def advance(
+    state: State, values: Values, steps: int, drawn: dict[str, int], calls: Mapping[str, int]
+) -> State:
+    """The state after ``steps`` iterations, with its counters moved on."""
+    lower = state.method.plan().lower_steps(state.t, state.t + steps)
+    total = dict(state.calls)
+    for name, count in calls.items():
+        total[name] = total.get(name, 0) + count
+    updates = {"x": state.updates["x"] + steps, "y": state.updates["y"] + lower}
+    return replace(
+        state, values=values, t=state.t + steps, drawn=drawn, updates=updates, calls=total
+    )
+
+
 class Backend(Protocol):
     """Runs many iterations of a method."""
 
@@ -225,11 +333,11 @@ class Backend(Protocol):
     check_every: int
 
     def oracle(
-        self, problem: BilevelProblem, method: Method, seed: int, distributed: bool
+        self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
     ) -> ProblemOracle:
         """Derivatives of the problem, after a look at whether this backend can run it."""
 
-    def start(self, method: Method, oracle: ProblemOracle, seed: int) -> State:
+    def start(self, method: AnyMethod, oracle: ProblemOracle, seed: int) -> State:
         """The state before the first iteration."""
 
     def norm(self, vector: Array) -> float:

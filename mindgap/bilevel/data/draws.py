@@ -10,18 +10,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mindgap.bilevel.core.types import ProblemOracle
+from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Sample, position_seeds
 
 Ints = NDArray[np.int64]
-
-if TYPE_CHECKING:
-    from mindgap.bilevel.method import Method
 
 #: Tokens of a slot: one (None), an array of that length, or an array of that shape.
 Count = int | tuple[int, ...] | None
@@ -88,6 +85,24 @@ class SamplePlan:
         return cycles * sum(i.lower_steps for i in self.period) + sum(i.lower_steps for i in rest)
 
 
+class Planned(Protocol):
+    """What draws need of a method."""
+
+    def plan(self) -> SamplePlan:
+        """The samples of each iteration."""
+
+    def rates(self, t: Any) -> dict[str, Any]:
+        """Step sizes and weights of iteration t (a number, or an array of them)."""
+
+
+class Drawn(Protocol):
+    """What draws need of an oracle."""
+
+    problem: BilevelProblem
+    #: whether tokens carry a seed because a loss draws random numbers
+    seeded: bool
+
+
 @dataclass
 class Block:
     """Iterations of one kind in a row; every array has leading axes (cycles, length)."""
@@ -140,9 +155,7 @@ def _rows(value: Any) -> Any:
     return [[token(c, i) for i in range(value.which.shape[1])] for c in range(value.which.shape[0])]
 
 
-def draw_start(
-    method: Method, oracle: ProblemOracle, seed: int
-) -> tuple[dict[str, Any], dict[str, int]]:
+def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
     """Draws of the phase before the first iteration, and the stream positions after it."""
     drawn = dict.fromkeys(STREAMS, 0)
     draws: dict[str, Any] = {}
@@ -153,7 +166,7 @@ def draw_start(
 
 
 def draw_chunk(
-    method: Method, oracle: ProblemOracle, seed: int, t: int, steps: int, drawn: Mapping[str, int]
+    method: Planned, oracle: Drawn, seed: int, t: int, steps: int, drawn: Mapping[str, int]
 ) -> Chunk:
     """Draws of the iterations ``t .. t + steps - 1``.
 
@@ -220,11 +233,11 @@ def part_of(token: Sample, begin: int, end: int) -> Sample:
     )
 
 
-def _rates(method: Method, times: Ints) -> dict[str, Any]:
+def _rates(method: Planned, times: Ints) -> dict[str, Any]:
     return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
 
 
-def _tokens(oracle: ProblemOracle, seed: int, stream: str, start: int, count: int) -> Any:
+def _tokens(oracle: Drawn, seed: int, stream: str, start: int, count: int) -> Any:
     if stream == "uniform":
         return position_seeds(seed, start, count, "uniform")
     if stream == "direction":
@@ -284,9 +297,9 @@ def _squeeze(token: Sample) -> Sample:
 
 
 def _growing(
-    method: Method,
+    method: Planned,
     growing: Callable[[int], Iteration],
-    oracle: ProblemOracle,
+    oracle: Drawn,
     seed: int,
     t: int,
     steps: int,

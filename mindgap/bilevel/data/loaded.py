@@ -11,7 +11,7 @@ import torch
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import stream_seed
-from mindgap.bilevel.data.sample import Sample, Stream, position_seeds
+from mindgap.bilevel.data.sample import Batches, Data, Sample, Stream, position_seeds
 
 
 class Loaded(Stream):
@@ -80,3 +80,44 @@ class Loaded(Stream):
                 if len(self._kept) > self.keep:
                     del self._kept[next(iter(self._kept))]
         return self._kept[which]
+
+
+def as_data(data: Any, batch_size: int) -> Data:
+    """What a problem makes of the data it is given: a DataLoader's own settings, or a partition
+    of anything else.
+
+    A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that
+    does not becomes the fixed partition it describes. One with workers, another sampler or an
+    iterable data set is read as it is (:class:`Loaded`).
+
+    Args:
+        data: of one level.
+        batch_size: samples in a minibatch, where the data do not say it themselves.
+
+    Example:
+        >>> as_data(torch.arange(6), 2).batches
+        3
+    """
+    if isinstance(data, (Batches, Stream)):
+        return data
+    if isinstance(data, torch.utils.data.DataLoader):
+        sampler = data.sampler
+        if isinstance(sampler, torch.utils.data.RandomSampler):
+            order = "replacement" if sampler.replacement else "reshuffle"
+        else:
+            order = "partition"
+        plain = isinstance(
+            sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
+        )
+        iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
+        if data.num_workers or not plain or iterable or data.batch_size is None:
+            return Loaded(data)
+        return Batches(
+            data.dataset,
+            data.batch_size,
+            order=order,
+            shuffle=False,
+            last="drop" if data.drop_last else "keep",
+            collate=data.collate_fn,
+        )
+    return Batches(data, batch_size)

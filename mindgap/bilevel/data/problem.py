@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.base.check import fail, whole
-from mindgap.bilevel.data.sample import FULL, Batch, Batches, Data, Sample, is_full, row
+from mindgap.bilevel.data.loaded import as_data
+from mindgap.bilevel.data.sample import FULL, Batch, Data, Sample, is_full, row
 
 Loss = Callable[[Any, Any, Any], Tensor]
 #: What a user hands over as x or y.
@@ -296,8 +297,8 @@ class BilevelProblem:
                 (str(self.pack_x.device), str(self.pack_y.device)),
             )
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        self.upper_data: Data = Batches.of(upper_data, sizes[0])
-        self.lower_data: Data = Batches.of(lower_data, sizes[1])
+        self.upper_data: Data = as_data(upper_data, sizes[0])
+        self.lower_data: Data = as_data(lower_data, sizes[1])
         self.project_x, self.project_y = project_x, project_y
         self.micro_batch = (
             None if micro_batch is None else whole("micro_batch", micro_batch, least=1)

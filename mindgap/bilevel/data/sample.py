@@ -193,42 +193,6 @@ class Batches:
         """Axes of a single token: none for a batch id, one for an array of indices."""
         return 0 if self.order == "partition" else 1
 
-    @classmethod
-    def of(cls, data: Batch, batch_size: int) -> Batches | Stream:
-        """What a problem makes of the data it is given: a DataLoader's own settings, or a partition
-        of anything else.
-
-        A DataLoader that shuffles becomes order "reshuffle" (its batches are not fixed); one that
-        does not becomes the fixed partition it describes. One with workers, another sampler or an
-        iterable data set is read as it is (:class:`~mindgap.bilevel.data.loaded.Loaded`).
-        """
-        if isinstance(data, (Batches, Stream)):
-            return data
-        if isinstance(data, torch.utils.data.DataLoader):
-            sampler = data.sampler
-            if isinstance(sampler, torch.utils.data.RandomSampler):
-                order = "replacement" if sampler.replacement else "reshuffle"
-            else:
-                order = "partition"
-            plain = isinstance(
-                sampler, (torch.utils.data.RandomSampler, torch.utils.data.SequentialSampler)
-            )
-            iterable = isinstance(data.dataset, torch.utils.data.IterableDataset)
-            if data.num_workers or not plain or iterable or data.batch_size is None:
-                from mindgap.bilevel.data.loaded import Loaded  # it is built on this module
-
-                return Loaded(data)
-            last = "drop" if data.drop_last else "keep"
-            return cls(
-                data.dataset,
-                data.batch_size,
-                order=order,
-                shuffle=False,
-                last=last,
-                collate=data.collate_fn,
-            )
-        return cls(data, batch_size)
-
     def devices(self) -> set[torch.device]:
         """The devices the tensors of the data are on (none for a dataset)."""
         return {t.device for t in _leaves(self.data)} if self.is_tensors else set()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mindgap.base.check import fail, one_of, whole
 from mindgap.bilevel.backends.oracles import TorchOracle
+from mindgap.bilevel.backends.trial import try_problem
 from mindgap.bilevel.core.directions import conjugate_gradients, hypergradient_at
 from mindgap.bilevel.core.settings import check_count
 from mindgap.bilevel.core.types import Product
@@ -96,7 +97,7 @@ def suggest_steps(
     check_count("batches", batches, most=10_000)
     check_count("products", products, most=10_000)
     oracle = TorchOracle(problem)
-    oracle.check(seed)
+    try_problem(oracle, seed)
     x, y = oracle.start
     tokens = problem.lower_data.draw(seed, "lower", 0, batches)
     lower = [row(tokens, i) for i in range(batches)]

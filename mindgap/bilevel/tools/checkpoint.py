@@ -18,8 +18,8 @@ import torch
 from mindgap.base.check import fail
 from mindgap.base.checked import checked_types
 from mindgap.bilevel.core.steps import TorchStep
-from mindgap.bilevel.core.types import ProblemOracle
-from mindgap.bilevel.method import Method, State
+from mindgap.bilevel.core.types import AnyMethod, ProblemOracle, State
+from mindgap.bilevel.method import Method
 
 _VERSION = 1
 _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
@@ -39,7 +39,7 @@ def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
     return found
 
 
-def method_text(method: Method) -> str:
+def method_text(method: AnyMethod) -> str:
     """A method with its settings as text that is the same in every process: functions by their
     code, not by address.
 

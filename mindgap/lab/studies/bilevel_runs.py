@@ -18,8 +18,7 @@ from mindgap.lab.studies.spec import Row, Trial
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mindgap.bilevel.core.types import Backend
-    from mindgap.bilevel.method import State
+    from mindgap.bilevel.core.types import Backend, State
 
 #: title in the paper -> key of ``SIXTEEN``
 TITLES = {row.name: key for key, row in SIXTEEN.items()}

@@ -47,6 +47,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     """The method of a trial, which takes its derivatives from :func:`released_oracle`."""
     from dataclasses import fields
 
+    from mindgap.bilevel.backends.trial import try_problem
     from mindgap.bilevel.core.schedules import Constant
 
     chosen: dict[str, Any] = {}
@@ -65,7 +66,7 @@ def released_method(trial: Trial, task: HyperRepresentation, faults: set[str]) -
     def oracle(self: Any, problem: Any, seed: int = 0, distributed: bool = False) -> Any:
         self.check_problem(problem)
         found = released_oracle(problem, task, faults, first=trial["key"] == "slip")
-        found.check(seed, second_order=self.second_order, needs_x=not self.resets)
+        try_problem(found, seed, second_order=self.second_order, needs_x=not self.resets)
         found.query = found.last = found.before = None
         return found
 
