@@ -31,6 +31,19 @@ class NonFiniteError(RuleError):
     """A loss or a gradient was not finite, so that nothing can be measured there."""
 
 
+def reason(error: Exception) -> str:
+    """An error in one line of at most 200 characters; its class too, unless it is one of ours.
+
+    Example:
+        >>> reason(RuleError("lr must be positive, got -1")), reason(KeyError("x"))
+        ('lr must be positive, got -1', "KeyError: 'x'")
+    """
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else "no message"
+    text = text if isinstance(error, RuleError) else f"{type(error).__name__}: {text}"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
 @dataclass(frozen=True)
 class BatchValue:
     """One batch of a pass."""
@@ -78,7 +91,7 @@ class GradientPasses:
             with torch.inference_mode(False):
                 raw = torch.autograd.grad(item.loss, self.parameters, allow_unused=True)
             gradient = [
-                torch.zeros_like(p) if g is None else g
+                torch.zeros_like(p) if g is None else dense(g)
                 for g, p in zip(raw, self.parameters, strict=True)
             ]
             if not _all_finite(gradient):
@@ -265,6 +278,16 @@ def _all_finite(tensors: list[Tensor]) -> bool:
     return all(
         math.isfinite(v) for v in torch.stack([p.cpu() if p.is_cuda else p for p in peaks]).tolist()
     )
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a sparse one (``nn.Embedding(sparse=True)``) with its zeros.
+
+    Example:
+        >>> dense(torch.eye(2).to_sparse()).layout
+        torch.strided
+    """
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def add_to_mean(mean: list[Tensor], gradient: Iterable[Tensor], count: int) -> list[Tensor]:

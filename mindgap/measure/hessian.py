@@ -20,7 +20,7 @@ from mindgap.base.check import fail, positive
 from mindgap.base.checked import checked_types
 from mindgap.base.tensors import flatten
 from mindgap.measure.double_backward import QuickSecondDerivatives
-from mindgap.measure.gradients import GradientPasses
+from mindgap.measure.gradients import GradientPasses, dense
 
 #: Bytes of retained graphs allowed unless the caller says otherwise.
 DEFAULT_MEMORY = 2**31
@@ -156,7 +156,7 @@ class HessianProduct:
             )
         return flatten(
             [
-                torch.zeros_like(p) if h is None else h
+                torch.zeros_like(p) if h is None else dense(h)
                 for h, p in zip(found, self._parameters, strict=True)
             ]
         )
@@ -167,10 +167,11 @@ class HessianProduct:
 
         def pack(tensor: Tensor) -> Tensor:
             nonlocal added
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in held:
-                held.add(storage.data_ptr())
-                added += storage.nbytes()
+            for part in _stored(tensor):
+                storage = part.untyped_storage()
+                if storage.data_ptr() not in held:
+                    held.add(storage.data_ptr())
+                    added += storage.nbytes()
             # The hook also spares the version check on running averages, which are rewound between
             # batches.
             return tensor.detach()
@@ -190,8 +191,17 @@ class HessianProduct:
                     item.loss, self._parameters, create_graph=True, allow_unused=True
                 )
             gradient = [
-                torch.zeros_like(p) if g is None else g
+                torch.zeros_like(p) if g is None else dense(g)
                 for g, p in zip(raw, self._parameters, strict=True)
             ]
             yield item, gradient, added
             added = 0
+
+
+def _stored(tensor: Tensor) -> list[Tensor]:
+    """The tensors that own the memory of one; a sparse tensor has no storage of its own."""
+    if tensor.layout == torch.strided:
+        return [tensor]
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    return []  # compressed forms: their parts differ per layout, and they are small

@@ -18,10 +18,10 @@ from torch import Tensor
 from mindgap.base.check import between, fail, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.base.tensors import robust_norm
-from mindgap.measure.gradients import NonFiniteError
+from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.restoring import first_batches, undisturbed
-from mindgap.measure.sinks import as_sinks
+from mindgap.measure.sinks import CallSink, as_sinks
 from mindgap.measure.table import DEFAULT_PROBES, PROBES
 from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
@@ -55,14 +55,17 @@ class Monitor:
 
     The loop's own gradient norm (and its loss, where the loop calls ``objective.value``,
     ``objective.loss`` or ``observe``) is read at every step. A spike or a number that is not finite
-    becomes a sentence with the step, the batch, the parameter, the running range and a likely
-    cause, in ``events``, in the log ``mindgap.monitor``, and on the page.
+    becomes a sentence with the step, the parameter, the running range and a likely cause (and the
+    batch, where ``observe`` is told its index), in ``events``, in the log ``mindgap.monitor``, and
+    on the page.
 
     Probes run on a schedule: before a step, with the model at x_k, those of noise and curvature;
     those that need the update run after it, with the model put back to x_k meanwhile. They use the
     measuring batches given here, so that what they read is raw, whatever the loop clips, scales or
     accumulates. Probes that need the same gradients share them. Parameters, buffers, gradients,
-    module modes, optimizer state and every random state are left as found.
+    module modes, optimizer state and every random state are left as found. A probe that raises an
+    error (out of memory, a loss without a second derivative) is not read again; one sentence in
+    ``events`` says so, and the training goes on.
 
     Args:
         optimizer: the loop's optimizer; its step hooks are used.
@@ -90,7 +93,7 @@ class Monitor:
             ``problem`` with the sentence instead of the quantities; a step with something unusual
             has ``event``.
         events: the sentences so far.
-        skipped: probes that did not fit into the budget -> why.
+        skipped: probes that did not fit into the budget, or that raised an error -> why.
         spent, training: seconds of measuring and of training.
 
     Example:
@@ -165,6 +168,7 @@ class Monitor:
         self._cuda = any(p.is_cuda for p in objective.parameters)
         self._watch = LoopWatch(objective.model, one_of("nonfinite", nonfinite, ("note", "raise")))
         self.events: list[str] = []
+        self._stopped: dict[str, str] = {}
         self._measuring = False
         self._own_loss, objective.loss = objective.loss, self._observed
         self._hooks = [
@@ -187,18 +191,18 @@ class Monitor:
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Probes without a reading so far -> why."""
+        """Probes without a reading so far, and those that raised an error -> why."""
         if self._budget is None or not self.step:
-            return {}
+            return dict(self._stopped)
         said = (
             "a reading takes about {:.2g} s, and the budget allowed {:.2g} s in {} steps; raise "
             "budget or give every"
         )
-        allowed = PLANNED * self._budget * self.training / len(self._groups)
-        return {
+        allowed = PLANNED * self._budget * self.training / max(1, len(self._groups))
+        return dict(self._stopped) | {
             group.names: said.format(self._expected(group), allowed, self.step)
             for group in self._groups
-            if not group.readings
+            if not group.readings and group.probes
         }
 
     @property
@@ -211,7 +215,8 @@ class Monitor:
         if self._hooks:
             self._note(self._watch.flush())
             for names, why in self.skipped.items():
-                LOG.warning("%s: not read: %s", names, why)
+                if names not in self._stopped:
+                    LOG.warning("%s: not read: %s", names, why)
             self._objective.loss = self._own_loss
         for hook in self._hooks:
             hook.remove()
@@ -270,8 +275,22 @@ class Monitor:
         for sentence in events:
             self.events.append(sentence)
             LOG.warning(sentence)
-            for sink in self._sinks:
-                sink.event(sentence)
+            self._tell("event", sentence)
+
+    def _tell(self, verb: str, what: Any) -> None:
+        """Hand a row or a sentence to every sink. A file that cannot be written (a full disk) does
+        not end the training; what the user's own function raises is the user's will.
+        """
+        for sink in list(self._sinks):
+            try:
+                getattr(sink, verb)(what)
+            except OSError as error:
+                if isinstance(sink, CallSink):
+                    raise
+                self._sinks.remove(sink)
+                where = error.filename or type(sink).__name__
+                said = f"step {self.step}: nothing more is written to {where}: {reason(error)}"
+                self._note([said])
 
     def _row_is_due(self) -> bool:
         return self.step % (self._every or LEAST_SPACING) == 0
@@ -279,6 +298,19 @@ class Monitor:
     def _read(self, groups: list[_Group], update: list[Tensor] | None) -> None:
         if not groups or "problem" in self._row:
             return
+        failed: dict[str, list[Probe]] = {}
+        try:
+            self._read_groups(groups, update, failed)
+        except Exception as error:  # of what the probes share: opening and closing the passes
+            failed.setdefault(reason(error), []).extend(p for g in groups for p in g.probes)
+        finally:
+            self._measuring = False
+        for why, probes in failed.items():
+            self._stop(probes, why)
+
+    def _read_groups(
+        self, groups: list[_Group], update: list[Tensor] | None, failed: dict[str, list[Probe]]
+    ) -> None:
         with ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 # Other batch shapes would make a compiled model compile again, and the run another
@@ -292,17 +324,19 @@ class Monitor:
             }
             at = stack.enter_context(Reading(self._objective, self._batches, **where))
             self._measuring = True
-            stack.callback(setattr, self, "_measuring", False)
             for group in groups:
                 begin = time.perf_counter()
-                try:
-                    for probe in group.due():
+                for probe in group.due():
+                    try:
                         found = probe.read(at)
                         self._row |= {
                             f"{probe.name}_{key}": float(value) for key, value in found.items()
                         }
-                except NonFiniteError as problem:
-                    self._row["problem"] = str(problem)
+                    except NonFiniteError as problem:
+                        self._row["problem"] = str(problem)
+                        break
+                    except Exception as error:
+                        failed.setdefault(reason(error), []).append(probe)
                 if self._cuda:
                     torch.cuda.synchronize()
                 group.readings += 1
@@ -312,11 +346,21 @@ class Monitor:
                 if "problem" in self._row:
                     return
 
+    def _stop(self, probes: list[Probe], why: str) -> None:
+        """Read these probes no more, and say so once."""
+        names = ", ".join(p.name for p in probes)
+        self._stopped[names] = why
+        for group in self._groups:
+            group.probes = [p for p in group.probes if p not in probes]
+        self._groups = [g for g in self._groups if g.probes]
+        word = "probe" if len(probes) == 1 else "probes"
+        said = f"step {self.step}: the {word} {names} raised an error and will not be read again: "
+        self._note([said + why])
+
     def _emit(self) -> None:
         row, self._row = self._row, {}
         self.readings.append(row)
-        for sink in self._sinks:
-            sink.write(row)
+        self._tell("write", row)
 
     def _chosen(self) -> list[_Group]:
         """The groups to read at this step."""
@@ -328,7 +372,7 @@ class Monitor:
             return []
         # Each group saves for its own readings, so that an expensive one does not keep the cheap
         # ones waiting.
-        allowed = PLANNED * self._budget * self.training / len(self._groups)
+        allowed = PLANNED * self._budget * self.training / max(1, len(self._groups))
         left = PLANNED * self._budget * self.training - self.spent
         chosen = []
         for group in sorted(self._groups, key=lambda g: g.spent):

@@ -16,7 +16,7 @@ from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream
 from mindgap.measure.distributions import stable_draws
-from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean
+from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean, reason
 from mindgap.measure.probes.curvature import Sharpness, describe_sharpness, sharpness
 from mindgap.measure.probes.noise import NoiseSample, noise_sample
 from mindgap.measure.probes.smoothness import smoothness_along_ray
@@ -24,7 +24,7 @@ from mindgap.measure.probes.stationarity import goldstein_distance
 from mindgap.measure.probes.statistics import training_statistics
 from mindgap.measure.probes.tails import infinite_variance, tail_table
 from mindgap.measure.probes.variance import variance_growth
-from mindgap.measure.relaxed_smoothness import fit_relaxed_smoothness
+from mindgap.measure.relaxed_smoothness import LEAST_SLOPE, fit_relaxed_smoothness
 from mindgap.measure.restoring import first_batches
 from mindgap.record.survey import Survey as Survey
 from mindgap.record.survey import SurveyLine
@@ -33,8 +33,6 @@ from mindgap.record.survey import SurveyLine
 PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Goldstein distance")
 #: Length of the sketch from which the noise's effective dimension is read.
 SKETCH = 256
-#: A log-log slope of smoothness against gradient norm counts as growth from here on.
-LEAST_SLOPE = 0.2
 
 
 def survey(
@@ -116,8 +114,10 @@ def survey(
             findings.extend(measure())
         except NonFiniteError:
             raise
-        except RuleError as refused:
-            findings.append(SurveyLine(quantity, f"not measured: {refused}", assumption=assumption))
+        except Exception as refused:
+            findings.append(
+                SurveyLine(quantity, f"not measured: {reason(refused)}", assumption=assumption)
+            )
         if finished is not None:
             finished(quantity)
 
@@ -131,17 +131,23 @@ def survey(
         figures["spectrum"] = _spectrum(reading)
         edge = reading.stability
         said = describe_sharpness(reading) + (f"; {reading.unknown}" if reading.unknown else "")
-        lines = [SurveyLine("sharpness", said, reading.value, *reading.interval)]
+        low, high = reading.interval
+        ends = (low, high) if reading.converged else (low, math.inf)
+        lines = [SurveyLine("sharpness", said, reading.value, *ends)]
         if edge is not None:
             reach = edge.error / edge.threshold
             sure = reading.converged and edge.ratio + reach < 1
             fails = True if edge.ratio - reach > 1 else False if sure else None
-            what = "sharpness" if edge.kind != "preconditioned" else "preconditioned sharpness"
-            said = (
-                f"{what} {edge.value:.3g} against a threshold of {edge.threshold:.3g} for "
-                f"{edge.kind}"
-            )
+            scaled = edge.kind == "preconditioned" or edge.value != reading.value
+            what = "the preconditioned sharpness" if scaled else "the sharpness"
             ends = edge.ratio - reach, edge.ratio + reach
+            said = (
+                f"{what} is {edge.value:.3g}, {edge.ratio:.3g} {_range(ends)} times the threshold "
+                f"of {edge.threshold:.3g}"
+            )
+            if not reading.converged:
+                said += "; it may be larger, because the search did not converge"
+                ends = ends[0], math.inf
             lines.append(
                 SurveyLine("edge of stability", said, edge.ratio, *ends, "stable step", fails)
             )

@@ -243,7 +243,8 @@ def _added(parameter: Tensor, end: Tensor) -> Tensor | None:
     repeated = tuple(
         i for i, (p, e) in enumerate(zip(shape, end.shape[1:], strict=True), 1) if p != e
     )
-    return (end.sum(repeated) if repeated else end).flatten(1).square().sum(1)
+    # A scalar parameter leaves one number per sample, without a second axis.
+    return (end.sum(repeated) if repeated else end).reshape(len(end), -1).square().sum(1)
 
 
 def _looked_up(module: nn.Module, places: Tensor, end: Tensor) -> Tensor | None:

@@ -18,8 +18,8 @@ from mindgap.measure.distributions import as_numbers, average_ranks
 #: The gradient norm must span at least this factor (5 to 95 % quantile) before anything is
 #: concluded.
 LEAST_SPAN = 3.0
-#: An interval of the log-log slope wider than this on either side says nothing.
-WIDEST = 0.5
+#: A log-log slope below this is no growth that matters.
+LEAST_SLOPE = 0.2
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,13 @@ def _conclude(
         )
     if slopes[1] < 0 and ranks[1] < 0:
         return False, f"smoothness falls with the gradient norm: {numbers}"
-    if max(slopes[1] - slope, slope - slopes[0]) > WIDEST:
-        return None, f"{unsure}: {numbers}"
-    return False, f"no growth of smoothness with the gradient norm: {numbers}"
+    decides = f"log-log slope {slope:.2f} [{slopes[0]:.2f}, {slopes[1]:.2f}], {LEAST_SLOPE:g} is"
+    if slopes[1] < LEAST_SLOPE:
+        return (
+            False,
+            f"no growth of smoothness with the gradient norm that matters: {decides} the border",
+        )
+    return None, f"{unsure}: {numbers}"
 
 
 def _envelope(g: NDArray[np.float64], y: NDArray[np.float64], cover: float) -> tuple[float, float]:

@@ -19,6 +19,8 @@ HISTORY = 200
 LEAST_HISTORY = 20
 #: A gradient is a spike when it exceeds the largest of the running range by this factor.
 SPIKE = 5.0
+#: If the largest parameter grew by this factor in a few dozen steps, the updates threw it away.
+THROWN = 100.0
 #: On a GPU norms are read together, once per so many steps: each reading waits for the device.
 FLUSH = 10
 
@@ -39,7 +41,7 @@ class LoopWatch:
         ...     events = watch.before_step()
         >>> events[0]
         'step 30: the gradient norm 100 is 100 times the running median 1 (largest 1); 100 % of it
-        in weight; likely a rare batch: its gradient alone is large'
+        is in weight; a rare batch is the likely cause: its gradient alone is large'
     """
 
     def __init__(self, model: nn.Module, nonfinite: str = "note") -> None:
@@ -48,21 +50,27 @@ class LoopWatch:
         self._nonfinite = nonfinite
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._waiting: list[tuple[int, Any, float, Tensor]] = []
-        self._step, self._batch, self._losses = 0, -1, 0
+        #: (step, modulus of the largest parameter before it), the last few, read only when needed.
+        self._largest: deque[tuple[int, Tensor]] = deque(maxlen=3)
+        self._bad = 0  # steps in a row, up to now, whose gradient was not finite
+        self._episodes = 0  # how often that began
+        self._step = 0
+        self._batch: Any = None
+        self._loss_told = False
         self._loss: Any = math.nan
-        self._last_update = math.nan
+        self._last_update = (-1, math.nan)  # (step, its update over the parameters)
         self.gradient_norm = math.nan
         self.loss = math.nan
 
     def observe(self, loss: Any, batch: Any = None) -> None:
         """The loss of the loop's present batch, and the batch's index where the loop knows it."""
-        self._batch = self._batch + 1 if batch is None else batch
-        self._losses += 1
+        self._batch = batch
         self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+        self._loss_told = True
 
     def note_update(self, relative: float) -> None:
         """The last update's length over that of the parameters."""
-        self._last_update = relative
+        self._last_update = (self._step - 1, relative)
 
     def before_step(self) -> list[str]:
         """Read the gradients that the step is about to use; sentences about what is unusual.
@@ -78,8 +86,12 @@ class LoopWatch:
             )
             norms = torch.zeros(len(self._parameters), device=each.device)
             norms[torch.tensor([i for i, _ in held], device=each.device)] = each
-            batch = self._batch if self._losses else self._step
-            self._waiting.append((self._step, batch, self._loss, norms.detach()))
+            self._waiting.append((self._step, self._batch, self._loss, norms.detach()))
+            if self._step % FLUSH == 0:
+                own = [p.detach() for p in self._full()]
+                each = torch._foreach_norm(own, ord=math.inf)
+                peak = torch.stack([n.float().to(own[0].device) for n in each]).max()
+                self._largest.append((self._step, peak))
         self._step += 1
         on_cpu = not held or held[0][1].device.type == "cpu"
         if on_cpu or self._nonfinite == "raise" or len(self._waiting) >= FLUSH:
@@ -101,20 +113,27 @@ class LoopWatch:
         return events
 
     def _unusual(self, step: int, batch: Any, values: list[float]) -> str:
-        where = f"step {step}" + (f", batch {batch}" if batch != step else "")
+        where = f"step {step}" + (f", batch {batch}" if batch is not None else "")
         odd = [i for i, v in enumerate(values) if not math.isfinite(v)]
         if odd:
+            self._bad += 1
+            self._episodes += self._bad == 1
+            if self._nonfinite == "note" and not (self._bad == 1 and _is_told(self._episodes)):
+                return ""
             named = ", ".join(self._names[i] for i in odd[:3]) + (
                 f" and {len(odd) - 3} more" if len(odd) > 3 else ""
             )
+            times = f" (this began for the {self._episodes}th time)" if self._episodes > 3 else ""
             sentence = (
                 f"{where}: the gradient of {named} is not finite ({len(odd)} of {len(values)} "
-                "parameters); "
-                f"{self._range()}; {self._cause_of_nan(odd, values)}"
+                f"parameters){times}; {self._range()}; {self._cause_of_nan(step, odd, values)}"
             )
             if self._nonfinite == "raise":
                 raise NonFiniteError(sentence)
             return sentence
+        lasted, self._bad = self._bad, 0
+        if lasted > 1 and _is_told(self._episodes):
+            return f"{where}: the gradient is finite again after {lasted} steps in which it was not"
         ordered = sorted(self._norms)
         if len(ordered) < LEAST_HISTORY or self.gradient_norm <= SPIKE * ordered[-1]:
             return ""
@@ -127,38 +146,76 @@ class LoopWatch:
         )
         return (
             f"{where}: the gradient norm {self.gradient_norm:.3g} is {times} {middle:.3g} (largest "
-            f"{ordered[-1]:.3g}); "
-            f"{share:.0%} of it in {self._names[top]}; {self._cause_of_spike()}".replace("%", " %")
+            f"{ordered[-1]:.3g}); {100 * share:.0f} % of it is in {self._names[top]}; "
+            f"{self._cause_of_spike(step)}"
         )
 
     def _range(self) -> str:
         if not self._norms:
-            return "no earlier gradient to compare with"
+            return "there is no earlier gradient to compare with"
         ordered = sorted(self._norms)
         return (
-            f"gradient norms so far: median {ordered[len(ordered) // 2]:.3g}, largest "
+            f"the gradient norms so far had median {ordered[len(ordered) // 2]:.3g}, largest "
             f"{ordered[-1]:.3g}"
         )
 
-    def _cause_of_nan(self, odd: list[int], values: list[float]) -> str:
-        if any(not bool(self._parameters[i].detach().isfinite().all()) for i in range(len(values))):
-            return "likely an earlier step: a parameter itself is no longer finite"
-        if not math.isnan(self.loss) and math.isfinite(self.loss):
-            return "likely an overflow in the backward pass: the loss is finite"
+    def _cause_of_nan(self, step: int, odd: list[int], values: list[float]) -> str:
+        known = [(k, float(peak)) for k, peak in self._largest if k <= step]
+        # On a GPU the norms are read some steps later, when the parameters have moved on.
+        if step == self._step - 1:
+            known.append((step, max(float(p.detach().abs().max()) for p in self._full())))
+        if any(not math.isfinite(peak) for _, peak in known):
+            return "an earlier step is the likely cause: a parameter itself is no longer finite"
+        if len(known) > 1 and known[-1][1] > THROWN * known[0][1] > 0:
+            return (
+                "the updates before are the likely cause: they took the largest parameter from "
+                f"{known[0][1]:.3g} at step {known[0][0]} to {known[-1][1]:.3g}; lower the step"
+            )
+        before = self._update_before(step)
+        if before > 1.0:
+            return (
+                "the update before is the likely cause: it moved the parameters by "
+                f"{100 * before:.0f} % of their length; lower the step"
+            )
         if self._norms and self._norms[-1] > SPIKE * sorted(self._norms)[len(self._norms) // 2]:
-            return "likely divergence: the gradients grew in the steps before"
-        if len(odd) == len(values) and math.isnan(self.loss) and self._losses:
-            return "likely the loss of this batch: it is not finite itself"
-        return "likely this batch or the forward pass: every parameter is finite"
+            return "divergence is the likely cause: the gradients grew in the steps before"
+        if math.isfinite(self.loss):
+            return "an overflow in the backward pass is the likely cause: the loss is finite"
+        seen = "every parameter is finite"
+        if known and known[-1][0] < step:
+            seen = f"every parameter was finite at step {known[-1][0]}"
+        what = "the loss of this batch" if self._loss_told else "this batch or the forward pass"
+        return f"{what} is the likely cause: {seen}"
 
-    def _cause_of_spike(self) -> str:
+    def _full(self) -> list[nn.Parameter]:
+        return [p for p in self._parameters if p.numel()]
+
+    def _update_before(self, step: int) -> float:
+        """Relative length of the update just before a step; NaN where it was not read."""
+        made, relative = self._last_update
+        return relative if made == step - 1 else math.nan
+
+    def _cause_of_spike(self, step: int) -> str:
         recent = list(self._norms)[-3:]
         middle = sorted(self._norms)[len(self._norms) // 2]
         if len(recent) == 3 and recent[-1] > 1.5 * recent[0] > 0 and recent[-1] > 2 * middle:
-            return "likely divergence: the gradients grew in the steps before; lower the step"
-        if self._last_update > 0.1:
             return (
-                f"likely the update before: it moved the parameters by {self._last_update:.0%} of "
-                "their length"
+                "divergence is the likely cause: the gradients grew in the steps before; lower "
+                "the step"
             )
-        return "likely a rare batch: its gradient alone is large"
+        if self._update_before(step) > 0.1:
+            return (
+                "the update before is the likely cause: it moved the parameters by "
+                f"{100 * self._update_before(step):.0f} % of their length"
+            )
+        return "a rare batch is the likely cause: its gradient alone is large"
+
+
+def _is_told(times: int) -> bool:
+    """Whether a repeated event gets a sentence: the first three times, then the 10th, 100th, ...
+
+    Example:
+        >>> [times for times in range(1, 200) if _is_told(times)]
+        [1, 2, 3, 10, 100]
+    """
+    return times <= 3 or 10 ** round(math.log10(times)) == times

@@ -5,6 +5,7 @@ readings are right.
 from __future__ import annotations
 
 import copy
+import math
 import random
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from mindgap.measure.probes.curvature import sharpness
 from mindgap.measure.probes.noise import noise_sample
 from mindgap.measure.probes.smoothness import local_smoothness
 from mindgap.measure.table import DEFAULT_PROBES, PROBES
+from mindgap.measure.watch import LoopWatch
 from mindgap.record.store import read_run
 
 DATA = torch.randn(96, 6, generator=torch.Generator().manual_seed(5)).double()
@@ -441,7 +443,7 @@ def test_a_spike_names_step_parameter_and_range(
     assert event.startswith("step 40: the gradient norm ")
     assert "times the running median" in event
     assert "in 2.bias" in event or "in 2.weight" in event or "in 0.weight" in event
-    assert "likely a rare batch" in event
+    assert "a rare batch is the likely cause" in event
     assert event in caplog.text
     (described,) = tmp_path.glob("monitor/*/study.json")
     assert "step 40: the gradient norm" in described.read_text()
@@ -452,8 +454,86 @@ def test_a_nan_names_the_parameters_and_the_range(caplog: pytest.LogCaptureFixtu
     assert monitor.events[0].startswith(
         "step 30: the gradient of 0.weight, 0.bias, 2.weight and 1 more is not finite"
     )
-    assert "gradient norms so far: median" in monitor.events[0]
-    assert "a parameter itself is no longer finite" in monitor.events[1]
+    assert "the gradient norms so far had median" in monitor.events[0]
+    assert "batch 30" not in monitor.events[0]  # the loop gave no index
+
+
+def test_after_a_nan_there_is_one_line_and_not_one_per_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monitor = watched([1.0] * 30 + [float("nan")] + [1.0] * 300, caplog, probes=["update"])
+    assert len(monitor.events) == 1
+    assert caplog.text.count("is not finite") == 1
+
+
+def test_the_updates_are_blamed_where_they_threw_the_weights_away() -> None:
+    """Adam's update does not see the gradient's size: no gradient norm shows what happened."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    objective = Objective(model, cross_entropy)
+    data = DATA.float()
+    with Monitor(optimizer, objective, [(data, LABELS)] * 2, ["update"], every=1000) as monitor:
+        for step in range(30):
+            if step == 25:
+                optimizer.param_groups[0]["lr"] = 1e20
+            optimizer.zero_grad()
+            objective.value((data, LABELS)).backward()
+            optimizer.step()
+    (event,) = monitor.events
+    assert "the updates before are the likely cause: they took the largest parameter" in event
+
+
+def test_gradients_that_are_not_finite_now_and_then_get_few_lines() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    watch = LoopWatch(model)
+    told = []
+    for step in range(400):
+        model.weight.grad = torch.full((1, 1), math.nan if step % 2 else 1.0)
+        told += watch.before_step()
+    assert len(told) == 5
+    assert "this began for the 100th time" in told[-1]
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("CUDA out of memory")])
+def test_a_probe_that_raises_is_noted_once_and_the_training_goes_on(error: Exception) -> None:
+    class Broken(Probe):
+        name, needs = "broken", frozenset({"gradients"})
+
+        def read(self, at: Reading) -> dict[str, float]:
+            raise error
+
+    model, optimizer = build()
+    batches = [(DATA[:48], LABELS[:48]), (DATA[48:], LABELS[48:])]
+    with Monitor(
+        optimizer, Objective(model, cross_entropy), batches, [Broken(), "noise"], every=2
+    ) as monitor:
+        train(model, optimizer, 10)
+    assert len(monitor.readings) >= 5
+    (event,) = monitor.events
+    assert event.startswith("step 0: the probe broken raised an error and will not be read again: ")
+    assert all("noise_level" in row for row in monitor.readings)
+    assert monitor.skipped == {"broken": f"{type(error).__name__}: {error}"}
+
+
+def test_a_disk_that_is_full_does_not_end_the_training(tmp_path: Path) -> None:
+    model, optimizer = build()
+    batches = [(DATA[:48], LABELS[:48]), (DATA[48:], LABELS[48:])]
+    monitor = Monitor(
+        optimizer, Objective(model, cross_entropy), batches, ["noise"], every=1, to=tmp_path
+    )
+
+    def full(row: object) -> None:
+        raise OSError(28, "No space left on device", "readings.jsonl")
+
+    monitor._sinks[0].write = full
+    train(model, optimizer, 3)
+    monitor.close()
+    assert len(monitor.readings) == 3
+    assert monitor.events == [
+        "step 0: nothing more is written to readings.jsonl: OSError: [Errno 28] No space left on "
+        "device: 'readings.jsonl'"
+    ]
 
 
 def test_nonfinite_raise_stops_before_the_step_and_names_the_parameter(

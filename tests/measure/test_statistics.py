@@ -34,7 +34,7 @@ def literal(objective: Objective, samples: list) -> tuple[float, float, float, f
     first = flatten(torch.autograd.grad(total, parameters, create_graph=True))
     rows = [flatten(torch.autograd.grad(f, parameters, retain_graph=True)) for f in first]
     sharp = float(torch.linalg.matrix_norm(torch.stack(rows), 2))
-    sigma = math.sqrt(float(((g - mean) ** 2).sum(1).mean()))
+    sigma = math.sqrt(float(((g - mean) ** 2).sum()) / (len(g) - 1))
     return (
         float(np.mean(losses)),
         float(mean.norm()),
@@ -63,7 +63,7 @@ def test_equals_the_definitions_sample_by_sample() -> None:
     assert found.sharpness == pytest.approx(sharp, rel=1e-8)
     assert found.second_moment == pytest.approx(second, rel=1e-8)
     assert found.gradient_norm_unbiased == pytest.approx(
-        math.sqrt(max(0, norm**2 - sigma**2 / 31)), rel=1e-7
+        math.sqrt(max(0, norm**2 - sigma**2 / 32)), rel=1e-7
     )
     assert [row.samples for row in found.growth] == [8, 16, 32]
     half = literal(objective, samples[:16])
@@ -107,7 +107,7 @@ def test_norm_is_biased_upward_and_the_correction_is_not() -> None:
         )  # the gradient of a sample is the sample
         found = training_statistics(objective, list(noise + shift), growth=False)
         raw.append(found.gradient_norm**2)
-        corrected.append(found.gradient_norm**2 - found.noise**2 / (found.samples - 1))
+        corrected.append(found.gradient_norm**2 - found.noise**2 / found.samples)
         assert found.sharpness == 0.0
     # E ||mean||^2 = 1 + 5/16; the correction gives 1. Standard errors come from the sample itself.
     for values, truth in ((raw, 1 + 5 / 16), (corrected, 1.0)):

@@ -196,3 +196,63 @@ def test_a_budget_takes_fewer_batches() -> None:
     objective, batches = noisy(lambda x: (x * x).sum(), torch.ones(3))
     found = survey(objective, batches, seconds=0.2)
     assert found.about["batches"] < len(batches)
+
+
+class Scaled(nn.Module):
+    """A network with one scalar parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.factor = nn.Linear(4, 3), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.inner(x) + self.factor
+
+
+class OnGraph(nn.Module):
+    """A product with a sparse matrix: no single sample has a loss of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 12).reshape(4, 3))
+        self.graph = torch.eye(8).to_sparse()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(self.graph, x @ self.weight)
+
+
+class RareIds(nn.Module):
+    """An embedding whose gradient is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("kind", [Scaled, OnGraph, RareIds])
+def test_a_survey_goes_on_where_a_part_cannot_be_measured(kind: type[nn.Module]) -> None:
+    """Scalar parameters, sparse products and sparse gradients ended the survey with a traceback."""
+    torch.manual_seed(0)
+    batches = list(torch.randint(0, 10, (6, 8)) if kind is RareIds else torch.randn(6, 8, 4))
+    found = survey(Objective(kind(), lambda m, x: m(x).square().mean()), batches)
+    lines = {line.quantity: line for line in found.findings}
+    assert lines["loss"].value > 0
+    assert math.isfinite(lines["gradient norm"].value)
+    assert "Goldstein distance" in lines
+    assert all("\n" not in line.sentence for line in found.findings)
+    assert not lines["sharpness"].sentence.startswith("not measured")
+
+
+def test_a_part_that_raises_is_a_line_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **more: object) -> None:
+        raise NotImplementedError("no kernel\nfor this")
+
+    monkeypatch.setattr("mindgap.measure.overview.goldstein_distance", broken)
+    problem = Objective(nn.Linear(4, 1), lambda m, x: m(x).square().mean())
+    found = survey(problem, list(torch.randn(6, 8, 4)))
+    (line,) = (line for line in found.findings if line.quantity == "Goldstein distance")
+    assert line.sentence == "not measured: NotImplementedError: no kernel"

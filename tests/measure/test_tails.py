@@ -354,6 +354,18 @@ def test_the_sample_of_the_report() -> None:
     assert found.interval[0] <= 1.8
 
 
+@pytest.mark.parametrize("size", [100, 512])
+def test_the_interval_beside_the_verdict_is_the_one_that_decides(size: int) -> None:
+    """ "The variance is finite: index inf [1.8, inf] (below 2 would mean infinite)" was said."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        for x in (rng.standard_normal(size), rng.standard_t(1.3, size), rng.standard_t(3, size)):
+            found = infinite_variance(x)
+            low, high = found.interval
+            assert {True: high < 2, False: low > 2, None: low <= high}[found.infinite]
+            assert "inf [" not in found.answer or found.infinite is None
+
+
 def test_infinite_variance_is_found_and_not_imagined() -> None:
     rng = np.random.default_rng(0)
     found = {

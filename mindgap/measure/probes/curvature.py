@@ -253,6 +253,14 @@ def _stability(
     return Stability(steps.kind, steps.bound, top.value, top.value / steps.bound, top.error), found
 
 
+#: Kind of step -> the beginning of the sentence about its threshold.
+_TOLERATES = {
+    "gradient descent": "gradient descent tolerates",
+    "heavy ball": "heavy-ball momentum tolerates",
+    "Nesterov": "Nesterov's momentum tolerates",
+}
+
+
 def describe_sharpness(reading: Sharpness) -> str:
     """One plain sentence.
 
@@ -266,9 +274,14 @@ def describe_sharpness(reading: Sharpness) -> str:
         'sharpness 3 [3, 3]; gradient descent tolerates 4: 75 % of the threshold'
     """
     low, high = reading.interval
-    text = f"sharpness {reading.value:.3g} [{low:.3g}, {high:.3g}]"
-    if not reading.converged:
-        text += f" (not converged after {reading.products} products)"
+    if reading.converged:
+        text = f"sharpness {reading.value:.3g} [{low:.3g}, {high:.3g}]"
+    else:
+        # A Ritz value approaches the largest eigenvalue from below.
+        text = (
+            f"sharpness at least {reading.value:.3g}: the search had not converged after "
+            f"{reading.products} products"
+        )
     if reading.norm > abs(reading.value) * (1 + 1e-12):
         text += f"; the largest magnitude {reading.norm:.3g} belongs to a negative eigenvalue"
     s = reading.stability
@@ -278,12 +291,13 @@ def describe_sharpness(reading: Sharpness) -> str:
             if s.ratio < 1
             else f"unstable, {s.ratio:.2f} times over"
         )
-        what = (
-            f"{s.threshold:.3g}"
-            if s.kind != "preconditioned"
-            else f"{s.threshold:.3g} after preconditioning"
-        )
-        text += f"; {s.kind} tolerates {what}: {where}"
+        if s.kind == "preconditioned" or s.value != reading.value:
+            text += (
+                f"; the preconditioned sharpness is {s.value:.3g}, and the optimizer tolerates "
+                f"{s.threshold:.3g}: {where}"
+            )
+        else:
+            text += f"; {_TOLERATES[s.kind]} {s.threshold:.3g}: {where}"
     return text
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from mindgap.base.check import RuleError, between, fail, flag, one_of, positive, whole
+from mindgap.base.check import between, fail, flag, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.distributions import normal_quantile, student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes, samples_in
@@ -51,7 +51,8 @@ class TrainingStatistics:
     )
     #: interval for the norm, from the unbiased square by leaving out one batch at a time.
     gradient_norm_interval: tuple[float, float]
-    #: sigma of (6.2): root mean squared distance of one sample's gradient from the mean.
+    #: sigma of (6.2): root mean squared distance of one sample's gradient from the mean, with m - 1
+    #: in place of m, so that its square is unbiased.
     noise: float
     noise_interval: tuple[float, float]
     second_moment: float  # G of (6.10): root mean squared norm of one sample's gradient
@@ -110,10 +111,10 @@ def training_statistics(
         ...     problem, [torch.tensor([[1.0], [3.0]]), torch.tensor([[3.0], [5.0]])]
         ... )
         >>> found.gradient_norm, round(found.noise, 6), round(found.sharpness, 6)
-        (3.0, 1.414214, 1.0)
+        (3.0, 1.632993, 1.0)
 
-    *Differs from the paper*: the norm is given with and without its upward bias, and every estimate
-    with an interval.
+    *Differs from the paper*: the norm is given with and without its upward bias, the noise divides
+    by m - 1, and every estimate has an interval.
     """
     one_of("per", per, ("auto", "sample", "batch"))
     between("level", level, 0, 1, ends="()")
@@ -140,7 +141,7 @@ def training_statistics(
             )
         spread, _ = _spread(squares[: count * (size if per == "sample" else 1)], norm, size, per)
         n = count * size
-        unbiased = math.sqrt(max(0.0, norm**2 - spread * n / max(n - 1, 1) / n))
+        unbiased = math.sqrt(max(0.0, norm**2 - spread / n))
         rows.append(
             Growth(
                 n,
@@ -160,7 +161,7 @@ def training_statistics(
         * float(np.std(losses, ddof=1))
         / math.sqrt(len(kept))
     )
-    moment = variance + last.gradient_norm**2
+    moment = variance * (1 - 1 / m) + last.gradient_norm**2
     return TrainingStatistics(
         samples=m,
         loss=last.loss,
@@ -248,7 +249,9 @@ def _squares(objective: Objective, kept: list[Any], per: str, seed: int) -> tupl
                 for i, batch in enumerate(kept)
             ]
             return np.concatenate(norms) ** 2, "sample"
-        except RuleError:
+        except Exception:
+            # The loss of one sample alone may be impossible (a graph with fixed nodes); batches
+            # serve where nobody asked for samples.
             if per == "sample":
                 raise
     with gradient_passes(objective, kept, seed=seed) as passes:
@@ -264,7 +267,7 @@ def _spread(squares: np.ndarray, norm: float, size: int, per: str) -> tuple[floa
     ``norm``.
     """
     n = len(squares)
-    factor = 1.0 if per == "sample" else size * n / max(n - 1, 1)
+    factor = (1 if per == "sample" else size) * n / max(n - 1, 1)
     error = float(np.std(squares, ddof=1)) / math.sqrt(n) if n > 1 else math.inf
     return max(0.0, float(squares.mean()) - norm**2) * factor, error * factor
 

@@ -32,6 +32,9 @@ HEAVY = 1.8
 #: How often a power law of index ``HEAVY`` may look that light.
 RARELY = 5e-4
 
+#: One-sided error of either end of the interval that decides whether the variance is infinite.
+BORDER = 0.1
+
 #: Resamples and draws at most.
 MOST = 100_000
 #: Shuffles that the block-sum estimator averages over.
@@ -176,20 +179,24 @@ class InfiniteVariance:
     index: float  # 1/γ with γ the mean of the two estimates; infinite when no power law is seen
     interval: tuple[
         float, float
-    ]  # where the index lies, from the law of the same mean on exact power laws
+    ]  # the 80 % interval that decides, from the law of the same estimate on exact power laws
     samples: int  # n, the values used
     infinite: bool | None  # True, False, or None where the sample cannot tell
 
     @property
     def answer(self) -> str:
         """One plain sentence."""
-        numbers, border = _numbers(self), "(below 2 would mean infinite variance)"
-        return {
-            None: f"cannot tell from {self.samples} samples whether the variance is infinite: "
-            f"{numbers} {border}",
-            True: f"the variance is infinite: {numbers}, below 2",
-            False: f"the variance is finite: {numbers} {border}",
-        }[self.infinite]
+        numbers = f"index {_short(self.index)}"
+        low, high = self.interval
+        if self.infinite is False:  # only the lower end decides, and the estimate may be infinite
+            return f"the variance is finite: index above {_short(low)}, and 2 is the border"
+        numbers += f" [{_short(low)}, {_short(high)}]"
+        if self.infinite:
+            return f"the variance is infinite: {numbers}, below 2"
+        return (
+            f"cannot tell from {self.samples} samples whether the variance is infinite: {numbers}, "
+            "and 2 is the border"
+        )
 
 
 def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
@@ -197,14 +204,15 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     infinite variance.
 
     Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the
-    moment estimate does not, and is less precise. Their mean γ must exceed what 95 % of samples of
-    a power law of index 2.5 give (of index 2 below 256 values). "Finite" needs a moment estimate
-    that a tail of index 1.8 gives in 1 of 2,000 samples, or a mean γ below 0.15 from 200 values on.
+    moment estimate does not, and is less precise. The interval holds the indices of the power laws
+    that give an estimate like theirs; 1 in 10 samples of either end's law lies beyond it.
+    "Infinite" needs an interval below 2. "Finite" needs one above 2, and either a moment estimate that a tail
+    of index 1.8 gives in 1 of 2,000 samples, or a mean γ below 0.15 from 200 values on.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> infinite_variance(rng.standard_t(1.3, 512)).answer
-        'the variance is infinite: index 1.3 [0.8, 1.6], below 2'
+        'the variance is infinite: index 1.3 [1.0, 1.5], below 2'
         >>> infinite_variance(rng.standard_normal(2000)).infinite
         False
 
@@ -214,14 +222,46 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     rows, _ = _values(sample, "norms", False, None)
     logs, k = _logs(rows)
     plain, gamma = float(estimators.plain_hill_gamma(logs)), float(_mean_gamma(logs))
-    index_excluded = 2.5 if rows.size >= 256 else 2.0
-    bound = max(0.5, float(np.quantile(_mean_gamma(_power_law(k, index_excluded)), 0.95)))
-    light = _looks_light(rows) or (gamma < 0.15 and rows.size >= 200)
-    infinite = True if gamma > bound and plain > 0.5 else False if light else None
-    low, high = np.quantile(_mean_gamma(_power_law(k, 2.0)) / 0.5, [0.05, 0.95])
-    known = gamma > 0 and low > 0
-    interval = (float(low) / gamma, float(high) / gamma) if known else (HEAVY, math.inf)
-    return InfiniteVariance(_inverse(gamma), interval, rows.size, infinite)
+    low, high = _index_between(gamma, k, 0.5)
+    light = _looks_light(rows)
+    if light:  # then the moment estimate decides: a heavy tail hardly gives it
+        low = max(low, _index_between(float(estimators.moment_gamma(logs)), k, 1.0)[0])
+    light = light or (gamma < 0.15 and rows.size >= 200)
+    infinite = True if high < 2 and plain > 0.5 else False if light and low > 2 else None
+    return InfiniteVariance(_inverse(gamma), (low, high), rows.size, infinite)
+
+
+@lru_cache(maxsize=16)
+def _unit_law(k: int) -> tuple[Array, Array]:
+    """What Hill's and the moment estimator give on power laws of index 1: the first falls as 1/α,
+    and the second is the first plus a part that does not depend on α.
+    """
+    logs = _power_law(k, 1.0)
+    hill = estimators.plain_hill_gamma(logs)
+    return hill, estimators.moment_gamma(logs) - hill
+
+
+def _index_between(found: float, k: int, moment: float) -> tuple[float, float]:
+    """The indices of power laws that give an estimate like the one found, by test inversion.
+
+    A share ``BORDER`` of the samples of either end's law lies beyond the estimate, which is (1 -
+    ``moment``) times Hill's plus ``moment`` times the moment estimate.
+    """
+    hill, rest = _unit_law(k)
+
+    def end(share: float) -> float:
+        def place(alpha: float) -> float:
+            return float(np.quantile(hill / alpha + moment * rest, share))
+
+        low, high = 0.05, 1e3
+        if place(high) >= found:
+            return math.inf
+        for _ in range(24):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if place(middle) > found else (low, middle)
+        return low
+
+    return end(BORDER), end(1 - BORDER)
 
 
 def _mean_gamma(logs: Array) -> Array:

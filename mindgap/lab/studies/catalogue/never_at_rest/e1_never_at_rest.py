@@ -110,7 +110,7 @@ def _small(trial: Trial) -> Iterator[Row]:
             found = training_statistics(
                 problem.objective, batches, growth=False, with_sharpness=False, seed=trial.seed
             )
-            square = found.gradient_norm**2 - found.noise**2 / (found.samples - 1)
+            square = found.gradient_norm**2 - found.noise**2 / found.samples
             row = {
                 "step": step,
                 "seconds": trial.seconds,
