@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import mindgap.optim
+from mindgap.base.check import fail, positive
 
 #: Root mean square of AdamW's update over its learning rate, early in training.
 ADAM_RMS = 0.3
@@ -110,7 +111,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, model: torch.nn.Module, lr: float) -> None:
+        if not isinstance(model, torch.nn.Module):
+            fail("model", "must be a torch.nn.Module", model)
+        positive("lr", lr)
         matrices = _matrices(model)
+        if not matrices:
+            rule = "must have a linear layer besides its last one, with a matrix to train"
+            fail("model", rule, type(model).__name__)
         inside = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in inside]
         self._parts: list[torch.optim.Optimizer] = [

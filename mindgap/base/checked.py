@@ -144,12 +144,22 @@ def _rule(hint: Any) -> tuple[Test, str] | None:
         return (
             lambda value: isinstance(value, base) and is_numeric(value)
         ), "a tensor of real numbers"
+    if base is tuple and len(set(inside)) > 1 and Ellipsis not in inside:
+        parts = [_rule(each) for each in inside]
+
+        def mixed(value: Any) -> bool:
+            return (
+                isinstance(value, (tuple, list))
+                and len(value) == len(parts)
+                and all(p is None or p[0](entry) for p, entry in zip(parts, value, strict=True))
+            )
+
+        words = ", ".join("anything" if p is None else p[1] for p in parts)
+        return mixed, f"a tuple of {len(parts)} entries ({words})"
     if base in (tuple, list, collections.abc.Sequence):
         part = _rule(inside[0]) if inside else None
         kinds = (list, tuple, range) if base is not tuple else (tuple, list)
-        fixed = (
-            len(inside) if base is tuple and Ellipsis not in inside and len(set(inside)) == 1 else 0
-        )
+        fixed = len(inside) if base is tuple and Ellipsis not in inside else 0
 
         def sequence(value: Any) -> bool:
             return (

@@ -107,7 +107,10 @@ class GradientPasses:
         """
         self._guard.rewind_loader()
         seed_everything(stream_seed(self._seed, "pass"))
-        source, index = iter(self.batches), 0
+        try:
+            source, index = iter(self.batches), 0
+        except TypeError as error:  # an __iter__ that gives no iterator
+            raise RuleError(f"batches must be an iterable of batches, got {error}") from error
         while True:
             # One seed per batch, for drawing it (augmentations) and for evaluating it (dropout): a
             # batch's gradient then does not depend on how much randomness the batches before it

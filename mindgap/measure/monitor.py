@@ -137,6 +137,8 @@ class Monitor:
                 "must train a parameter of the objective's model",
                 type(optimizer).__name__,
             )
+        if any(p.is_meta for p in objective.parameters):
+            fail("model", "must hold numbers", "parameters on the meta device")
         if every is not None:
             whole("every", every, least=1)
         if budget is None and every is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from mindgap.base.check import fail, one_of
+from mindgap.base.check import fail, one_of, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.gradients import GradientPasses, gradient_passes
 from mindgap.measure.hessian import HessianProduct
@@ -114,7 +114,7 @@ class Probe(ABC):
 
     def __init__(self, every: int = 1) -> None:
         """Args: every: run at every ``every``-th reading of the monitor."""
-        self.every = every
+        self.every = whole("every", every, least=1)
 
     @abstractmethod
     def read(self, at: Reading) -> dict[str, float]:

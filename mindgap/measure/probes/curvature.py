@@ -320,7 +320,8 @@ class SharpnessProbe(Probe):
 
     def __init__(self, every: int = 1, *, tol: float = 5e-2, max_products: int = 30) -> None:
         super().__init__(every)
-        self.tol, self.max_products = tol, max_products
+        self.tol = positive("tol", tol)
+        self.max_products = whole("max_products", max_products, least=1)
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-from mindgap.base.check import positive, whole
+from mindgap.base.check import one_of, positive, whole
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.stationarity import goldstein_distance
-from mindgap.measure.probes.tails import tail_index
+from mindgap.measure.probes.tails import METHODS, tail_index
 
 
 class TailsProbe(Probe):
@@ -36,7 +36,7 @@ class TailsProbe(Probe):
 
     def __init__(self, every: int = 1, *, method: str = "hill") -> None:
         super().__init__(every)
-        self.method = method
+        self.method = one_of("method", method, METHODS)
 
     def read(self, at: Reading) -> dict[str, float]:
         sample = at.noise

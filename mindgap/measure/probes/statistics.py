@@ -323,7 +323,7 @@ class StatisticsProbe(Probe):
 
     def __init__(self, every: int = 1, *, tol: float = 1e-2) -> None:
         super().__init__(every)
-        self.tol = tol
+        self.tol = positive("tol", tol)
         self._last: Sharpness | None = None
 
     def read(self, at: Reading) -> dict[str, float]:

@@ -206,8 +206,8 @@ def infinite_variance(sample: NoiseSample | Any) -> InfiniteVariance:
     Hill's estimate is precise and leans towards heavy tails for laws like the log-normal; the
     moment estimate does not, and is less precise. The interval holds the indices of the power laws
     that give an estimate like theirs; 1 in 10 samples of either end's law lies beyond it.
-    "Infinite" needs an interval below 2. "Finite" needs one above 2, and either a moment estimate that a tail
-    of index 1.8 gives in 1 of 2,000 samples, or a mean γ below 0.15 from 200 values on.
+    "Infinite" needs an interval below 2. "Finite" needs one above 2, and either a moment estimate
+    that a tail of index 1.8 gives in 1 of 2,000 samples, or a mean γ below 0.15 from 200 values on.
 
     Example:
         >>> rng = np.random.default_rng(0)
