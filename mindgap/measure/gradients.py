@@ -11,10 +11,12 @@ those of the first.
 from __future__ import annotations
 
 import math
+import time
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,45 @@ from mindgap.measure.restoring import Guard, seed_everything, tensors_in, undist
 
 class NonFiniteError(RuleError):
     """A loss or a gradient was not finite, so that nothing can be measured there."""
+
+
+class OutOfTimeError(RuleError):
+    """A measurement did not end within its time."""
+
+
+#: (moment at which measuring must stop, seconds that were given) of the present block.
+_limit: ContextVar[tuple[float, float] | None] = ContextVar("_limit", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Stop passes, products and loops over samples inside the block after so many seconds.
+
+    Looked at before every batch, product and sample: one of these can run over.
+
+    Example:
+        >>> with time_limit(0.0):
+        ...     check_time()
+        Traceback (most recent call last):
+        mindgap.measure.gradients.OutOfTimeError: seconds must be more: this part did not end ...
+    """
+    if seconds is None:
+        yield
+        return
+    token = _limit.set((time.perf_counter() + seconds, seconds))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+def check_time() -> None:
+    """Raise where the time of ``time_limit`` has passed."""
+    limit = _limit.get()
+    if limit is not None and time.perf_counter() >= limit[0]:
+        raise OutOfTimeError(
+            f"seconds must be more: this part did not end within its {limit[1]:.2g} s"
+        )
 
 
 def reason(error: Exception) -> str:
@@ -112,6 +153,7 @@ class GradientPasses:
         except TypeError as error:  # an __iter__ that gives no iterator
             raise RuleError(f"batches must be an iterable of batches, got {error}") from error
         while True:
+            check_time()
             # One seed per batch, for drawing it (augmentations) and for evaluating it (dropout): a
             # batch's gradient then does not depend on how much randomness the batches before it
             # used.

@@ -20,7 +20,7 @@ from mindgap.base.check import fail, positive
 from mindgap.base.checked import checked_types
 from mindgap.base.tensors import flatten
 from mindgap.measure.double_backward import QuickSecondDerivatives
-from mindgap.measure.gradients import GradientPasses, dense
+from mindgap.measure.gradients import GradientPasses, check_time, dense
 
 #: Bytes of retained graphs allowed unless the caller says otherwise.
 DEFAULT_MEMORY = 2**31
@@ -132,6 +132,7 @@ class HessianProduct:
         vectors = [v.view_as(p) for v, p in zip(vector.split(self.lengths), self._parameters)]
         total = torch.zeros_like(vector)
         for graph in self._graphs:
+            check_time()
             total += self._differentiate(graph, vectors)
         if self.retained < self.batches:
             for item, graph, _ in self._first_backward(set()):

@@ -16,7 +16,13 @@ from mindgap.base.check import RuleError, fail, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream
 from mindgap.measure.distributions import stable_draws
-from mindgap.measure.gradients import NonFiniteError, gradient_passes, passes_mean, reason
+from mindgap.measure.gradients import (
+    NonFiniteError,
+    gradient_passes,
+    passes_mean,
+    reason,
+    time_limit,
+)
 from mindgap.measure.probes.curvature import Sharpness, describe_sharpness, sharpness
 from mindgap.measure.probes.noise import NoiseSample, noise_sample
 from mindgap.measure.probes.smoothness import smoothness_along_ray
@@ -31,6 +37,8 @@ from mindgap.record.survey import SurveyLine
 
 #: What a survey measures, one after the other.
 PARTS = ("training statistics", "gradient noise", "sharpness", "smoothness", "Goldstein distance")
+#: Part -> share of the time by which it must have ended; what one part leaves over, the next has.
+UNTIL = dict(zip(PARTS, (0.2, 0.5, 0.8, 0.9, 1.0), strict=True))
 #: Length of the sketch from which the noise's effective dimension is read.
 SKETCH = 256
 
@@ -63,8 +71,9 @@ def survey(
         ray_points: readings of the smoothness, along one ray up the gradient (the parameters are
             put back).
         delta: radius of the Goldstein distance.
-        seconds: aim to be done within this time, by taking fewer batches; ``about`` says how many
-            were used.
+        seconds: be done within this time, by taking fewer batches and products; ``about`` says how
+            many were used. A part that does not end in time is left out with a sentence, and a
+            survey that took more than 1.2 times as long says why.
         seed: names all random numbers.
         finished: called with the name of each of ``PARTS`` when it is done, for a progress bar.
 
@@ -101,17 +110,27 @@ def survey(
             return count
         return max(2, min(count, int(share * seconds / (gradients * gradient_seconds))))
 
+    def products(share: float, count: int) -> int:
+        """How many Hessian products over ``count`` batches fit into a share of the time."""
+        if seconds is None:
+            return 100
+        return max(4, min(100, int(share * seconds / (2.5 * count * gradient_seconds))))
+
     few = held[
         : affordable(curvature_batches, 0.55, 110.0)
     ]  # two searches of 25 products, the ray, the ball
     noisy = held[: affordable(len(held), 0.25, 2.5)]
     sampled = held[: affordable(16, 0.2, 60.0)]
+    # Where not even two batches fit, the sharpness of the statistics is left to its own part.
+    quick = seconds is not None and 2 * 60.0 * gradient_seconds > 0.2 * seconds
     findings: list[SurveyLine] = []
     figures: dict[str, Any] = {}
 
     def part(quantity: str, measure: Callable[[], list[SurveyLine]], assumption: str = "") -> None:
+        left = None if seconds is None else begin + UNTIL[quantity] * seconds - time.perf_counter()
         try:
-            findings.extend(measure())
+            with time_limit(left):
+                findings.extend(measure())
         except NonFiniteError:
             raise
         except Exception as refused:
@@ -121,12 +140,16 @@ def survey(
         if finished is not None:
             finished(quantity)
 
-    part("training statistics", lambda: _statistics(objective, sampled, figures, seed))
+    part("training statistics", lambda: _statistics(objective, sampled, figures, seed, quick))
     part("gradient noise", lambda: _noise(objective, noisy, figures, seed), "finite variance")
     readings: list[Sharpness] = []
 
     def curvature() -> list[SurveyLine]:
-        reading = sharpness(objective, few, optimizer=optimizer, both=True, seed=seed)
+        searches = 1 if optimizer is None else 2
+        limit = products(0.25 / searches, len(few))
+        reading = sharpness(
+            objective, few, optimizer=optimizer, both=True, max_products=limit, seed=seed
+        )
         readings.append(reading)
         figures["spectrum"] = _spectrum(reading)
         edge = reading.stability
@@ -162,6 +185,13 @@ def survey(
         return [SurveyLine("Goldstein distance", said, found.bound)]
 
     part("Goldstein distance", stationarity)
+    spent = time.perf_counter() - begin
+    if seconds is not None and spent > 1.2 * seconds:
+        said = (
+            f"the survey took {spent:.3g} s, more than the {seconds:g} s that were given: one "
+            f"gradient of a batch takes {gradient_seconds:.2g} s"
+        )
+        findings.append(SurveyLine("time", said, spent))
     about = {
         "model": type(objective.model).__name__,
         "parameters": sum(p.numel() for p in objective.parameters),
@@ -170,7 +200,7 @@ def survey(
         "curvature_batches": len(few),
         "device": str(objective.parameters[0].device),
         "dtype": str(objective.parameters[0].dtype).removeprefix("torch."),
-        "seconds": round(time.perf_counter() - begin, 3),
+        "seconds": round(spent, 3),
         "seed": seed,
     }
     return Survey(tuple(findings), figures, about)
@@ -188,9 +218,11 @@ def _time_of_gradient(objective: Objective, batch: Any, seed: int) -> float:
 
 
 def _statistics(
-    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int
+    objective: Objective, held: list[Any], figures: dict[str, Any], seed: int, quick: bool
 ) -> list[SurveyLine]:
-    found = training_statistics(objective, held, tol=1e-2, seed=seed)
+    found = training_statistics(
+        objective, held, growth=not quick, with_sharpness=not quick, tol=1e-2, seed=seed
+    )
     figures["settling"] = [asdict(row) for row in found.growth]
     true = found.gradient_norm_unbiased
     size = (
@@ -230,7 +262,7 @@ def _statistics(
         ),
         SurveyLine(
             "settling",
-            f"{settled or 'not known from one batch'} (enough: the last doubling changes less "
+            f"{settled or 'not known from so few batches'} (enough: the last doubling changes less "
             "than 10 %)",
         ),
     ]

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 
 from mindgap.base.check import fail, flag, one_of, whole
 from mindgap.base.objective import Objective
-from mindgap.measure.gradients import NonFiniteError, samples_in
+from mindgap.measure.gradients import NonFiniteError, check_time, samples_in
 from mindgap.measure.layer_norms import RULES
 from mindgap.measure.restoring import plain_tree, seed_everything, tensors_in, undisturbed
 
@@ -333,6 +333,7 @@ def _differentiated(
     found = []
     try:
         for start in range(0, size, chunk):
+            check_time()
             piece = _mapped(batch, lambda t, start=start: t[start : start + chunk])  # type: ignore[misc]
             with sdpa_kernel(
                 SDPBackend.MATH
@@ -356,6 +357,7 @@ def _loop(objective: Objective, batch: Any, size: int, names: list[str] | None) 
     parameters = [p for name, p in _named(objective).items() if names is None or name in set(names)]
     norms = torch.zeros(size, dtype=torch.float64)
     for i in range(size):
+        check_time()
         value = _finite(objective.value(_mapped(batch, lambda t, i=i: t[i : i + 1])))  # type: ignore[misc]
         gradient = torch.autograd.grad(value, parameters, allow_unused=True)
         norms[i] = sum(float(g.double().abs().square().sum()) for g in gradient if g is not None)

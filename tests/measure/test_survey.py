@@ -256,3 +256,32 @@ def test_a_part_that_raises_is_a_line_with_its_reason(monkeypatch: pytest.Monkey
     found = survey(problem, list(torch.randn(6, 8, 4)))
     (line,) = (line for line in found.findings if line.quantity == "Goldstein distance")
     assert line.sentence == "not measured: NotImplementedError: no kernel"
+
+
+@pytest.mark.parametrize(("step", "seconds"), [(0.05, 4.0), (0.4, 4.0), (3.0, 4.0)])
+def test_the_time_is_kept_within_a_fifth_or_the_answer_says_why(
+    monkeypatch: pytest.MonkeyPatch, step: float, seconds: float
+) -> None:
+    """4 s were asked for and 48 s were taken. The clock here moves with every loss only."""
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = Clock()
+    for name in ("gradients", "overview"):
+        monkeypatch.setattr(f"mindgap.measure.{name}.time", clock)
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        clock.now += step
+        return model(batch).square().mean()
+
+    torch.manual_seed(0)
+    found = survey(Objective(nn.Linear(3, 2), loss), list(torch.randn(40, 8, 3)), seconds=seconds)
+    said = " ".join(line.sentence for line in found.findings)
+    over = found.about["seconds"] > 1.2 * seconds
+    assert ("more than the 4 s that were given: one gradient" in said) is over
+    assert over is (step == 3.0)  # two gradients alone take longer
+    assert "did not end within its" in said

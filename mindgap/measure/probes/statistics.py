@@ -13,7 +13,7 @@ from torch import Tensor
 from mindgap.base.check import between, fail, flag, one_of, positive, whole
 from mindgap.base.objective import Objective
 from mindgap.measure.distributions import normal_quantile, student_quantile
-from mindgap.measure.gradients import add_to_mean, gradient_passes, samples_in
+from mindgap.measure.gradients import OutOfTimeError, add_to_mean, gradient_passes, samples_in
 from mindgap.measure.per_sample import per_sample_norms
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.curvature import Sharpness, sharpness
@@ -249,6 +249,8 @@ def _squares(objective: Objective, kept: list[Any], per: str, seed: int) -> tupl
                 for i, batch in enumerate(kept)
             ]
             return np.concatenate(norms) ** 2, "sample"
+        except OutOfTimeError:
+            raise
         except Exception:
             # The loss of one sample alone may be impossible (a graph with fixed nodes); batches
             # serve where nobody asked for samples.
