@@ -24,7 +24,10 @@ def fail(name: str, rule: str, value: Any) -> NoReturn:
         Traceback (most recent call last):
         mindgap.base.check.RuleError: lr must be positive, got -1
     """
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # the value's own fault must not hide which argument is bad
+        text = f"an object of {type(value).__name__} that cannot be printed"
     raise RuleError(f"{name} {rule}, got {text if len(text) <= 200 else text[:197] + '...'}")
 
 
@@ -130,7 +133,10 @@ def one_of(name: str, value: T, choices: Collection[T]) -> T:
     if not known:
         from difflib import get_close_matches
 
-        near = get_close_matches(str(value), [str(c) for c in choices], n=1)
+        try:
+            near = get_close_matches(str(value), [str(c) for c in choices], n=1)
+        except Exception:
+            near = []
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         fail(name, f"must be one of {', '.join(repr(c) for c in choices)}{hint}", value)
     return value

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from mindgap.base.check import fail, flag, whole
 from mindgap.base.checked import checked_types
 
 
@@ -21,6 +23,16 @@ def k_weighted_avg_fn(averaged: Tensor, current: Tensor, count: Tensor | int) ->
 
     Source: acclip, Thm 1; thesis, Thm 4.4.2.
     """
+    if current.shape != averaged.shape:
+        rule = f"must have the shape of averaged, {tuple(averaged.shape)}"
+        fail("current", rule, tuple(current.shape))
+    if isinstance(count, Tensor):
+        if count.numel() != 1:
+            fail("count", "must have one element when it is a tensor", tuple(count.shape))
+        if count.device.type == "cpu":  # elsewhere looking at it would wait for the device
+            whole("count", int(count))
+    else:
+        whole("count", count)
     # The count is an integer tensor, and 2/(count + 2) would be rounded to float32.
     counted = count.double() if isinstance(count, Tensor) else float(count)
     return averaged + (current - averaged) * (2.0 / (counted + 2.0))
@@ -44,4 +56,17 @@ def k_weighted_average(model: nn.Module, **options: Any) -> AveragedModel:
 
     Source: acclip, Thm 1; thesis, Thm 4.4.2.
     """
+    if not isinstance(model, nn.Module):
+        fail("model", "must be a torch.nn.Module", model)
+    for name in options:
+        if name in ("avg_fn", "multi_avg_fn"):
+            fail(name, "must not be given: the average is k-weighted", options[name])
+        if name not in ("device", "use_buffers"):
+            fail("options", "must be arguments of AveragedModel (device, use_buffers)", name)
+    if options.get("device") is not None:
+        try:
+            options["device"] = torch.device(options["device"])
+        except (RuntimeError, TypeError):
+            fail("device", "must be one of torch's", options["device"])
+    flag("use_buffers", options.get("use_buffers", False))
     return AveragedModel(model, avg_fn=k_weighted_avg_fn, **options)

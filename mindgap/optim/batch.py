@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mindgap.base.tensors import widen
-from mindgap.optim.settings import scalar
+from mindgap.optim.settings import plain_number, scalar
 
 
 @dataclass
@@ -18,6 +18,10 @@ class Batch:
     """The parameters of one group that have a gradient, as plain real tensors of this process.
 
     ``scale`` is what clipping the gradient's norm multiplies each gradient by; None for nothing.
+    Under torch.compile ``rate`` is the step size as a tensor, ``memory`` the states by name,
+    ``started`` which of them existed, and ``rows`` the parameters by their number of gradients:
+    looked up inside the graph, they would be built into it, and a new learning rate would compile
+    it anew.
     """
 
     group: dict[str, Any]
@@ -26,6 +30,15 @@ class Batch:
     grads: list[Tensor]
     k: int
     scale: Tensor | None = None
+    rate: Tensor | None = None
+    memory: dict[str, list[Tensor]] = field(default_factory=dict)
+    started: dict[str, list[bool]] = field(default_factory=dict)
+    rows: list[tuple[Any, list[int]]] | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile follows this step."""
+        return self.rate is not None
 
     @property
     def sign(self) -> float:
@@ -39,12 +52,13 @@ class Batch:
     @property
     def lr(self) -> float | Tensor:
         """η as a number or a 0-dim tensor."""
-        return scalar(self.group["lr"])
+        return scalar(self.group["lr"]) if self.rate is None else self.rate
 
     @property
     def shrink(self) -> float | Tensor:
         """η·w, the part of the parameters that decoupled weight decay takes away."""
-        return self.lr * self.group["weight_decay"] if self.group["weight_decay"] else 0.0
+        decay = plain_number(self.group["weight_decay"])
+        return self.lr * decay if decay else 0.0
 
     def scaled(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """A block of the gradients in at least float32, after clipping."""

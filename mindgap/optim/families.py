@@ -44,6 +44,11 @@ class ScaledOptimizer(RuleOptimizer):
         self._clip = order
         super().__init__(params, {**settings, "momentum": beta}, **options)
 
+    _state_names = ("momentum",)
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum",) if group["momentum"] else ()
+
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")

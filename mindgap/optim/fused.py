@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from mindgap.base.check import fail
+from mindgap.base.check import RuleError, fail
 from mindgap.base.tensors import is_sharded, local, placed, robust_norm
 from mindgap.optim.norms import new_window
 from mindgap.rules.fused.cpu_rules import gradient_norm
@@ -87,8 +87,9 @@ class FusedSteps:
                 gradient.
         """
         wanted = self.used = False
+        known: dict[Tensor, set[str]] | None = None
         for group in groups:
-            if group["fused"]:
+            if group["fused"] or group.get("capturable"):
                 wanted = True
             elif group["fused"] is False or group["foreach"] is not None:
                 self._leave(groups)
@@ -98,11 +99,14 @@ class FusedSteps:
         if reason is None and not self._current(groups, state, records):
             self.follow_device(groups)
             records = [read(group) for group in groups]
+            if policy.nonfinite == "raise":
+                known = {p: set(home) for p, home in state.items()}
             reason = self._build(groups, state, records, objection)
         if reason is None and self._spread and policy.looks:
             reason = "the parameters lie on several devices"
         if reason is not None and wanted:
-            fail("fused", f"cannot be True here: {reason}", True)
+            asked = "fused" if any(group["fused"] for group in groups) else "capturable"
+            fail(asked, f"cannot be True here: {reason}", True)
         if reason is not None or not self._plans:
             self._leave(groups)
             return None
@@ -121,13 +125,27 @@ class FusedSteps:
         certain = policy.nonfinite == "propagate" and policy.guard != "skip"
         if certain:
             self._raise_versions()
-        outcome = self._run(self._plans, records, policy)
+        try:
+            outcome = self._run(self._plans, records, policy)
+        except RuleError:  # of nonfinite="raise"
+            if known is not None:
+                self._drop_new(state, known)
+            raise
         if not certain and not outcome.skipped:
             self._raise_versions()
         if not self._plans[0][1].lasting:
             self.forget()
         self.used = True
         return outcome
+
+    def _drop_new(self, state: Any, known: Mapping[Tensor, set[str]]) -> None:
+        """Take away the states that a refused step made."""
+        for p in list(state):
+            for name in state[p].keys() - known.get(p, set()):
+                del state[p][name]
+            if p not in known:
+                del state[p]
+        self.forget()
 
     def _leave(self, groups: Groups) -> None:
         """Hand the step over to the optimizer, with the numbers that the device counted."""
@@ -193,10 +211,7 @@ class FusedSteps:
         self._spread = len({plan.device for _, plan in plans}) > 1
         if scopes and self._spread:
             return "the parameters lie on several devices"
-        by_group = Counter(
-            i for i, plan in plans if plan.device.type == "cuda" and records[i].window is not None
-        )
-        if any(count > 1 for count in by_group.values()):
+        if two_windows([(i, plan.device.type) for i, plan in plans], records):
             return "a threshold that follows a quantile needs one dtype per group on CUDA"
         for i, plan in () if self.trusting else plans:
             why = objection(
@@ -283,6 +298,12 @@ class FusedSteps:
                     ahead.setdefault(i, more)
         for i, group in enumerate(groups if ahead else ()):
             group["k"] += ahead.get(i, next(iter(ahead.values())))
+
+
+def two_windows(plans: Sequence[tuple[int, str]], records: Sequence[FusedRecord]) -> bool:
+    """Whether a group with a window of norms has several plans (group, kind of device) on CUDA."""
+    by_group = Counter(i for i, kind in plans if kind == "cuda" and records[i].window is not None)
+    return any(count > 1 for count in by_group.values())
 
 
 def _refusal(records: Sequence[FusedRecord]) -> str | None:

@@ -131,6 +131,20 @@ class RuleOptimizer(Optimizer, ABC):
     def _update(self, batches: list[Batch]) -> None:
         """Move the parameters by one step."""
 
+    #: Names of all states that it may keep; a ``state_dict`` with others is of another optimizer.
+    _state_names: tuple[str, ...] = ()
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """States that a step uses, where they can be looked up before it."""
+        return ()
+
+    def _counts_gradients(self, group: dict[str, Any]) -> bool:
+        """Whether a step uses the number of gradients that each parameter has seen."""
+        return False
+
+    def _check_saved(self, group: dict[str, Any]) -> None:
+        """Refuse settings of a ``state_dict`` that mean another algorithm."""
+
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
         """What the fused engine needs to know of a group for the next step (its number is
         ``group["k"] + 1``).
@@ -199,9 +213,10 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if torch.compiler.is_compiling() or self._everyone is not None or not self._fused_step():
+        compiling = torch.compiler.is_compiling()
+        if compiling or self._everyone is not None or not self._fused_step():
             with torch.no_grad():
-                batches = self._begin()
+                batches = self._begin(compiling)
                 if batches or (batches is not None and self._everyone is not None):
                     self._update(batches)
                     self._sample_share()
@@ -281,6 +296,8 @@ class RuleOptimizer(Optimizer, ABC):
             for name in self._functions:
                 if callable(group.get(name)):
                     del group[name]
+        # A tensor among the settings: that is what every checkpoint format takes.
+        packed["param_groups"][0]["report"] = self.tally.pack()
         return packed
 
     @torch._disable_dynamo
@@ -289,19 +306,44 @@ class RuleOptimizer(Optimizer, ABC):
         as they are.
 
         A dict from an older version, or from the torch optimizer of the same name, may lack
-        settings: they keep the values that this optimizer was built with.
+        settings: they keep the values that this optimizer was built with. One of another algorithm
+        is refused, before anything is loaded. The report goes on where the saved one stood.
         """
-        before = [dict(group) for group in self.param_groups]
-        super().load_state_dict(dict(state_dict))
+        before, taken = [dict(group) for group in self.param_groups], dict(state_dict)
+
+        def complete(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            """The last of the hooks before loading: it sees what the others made of the dict."""
+            nonlocal taken
+            self._refuse_foreign(given)
+            groups = []
+            for old, saved in zip(before, given["param_groups"]):
+                lacking = old.keys() - saved.keys() - {"params"}
+                if "beta" in saved:
+                    lacking -= {"momentum"}
+                groups.append({**{name: old[name] for name in lacking}, **saved})
+            if len(groups) == len(given["param_groups"]):  # else torch says what differs
+                given = {**given, "param_groups": groups}
+            taken = given
+            return given
+
+        handle = self.register_load_state_dict_pre_hook(complete)
+        try:
+            super().load_state_dict(dict(state_dict))
+        finally:
+            handle.remove()
         self._fused.forget()
-        for group, saved, old in zip(self.param_groups, state_dict["param_groups"], before):
-            for name in old:
-                if name not in saved and not (name == "momentum" and "beta" in saved):
+        for group, old in zip(self.param_groups, before):
+            group.pop("decoupled_weight_decay", None)
+            for name in self._functions:
+                if callable(old.get(name)) and callable(group.get(name)):
                     group[name] = old[name]
-        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        packed = self.param_groups[0].pop("report", None)
+        if isinstance(packed, Tensor):
+            self.tally = Tally.unpack(packed)
+        ids = [i for group in taken["param_groups"] for i in group["params"]]
         owners = [p for group in self.param_groups for p in group["params"]]
         for i, p in zip(ids, owners):
-            for name, value in state_dict["state"].get(i, {}).items():
+            for name, value in taken["state"].get(i, {}).items():
                 mine = self.state[p].get(name)
                 if (
                     isinstance(value, Tensor)
@@ -309,6 +351,39 @@ class RuleOptimizer(Optimizer, ABC):
                     and mine.dtype != value.dtype
                 ):
                     self.state[p][name] = value.to(device=mine.device)
+
+    def _refuse_foreign(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse a ``state_dict`` whose states or settings are those of another algorithm."""
+        for state in state_dict["state"].values():
+            foreign = sorted(set(state) - set(self._state_names)) if isinstance(state, dict) else []
+            if foreign:
+                rule = f"must be of {type(self).__name__}: it has states of another optimizer"
+                fail("state_dict", rule, foreign)
+        for group in state_dict["param_groups"]:
+            self._check_saved(group)
+
+    def __repr__(self) -> str:
+        """The settings, without the memory of norms."""
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            lines += ["Parameter Group " + str(i)]
+            for name in sorted(group.keys() - {"params", "norms", "tau_norms"}):
+                lines.append(f"    {name}: {group[name]}")
+        lines.append("All groups")
+        own = {shown: self.__dict__[name] for name, shown in self._shown if name in self.__dict__}
+        lines += [f"    {name}: {own[name]}" for name in sorted(own)]
+        return "\n".join([*lines, ")"])
+
+    #: Settings of the whole optimizer that ``repr`` shows, with the arguments they are called by.
+    _shown: tuple[tuple[str, str], ...] = (
+        ("_norm_clip", "clip"),
+        ("_clip", "clip"),
+        ("_nonfinite", "nonfinite"),
+        ("_project", "project"),
+        ("_scope", "scope"),
+        ("_spike_guard", "spike_guard"),
+        ("_track", "track"),
+    )
 
     def __getstate__(self) -> dict[str, Any]:
         self._fused.follow_device(self.param_groups)
@@ -350,7 +425,7 @@ class RuleOptimizer(Optimizer, ABC):
     _clips = False
 
     @torch._disable_dynamo
-    def _begin(self) -> list[Batch] | None:
+    def _begin(self, compiling: bool = False) -> list[Batch] | None:
         """Collect the gradients, count the step, follow the policies for bad gradients, clip their
         norm.
 
@@ -379,7 +454,18 @@ class RuleOptimizer(Optimizer, ABC):
             batch.k = batch.group["k"]
         if norm is not None and not self._clip_norm(norm, batches):
             return None
+        for batch in batches if compiling else ():
+            self._prepare(batch)
         return batches
+
+    def _prepare(self, batch: Batch) -> None:
+        """Look up outside the graph of torch.compile what the step would look up inside it."""
+        batch.rate = torch.as_tensor(batch.lr, dtype=torch.float64)
+        for name in self._used_states(batch.group):
+            batch.started[name] = [name in self.state[owner] for owner in batch.owners]
+            batch.memory[name] = self._states(batch, name)
+        if self._counts_gradients(batch.group):
+            batch.rows = self._counted(batch, True)
 
     def tick(self) -> None:
         """Count the step."""
@@ -442,11 +528,14 @@ class RuleOptimizer(Optimizer, ABC):
     def _raw_grads(self, batch: Batch) -> list[Tensor]:
         return [placed(p.grad, p) for p in batch.owners]  # type: ignore[arg-type]
 
-    @torch._disable_dynamo
     def _states(self, batch: Batch, name: str) -> list[Tensor]:
         """The named state of the batch's parameters, made of zeros where it does not exist, as
         plain real tensors.
         """
+        return batch.memory[name] if name in batch.memory else self._found_states(batch, name)
+
+    @torch._disable_dynamo
+    def _found_states(self, batch: Batch, name: str) -> list[Tensor]:
         return [self._plain(self._state(p, name)) for p in batch.owners]
 
     def _raw_states(self, batch: Batch, name: str) -> list[Tensor]:
@@ -463,7 +552,7 @@ class RuleOptimizer(Optimizer, ABC):
 
         k is an int, or a tensor under torch.compile, which would otherwise compile every step anew.
         """
-        for k, places in self._counted(batch, torch.compiler.is_compiling()):
+        for k, places in self._counted(batch, False) if batch.rows is None else batch.rows:
             for block in blocks(
                 *([values[i] for i in places] for values in lists), single=batch.single
             ):
@@ -484,18 +573,22 @@ class RuleOptimizer(Optimizer, ABC):
             for k, at in places.items()
         ]
 
-    @torch._disable_dynamo
     def _started(self, batch: Batch, name: str) -> list[tuple[bool, list[int]]]:
         """Indices of the parameters that have the named state, and of those that lack it; the
         latter get zeros.
         """
-        old = [name in self.state[owner] for owner in batch.owners]
-        self._states(batch, name)
+        old = batch.started[name] if name in batch.started else self._start(batch, name)
         return [
             (which, places)
             for which in (True, False)
             if (places := [i for i, o in enumerate(old) if o == which])
         ]
+
+    @torch._disable_dynamo
+    def _start(self, batch: Batch, name: str) -> list[bool]:
+        old = [name in self.state[owner] for owner in batch.owners]
+        self._states(batch, name)
+        return old
 
     # -- reporting
     # ---------------------------------------------------------------------------------------------

@@ -10,9 +10,15 @@ from operator import is_
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mindgap.optim.norms import WINDOW
+
+#: Spikes that a report lists, and numbers that ``Tally.pack`` writes before the norms.
+SPIKES, NUMBERS = 64, 8
+#: Thresholds that people clip at.
+THRESHOLDS = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 40.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class Report:
         None  # share of the coordinates that ACClip clipped; with ``track=True`` only
     )
     spikes: tuple[Spike, ...] = ()  # what ``spike_guard`` found, the last 64
+    notes: tuple[str, ...] = ()  # what looks wrong, in sentences
 
 
 class Tally:
@@ -71,7 +78,7 @@ class Tally:
         self.sampled_until = 0
         self.last: dict[str, Any] = {}
         self.norms: deque[Any] = deque(maxlen=WINDOW)
-        self.spikes: deque[Any] = deque(maxlen=64)
+        self.spikes: deque[Any] = deque(maxlen=SPIKES)
         #: Tensors that kernels count in by themselves.
         self.device_counts: list[Tensor] = []
         self.device_skips: Tensor | None = None
@@ -159,10 +166,7 @@ class Tally:
         if clipped is None and "sampled" in self.sums:
             clipped = float(self.sums["sampled"]) / self.sampled_until
         last = {name: _as_float(value) for name, value in self.last.items()}
-        norms = np.array([float(n) for n in self.norms])
-        if self.device_norms is not None:
-            kept = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
-            norms = np.concatenate([norms, kept[kept > 0]])[-WINDOW:]
+        norms = self._last_norms()
         norms = norms[np.isfinite(norms)]
         levels = (0.1, 0.5, 0.9, 1.0)
         quantiles = (
@@ -178,7 +182,91 @@ class Tally:
             quantiles,
             float(self.sums["coordinates"]) / done if "coordinates" in self.sums else None,
             (*self.spikes, *_spikes(self.device_spikes)),
+            clipped_before(norms),
         )
+
+    def _last_norms(self) -> np.ndarray:
+        norms = np.array([float(n) for n in self.norms])
+        if self.device_norms is not None:
+            kept = self.device_norms.detach().cpu().numpy().astype(np.float64).reshape(-1)
+            norms = np.concatenate([norms, kept[kept > 0]])[-WINDOW:]
+        return norms
+
+    def pack(self) -> Tensor:
+        """All counts as one tensor, for a checkpoint; waits for the device.
+
+        Example:
+            >>> tally = Tally()
+            >>> tally.steps, tally.norms = 3, deque([2.0, 5.0])
+            >>> Tally.unpack(tally.pack()).report() == tally.report()
+            True
+        """
+        share = [float(self.sums["share"])] if "share" in self.sums else []
+        if self.device_counts:
+            share.append(sum(map(float, self.device_counts)) / len(self.device_counts))
+        numbers = [
+            float(self.steps),
+            float(self.skipped + (0 if self.device_skips is None else int(self.device_skips))),
+            float(self.sampled_until),
+            sum(share) if share else math.nan,
+            *(float(self.sums.get(name, math.nan)) for name in ("sampled", "coordinates")),
+            *(_as_float(self.last.get(name, math.nan)) for name in ("direction", "update")),
+        ]
+        norms = self._last_norms()
+        spikes = [*self.spikes, *_spikes(self.device_spikes)][-SPIKES:]
+        rows = [[s.step, s.norm, s.low, s.high] for s in spikes]
+        rows += [[0.0] * 4] * (SPIKES - len(rows))
+        # NaN stands for a norm that was not seen: a norm may be zero.
+        blank = [math.nan] * (WINDOW - len(norms))
+        everything = [*numbers, *norms.tolist(), *blank, *(x for row in rows for x in row)]
+        return torch.tensor(everything, dtype=torch.float64, device="cpu")
+
+    @classmethod
+    def unpack(cls, packed: Tensor) -> Tally:
+        """The counts that ``pack`` wrote; empty where it is not one of its tensors."""
+        tally, values = cls(), packed.detach().cpu().double().reshape(-1).tolist()
+        if len(values) != NUMBERS + WINDOW + 4 * SPIKES:
+            return tally
+        tally.steps, tally.skipped, tally.sampled_until = (int(v) for v in values[:3])
+        for name, value in zip(("share", "sampled", "coordinates"), values[3:6]):
+            if not math.isnan(value):
+                tally.sums[name] = value
+        for name, value in zip(("direction", "update"), values[6:NUMBERS]):
+            if not math.isnan(value):
+                tally.last[name] = value
+        norms, rest = values[NUMBERS : NUMBERS + WINDOW], values[NUMBERS + WINDOW :]
+        tally.norms.extend(norm for norm in norms if not math.isnan(norm))
+        for row in zip(*(rest[i::4] for i in range(4))):
+            if row[0] > 0:
+                tally.spikes.append(Spike(int(row[0]), *row[1:]))
+        return tally
+
+
+def clipped_before(norms: np.ndarray) -> tuple[str, ...]:
+    """A sentence where it seems that something else clips the gradients before the optimizer.
+
+    Clipped norms pile up at the threshold, which is mostly a round number. The sentence comes if
+    the largest norm is such a number (within 0.01 %) and at least 3 norms and 5 % of them are equal
+    to it.
+
+    Example:
+        >>> clipped_before(np.array([0.4, 1.0, 1.0, 0.999999, 1.0]))[0][:69]
+        'Something clips the gradients at 1 before this optimizer: 4 of the la'
+        >>> clipped_before(np.array([0.4, 1.0, 0.9, 0.7]))
+        ()
+    """
+    if not norms.size:
+        return ()
+    top = float(norms.max())
+    level = next((c for c in THRESHOLDS if abs(top / c - 1.0) <= 1e-4), None)
+    piled = int((norms >= top * (1.0 - 1e-4)).sum())
+    if level is None or piled < max(3.0, 0.05 * norms.size):
+        return ()
+    return (
+        f"Something clips the gradients at {level:g} before this optimizer: {piled} of the last "
+        f"{norms.size} norms are {level:g} and none is larger. Its own clipping and spike_guard "
+        "see clipped gradients only. Leave one of the two out (Hugging Face: max_grad_norm=0).",
+    )
 
 
 def _spikes(kept: Tensor | None) -> list[Spike]:

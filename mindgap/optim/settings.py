@@ -43,6 +43,29 @@ def scalar(lr: float | Tensor) -> float | Tensor:
     return lr.reshape(()) if isinstance(lr, Tensor) and lr.dim() else lr
 
 
+def plain_number(value: float | Tensor) -> float:
+    """A setting as a number; a tensor on a device is waited for."""
+    return float(value) if isinstance(value, Tensor) else value
+
+
+def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """A group with numbers where settings other than lr are tensors, as torch allows.
+
+    Example:
+        >>> plain_numbers({"eps": torch.tensor(0.5), "betas": (torch.tensor(0.25), 0.9)})
+        {'eps': 0.5, 'betas': (0.25, 0.9)}
+    """
+    read: dict[str, Any] = {
+        name: float(group[name])
+        for name in ("eps", "weight_decay", "momentum", "dampening")
+        if isinstance(group.get(name), Tensor)
+    }
+    betas = group.get("betas", ())
+    if isinstance(betas, (tuple, list)) and any(isinstance(beta, Tensor) for beta in betas):
+        read["betas"] = tuple(map(plain_number, betas))
+    return {**group, **read} if read else group
+
+
 def check_lr(name: str, lr: Any, *, zero: bool = True) -> None:
     """A number that is zero or positive, or a real tensor with one element."""
     if isinstance(lr, Tensor):
@@ -62,6 +85,23 @@ def check_common(group: dict[str, Any]) -> None:
     """The settings that every first-order rule here has."""
     check_lr("lr", group["lr"])
     non_negative("weight_decay", group["weight_decay"])
+
+
+def check_torch_settings(group: dict[str, Any]) -> None:
+    """Settings of torch's optimizers that are tensors of one element, or that have no meaning here.
+
+    What is left are numbers, or something that the checks of the single settings refuse.
+    """
+    betas = group.get("betas")
+    named = dict(zip(("betas[0]", "betas[1]"), betas)) if isinstance(betas, (tuple, list)) else {}
+    for name in ("eps", "weight_decay", "momentum", "dampening"):
+        named[name] = group.get(name)
+    for name, value in named.items():
+        if isinstance(value, Tensor) and (value.numel() != 1 or not value.is_floating_point()):
+            fail(name, "must have one real element when it is a tensor", tuple(value.shape))
+    if group.get("differentiable", False) is not False:
+        rule = "must be False: autograd does not follow the steps here"
+        fail("differentiable", rule, group["differentiable"])
 
 
 def check_betas(betas: Any) -> None:

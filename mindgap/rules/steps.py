@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,7 +169,9 @@ def average_power_(
     torch._foreach_add_(list(memory), powers, alpha=1.0 - beta)
 
 
-def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: float) -> None:
+def follow_median_(
+    medians: Sequence[Tensor], values: Sequence[Tensor], step: float | Tensor
+) -> None:
     """Move each running median of |value| by half a step towards it, in logarithms; zeros move
     nothing.
 
@@ -182,9 +185,16 @@ def follow_median_(medians: Sequence[Tensor], values: Sequence[Tensor], step: fl
         >>> [round(float(m), 3) for m in medians[0]]
         [1.105, 0.905, 5.0, 2.0]
     """
-    up, down = math.exp(step / 2.0), math.exp(-step / 2.0)
+    up: Any
+    down: Any
+    if isinstance(step, Tensor):
+        up, down = (step / 2.0).exp(), (-step / 2.0).exp()
+    else:
+        up, down = math.exp(step / 2.0), math.exp(-step / 2.0)
     for m, v in zip(medians, values):
         size = v.abs()
+        if isinstance(up, Tensor):
+            up, down = up.to(m.device, m.dtype), down.to(m.device, m.dtype)
         moved = torch.where(size > m, m * up, torch.where(size < m, m * down, m))
         m.copy_(torch.where(size == 0, m, torch.where(m == 0, size, moved)))
 

@@ -26,7 +26,6 @@ class OptimizerCase:
         settings: arguments under which it descends on the contract's problem, keyed by name.
         variants: further settings that every generic test is run with.
         bad: (arguments that differ from ``settings``, the error's text).
-        step_size: the argument that schedulers act on.
         bf16_atol: how far 20 steps in bf16 may be from float32.
         closure: whether a step needs a closure (and may call it more than once).
         excuses: test -> why it does not apply.
@@ -37,7 +36,6 @@ class OptimizerCase:
     settings: dict[str, Any]
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     bad: tuple[tuple[dict[str, Any], str], ...] = ()
-    step_size: str = "lr"
     closure: bool = False
     ours: bool = True
     bf16_atol: float = 0.157
@@ -246,9 +244,9 @@ CASES = {
         ),
         of_ours(
             "ingd",
-            {"delta": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
+            {"lr": 0.05, "epsilon": 0.02, "lipschitz": 10.0, "inner": 20},
             bad=(
-                ({"delta": 0.0}, "delta must be positive and finite, got 0.0"),
+                ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
                 ({"epsilon": -1.0}, "epsilon must be positive and finite, got -1.0"),
                 ({"lipschitz": 0.0}, "lipschitz must be positive and finite, got 0.0"),
                 ({"inner": 0}, "inner must be a whole number of at least 1, got 0"),
@@ -258,12 +256,11 @@ CASES = {
                     "nonfinite must be one of 'raise', 'skip', 'propagate', got 'ignore'",
                 ),
             ),
-            step_size="delta",
             closure=True,
             # a rounded f may refuse a step that float32 takes: at worst the length of a few steps
             bf16_atol=0.4,
             excuses={
-                "group_at_tiny_lr": "one search over one vector: all groups have the same delta",
+                "group_at_tiny_lr": "one search over one vector: all groups have the same lr",
                 "grad_scaler": "GradScaler.step takes no closure; test_ingd_and_grad_scaler shows "
                 "the error",
                 "no_sync": "the algorithm decides by the value of f at every inner step",

@@ -30,7 +30,7 @@ MAKES = {
     "adamw": lambda ps: AdamW(ps, 0.02, clip="auto", spike_guard="skip"),
     "sgd": lambda ps: SGD(ps, 0.1, 0.9, clip=0.05),
     "normalized_sgd": lambda ps: NormalizedSGD(ps, 0.05, beta=0.5),
-    "ingd": lambda ps: INGD(ps, delta=0.05, epsilon=1e-3, lipschitz=2.0, inner=8),
+    "ingd": lambda ps: INGD(ps, lr=0.05, epsilon=1e-3, lipschitz=2.0, inner=8),
     "stochastic_ingd": lambda ps: StochasticINGD(ps, weight_decay=0.01),
 }
 #: How far a sharded run may be from the whole one: sums are taken in another order.

@@ -117,7 +117,7 @@ def rules():
             momentum,
         ),
         "stochastic_ingd": (
-            lambda p, **o: StochasticINGD(p, 0.9, 1.0, 10.0, seed=5, **o),
+            lambda p, **o: StochasticINGD(p, 1.0, 0.9, 1.0, 10.0, seed=5, **o),
             lambda s, g, k: reference.stochastic_ingd(s, g, 0.9, 1.0, 10.0, unit_draw(5, k)),
             {"m": "m", "x": "x"},
         ),

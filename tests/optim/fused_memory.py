@@ -33,7 +33,7 @@ MAKES = (
     lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
     lambda p, **o: SGD(p, 0.1, momentum=0.9, clip="auto", **o),
     lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, **o),
-    lambda p, **o: StochasticINGD(p, 0.9, **o),
+    lambda p, **o: StochasticINGD(p, beta=0.9, **o),
 )
 
 

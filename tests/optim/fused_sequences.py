@@ -54,7 +54,7 @@ MAKES = {
     "sgd": lambda p, **o: SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True, clip=1.0, **o),
     "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, clip=None, **o),
     "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
-    "stochastic_ingd": lambda p, **o: StochasticINGD(p, 0.9, seed=3, **o),
+    "stochastic_ingd": lambda p, **o: StochasticINGD(p, beta=0.9, seed=3, **o),
 }
 SHAPES = [(7,), (4, 6), (), (0, 3), (2, 3, 4), (33, 5), (16,)]
 

@@ -54,7 +54,7 @@ def test_non_contiguous_parameters(case, changes):
 @pytest.mark.parametrize(("case", "changes"), generic("group_at_tiny_lr"))
 def test_groups_have_their_own_settings(case, changes):
     params = start()
-    groups = [{"params": params[:1]}, {"params": params[1:], case.step_size: 1e-28}]
+    groups = [{"params": params[:1]}, {"params": params[1:], "lr": 1e-28}]
     optimizer = case.make(groups, **changes)
     before = values(params)
     drive(case, optimizer, params, 5)
@@ -79,11 +79,9 @@ def test_group_added_in_mid_run(case, changes):
 @pytest.mark.parametrize(("case", "changes"), generic("tensor_lr"))
 def test_tensor_lr_equals_float_lr(case, changes):
     floats, tensors = start(), start()
-    lr = changes.get(case.step_size, case.settings.get(case.step_size, 1.0))
+    lr = changes.get("lr", case.settings.get("lr", 1.0))
     drive(case, case.make(floats, **changes), floats, 10)
-    optimizer = case.make(
-        tensors, **{**changes, case.step_size: torch.tensor(lr, dtype=torch.float64)}
-    )
+    optimizer = case.make(tensors, **{**changes, "lr": torch.tensor(lr, dtype=torch.float64)})
     drive(case, optimizer, tensors, 10)
     assert_same(floats, tensors, rtol=1e-12, atol=1e-12)
 

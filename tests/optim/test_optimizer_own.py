@@ -252,7 +252,7 @@ def test_ingd_and_grad_scaler():
 
 def test_ingd_groups_share_one_search():
     params = start()
-    with pytest.raises(RuleError, match=r"delta must be 0.05 in all groups"):
+    with pytest.raises(RuleError, match=r"lr must be 0.05 in all groups"):
         CASES["ingd"].make([{"params": params[:1]}, {"params": params[1:], "lr": 0.1}])
 
 

@@ -124,7 +124,7 @@ CASES = {
     ),
     "ingd": Case(
         lambda p, g, x, **o: INGD(
-            p, delta=0.05 * x, epsilon=1e-3 * g, lipschitz=20.0 * g, inner=6, **o
+            p, lr=0.05 * x, epsilon=1e-3 * g, lipschitz=20.0 * g, inner=6, **o
         ),
         closure=True,
         decay={},

@@ -21,11 +21,9 @@ def test_lr_may_be_a_tensor_of_one_element_and_any_shape(case, changes, shape, d
     if case.closure:
         pytest.skip("a rounded f may refuse a step")
     floats, tensors = start(dtype), start(dtype)
-    lr = changes.get(case.step_size, case.settings.get(case.step_size, 1.0))
+    lr = changes.get("lr", case.settings.get("lr", 1.0))
     drive(case, case.make(floats, **changes), floats, 6)
-    optimizer = case.make(
-        tensors, **{**changes, case.step_size: torch.full(shape, lr, dtype=torch.float64)}
-    )
+    optimizer = case.make(tensors, **{**changes, "lr": torch.full(shape, lr, dtype=torch.float64)})
     drive(case, optimizer, tensors, 6)
     tolerance = 1e-10 if dtype == torch.float64 else 0.02
     assert_same(floats, tensors, rtol=tolerance, atol=tolerance)

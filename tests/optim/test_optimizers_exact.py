@@ -294,7 +294,7 @@ def kinks(x):
 def test_ingd():
     _, params = fresh(3)
     weights = torch.arange(12, dtype=torch.float64) / 10 + 1
-    optimizer = INGD(params, delta=0.4, epsilon=1.0, lipschitz=8.0, seed=2, inner=6)
+    optimizer = INGD(params, lr=0.4, epsilon=1.0, lipschitz=8.0, seed=2, inner=6)
     draws = (unit_draw(2, k) for k in range(1, 10**9))
 
     def closure():
@@ -324,7 +324,7 @@ def test_ingd():
 
 def test_ingd_certificate_is_an_average_of_nearby_gradients():
     x = torch.nn.Parameter(torch.tensor([0.31, -0.2], dtype=torch.float64))
-    optimizer = INGD([x], delta=0.1, epsilon=0.1, lipschitz=math.sqrt(2.0))
+    optimizer = INGD([x], lr=0.1, epsilon=0.1, lipschitz=math.sqrt(2.0))
 
     def closure():
         optimizer.zero_grad()

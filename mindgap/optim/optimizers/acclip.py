@@ -124,6 +124,14 @@ class ACClip(CoordinateOptimizer):
         own = {"form": form, "factor": factor, "bias_correction": bias_correction}
         super().__init__(params, {**settings, **own}, track=track, **options)
 
+    _state_names = ("step", "momentum", "moment")
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum", "moment")
+
+    def _counts_gradients(self, group: dict[str, Any]) -> bool:
+        return group["bias_correction"]
+
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
         check_betas(group["betas"])

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import non_negative
+from mindgap.base.check import fail, flag, non_negative
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
-from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
+from mindgap.optim.settings import (
+    check_betas,
+    check_clip,
+    check_common,
+    check_torch_settings,
+    corrected,
+    plain_numbers,
+)
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import average_, average_power_, descend_
 
@@ -33,17 +40,26 @@ class AdamW(RuleOptimizer):
     e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile: with ``clip="auto"`` and
     ε = 0 the steps are the same whatever the gradients' unit.
 
-    States have torch's names: a ``state_dict`` of ``torch.optim.AdamW`` can be loaded, and torch
-    can load this one's. Unlike the pair, the step leaves ``p.grad`` as it was.
+    With ``amsgrad`` the largest v so far stands for v_k in the last line.
+
+    The arguments are torch's, in torch's order. States have torch's names: a ``state_dict`` of
+    ``torch.optim.AdamW`` can be loaded, and torch can load this one's. One of ``torch.optim.Adam``
+    can be loaded where its weight decay, which is coupled, is 0; those of other optimizers are
+    refused. Unlike the pair, the step leaves ``p.grad`` as it was.
 
     Args:
         params: parameters, or groups of them with their own settings.
         lr: step size, a number or a tensor with one element.
-        betas: weights of the two averages, each in [0, 1).
+        betas: weights of the two averages, each in [0, 1). They, ε and w may be tensors with one
+            element, which are read at every step (on a device that forces a synchronisation).
         eps: ε, zero or positive.
         weight_decay: w, decoupled.
+        amsgrad: keep the largest v.
         clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
             number, or None, which makes it torch's optimizer.
+        capturable: whether the step can be captured in a CUDA graph: the fused form or an error,
+            after one step outside the capture.
+        differentiable: False; True is refused.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -57,33 +73,68 @@ class AdamW(RuleOptimizer):
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), Alg. 2; clipping as
     in torch.
 
-    Differs from the paper: Clipping is an addition. Amsgrad is not offered.
+    Differs from the paper: Clipping and amsgrad (Reddi, Kale and Kumar, 2018) are additions.
     """
 
     def __init__(
         self,
         params: Any,
         lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float | Tensor = 1e-8,
+        weight_decay: float | Tensor = 1e-2,
+        amsgrad: bool = False,
         *,
         clip: float | str | None = "auto",
+        capturable: bool = False,
+        differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, settings, **options)
+        own = {"amsgrad": amsgrad, "capturable": capturable, "differentiable": differentiable}
+        super().__init__(params, {**settings, **own}, **options)
 
     _reports_norm = True
+    _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_common(group)
-        check_betas(group["betas"])
-        non_negative("eps", group["eps"])
+        check_torch_settings(group)
+        plain = plain_numbers(group)
+        check_common(plain)
+        check_betas(plain["betas"])
+        non_negative("eps", plain["eps"])
+        flag("amsgrad", group["amsgrad"])
+        if flag("capturable", group["capturable"]):
+            if group["fused"] is False or group["foreach"] is not None:
+                fail("capturable", "must be False where the fused form is not wanted", True)
+            if self._everyone is not None:
+                fail("capturable", "must be False with ZeroRedundancyOptimizer", True)
+
+    def _check_saved(self, group: dict[str, Any]) -> None:
+        check_torch_settings(group)
+        coupled = group.get("decoupled_weight_decay", True) is False
+        if coupled and float(group.get("weight_decay", 0.0)) != 0.0:
+            rule = "must be of AdamW: its weight decay is coupled, as torch.optim.Adam's, and is"
+            fail("state_dict", rule + " not that of this optimizer", group["weight_decay"])
+        if "momentum_decay" in group or ("decoupled_weight_decay" in group) > ("amsgrad" in group):
+            fail(
+                "state_dict",
+                "must be of AdamW: it has the settings of NAdam or RAdam",
+                sorted(group),
+            )
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+
+    def _counts_gradients(self, group: dict[str, Any]) -> bool:
+        return True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        if group["amsgrad"]:
+            return FusedRecord(refusal="amsgrad has no kernel")
+        group = plain_numbers(group)
         beta1, beta2 = group["betas"]
         numbers = {"beta": beta1, "beta2": beta2, "eps": group["eps"], "form": "adam"}
         scope = None if self._norm_clip is None else "all"
@@ -93,13 +144,16 @@ class AdamW(RuleOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:
-            (beta1, beta2), eps = batch.group["betas"], batch.group["eps"]
-            states = self._states(batch, "exp_avg"), self._states(batch, "exp_avg_sq")
-            for k, (p, g, m, v) in self._by_count(batch, batch.params, batch.grads, *states):
+            group = plain_numbers(batch.group)
+            (beta1, beta2), eps = group["betas"], group["eps"]
+            states = [self._states(batch, name) for name in self._used_states(group)]
+            for k, (p, g, m, v, *most) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
                 average_(m, g, beta1, batch.sign)
                 average_power_(v, g, beta2, 2.0)
-                scales = corrected(v, beta2, k)
+                if most:
+                    torch._foreach_maximum_(most[0], v)
+                scales = corrected(most[0] if most else v, beta2, k)
                 torch._foreach_sqrt_(scales)
                 torch._foreach_add_(scales, eps)
                 updates = corrected(m, beta1, k)

@@ -96,6 +96,12 @@ class CClip(CoordinateOptimizer):
         settings = {"lr": lr, "tau": tau, "momentum": beta, "weight_decay": weight_decay}
         super().__init__(params, settings, track=track, **options)
 
+    _state_names = ("momentum", "median")
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        auto = isinstance(group["tau"], str)
+        return (*(("momentum",) if group["momentum"] else ()), *(("median",) if auto else ()))
+
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
         between("beta", group["momentum"], 0, 1, ends="[)")
@@ -148,7 +154,7 @@ class CClip(CoordinateOptimizer):
                         # A coordinate without a median has none to compare with: its first gradient
                         # passes.
                         t = [torch.where(s == 0, torch.inf, s) for s in t]
-                        follow_median_(level, source, max(MEDIAN_STEP, 1.0 / batch.k))
+                        follow_median_(level, source, self._median_step(batch))
                     clipped = updates = clip_coordinates(source, t)
                     if beta and self._clip == "gradient":
                         average_(m, clipped, beta, batch.sign)
@@ -191,6 +197,15 @@ class CClip(CoordinateOptimizer):
             self.tally.sample(
                 torch.stack([c.to(counts[0].device) for c in counts]).sum().double() / size
             )
+
+    @staticmethod
+    @torch._disable_dynamo
+    def _median_step(batch: Batch) -> float | Tensor:
+        """How far the medians move: a tensor under torch.compile, which would else compile a new
+        graph per step.
+        """
+        step = max(MEDIAN_STEP, 1.0 / batch.k)
+        return torch.tensor(step, dtype=torch.float64) if batch.compiled else step
 
     @staticmethod
     def _is_auto(batch: Batch) -> bool:

@@ -52,7 +52,7 @@ class INGD(RuleOptimizer):
     """Interpolated normalised gradient descent for a deterministic, Lipschitz, possibly non-smooth
     f.
 
-    Symbols: δ ``delta``, ε ``epsilon``, L ``lipschitz``, K ``inner``.
+    Symbols: δ ``lr``, ε ``epsilon``, L ``lipschitz``, K ``inner``.
 
     One call of ``step`` is one pass of the loop of lines 4 to 15::
 
@@ -75,7 +75,7 @@ class INGD(RuleOptimizer):
 
     Args:
         params: parameters, or groups of them; all groups have the same δ, ε and L.
-        delta: length of a step; kept as ``lr`` in the groups, so that schedulers act on it.
+        lr: δ, the length of a step.
         epsilon: tolerance on ‖m‖.
         lipschitz: a bound on the gradient's norm.
         inner: inner steps of a search; None gives Theorem 5.4.1's K = 48L²/ε².
@@ -90,7 +90,7 @@ class INGD(RuleOptimizer):
 
     Example:
         >>> x = torch.tensor([0.3], requires_grad=True)
-        >>> optimizer = INGD([x], delta=0.1, epsilon=0.2, lipschitz=1.0)
+        >>> optimizer = INGD([x], lr=0.1, epsilon=0.2, lipschitz=1.0)
         >>> def closure():
         ...     optimizer.zero_grad()
         ...     loss = x.abs().sum()
@@ -111,7 +111,7 @@ class INGD(RuleOptimizer):
     def __init__(
         self,
         params: Any,
-        delta: float,
+        lr: float | Tensor,
         epsilon: float,
         lipschitz: float,
         *,
@@ -122,7 +122,7 @@ class INGD(RuleOptimizer):
         foreach: bool | None = None,
         fused: bool | None = None,
     ) -> None:
-        check_lr("delta", delta, zero=False)
+        check_lr("lr", lr, zero=False)
         positive("epsilon", epsilon)
         positive("lipschitz", lipschitz)
         if inner is None:
@@ -130,7 +130,7 @@ class INGD(RuleOptimizer):
         whole("inner", inner, least=1)
         whole("seed", seed)
         settings = {
-            "lr": delta,
+            "lr": lr,
             "epsilon": epsilon,
             "lipschitz": lipschitz,
             "inner": inner,
@@ -148,21 +148,15 @@ class INGD(RuleOptimizer):
         )
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        check_lr("delta", group["lr"])
+        check_lr("lr", group["lr"])
         positive("epsilon", group["epsilon"])
         positive("lipschitz", group["lipschitz"])
-        for key, name in (
-            ("lr", "delta"),
-            ("epsilon", "epsilon"),
-            ("lipschitz", "lipschitz"),
-            ("maximize",) * 2,
-        ):
-            if group[key] != self.param_groups[0][key]:
-                fail(
-                    name,
-                    f"must be {self.param_groups[0][key]!r} in all groups (one search, one vector)",
-                    group[key],
-                )
+        for name in ("lr", "epsilon", "lipschitz", "maximize"):
+            if group[name] != self.param_groups[0][name]:
+                rule = f"must be {self.param_groups[0][name]!r} in all groups"
+                fail(name, rule + " (one search, one vector)", group[name])
+
+    _state_names = ("x", "m")
 
     def result(self) -> SearchResult:
         """How the last search ended."""

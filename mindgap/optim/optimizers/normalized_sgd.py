@@ -73,6 +73,11 @@ class NormalizedSGD(ScaledOptimizer):
         one_of("normalize", normalize, ORDERS)
         super().__init__(params, settings, beta=beta, order=normalize, scope=scope, **options)
 
+    _shown = (
+        *(pair for pair in ScaledOptimizer._shown if pair[0] != "_clip"),
+        ("_clip", "normalize"),
+    )
+
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         non_negative("damping", group["damping"])

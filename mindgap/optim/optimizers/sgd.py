@@ -10,7 +10,13 @@ from torch import Tensor
 from mindgap.base.check import fail, non_negative, number, one_of
 from mindgap.base.tensors import blocks, widen
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
-from mindgap.optim.settings import check_clip, check_common
+from mindgap.optim.settings import (
+    check_clip,
+    check_common,
+    check_torch_settings,
+    plain_number,
+    plain_numbers,
+)
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import descend_
 
@@ -33,8 +39,9 @@ class SGD(RuleOptimizer):
 
     e = 10⁻⁶ where c is a number, as in torch, and 0 where c is a quantile.
 
-    States have torch's names: a ``state_dict`` of ``torch.optim.SGD`` can be loaded, and torch can
-    load this one's. Unlike ``clip_grad_norm_``, the step leaves ``p.grad`` as it was.
+    The arguments are torch's, in torch's order. States have torch's names: a ``state_dict`` of
+    ``torch.optim.SGD`` can be loaded, and torch can load this one's. Unlike ``clip_grad_norm_``,
+    the step leaves ``p.grad`` as it was.
 
     Args:
         params: parameters, or groups of them with their own settings.
@@ -42,10 +49,12 @@ class SGD(RuleOptimizer):
         momentum: μ, zero or positive. m is a sum of gradients here and an average in GClip: at μ =
             0.9 a step with lr 0.1 here is as long as one with lr 1 there.
         dampening: d.
-        weight_decay: w, added to the gradient after the clipping.
+        weight_decay: w, added to the gradient after the clipping. It, μ and d may be tensors with
+            one element, which are read at every step (on a device that forces a synchronisation).
         nesterov: needs momentum without dampening.
         clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
             number, or None, which makes it torch's optimizer.
+        differentiable: False; True is refused.
         options: see ``mindgap.optim.optimizer.Options``.
 
     Example:
@@ -65,12 +74,13 @@ class SGD(RuleOptimizer):
         self,
         params: Any,
         lr: float | Tensor = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        momentum: float | Tensor = 0.0,
+        dampening: float | Tensor = 0.0,
+        weight_decay: float | Tensor = 0.0,
         nesterov: bool = False,
         *,
         clip: float | str | None = "auto",
+        differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
         self._norm_clip = check_clip(clip)
@@ -81,9 +91,20 @@ class SGD(RuleOptimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
         }
-        super().__init__(params, {**settings, "nesterov": nesterov}, **options)
+        own = {"nesterov": nesterov, "differentiable": differentiable}
+        super().__init__(params, {**settings, **own}, **options)
+
+    _state_names = ("momentum_buffer",)
+
+    def _check_saved(self, group: dict[str, Any]) -> None:
+        check_torch_settings(group)
+
+    def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if plain_number(group["momentum"]) else ()
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        check_torch_settings(group)
+        group = plain_numbers(group)
         check_common(group)
         non_negative("momentum", group["momentum"])
         number("dampening", group["dampening"])
@@ -93,6 +114,7 @@ class SGD(RuleOptimizer):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
+        group = plain_numbers(group)
         names = ("dampening", "nesterov")
         numbers = {
             "beta": group["momentum"],
@@ -110,7 +132,8 @@ class SGD(RuleOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         for batch in batches:
-            group, mu = batch.group, batch.group["momentum"]
+            group = plain_numbers(batch.group)
+            mu = group["momentum"]
             rows = (
                 self._started(batch, "momentum_buffer")
                 if mu

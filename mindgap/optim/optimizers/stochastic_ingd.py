@@ -37,10 +37,10 @@ class StochasticINGD(RuleOptimizer):
     Args:
         params: parameters, or groups of them with their own ``beta``, ``p``, ``q``,
             ``weight_decay``, ``lr``.
+        lr: factor on every step, for schedulers; 1 is the algorithm.
         beta: β in [0, 1).
         p: weight of the norm, zero or positive; a step is never longer than lr/p.
         q: added to it, zero or positive; p and q are not both zero.
-        lr: factor on every step, for schedulers; 1 is the algorithm.
         weight_decay: w, coupled: w·y is added to the gradient (the thesis' experiment has 5e-4).
         clip: threshold of the gradient's norm before it enters m: ``"auto"`` (the 0.9 quantile of
             the last 128 norms), a number, or None, as the thesis has it.
@@ -71,11 +71,11 @@ class StochasticINGD(RuleOptimizer):
     def __init__(
         self,
         params: Any,
+        lr: float | Tensor = 1.0,
         beta: float = 0.9,
         p: float = 1.0,
         q: float = 10.0,
         *,
-        lr: float | Tensor = 1.0,
         weight_decay: float = 0.0,
         clip: float | str | None = "auto",
         seed: int = 0,
@@ -97,6 +97,8 @@ class StochasticINGD(RuleOptimizer):
             nonfinite=nonfinite,
             spike_guard=spike_guard,
         )
+
+    _state_names = ("x", "m", "y")
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_common(group)
@@ -152,11 +154,7 @@ class StochasticINGD(RuleOptimizer):
             group, lr = batch.group, batch.lr
             eta = interpolated_coefficient(norm, group["p"], group["q"])
             eta = eta * (lr.to(eta.device) if isinstance(lr, Tensor) else lr)
-            u = (
-                self._drawn(batch)
-                if torch.compiler.is_compiling()
-                else unit_draw(group["seed"], batch.k)
-            )
+            u = self._drawn(batch) if batch.compiled else unit_draw(group["seed"], batch.k)
             states = self._states(batch, "x"), self._states(batch, "m")
             for p, x, m in blocks(batch.params, *states, single=batch.single):
                 step = torch._foreach_mul(m, eta.to(m[0].device, m[0].dtype))

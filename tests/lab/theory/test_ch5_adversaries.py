@@ -30,7 +30,7 @@ OPTIMIZERS = {
     "SGD momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
     "GClip": lambda p: GClip(p, lr=0.05, tau=0.3),
     "NormalizedSGD": lambda p: NormalizedSGD(p, lr=0.02),
-    "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.5, lipschitz=3.0, inner=20),
+    "INGD": lambda p: INGD(p, lr=0.05, epsilon=0.5, lipschitz=3.0, inner=20),
     "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
     "ACClip": lambda p: ACClip(
         p, lr=0.01, form="algorithm", eps=1e-5, bias_correction=False, clip=None

@@ -52,7 +52,7 @@ def zigzag(seed: int, L: float) -> PiecewiseLinear:
 def run_ingd(f: PiecewiseLinear, start: float, c: NonsmoothTarget, seed: int, **settings) -> INGD:
     """INGD to its certificate, or until more calls than the theorem allows are spent."""
     x = torch.tensor([start], dtype=torch.float64, requires_grad=True)
-    optimizer = INGD([x], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L, seed=seed, **settings)
+    optimizer = INGD([x], lr=c.delta, epsilon=c.epsilon, lipschitz=c.L, seed=seed, **settings)
 
     def closure():
         at = x.detach().numpy()
@@ -107,7 +107,7 @@ def test_optimizer_and_theory_have_the_same_inner_steps_and_weight():
 
     c = NonsmoothTarget(1.7, 1.0, 0.1, 0.33)
     optimizer = INGD(
-        [torch.zeros(1, requires_grad=True)], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L
+        [torch.zeros(1, requires_grad=True)], lr=c.delta, epsilon=c.epsilon, lipschitz=c.L
     )
     assert optimizer.param_groups[0]["inner"] == ingd_inner_steps(c)
     for norm in np.linspace(0, c.L, 50):
@@ -180,7 +180,7 @@ def _smooth_inner_steps(delta, curvature, epsilon, away=20.0, searches=200):
     x = (
         away * epsilon / curvature * torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64)
     ).requires_grad_()
-    optimizer = INGD([x], delta=delta, epsilon=epsilon, lipschitz=2 * away * epsilon, inner=10)
+    optimizer = INGD([x], lr=delta, epsilon=epsilon, lipschitz=2 * away * epsilon, inner=10)
     counts = []
 
     def closure():

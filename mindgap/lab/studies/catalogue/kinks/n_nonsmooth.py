@@ -92,7 +92,7 @@ def _run_ingd(
     x = torch.tensor(np.asarray(start, dtype=float), requires_grad=True)
     inner = trial["inner"] or ingd_inner_steps(c)
     optimizer = INGD(
-        [x], delta=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed
+        [x], lr=c.delta, epsilon=c.epsilon, lipschitz=c.L, inner=inner, seed=trial.seed
     )
 
     def closure() -> torch.Tensor:
@@ -264,7 +264,7 @@ def black_box(name: str, calls: int) -> Callable[[Any, float], float]:
     make: dict[str, Callable[[list[Any]], torch.optim.Optimizer]] = {
         "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
         "GClip": lambda p: GClip(p, lr=0.05, tau=0.3),
-        "INGD": lambda p: INGD(p, delta=0.05, epsilon=0.1, lipschitz=1.0, inner=50),
+        "INGD": lambda p: INGD(p, lr=0.05, epsilon=0.1, lipschitz=1.0, inner=50),
         "StochasticINGD": lambda p: StochasticINGD(p, clip=None),
         "Adam": lambda p: torch.optim.Adam(p, lr=0.02),
         "L-BFGS": lambda p: torch.optim.LBFGS(p, lr=0.2),
