@@ -174,15 +174,6 @@ def coordinates(
     return rule
 
 
-def both(first: Rule, second: Rule) -> Rule:
-    """One after the other."""
-
-    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
-        return second(first(g, s, k, sizes), s, k, sizes)
-
-    return rule
-
-
 def signed(
     c: float,
     *,
@@ -236,6 +227,49 @@ def signed(
     return rule
 
 
+def falling(
+    q: float,
+    power: float,
+    *,
+    signal: bool = False,
+    memory: float = 0.98,
+    low: float = 0.05,
+    high: float = 0.2,
+) -> Rule:
+    """The unit gradient times min(1, level/‖g‖)^power: the larger a norm, the less it counts.
+
+    The level is a running quantile. An outlier's direction is noise, so that its best weight falls
+    with its size. With ``signal`` the signs of gradients whose norm lies above the level are
+    compared with those of the last such gradient: ρ is the running mean of their agreement. Where
+    large gradients agree, they are signal, and the gradient keeps its length, ‖g‖/level.
+    """
+
+    def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
+        size = norm_of(g)
+        window = s.get("window")
+        window = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
+        s["window"] = window
+        n = window.shape[-1]
+        rank = min(n, max(1, -int(-q * (n + 1) // 1)))
+        level = window.kthvalue(rank, dim=-1, keepdim=True).values
+        ratio = (size / level.clamp_min(1e-38)).clamp_min(1e-30)
+        down = ratio.clamp_min(1.0) ** -power
+        if not signal:
+            return unit(g) * down
+        if k == 1:
+            s["signs"], s["rho"] = torch.zeros_like(g), torch.zeros_like(size)
+        tail = ratio > 1
+        same = (g.sign() * s["signs"]).mean(-1, keepdim=True)
+        known = (s["signs"] != 0).any(-1, keepdim=True)
+        share = ((s["rho"] - low) / (high - low)).clamp(0, 1)
+        s["rho"] = torch.where(tail & known, memory * s["rho"] + (1 - memory) * same, s["rho"])
+        s["signs"] = torch.where(tail, g.sign(), s["signs"])
+        s["share"] = share.squeeze(-1)
+        return unit(g) * ((1 - share) * down + share * ratio)
+
+    return rule
+
+
 @dataclass
 class Candidate:
     """A rule before AdamW's moments, or another optimizer of AdamW's scale."""
@@ -281,13 +315,6 @@ def candidates() -> list[Candidate]:
         Candidate("quantile 0.5", quantile(0.5)),
         Candidate("quantile 0.05", quantile(0.05)),
         Candidate("unit", whole),
-        Candidate("signed 1", signed(1.0)),
-        Candidate("signed 1.5", signed(1.5)),
-        Candidate("signed 2", signed(2.0)),
-        Candidate("signed 3", signed(3.0)),
-        Candidate("signed 2, early", signed(2.0, low=0.05, high=0.15)),
-        Candidate("signed 2, median norm", both(quantile(0.5), signed(2.0, scale=False))),
-        Candidate("coordinates 2, coordinate", coordinates(2.0, robust=5.0, signal="coordinate")),
         Candidate("ZClip", zclip),
         Candidate("AutoClip", autoclip),
         Candidate("AdaGC", adagc),
@@ -296,18 +323,10 @@ def candidates() -> list[Candidate]:
         Candidate("ACClip unit", whole, betas=(0.9, 0.99), form="acclip", eps=1e-12),
         Candidate("coordinates 1", coordinates(1.0)),
         Candidate("coordinates 3", coordinates(3.0)),
-        Candidate("coordinates 3, robust 3", coordinates(3.0, robust=3.0)),
-        Candidate("coordinates 2, robust 5", coordinates(2.0, robust=5.0)),
-        Candidate("coordinates 3, tensor", coordinates(3.0, robust=5.0, signal="tensor")),
-        Candidate("coordinates 2, tensor", coordinates(2.0, robust=5.0, signal="tensor")),
-        Candidate(
-            "coordinates 2, tensor, long",
-            coordinates(2.0, robust=5.0, signal="tensor", memory=0.997),
-        ),
         Candidate("coordinates 3, coordinate", coordinates(3.0, robust=5.0, signal="coordinate")),
-        Candidate("coordinates 3, whole", coordinates(3.0, robust=5.0, signal="whole")),
-        Candidate(
-            "coordinates 2, tensor, sharp",
-            coordinates(2.0, robust=5.0, signal="tensor", gain=3.0, floor=1.5),
-        ),
+        Candidate("coordinates 2, tensor", coordinates(2.0, robust=5.0, signal="tensor")),
+        Candidate("signed 2", signed(2.0)),
+        Candidate("signed 3", signed(3.0)),
+        Candidate("falling 0.5, 1", falling(0.5, 1.0)),
+        Candidate("falling 0.25, 1", falling(0.25, 1.0)),
     ]
