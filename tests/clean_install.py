@@ -1,5 +1,5 @@
-"""Build the wheel, install it beside torch, numpy and pytest only, and run the library's tests
-there.
+"""Build the wheel, install it beside torch, numpy and pytest only, check the types of a user's
+program against it, and run the library's tests there.
 
 ``make test-clean`` runs this. The clean environment links the packages that are installed already
 (torch is large), so that a run takes seconds and needs no network; scipy, scikit-learn, typer,
@@ -168,6 +168,8 @@ def main() -> int:
     words = words if core else words[1:]
     python = build(folder)
     subprocess.run([str(python), "-c", PROBE], check=True, cwd=folder)
+    types = [sys.executable, str(TESTS / "users_types.py"), str(python)]
+    subprocess.run([*types, str(ROOT / "build" / "users_types")], check=True)
     present = needed(INSTALLED)
     files = [
         p

@@ -17,6 +17,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+#: For type checkers only; see ``users_types.py``.
+collect_ignore = ["cases/users_program.py"]
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and every process they
 # start inherits that; the tests of Ctrl-C need it as a person at a terminal has it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

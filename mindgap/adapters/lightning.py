@@ -13,11 +13,12 @@ from typing import Any
 
 from mindgap.adapters.watching import Watched, callback_class
 from mindgap.base.check import fail
-from mindgap.measure.table import DEFAULT_PROBES
+from mindgap.measure.probe import Probe
+from mindgap.measure.table import DEFAULT_PROBES, ProbeName
 
 
 def monitor_callback(
-    probes: Sequence[Any] = DEFAULT_PROBES,
+    probes: Sequence[ProbeName | Probe] = DEFAULT_PROBES,
     *,
     batches: Iterable[Any] | None = None,
     loss: Callable[[Any, Any], Any] | None = None,

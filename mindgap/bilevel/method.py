@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -60,7 +60,7 @@ class Method(ABC):
         copies: how many times the tables are in memory at once.
     """
 
-    order: str = "jacobi"
+    order: Literal["jacobi", "seidel"] = "jacobi"
     x_step: XStep = "plain"
     y_step: YStep = "plain"
     second_order: ClassVar[bool] = True

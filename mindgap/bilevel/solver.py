@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.settings import check_flag
 from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle, State, advance
 from mindgap.bilevel.data.draws import draw_chunk
-from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.problem import BilevelProblem, X, Y
 from mindgap.bilevel.method import Method
 from mindgap.bilevel.tools.checkpoint import check_path, load_state, save_state
 
@@ -28,7 +28,7 @@ Callback = Callable[[State], Any]
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Generic[X, Y]):
     """How a run ended, and where."""
 
     outcome: str  # one of :data:`OUTCOMES`
@@ -42,18 +42,18 @@ class Solution:
         return self.outcome not in ("non-finite", "diverged")
 
     @property
-    def x(self) -> Any:
+    def x(self) -> X:
         """The upper variable in the form it was handed over.
 
         A module gets its parameters overwritten, and the running statistics of its batch
         normalisation are those of the last point, over at most 200 minibatches.
         """
-        return self._variable("x")
+        return cast("X", self._variable("x"))
 
     @property
-    def y(self) -> Any:
+    def y(self) -> Y:
         """The lower variable in the form it was handed over; a module as for ``x``."""
-        return self._variable("y")
+        return cast("Y", self._variable("y"))
 
     def _variable(self, name: str) -> Any:
         problem, oracle = self.state.problem, self.state.oracle
@@ -64,7 +64,7 @@ class Solution:
             problem.refresh_statistics(at["x"], at["y"])
         return found
 
-    def check(self) -> Solution:
+    def check(self) -> Solution[X, Y]:
         """Itself, or an error when the run went wrong.
 
         Raises:
@@ -76,7 +76,7 @@ class Solution:
 
 
 def solve(
-    problem: BilevelProblem,
+    problem: BilevelProblem[X, Y],
     method: Method,
     steps: int | None = None,
     *,
@@ -94,7 +94,7 @@ def solve(
     progress: bool = False,
     backend: Backend | None = None,
     distributed: bool = False,
-) -> Solution:
+) -> Solution[X, Y]:
     """Run a method until a budget is spent, a callback says stop, or the numbers go wrong.
 
     Args:

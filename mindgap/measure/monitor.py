@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from mindgap.measure.gradients import NonFiniteError, reason
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.restoring import first_batches, undisturbed
 from mindgap.measure.sinks import CallSink, as_sinks
-from mindgap.measure.table import DEFAULT_PROBES, PROBES
+from mindgap.measure.table import DEFAULT_PROBES, PROBES, ProbeName
 from mindgap.measure.watch import LoopWatch
 from mindgap.record.schema import Row
 
@@ -117,7 +117,7 @@ class Monitor:
         optimizer: Any,
         objective: Objective,
         batches: Iterable[Any],
-        probes: Sequence[str | Probe] = DEFAULT_PROBES,
+        probes: Sequence[ProbeName | Probe] = DEFAULT_PROBES,
         *,
         every: int | None = None,
         budget: float | None = None,
@@ -125,7 +125,7 @@ class Monitor:
         limit: int = 16,
         name: str = "run",
         seed: int = 0,
-        nonfinite: str = "note",
+        nonfinite: Literal["note", "raise"] = "note",
     ) -> None:
         if not isinstance(objective, Objective):
             fail("objective", "must be a mindgap Objective", objective)
@@ -425,9 +425,9 @@ def unwrapped(optimizer: Any) -> Any:
     return seen
 
 
-def _grouped(probes: Sequence[str | Probe]) -> list[_Group]:
+def _grouped(probes: Sequence[ProbeName | Probe]) -> list[_Group]:
     if isinstance(probes, (str, Probe)):
-        probes = [probes]
+        probes = [cast("ProbeName | Probe", probes)]
     if not isinstance(probes, (list, tuple)):
         fail("probes", "must be names of probes, or probes", probes)
     made: list[Probe] = []

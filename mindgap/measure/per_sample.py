@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ def per_sample_norms(
     objective: Objective,
     batch: Any,
     *,
-    method: str = "auto",
+    method: Literal["auto", "structure", "func", "loop"] = "auto",
     chunk: int = 64,
     check: bool = True,
     seed: int = 0,

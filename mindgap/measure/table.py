@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from mindgap.base.source import Source
 
@@ -112,7 +112,18 @@ _ROWS = (
     ),
 )
 
+#: What ``Monitor(probes=[...])`` may name, for type checkers; the keys of ``PROBES``.
+ProbeName = Literal[
+    "noise",
+    "sharpness",
+    "smoothness",
+    "statistics",
+    "tails",
+    "stationarity",
+    "ergodic",
+    "update",
+]
 PROBES: dict[str, ProbeEntry] = {entry.name: entry for entry in _ROWS}
 
 #: What a monitor runs by default.
-DEFAULT_PROBES = ("noise", "sharpness", "smoothness", "update")
+DEFAULT_PROBES: tuple[ProbeName, ...] = ("noise", "sharpness", "smoothness", "update")

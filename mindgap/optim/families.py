@@ -14,12 +14,11 @@ from torch import Tensor
 from mindgap.base.check import between, one_of
 from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.norms import QUANTILE, scoped_norms
-from mindgap.optim.optimizer import SCOPES, Batch, RuleOptimizer
-from mindgap.optim.settings import check_common
+from mindgap.optim.optimizer import Batch, RuleOptimizer
+from mindgap.optim.settings import SCOPES, Order, Scope, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import average_, descend_
 
-ORDERS = ("gradient", "momentum")
 #: Norm (0-dim, or one entry per tensor) and a batch's number (τ, b) -> factor of the direction, of
 #: the norm's shape.
 Coefficient = Callable[[Tensor, Any], Tensor]
@@ -36,8 +35,8 @@ class ScaledOptimizer(RuleOptimizer):
         settings: dict[str, Any],
         *,
         beta: float,
-        order: str,
-        scope: str,
+        order: Order,
+        scope: Scope,
         **options: Any,
     ) -> None:
         self._scope = one_of("scope", scope, SCOPES)

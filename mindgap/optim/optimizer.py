@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from mindgap.optim.norms import (
 from mindgap.optim.report import Report as Report
 from mindgap.optim.report import Spike as Spike
 from mindgap.optim.report import Tally
+from mindgap.optim.settings import NONFINITE, SPIKE_GUARDS, Nonfinite, SpikeGuard
 from mindgap.optim.settings import Options as Options
 from mindgap.optim.trial import objection
 from mindgap.rules.fused.plan import FusedRecord, Policy
@@ -46,9 +47,8 @@ from mindgap.rules.steps import Box as Box
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
 
-NONFINITE = ("raise", "skip", "propagate")
-SPIKE_GUARDS = (None, "clip", "skip")
-SCOPES = ("all", "group", "tensor")
+#: What a closure returns: a number or a tensor.
+Loss = TypeVar("Loss")
 #: Added to the norm before dividing a number by it, as ``torch.nn.utils.clip_grad_norm_`` does. A
 #: quantile has the gradient's unit, and nothing is added: it must not matter which unit that is.
 NORM_EPS = 1e-6
@@ -71,8 +71,8 @@ class RuleOptimizer(Optimizer, ABC):
         defaults: dict[str, Any],
         *,
         project: Callable[[Sequence[Tensor]], None] | None = None,
-        nonfinite: str = "propagate",
-        spike_guard: str | None = None,
+        nonfinite: Nonfinite = "propagate",
+        spike_guard: SpikeGuard = None,
         track: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
@@ -180,6 +180,12 @@ class RuleOptimizer(Optimizer, ABC):
             self.param_groups.pop()
             raise
         self._fused.forget()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss: ...
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step with the gradients in ``p.grad``, which it only reads.

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import between, fail, non_negative, positive
 from mindgap.rules.schedule import value_at
+
+#: The choices of the optimizers, for type checkers; the checks read the same lists.
+Nonfinite = Literal["raise", "skip", "propagate"]
+SpikeGuard = Literal["clip", "skip"] | None
+Scope = Literal["all", "group", "tensor"]
+Order = Literal["gradient", "momentum"]
+Clip = float | Literal["auto"] | None
+NONFINITE: tuple[str, ...] = get_args(Nonfinite)
+SPIKE_GUARDS = (None, "clip", "skip")
+SCOPES: tuple[str, ...] = get_args(Scope)
+ORDERS: tuple[str, ...] = get_args(Order)
 
 
 class Options(TypedDict, total=False):
@@ -31,8 +42,8 @@ class Options(TypedDict, total=False):
     """
 
     project: Callable[[Sequence[Tensor]], None] | None
-    nonfinite: str
-    spike_guard: str | None
+    nonfinite: Nonfinite
+    spike_guard: SpikeGuard
     maximize: bool
     foreach: bool | None
     fused: bool | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from mindgap.bilevel.core.settings import (
 from mindgap.bilevel.core.types import Array, Ops, Oracle, Scalar
 from mindgap.bilevel.data.sample import Sample
 
-X_STEPS = ("plain", "normalised", "clipped")
+PlainStep = Literal["plain", "normalised", "clipped"]
+X_STEPS: tuple[str, ...] = get_args(PlainStep)
 
 
 def step_size(ops: Ops, step: str, d: Array, lr: Scalar, eps: float = 1e-10) -> Scalar:
@@ -184,8 +185,8 @@ class TorchStep:
 
 
 MemoryStep = AdamStep | MomentumStep
-XStep = str | AdamStep | MomentumStep | TorchStep
-YStep = str | AdamStep | MomentumStep
+XStep = PlainStep | AdamStep | MomentumStep | TorchStep
+YStep = Literal["plain"] | AdamStep | MomentumStep
 
 
 def check_lower_step(name: str, y_step: YStep) -> None:

@@ -11,7 +11,14 @@ import torch
 
 from mindgap.base.check import fail, whole
 from mindgap.base.rng import stream_seed
-from mindgap.bilevel.data.sample import Batches, Data, Sample, Stream, position_seeds
+from mindgap.bilevel.data.sample import (
+    Batches,
+    Data,
+    Sample,
+    SampleOrder,
+    Stream,
+    position_seeds,
+)
 
 
 class Loaded(Stream):
@@ -103,7 +110,7 @@ def as_data(data: Any, batch_size: int) -> Data:
     if isinstance(data, torch.utils.data.DataLoader):
         sampler = data.sampler
         if isinstance(sampler, torch.utils.data.RandomSampler):
-            order = "replacement" if sampler.replacement else "reshuffle"
+            order: SampleOrder = "replacement" if sampler.replacement else "reshuffle"
         else:
             order = "partition"
         plain = isinstance(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,16 @@ from mindgap.bilevel.data.sample import FULL, Batch, Data, Sample, is_full, row
 Loss = Callable[[Any, Any, Any], Tensor]
 #: What a user hands over as x or y.
 Variable = Tensor | Mapping[str, Tensor] | Sequence[Tensor] | nn.Module
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: The forms of x and y, so that ``solution.x`` has the type of what was handed over.
+    X = TypeVar("X", bound=Variable, default=Any)
+    Y = TypeVar("Y", bound=Variable, default=Any)
+else:
+    from typing import TypeVar
+
+    X, Y = TypeVar("X"), TypeVar("Y")
 
 
 class Bound:
@@ -113,6 +123,7 @@ class Pack:
         self.own_buffers = False
         self.module: nn.Module | None = None
         self.keys: list[str] | None = None
+        self.sequence: type[list[Any]] | type[tuple[Any, ...]] = tuple
         if isinstance(value, nn.Module):
             self.module = value
             named = {n: p for n, p in value.named_parameters() if p.requires_grad}
@@ -125,6 +136,8 @@ class Pack:
             self.keys, tensors, self.kind = list(value), list(value.values()), "dict"
         elif isinstance(value, (tuple, list)):
             tensors, self.kind = list(value), "tuple"
+            if isinstance(value, list):
+                self.sequence = list
         else:
             fail(
                 name,
@@ -220,11 +233,11 @@ class Pack:
         if self.kind == "tensor":
             return parts[0].clone()
         if self.kind == "tuple":
-            return tuple(p.clone() for p in parts)
+            return self.sequence(p.clone() for p in parts)
         return {k: p.clone() for k, p in zip(self.keys or [], parts, strict=True)}
 
 
-class BilevelProblem:
+class BilevelProblem(Generic[X, Y]):
     """Two losses with their variables and data.
 
     Symbols: ``upper`` = f, ``lower`` = g, each ``(x, y, batch) -> scalar``, a mean over the samples
@@ -272,8 +285,8 @@ class BilevelProblem:
         self,
         upper: Loss,
         lower: Loss,
-        x: Variable,
-        y: Variable,
+        x: X,
+        y: Y,
         upper_data: Batch,
         lower_data: Batch,
         *,

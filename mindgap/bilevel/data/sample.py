@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ Ints = NDArray[np.int64]
 #: What a loss gets: a tensor, or tensors in tuples, lists and dicts, or whatever a dataset's
 #: collate makes.
 Batch = Any
-ORDERS = ("partition", "reshuffle", "replacement")
+SampleOrder = Literal["partition", "reshuffle", "replacement"]
+ORDERS: tuple[str, ...] = get_args(SampleOrder)
 
 
 class Sample(NamedTuple):
@@ -135,10 +136,10 @@ class Batches:
         data: Batch,
         batch_size: int = 64,
         *,
-        order: str = "partition",
+        order: SampleOrder = "partition",
         shuffle: bool = True,
         seed: int = 0,
-        last: str = "keep",
+        last: Literal["keep", "drop"] = "keep",
         chunk: int = 8192,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
@@ -72,8 +73,8 @@ class SLIP(Method):
     lr_warm: float | None = positive(None)
     x_step: XStep = setting(check_step, "normalised")
     y_step: YStep = setting(check_lower_step, "plain")
-    samples: str = choice("apart", "shared", "as released")
-    order: str = choice("jacobi", "seidel")
+    samples: Literal["apart", "shared", "as released"] = choice("apart", "shared", "as released")
+    order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
@@ -43,7 +44,7 @@ class SOBA(Method):
     lr_z: Rate | None = rate(None, exponent=0.5, like="lr_y")
     x_step: XStep = setting(check_step, "plain")
     y_step: YStep = setting(check_lower_step, "plain")
-    order: str = choice("jacobi", "seidel")
+    order: Literal["jacobi", "seidel"] = choice("jacobi", "seidel")
 
     def __post_init__(self) -> None:
         super().__post_init__()

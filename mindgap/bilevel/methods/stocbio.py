@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mindgap.bilevel.core.directions import implicit_neumann
 from mindgap.bilevel.core.schedules import Rate
@@ -56,7 +57,7 @@ class StocBio(Method):
     inner: int = count(10)
     x_step: XStep = setting(check_step, "plain")
     y_step: YStep = setting(check_lower_step, "plain")
-    order: str = choice("seidel", "jacobi")
+    order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
         slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}

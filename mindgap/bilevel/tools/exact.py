@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from mindgap.bilevel.data.sample import FULL, Sample
 
 #: ``(v -> Hv, v) -> H^-1 v``
 LinearSolver = Callable[[Product, Tensor], Tensor]
-SOLVERS = ("cg", "neumann", "nystrom")
+SolverName = Literal["cg", "neumann", "nystrom"]
+SOLVERS: tuple[str, ...] = get_args(SolverName)
 
 
 def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
@@ -56,7 +57,7 @@ def check_token(name: str, token: Sample) -> Sample:
 
 
 def linear_solver(
-    kind: str | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
+    kind: SolverName | LinearSolver, *, products: int, eta: float | None, rank: int, damping: float
 ) -> LinearSolver:
     """A solver of H z = v by its name."""
     if callable(kind) and not isinstance(kind, type):
@@ -118,7 +119,7 @@ def hypergradient(
     *,
     lower: Sample = FULL,
     upper: Sample = FULL,
-    solver: str | LinearSolver = "cg",
+    solver: SolverName | LinearSolver = "cg",
     products: int = 20,
     eta: float | None = None,
     rank: int = 10,
@@ -169,7 +170,7 @@ def implicit_solution(
     y: Tensor,
     *,
     lower: Sample = FULL,
-    solver: str | LinearSolver = "cg",
+    solver: SolverName | LinearSolver = "cg",
     products: int = 20,
     eta: float | None = None,
     rank: int = 10,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -95,6 +95,10 @@ def task_problem(
     )
 
 
+#: How a meta-learner differentiates through its inner steps.
+Gradient = Literal["implicit", "unrolled", "first order"]
+
+
 def _check_reset(name: str, value: object) -> None:
     if isinstance(value, tuple) and len(value) == 2 and all(type(v) is int for v in value):
         if 0 <= value[0] < value[1]:
@@ -165,9 +169,9 @@ class MetaLearner(Method):
     lr_x: Rate = rate()
     lr_y: Rate = rate()
     inner: int = count(5)
-    gradient: str = choice("implicit", "unrolled", "first order")
+    gradient: Gradient = choice(*get_args(Gradient))
     products: int = count(5)
-    reset: str | tuple[int, int] = setting(_check_reset, "x")
+    reset: Literal["x", "start"] | tuple[int, int] = setting(_check_reset, "x")
     x_step: XStep = setting(check_step, "plain")
     order = "seidel"
     second_order: ClassVar[bool] = False

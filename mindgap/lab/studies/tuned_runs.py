@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -120,7 +120,7 @@ def optimizer_of(
 
     from mindgap.optim import ACClip, CClip, GClip
 
-    forms = {
+    forms: dict[str, Literal["algorithm", "first_moment", "second_moment"]] = {
         "acclip": "algorithm",
         "acclip, normalized": "first_moment",
         "acclip, second moment": "second_moment",

@@ -10,7 +10,7 @@ import math
 from mindgap.base.check import one_of, positive, whole
 from mindgap.measure.probe import Probe, Reading
 from mindgap.measure.probes.stationarity import goldstein_distance
-from mindgap.measure.probes.tails import METHODS, tail_index
+from mindgap.measure.probes.tails import METHODS, TailMethod, tail_index
 
 
 class TailsProbe(Probe):
@@ -34,7 +34,7 @@ class TailsProbe(Probe):
 
     name, needs = "tails", frozenset({"gradients"})
 
-    def __init__(self, every: int = 1, *, method: str = "hill") -> None:
+    def __init__(self, every: int = 1, *, method: TailMethod = "hill") -> None:
         super().__init__(every)
         self.method = one_of("method", method, METHODS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -72,7 +72,7 @@ def training_statistics(
     objective: Objective,
     batches: Iterable[Any],
     *,
-    per: str = "auto",
+    per: Literal["auto", "sample", "batch"] = "auto",
     growth: bool = True,
     with_sharpness: bool = True,
     level: float = 0.9,
@@ -121,7 +121,7 @@ def training_statistics(
     flag("growth", growth), flag("with_sharpness", with_sharpness)
     kept, left_out = _one_size(objective, batches, seed)
     size = samples_in(kept[0])
-    squares, per = _squares(objective, kept, per, seed)
+    squares, unit = _squares(objective, kept, per, seed)
     prefix, losses = _prefixes(objective, kept, seed)
     m = size * len(kept)
     overall = noise_sample(objective, kept, seed=seed, projections=0, coordinates=1)
@@ -139,7 +139,7 @@ def training_statistics(
                 seed=seed,
                 optimizer=optimizer if count == len(kept) else None,
             )
-        spread, _ = _spread(squares[: count * (size if per == "sample" else 1)], norm, size, per)
+        spread, _ = _spread(squares[: count * (size if unit == "sample" else 1)], norm, size, unit)
         n = count * size
         unbiased = math.sqrt(max(0.0, norm**2 - spread / n))
         rows.append(
@@ -153,7 +153,7 @@ def training_statistics(
             )
         )
     last = rows[-1]
-    variance, error = _spread(squares, last.gradient_norm, size, per)
+    variance, error = _spread(squares, last.gradient_norm, size, unit)
     z = normal_quantile(0.5 + level / 2)
     low, high = overall.squared_mean_interval(level)
     reach = (
@@ -174,7 +174,7 @@ def training_statistics(
         second_moment=math.sqrt(moment),
         sharpness=last.sharpness,
         curvature=curvature,
-        per=per,
+        per=unit,
         left_out=left_out,
         growth=tuple(rows),
         settled=_settled(rows),

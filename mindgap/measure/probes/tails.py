@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-METHODS = ("hill", "moment", "block-sum", "stable")
+TailMethod = Literal["hill", "moment", "block-sum", "stable"]
+METHODS: tuple[TailMethod, ...] = get_args(TailMethod)
+ValuesOf = Literal["norms", "coordinates", "projections"]
 
 #: "Not heavier than Gaussian" is said only when the interval excludes indices below this, the
 #: estimate is not among the fifth of Gaussian samples that look heaviest, and the moment estimate
@@ -84,9 +86,9 @@ class TailIndex:
 
 def tail_index(
     sample: NoiseSample | Any,
-    method: str = "hill",
+    method: TailMethod = "hill",
     *,
-    of: str = "norms",
+    of: ValuesOf = "norms",
     per_layer: bool = False,
     groups: Any = None,
     level: float = 0.9,
@@ -314,7 +316,7 @@ def _looks_light(rows: Array) -> bool:
 def _values(sample: Any, of: str, per_layer: bool, groups: Any) -> tuple[Array, bool]:
     """Rows of values, scaled by group where asked; and whether they have signs."""
     if hasattr(sample, "norms") and hasattr(sample, "coordinates"):
-        one_of("of", of, ["norms", "coordinates", "projections"])
+        one_of("of", of, get_args(ValuesOf))
         if per_layer and of == "coordinates":
             groups = sample.coordinate_layer
         sample = getattr(sample, of)

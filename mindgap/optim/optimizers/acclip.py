@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from mindgap.base.check import between, fail, non_negative, one_of, positive
 from mindgap.base.tensors import blocks, robust_norm
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.settings import check_betas, check_clip, check_common, corrected
+from mindgap.optim.settings import Clip, check_betas, check_clip, check_common, corrected
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import (
     average_,
@@ -24,7 +24,8 @@ from mindgap.rules.steps import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FORMS = ("first_moment", "second_moment", "algorithm")
+Form = Literal["first_moment", "second_moment", "algorithm"]
+FORMS: tuple[str, ...] = get_args(Form)
 
 
 class ACClip(CoordinateOptimizer):
@@ -96,10 +97,10 @@ class ACClip(CoordinateOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
-        form: str = "first_moment",
+        form: Form = "first_moment",
         factor: float = 1.0,
         bias_correction: bool = True,
-        clip: float | str | None = "auto",
+        clip: Clip = "auto",
         track: bool = False,
         **options: Unpack[Options],
     ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from mindgap.base.check import fail, flag, non_negative
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
+    Clip,
     check_betas,
     check_clip,
     check_common,
@@ -85,7 +86,7 @@ class AdamW(RuleOptimizer):
         weight_decay: float | Tensor = 1e-2,
         amsgrad: bool = False,
         *,
-        clip: float | str | None = "auto",
+        clip: Clip = "auto",
         capturable: bool = False,
         differentiable: bool = False,
         **options: Unpack[Options],

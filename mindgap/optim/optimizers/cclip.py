@@ -11,9 +11,9 @@ from torch import Tensor
 
 from mindgap.base.check import between, fail, one_of, positive
 from mindgap.base.tensors import blocks, placed, robust_norm, widen
-from mindgap.optim.families import ORDERS, CoordinateOptimizer
+from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.settings import check_common
+from mindgap.optim.settings import ORDERS, Order, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.schedule import value_at
 from mindgap.rules.steps import average_, clip_coordinates, descend_, follow_median_
@@ -87,7 +87,7 @@ class CClip(CoordinateOptimizer):
         tau: Any,
         *,
         beta: float = 0.0,
-        clip: str = "gradient",
+        clip: Order = "gradient",
         weight_decay: float = 0.0,
         track: bool = False,
         **options: Unpack[Options],

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import one_of, positive
-from mindgap.optim.families import ORDERS, ScaledOptimizer
+from mindgap.optim.families import ScaledOptimizer
 from mindgap.optim.norms import QUANTILE, new_window, push_, running_quantile
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.settings import positive_at
+from mindgap.optim.settings import ORDERS, Order, Scope, positive_at
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import clip_coefficient
 
@@ -70,12 +70,12 @@ class GClip(ScaledOptimizer):
         self,
         params: Any,
         lr: float | Tensor,
-        tau: float | str | Callable[[int], float],
+        tau: float | Literal["auto"] | Callable[[int], float],
         *,
         beta: float = 0.0,
-        clip: str = "gradient",
+        clip: Order = "gradient",
         weight_decay: float = 0.0,
-        scope: str = "all",
+        scope: Scope = "all",
         **options: Unpack[Options],
     ) -> None:
         one_of("clip", clip, ORDERS)

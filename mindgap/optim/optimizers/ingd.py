@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.base.tensors import blocks, placed, robust_norm
-from mindgap.optim.optimizer import Batch, RuleOptimizer
-from mindgap.optim.settings import check_lr
+from mindgap.optim.optimizer import Batch, Loss, RuleOptimizer
+from mindgap.optim.settings import Nonfinite, check_lr
 from mindgap.rules.schedule import unit_draw
 from mindgap.rules.steps import average_, descent_weight
 
@@ -117,7 +117,7 @@ class INGD(RuleOptimizer):
         *,
         inner: int | None = None,
         seed: int = 0,
-        nonfinite: str = "propagate",
+        nonfinite: Nonfinite = "propagate",
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -171,6 +171,12 @@ class INGD(RuleOptimizer):
 
     def _update(self, batches: list[Batch]) -> None:
         raise NotImplementedError("INGD steps through its closure")
+
+    @overload  # type: ignore[override]
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss | None: ...
 
     @torch.no_grad()
     @torch._disable_dynamo

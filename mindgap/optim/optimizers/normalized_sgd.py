@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from mindgap.base.check import non_negative, one_of
-from mindgap.optim.families import ORDERS, ScaledOptimizer
+from mindgap.optim.families import ScaledOptimizer
 from mindgap.optim.optimizer import Batch, Options
+from mindgap.optim.settings import ORDERS, Order, Scope
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import normalize_coefficient
 
@@ -64,9 +65,9 @@ class NormalizedSGD(ScaledOptimizer):
         *,
         beta: float = 0.0,
         damping: float = 0.0,
-        normalize: str = "gradient",
+        normalize: Order = "gradient",
         weight_decay: float = 0.0,
-        scope: str = "all",
+        scope: Scope = "all",
         **options: Unpack[Options],
     ) -> None:
         settings = {"lr": lr, "damping": damping, "weight_decay": weight_decay}

@@ -11,6 +11,7 @@ from mindgap.base.check import fail, non_negative, number, one_of
 from mindgap.base.tensors import blocks, widen
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
+    Clip,
     check_clip,
     check_common,
     check_torch_settings,
@@ -79,7 +80,7 @@ class SGD(RuleOptimizer):
         weight_decay: float | Tensor = 0.0,
         nesterov: bool = False,
         *,
-        clip: float | str | None = "auto",
+        clip: Clip = "auto",
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:

@@ -11,7 +11,7 @@ from mindgap.base.check import between, fail, non_negative, whole
 from mindgap.base.tensors import blocks, robust_norm, widen
 from mindgap.optim.norms import scoped_norms
 from mindgap.optim.optimizer import Batch, RuleOptimizer
-from mindgap.optim.settings import check_clip, check_common
+from mindgap.optim.settings import Clip, Nonfinite, SpikeGuard, check_clip, check_common
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.schedule import unit_draw
 from mindgap.rules.steps import average_, interpolated_coefficient
@@ -77,10 +77,10 @@ class StochasticINGD(RuleOptimizer):
         q: float = 10.0,
         *,
         weight_decay: float = 0.0,
-        clip: float | str | None = "auto",
+        clip: Clip = "auto",
         seed: int = 0,
-        nonfinite: str = "propagate",
-        spike_guard: str | None = None,
+        nonfinite: Nonfinite = "propagate",
+        spike_guard: SpikeGuard = None,
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,

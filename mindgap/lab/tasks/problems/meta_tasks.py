@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ class MetaTasks:
 
     def method(self, lr_x: float, lr_y: float, inner: int) -> MetaLearner:
         """MAML or ANIL with the derivative through all steps."""
+        reset: Literal["x"] | tuple[int, int]
         reset = "x" if self.whole else (self.body, self.pack.dim)
         return MetaLearner(lr_x=lr_x, lr_y=lr_y, inner=inner, gradient="unrolled", reset=reset)
 

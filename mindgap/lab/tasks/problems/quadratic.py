@@ -19,7 +19,7 @@ from mindgap.base.check import fail
 from mindgap.base.checked import Count, Positive, check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches
+from mindgap.bilevel.data.sample import Batches, SampleOrder
 
 #: what a batch holds: (p, r, a) stacked to (samples, 3, d_y) and (q, s, b) stacked to (samples, 3,
 #: d_x)
@@ -125,7 +125,7 @@ class Quadratic:
         return self.x0 - torch.linalg.solve(self.hessian(), self.hypergradient(self.x0))
 
     def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The quadratic as a bilevel problem.
 

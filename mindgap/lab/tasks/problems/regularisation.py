@@ -21,7 +21,7 @@ from mindgap.base.check import fail
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches
+from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table, covtype, ijcnn1
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
@@ -72,7 +72,7 @@ class RegularisationSelection:
         return self.upper(x, y, batch) + 0.5 * (x.exp() * squares).sum()
 
     def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)

@@ -32,7 +32,7 @@ from mindgap.base.check import fail, one_of, positive, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
-from mindgap.bilevel.data.sample import Batches
+from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
 
@@ -126,7 +126,7 @@ class HyperRepresentation:
         return self.upper(x, y, batch) + self.decay * y.square().sum() / len(y)
 
     def problem(
-        self, batch_size: int | tuple[int, int] = 2, *, order: str = "partition"
+        self, batch_size: int | tuple[int, int] = 2, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The task as a bilevel problem; ``batch_size`` counts examples of every task: one
         number or (upper, lower).

@@ -20,7 +20,7 @@ from mindgap.base.check import one_of
 from mindgap.base.checked import Positive, check_arguments
 from mindgap.base.rng import torch_stream
 from mindgap.bilevel.data.problem import BilevelProblem
-from mindgap.bilevel.data.sample import Batches
+from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.problems.quadratic import Quadratic, quadratic_loss, quadratic_problem
 
 GROWTHS = ("exponential", "quartic")
@@ -63,7 +63,7 @@ class UnboundedSmoothness:
         return steep.sum(1).mean() + 0.5 * (y - targets).square().sum(1).mean()
 
     def problem(
-        self, batch_size: int | tuple[int, int] = 64, *, order: str = "partition"
+        self, batch_size: int | tuple[int, int] = 64, *, order: SampleOrder = "partition"
     ) -> BilevelProblem:
         """The bilevel problem; ``batch_size`` is one number or (upper, lower)."""
         above, below = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
