@@ -37,6 +37,9 @@ class MethodInfo:
     #: whether it is a row of Table 1 itself (not of its first footnote, and no further method)
     listed: bool = False
     note: str = ""  # what the footnotes say
+    #: the value of a state that holds the method's solution of the lower level: not ``y`` where y
+    #: also descends on f (a penalty method's y has learned from the upper level's data)
+    lower_variable: str = "y"
 
     @property
     def hyperparameters(self) -> int:
@@ -157,6 +160,7 @@ _SIXTEEN = (
         "f2sa",
         "F2SA",
         listed=True,
+        lower_variable="w",
     ),
     MethodInfo(
         "soba",
@@ -463,6 +467,7 @@ _FURTHER: tuple[MethodInfo, ...] = (
         "meha",
         "MEHA",
         note="first derivatives only; no strong convexity",
+        lower_variable="w",
     ),
     MethodInfo(
         "pbgd",
@@ -479,6 +484,7 @@ _FURTHER: tuple[MethodInfo, ...] = (
         "pbgd",
         "PBGD",
         note="first derivatives only; complexity as recalled, not confirmed",
+        lower_variable="w",
     ),
     MethodInfo(
         "pzobo",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mindgap.cli import STATUS
-from mindgap.cli.laboratory import compare, show, tune, watch
+from mindgap.cli.laboratory import compare, register, show, tune, watch
 from mindgap.cli.measure import advise, measure
 from mindgap.cli.pages import check, methods, optimizers, report, theory
 from mindgap.cli.recommend import recommend
@@ -52,6 +52,7 @@ for command in (
     run,
     demo,
     show,
+    register,
     tune,
     report,
     watch,

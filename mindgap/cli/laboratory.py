@@ -1,5 +1,5 @@
-"""``mindgap show``, ``tune``, ``watch`` and ``compare``: what a study is, its settings, its
-page, its changes.
+"""``mindgap show``, ``register``, ``tune``, ``watch`` and ``compare``: what a study is, its
+settings, its page, its changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.lab.studies.times import reference_times
 from mindgap.record.schema import RecordError
-from mindgap.record.store import TUNING_FILE, read_run
+from mindgap.record.store import REGISTERED_FILE, TUNING_FILE, read_run
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.spec import Study
@@ -171,6 +171,28 @@ def cost(study: Study, scale: str, taken: Mapping[str, Sequence[float]]) -> str:
     never = len(seeds) - len(known)
     words = f"; {never} never ran, taken to be like the others" if never else ""
     return f"about {span(total)} with --jobs 1 for {number}{words}"
+
+
+def register(
+    names: Names,
+    scale: ScaleName = "quick",
+    out: Records = Path("runs"),
+) -> None:
+    """Write down rule, sizes, seeds, search space and power before a run.
+
+    'mindgap tune' and 'mindgap run' write the hash of what was written down into their records.
+    """
+    from mindgap.lab.studies.register import register as write_down
+
+    studies, overrides = wanted_studies(names, scale)
+    if overrides:
+        fail("override", "must not be given: what is registered is the study itself", overrides)
+    for study in studies:
+        found = write_down(study, scale, out)
+        print(f"{study.name} {scale}: {found.hash}")
+        if found.power:
+            say(str(found.power["words"]))
+        say(f"written to {out / study.name / scale / REGISTERED_FILE}")
 
 
 #: What an interrupted search says.

@@ -7,7 +7,7 @@ its content under ``sum``; files from before the checksum are read without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -144,6 +144,12 @@ class Tuning:
     trials: int
     seeds: tuple[int, ...]
     methods: Mapping[str, MethodTuning]
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # settings typed for all methods
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+    registered: str = ""  # hash of the registration before the search
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(self.seeds))
@@ -154,15 +160,37 @@ class Tuning:
         object.__setattr__(self, "methods", methods)
 
     @property
+    def identity(self) -> Tuning:
+        """The search without its results and without what may differ between two of its parts."""
+        return replace(self, methods={}, command="", versions={}, machine={}, started="")
+
+    @property
     def extended(self) -> bool:
         """Whether some method has points beyond the ends of the grid."""
         return any(len(method.trials) > self.trials for method in self.methods.values())
 
 
-Form = TypeVar("Form", StudyDescription, Tuning, Verdict)
+@dataclass(frozen=True)
+class Registration:
+    """What was written down before a run (``registered.json``).
+
+    ``content`` holds rule, settings, seeds, search space and the design of the power simulation;
+    ``hash`` depends on it alone. ``power`` has the simulated error rates.
+    """
+
+    study: str
+    scale: str
+    content: Mapping[str, Any]
+    hash: str
+    power: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    written: str = ""
 
 
-def write_form(path: Path, form: StudyDescription | Tuning | Verdict) -> None:
+Form = TypeVar("Form", StudyDescription, Tuning, Verdict, Registration)
+
+
+def write_form(path: Path, form: StudyDescription | Tuning | Verdict | Registration) -> None:
     """Write a form as JSON with its checksum; the file appears whole or not at all."""
     content = asdict(form)
     write_atomically(path, to_json({**content, "sum": _sum(content)}, indent=1) + "\n")

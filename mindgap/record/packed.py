@@ -18,7 +18,14 @@ from functools import cache
 from pathlib import Path
 
 from mindgap.record.schema import RecordError, line
-from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, replacing
+from mindgap.record.store import (
+    REGISTERED_FILE,
+    STUDY_FILE,
+    TUNING_FILE,
+    VERDICT_FILE,
+    read_run,
+    replacing,
+)
 
 SUFFIX = ".tar.xz"
 #: The files of an archive: nothing else is unpacked, and nothing outside its folder is written.
@@ -53,7 +60,7 @@ def pack(folder: Path, archive: Path) -> None:
         header = replace(run.header, command=re.sub(r"^\S*__main__.py", "mindgap", command))
         lines = [line("header", header), *(line("row", row) for row in run.rows)]
         contents[path.name] = "\n".join([*lines, *([line("end", run.end)] if run.end else []), ""])
-    for name in (STUDY_FILE, VERDICT_FILE, TUNING_FILE):
+    for name in (STUDY_FILE, VERDICT_FILE, TUNING_FILE, REGISTERED_FILE):
         if (folder / name).exists():
             contents[name] = (folder / name).read_text(encoding="utf-8")
     with replacing(archive) as file, tarfile.open(fileobj=file, mode="w:xz", preset=9) as packed:

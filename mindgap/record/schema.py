@@ -26,8 +26,9 @@ TIMING_FIELDS = frozenset(
     {"seconds", "cpu_seconds", "wall", "started", "machine", "command", "versions"}
 )
 
+#: *not trained*: a control shows that the network has not learned enough to decide anything.
 #: *error*: the pass rule raised an exception, or a record it needs is damaged.
-VERDICTS = ("holds", "does not hold", "inconclusive", "error")
+VERDICTS = ("holds", "does not hold", "inconclusive", "not trained", "error")
 OUTCOMES = ("done", "failed")
 
 Row = dict[str, Any]
@@ -65,6 +66,7 @@ class Header:
     command: str = ""
     started: str = ""
     schema: int = SCHEMA
+    registered: str = ""  # hash of the registration before the run; empty: there was none
 
     @property
     def key(self) -> str:
@@ -117,11 +119,14 @@ class Run:
 class Verdict:
     """What the records of a study say about its claim.
 
-    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*; ``measured`` is one sentence
-    with the numbers. ``parts`` maps each part of the pass rule to *yes*, *no* or *open*.
+    ``verdict`` is one of *holds*, *does not hold*, *inconclusive*, *not trained*; ``measured`` is
+    one sentence with the numbers. ``parts`` maps each part of the rule to *yes*, *no* or *open*.
     ``as_printed`` and ``as_corrected`` are the verdicts on the two readings of the statement (the
     same where it has one). ``model`` says on what it was measured, ``null`` how often the rule says
-    each word where all methods are equal. ``files`` and ``seeds`` say on which records it rests.
+    each word where all methods are equal. ``gate`` is the control that shows whether the network is
+    trained, ``length`` how long it was trained beside the paper, ``power`` the rule's error rates
+    (:class:`mindgap.lab.studies.power.Rates`). ``files`` and ``seeds`` say on which records it
+    rests.
     """
 
     verdict: str
@@ -132,6 +137,10 @@ class Verdict:
     as_corrected: str = ""
     model: str = ""
     null: dict[str, float] = field(default_factory=dict)
+    gate: str = ""
+    length: str = ""
+    power: dict[str, Any] = field(default_factory=dict)
+    registered: str = ""  # whether rule and sizes were written down before the runs, in words
     files: tuple[str, ...] = ()
     seeds: int = 0
 

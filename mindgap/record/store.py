@@ -43,6 +43,7 @@ from mindgap.record.schema import (
 STUDY_FILE = "study.json"
 VERDICT_FILE = "verdict.json"
 TUNING_FILE = "tuning.json"
+REGISTERED_FILE = "registered.json"
 
 #: Seconds to wait for another writer of the same record: a worker whose driver was killed ends
 #: within a second.

@@ -8,12 +8,12 @@ have the loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
-from mindgap.lab.studies.spec import Row, Trial
+from mindgap.lab.studies.spec import Parts, Row, Run, Trial
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,28 +202,90 @@ def counters(state: State) -> Row:
     }
 
 
+def lower_of(state: State) -> Any:
+    """The method's own solution of the lower level: the value that the registry names.
+
+    F²SA's y minimises f + λ g, so that it learns from the upper level's data; its w minimises g.
+    """
+    name = type(state.method).__name__
+    names = {row.class_name: row.lower_variable for row in METHODS.values()}
+    return state.values[names.get(name, "y")]
+
+
 def measured(
     trial: Trial,
     problem: Any,
     method: Any,
     measure: Callable[[Tensor, Tensor], Row],
     lost: Row,
+    at_end: Callable[[Tensor], Row] | None = None,
     **how: Any,
 ) -> Iterator[Row]:
     """Run a method and read counters and measures at equal distances of calls.
 
     Args:
         trial, problem, method: what runs on what.
-        measure: the columns of a study at flat x and y.
+        measure: the columns of a study at flat x and at the method's own lower solution.
         lost: the same columns where x or y is no longer finite.
+        at_end: further columns of the last reading, from flat x alone.
         how: the other arguments of :func:`states`, which carries the run out.
     """
     import torch
 
+    budget, least = how["budget"], how.get("least", 1)
+    spent = how.get("spent") or (lambda state: state.total_calls)
     for state in states(trial, problem, method, **how):
         finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
-        found = measure(state.x, state.y) if finite else lost
+        found = measure(state.x, lower_of(state)) if finite else lost
+        if at_end is not None and finite and spent(state) >= budget and state.t >= least:
+            found = {**found, **at_end(state.x)}
         yield {**counters(state), **found, "diverged": not finite}
+
+
+def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
+    """The gate of a study on networks: its runs must end above what hardly needs a network.
+
+    On hyper-cleaning that is a linear model with the same labels (where the records have it), on
+    hyper-representation the encoder at its start, by two points.
+    """
+    import numpy as np
+
+    ends = np.array([run.rows[-1]["test_accuracy"] for run in runs])
+    if "corruption" not in runs[0].header.settings:
+        first = np.array([run.rows[0]["test_accuracy"] for run in runs])
+        words = f"{100 * ends.mean():.1f} and {100 * first.mean():.1f} %"
+        passed = bool(ends.mean() - first.mean() >= 0.02)
+        parts.gate("encoders end 2 points above their start", passed, words)
+    elif all("linear_accuracy" in run.rows[-1] for run in runs):
+        linear = np.array([run.rows[-1]["linear_accuracy"] for run in runs])
+        words = f"{100 * ends.mean():.1f} and {100 * linear.mean():.1f} %"
+        parts.gate("nets end above a linear model", bool(ends.mean() > linear.mean()), words)
+
+
+def kept_vector(values: Tensor) -> str:
+    """A vector as text for a record: half precision, packed; :func:`read_vector` reads it.
+
+    Example:
+        >>> import torch
+        >>> read_vector(kept_vector(torch.tensor([0.5, -2.0]))).tolist()
+        [0.5, -2.0]
+    """
+    from base64 import b85encode
+    from zlib import compress
+
+    import numpy as np
+
+    return b85encode(compress(values.detach().cpu().numpy().astype(np.float16).tobytes())).decode()
+
+
+def read_vector(text: str) -> Any:
+    """The vector that :func:`kept_vector` wrote, as a numpy array."""
+    from base64 import b85decode
+    from zlib import decompress
+
+    import numpy as np
+
+    return np.frombuffer(decompress(b85decode(text)), dtype=np.float16)
 
 
 def end_of(

@@ -22,6 +22,7 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.null import null_rates
+from mindgap.lab.studies.register import registered_hash
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
 from mindgap.record.forms import StudyDescription, read_form, write_form
@@ -201,8 +202,13 @@ def run_all(
         tidy(folder)
         files = tuple(path.name for path in item.files(out))
         write_form(folder / STUDY_FILE, replace(item.study.describe(item.scale), files=files))
+    hashes = {item.folder(out): registered_hash(item.folder(out)) for item in plans}
     work = [
-        (item.study, replace(header, command=command()), item.folder(out).absolute())
+        (
+            item.study,
+            replace(header, command=command(), registered=hashes[item.folder(out)]),
+            item.folder(out).absolute(),
+        )
         for item in plans
         for header in item.missing(out)
     ]
@@ -276,7 +282,9 @@ def write_verdict(item: StudyPlan, out: Path) -> Verdict:
     """
     files = tuple(path.name for path in item.files(out))
     verdict = verdict_of(item, out)
-    if verdict.verdict != "error" and not item.missing(out) and not item.study.left_out:
+    simulate = item.scale not in item.study.designs  # a design has rates of its own
+    usable = verdict.verdict != "error" and not item.missing(out) and not item.study.left_out
+    if simulate and usable:
         verdict = replace(verdict, null=null_rates(item.study, finished_runs(item.files(out))))
     verdict = replace(verdict, files=files, seeds=len({h.seed for h in item.headers}))
     write_form(item.folder(out) / VERDICT_FILE, verdict)

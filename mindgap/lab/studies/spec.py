@@ -17,6 +17,7 @@ from mindgap.base.check import fail, one_of
 from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
 from mindgap.lab.studies.loop import Trial
+from mindgap.lab.studies.power import Design, as_numbers, rates
 from mindgap.lab.studies.verdict import Parts
 from mindgap.record.forms import Figure, StudyDescription
 from mindgap.record.schema import Row, Run, Verdict
@@ -24,6 +25,7 @@ from mindgap.record.schema import Row, Run, Verdict
 __all__ = [
     "AXES",
     "SCALES",
+    "Design",
     "Figure",
     "Parts",
     "Row",
@@ -117,6 +119,10 @@ class Study:
     #: scale -> model and data that the study runs on; empty where a statement is not about a model.
     models: Mapping[str, str] = field(default_factory=dict)
     paper_model: str = ""  # the model and data of the paper
+    #: scale -> how long a network is trained there, beside the paper ("25 of 25 epochs")
+    lengths: Mapping[str, str] = field(default_factory=dict)
+    #: scale -> the rule on made-up data, from which its error rates and its power are simulated
+    designs: Mapping[str, Design] = field(default_factory=dict)
     paper_number: str = ""  # the numbers that the paper prints; empty where it prints none
     figures: tuple[Figure, ...] = ()  # what the page draws
     #: settings that ``mindgap tune`` may search, name -> (low, high) on a log scale, for all
@@ -198,7 +204,7 @@ class Study:
         Example:
             >>> from mindgap.lab.studies.catalogue import find
             >>> find("b3-hyper-cleaning").only("gpu", ["SLIP", "AmIGO"]).seeds("gpu")
-            {'AmIGO': 8, 'SLIP': 8}
+            {'AmIGO': 20, 'SLIP': 20}
         """
         if not methods:
             return self
@@ -246,9 +252,31 @@ class Study:
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
         """Apply the pass rule to the runs of one scale; an exception of the rule is passed on."""
+        from mindgap.lab.studies.register import registered_words
+
+        scale = runs[0].header.scale
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return self.judge(runs).build(self.model(runs[0].header.scale))
+            found = self.judge(runs).build(self.model(scale))
+        return replace(
+            found,
+            length=self.lengths.get(scale, ""),
+            power=self.power(scale, runs),
+            registered=registered_words(self, scale, runs),
+        )
+
+    def power(self, scale: str, runs: Sequence[Run] = ()) -> dict[str, Any]:
+        """Error rates and power of the rule with the seeds of the runs, or with the planned ones;
+        empty where the scale has no design.
+        """
+        design = self.designs.get(scale)
+        if design is None:
+            return {}
+        groups: dict[str, set[int]] = {}
+        for run in runs:
+            groups.setdefault(run.header.method, set()).add(run.header.seed)
+        number = min(map(len, groups.values())) if groups else self.scales[scale].seeds
+        return as_numbers(rates(design, max(number, 2)))
 
     def describe(self, scale: str) -> StudyDescription:
         """What the page needs to draw the study again from its records alone."""

@@ -25,6 +25,7 @@ from mindgap.base.check import fail, missing, one_of, whole
 from mindgap.base.rng import stream_seed
 from mindgap.lab.studies.grid import grid_points, grid_search
 from mindgap.lab.studies.processes import Lost, in_processes
+from mindgap.lab.studies.register import registered_hash
 from mindgap.lab.studies.spec import Study, Trial
 from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, read_form, write_form
 from mindgap.record.schema import content_hash
@@ -170,7 +171,9 @@ def tune(
         fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
     if not grid:
         _optuna()
-    folder = out / study.name / scale
+    from mindgap.lab.studies.run import command, machine, now, versions
+
+    started, folder = now(), out / study.name / scale
     folder.mkdir(parents=True, exist_ok=True)
     on_seeds = study.tuning_seeds if grid else tuple(FIRST_SEED + k for k in range(seeds))
     trials = len(grid_points(study.grid)) if grid else trials
@@ -186,12 +189,16 @@ def tune(
         trials=trials,
         seeds=on_seeds,
         methods={method: _summary(made[method]) for method in settings},
+        overrides=dict(overrides or {}),
+        command=command(),
+        versions=dict(versions()),
+        machine=machine(next(iter(settings.values()))),
+        started=started,
+        registered=registered_hash(folder),
     )
     if study.left_out and (folder / TUNING_FILE).exists():
         before = read_form(Tuning, folder / TUNING_FILE)
-        if replace(before, methods={}) == replace(
-            tuning, methods={}
-        ):  # the same search, of other methods
+        if before.identity == tuning.identity:  # the same search, of other methods
             tuning = replace(tuning, methods={**before.methods, **tuning.methods})
     write_form(folder / TUNING_FILE, tuning)
     return tuning

@@ -48,8 +48,9 @@ class Parts:
     """What a pass rule asks, part by part.
 
     The statement holds when every part is answered with yes and does not hold when one is answered
-    with no. It is inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a control
-    failed, a run did not settle).
+    with no. It is inconclusive otherwise, and whenever :meth:`decide_nothing` was called (a run did
+    not settle, a record lacks what the rule reads). Where a :meth:`gate` failed, the verdict is
+    *not trained* whatever the parts say.
 
     Example:
         >>> parts = Parts()
@@ -65,6 +66,8 @@ class Parts:
     sentences: list[str] = field(default_factory=list)  # what the verdict prints
     numbers: dict[str, Any] = field(default_factory=dict)  # what the verdict keeps
     usable: bool = True  # False makes every reading inconclusive
+    trained: bool = True  # False makes every reading *not trained*
+    gates: list[str] = field(default_factory=list)  # the controls, in words
 
     def add(
         self,
@@ -93,6 +96,11 @@ class Parts:
         """Make the verdict inconclusive whatever the parts say."""
         self.usable = False
         self.note(reason)
+
+    def gate(self, name: str, passed: bool, words: str) -> None:
+        """A control that shows that the network is trained: where it fails, nothing is decided."""
+        self.gates.append(f"{name}: {'passed' if passed else 'failed'} ({words})")
+        self.trained = self.trained and passed
 
     @checked
     def ratio(self, name: str, over: Values, under: Values, least: Positive) -> None:
@@ -165,6 +173,38 @@ class Parts:
             self.decide_nothing(f"{seeds} seeds are too few: the rule asks for {LEAST_SEEDS}")
         return standing
 
+    def equivalent(self, name: str, gaps: Values, margin: float, unit: float = 1.0) -> Interval:
+        """A part: the mean of paired differences lies within ± a fixed margin.
+
+        Yes where its two-sided 90 % interval lies inside (two one-sided tests of 5 % each), no
+        where it lies outside altogether. Several such parts need no correction for *yes*: all of
+        them must say so.
+        """
+        gap = mean_interval(gaps, miss=0.1)
+        self.add(
+            name,
+            -margin < gap.low and gap.high < margin,
+            gap.low > margin or gap.high < -margin,
+            f"{gap.words(unit)} within ±{margin * unit:g}",
+            {name: gap.triple},
+        )
+        return gap
+
+    def sooner(self, name: str, logs: Values, words: str = "") -> Interval:
+        """A part: the mean log of a ratio of times, one number per seed, lies above 0.
+
+        One-sided, 5 % on each side.
+        """
+        log = mean_interval(logs, miss=0.1)
+        self.add(
+            name,
+            log.low > 0,
+            log.high < 0,
+            f"{words}{ratio_words(log)}",
+            {name: as_ratios(log)},
+        )
+        return log
+
     def factor_two(self, name: str, ratios: Sequence[float], words: str, reading: str = "") -> None:
         """A part: a ratio lies in [1/2, 2] in every draw (rounding allowed for)."""
         low, high = min(ratios), max(ratios)
@@ -179,6 +219,8 @@ class Parts:
     def reading(self, which: str) -> str:
         """The verdict on one reading of the statement."""
         answers = [part.answer for part in self.asked if part.reading in ("", which)]
+        if not self.trained:
+            return "not trained"
         if not self.usable or not answers:
             return "inconclusive"
         return (
@@ -205,6 +247,7 @@ class Parts:
             as_printed=self.reading("as printed"),
             as_corrected=self.reading("as corrected"),
             model=model,
+            gate="; ".join(self.gates),
         )
 
 
@@ -355,13 +398,13 @@ def mean_interval(values: Values, *, miss: float = 0.05) -> Interval:
     if len(array) < 2:
         return Interval(float(array.mean()), -math.inf, math.inf)
     half = float(
-        _quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
+        student_quantile(1 - miss / 2, len(array) - 1) * array.std(ddof=1) / math.sqrt(len(array))
     )
     return Interval(float(array.mean()), float(array.mean()) - half, float(array.mean()) + half)
 
 
 @cache
-def _quantile(share: float, degrees: int) -> float:
+def student_quantile(share: float, degrees: int) -> float:
     """Student's quantile."""
     from scipy.stats import t as student
 

@@ -64,6 +64,7 @@ def test_every_fault_runs_on_the_recurrent_net():
     study = find(NAME)
     tiny = {
         "data": "made-up tweets",
+        "held": 64,
         "train": 64,
         "validation": 64,
         "test": 64,

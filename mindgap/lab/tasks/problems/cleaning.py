@@ -18,13 +18,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from mindgap.base.check import between, fail, non_negative, whole
+from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batches, SampleOrder
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.problems.softmax import newton, softmax_derivatives
+
+#: Parts of a task.
+SPLITS = ("test", "held", "validation", "train")
+
+#: What a cleaned task is measured against: no cleaning, perfect weights, clean validation samples
+#: alone.
+CONTROLS = ("none", "perfect", "validation")
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class HyperCleaning:
         classes: number of labels.
         decay: c, weight of ‖W‖².
         start: λ at the start, the same for all samples.
+        held: clean samples that neither level trains on: what a search of settings looks at.
 
     Example:
         >>> from mindgap.lab.tasks.data import digits
@@ -58,6 +66,7 @@ class HyperCleaning:
     classes: int
     decay: float
     start: float
+    held: tuple[Tensor, Tensor]
 
     @property
     def x0(self) -> Tensor:
@@ -98,19 +107,33 @@ class HyperCleaning:
         )
 
     def accuracy(self, y: Tensor, split: str = "test") -> float:
-        """Share of rightly classified samples of ``"test"``, ``"validation"`` or ``"train"``
-        (corrupted labels).
+        """Share of rightly classified samples of ``"test"``, ``"held"``, ``"validation"`` or
+        ``"train"`` (corrupted labels).
         """
-        features, labels = {"test": self.test, "validation": self.validation, "train": self.train}[
-            split
-        ]
+        features, labels = getattr(self, one_of("split", split, SPLITS))
         weights = y.reshape(features.shape[1], self.classes)
         return float(((features @ weights).argmax(1) == labels).double().mean())
 
-    def validation_loss(self, y: Tensor) -> float:
-        """f at W: what tuning may look at."""
-        features, labels = self.validation
+    def loss(self, y: Tensor, split: str = "held") -> float:
+        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
+        features, labels = getattr(self, one_of("split", split, SPLITS))
         return float(cross_entropy(features @ y.reshape(features.shape[1], self.classes), labels))
+
+    def validation_loss(self, y: Tensor) -> float:
+        """f at W: the loss that the upper level descends on."""
+        return self.loss(y, "validation")
+
+    def solved(self, x: Tensor) -> Tensor:
+        """The lower problem at x, solved to the end: W*(λ), flat."""
+        return self.minimiser(torch.sigmoid(x))
+
+    def control(self, name: str) -> Tensor:
+        """The same solve without any method: see :data:`CONTROLS`."""
+        if one_of("control", name, CONTROLS) == "validation":
+            ones = torch.ones_like(self.validation[0][:, 0])
+            return replace(self, train=self.validation).minimiser(ones)
+        perfect = (~self.corrupted).to(self.train[0].dtype)
+        return self.minimiser(torch.sigmoid(self.x0) if name == "none" else perfect)
 
     def weight_auc(self, x: Tensor) -> float:
         """Area under the curve: how likely a clean sample has a larger weight than a corrupted
@@ -195,6 +218,7 @@ def hyper_cleaning(
     corruption: float = 0.4,
     train: int | None = None,
     validation: int | None = None,
+    held: int = 0,
     components: int | None = None,
     decay: float = 1e-3,
     start: float = 0.0,
@@ -211,6 +235,7 @@ def hyper_cleaning(
             equally likely.
         train: training samples; by default half of what is not for testing.
         validation: clean samples of the upper level; by default the other half.
+        held: clean samples for the search of settings; they are taken from those for testing.
         components: project the features on that many principal components of the training and
             validation samples, each scaled to variance one (a dense Hessian needs few features).
         decay: c, weight of the squared norm of W.
@@ -231,13 +256,15 @@ def hyper_cleaning(
     spare = len(table) if test is not None else len(table) - len(table) // 5
     train = spare // 2 if train is None else whole("train", train, least=1)
     validation = spare - train if validation is None else whole("validation", validation, least=1)
-    if train + validation + (test is None) > len(table):
-        fail("train + validation", f"must leave samples of {len(table)}", train + validation)
+    used = train + validation + whole("held", held)
+    if used + (test is None) > len(table):
+        fail("train + validation + held", f"must leave samples of {len(table)}", used)
     parts = [table.part(order[:train]), table.part(order[train : train + validation])]
-    parts.append(table.part(order[train + validation :]) if test is None else test)
+    parts.append(table.part(order[used:]) if test is None else test)
+    parts.append(table.part(order[train + validation : used]))
     if components is not None:
         parts = _whitened(parts, components)
-    classes = 1 + max(int(part.labels.max()) for part in parts)
+    classes = 1 + max(int(part.labels.max()) for part in parts[:3])
     labels, mask = corrupt(parts[0].labels, classes, corruption, seed)
     where = torch.device(device)
 
@@ -252,13 +279,12 @@ def hyper_cleaning(
         classes,
         decay,
         start,
+        tensors(parts[3].features, parts[3].labels),
     )
 
 
 def _whitened(parts: list[Table], components: int) -> list[Table]:
-    """Principal components of the first two tables, applied to all three: no test sample has a
-    say.
-    """
+    """Principal components of the first two tables, applied to all: no test sample has a say."""
     known = np.concatenate([part.features for part in parts[:2]])
     if whole("components", components, least=1) > min(known.shape):
         fail("components", f"must be at most {min(known.shape)}", components)

@@ -18,7 +18,7 @@ cannot).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding
 
-from mindgap.base.check import between, fail, non_negative, whole
+from mindgap.base.check import between, fail, non_negative, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
 from mindgap.bilevel.data.sample import Batches
 from mindgap.lab.tasks.data.tweets import Tweets
-from mindgap.lab.tasks.problems.cleaning import area_under_curve, corrupt
+from mindgap.lab.tasks.problems.cleaning import CONTROLS, area_under_curve, corrupt
 
 Weights = Mapping[str, Tensor]
 #: Texts: word numbers (texts, words) and labels (texts,).
@@ -40,6 +40,10 @@ Texts = tuple[Tensor, Tensor]
 
 #: Texts that a measure reads at once.
 CHUNK = 8192
+
+#: The common solve of the lower problem: Adam from the net's start, steps of a batch each, a rate
+#: that falls to zero along a cosine. Every method's x is judged by it.
+SOLVE_STEPS, SOLVE_BATCH, SOLVE_RATE = 400, 512, 3e-3
 
 #: units per layer from which on the products take the time, and not the number of kernels
 WIDE = 512
@@ -177,6 +181,7 @@ class RecurrentCleaning:
         decay: c, weight of ‖w‖².
         start: λ at the start, the same for all texts.
         y0: weights at the start.
+        held: clean texts that neither level trains on: what a search of settings looks at.
 
     Example:
         >>> from mindgap.lab.tasks.data.tweets import made_up_tweets
@@ -198,6 +203,7 @@ class RecurrentCleaning:
     decay: float
     start: float
     y0: dict[str, Tensor]
+    held: Texts
 
     @property
     def x0(self) -> Tensor:
@@ -241,9 +247,108 @@ class RecurrentCleaning:
         """
         return self._scores(y, split)[1]
 
+    def loss(self, y: Tensor, split: str = "held") -> float:
+        """Mean cross-entropy on a split; a search of settings looks at ``"held"``."""
+        return self._scores(y, split)[0]
+
     def validation_loss(self, y: Tensor) -> float:
-        """f at w: what tuning may look at."""
+        """f at w: the loss that the upper level descends on."""
         return self._scores(y, "validation")[0]
+
+    def solved(self, x: Tensor, steps: int = SOLVE_STEPS) -> Tensor:
+        """The lower problem at x solved alike for every method: the net's weights, flat."""
+        return self.trained(torch.sigmoid(x), self.train, steps)
+
+    def control(self, name: str, steps: int = SOLVE_STEPS) -> Tensor:
+        """The same solve without any method.
+
+        Args:
+            name: ``"none"`` (λ at its start for all texts), ``"perfect"`` (weight 1 on right labels
+                and 0 on wrong ones) or ``"validation"`` (the clean validation texts in place of the
+                training texts).
+            steps: of the solve.
+        """
+        if one_of("control", name, CONTROLS) == "validation":
+            return self.trained(torch.ones_like(self.x0), self.validation, steps)
+        weights = torch.sigmoid(self.x0) if name == "none" else (~self.corrupted).to(self.x0.dtype)
+        return self.trained(weights, self.train, steps)
+
+    def trained(self, weights: Tensor, texts: Texts, steps: int = SOLVE_STEPS) -> Tensor:
+        """Minimise mean_i weights_i ℓ_i + c ‖w‖² over texts by Adam from the start; weights, flat.
+
+        On CUDA forward and backward pass are one launch. The order of the texts is the same in
+        every call.
+        """
+        from mindgap.lab.tasks.captured import CapturedGradient
+
+        net = torch.nn.ParameterDict({name: value.clone() for name, value in self.y0.items()})
+        words, labels = texts
+        size = min(SOLVE_BATCH, len(labels))
+
+        def loss(
+            net: torch.nn.ParameterDict, words: Tensor, labels: Tensor, weights: Tensor
+        ) -> Tensor:
+            own = dict(net.items())
+            logits = recurrent_logits(own, self.vectors, words)
+            losses = cross_entropy(logits, labels, reduction="none")
+            norm = torch.cat([value.reshape(-1) for value in own.values()]).square().sum()
+            return (weights * losses).mean() + self.decay * norm
+
+        def batches() -> Iterator[Tensor]:
+            draw = numpy_stream(0, "recurrent cleaning", "common solve")
+            while True:
+                order = torch.from_numpy(draw.permutation(len(labels))).to(words.device)
+                yield from order[: len(labels) - len(labels) % size].split(size)
+
+        chosen = batches()
+        first = next(chosen)
+        gradient = CapturedGradient(
+            net, loss, (words[first], labels[first], weights[first].detach())
+        )
+        adam = torch.optim.Adam(net.values(), SOLVE_RATE, fused=words.is_cuda)
+        for step in range(whole("steps", steps, least=1)):
+            for group in adam.param_groups:
+                group["lr"] = SOLVE_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+            used = first if step == 0 else next(chosen)
+            gradient(words[used], labels[used], weights[used])
+            adam.step()
+        return torch.cat([net[name].detach().reshape(-1) for name in self.y0])
+
+    @property
+    def clean_labels(self) -> Tensor:
+        """The right labels of the training texts."""
+        return torch.where(self.corrupted, 1 - self.train[1], self.train[1])
+
+    def linear_accuracy(self, labels: Tensor, split: str = "test") -> float:
+        """Accuracy of logistic regression on the mean word vector.
+
+        A net that is not above it, with the same labels, has hardly learned.
+
+        Args:
+            labels: of the training texts, as they are given or clean.
+            split: on which the accuracy is read.
+        """
+        words = self.train[0]
+
+        def mean(words: Tensor) -> Tensor:
+            known = (words != 0).to(self.vectors.dtype)
+            total = embedding(words, self.vectors).sum(1)  # the vector of no word is zero
+            found = total / known.sum(1, keepdim=True).clamp(min=1)
+            return torch.cat([found, found.new_ones(len(found), 1)], 1)
+
+        features = mean(words)
+        y = features.new_zeros(features.shape[1], 2, requires_grad=True)
+        solver = torch.optim.LBFGS([y], max_iter=200, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            solver.zero_grad()
+            loss = cross_entropy(features @ y, labels) + 1e-4 * y.square().sum()
+            loss.backward()
+            return loss
+
+        solver.step(closure)
+        words, right = getattr(self, split)
+        return float(((mean(words) @ y.detach()).argmax(1) == right).double().mean())
 
     def weight_auc(self, x: Tensor) -> float:
         """How likely a clean text has a larger weight than a corrupted one (ties: half)."""
@@ -257,6 +362,7 @@ def recurrent_cleaning(
     train: int = 20_480,
     validation: int = 20_480,
     test: int = 16_384,
+    held: int = 0,
     hidden: int = 128,
     head: int = 64,
     decay: float = 1e-3,
@@ -272,6 +378,7 @@ def recurrent_cleaning(
         tweets: the texts.
         corruption: p, share of training labels that are changed.
         train, validation, test: texts of each part, half of them positive.
+        held: texts of a fourth part, for the search of settings.
         hidden: units of each recurrent layer.
         head: units of the two tanh layers on top.
         decay: c, weight of the squared norm of the weights.
@@ -292,11 +399,12 @@ def recurrent_cleaning(
         whole(name, n, least=2) // 2
         for name, n in (("train", train), ("validation", validation), ("test", test))
     ]
+    sizes.append(whole("held", held) // 2)
     draw = numpy_stream(seed, "recurrent cleaning", "split")
     classes = [draw.permutation(np.flatnonzero(tweets.labels == label)) for label in (0, 1)]
     if sum(sizes) > min(map(len, classes)):
         fail(
-            "train + validation + test",
+            "train + validation + test + held",
             f"must be at most {2 * min(map(len, classes))}",
             2 * sum(sizes),
         )
@@ -330,6 +438,7 @@ def recurrent_cleaning(
         decay,
         start,
         weights,
+        split[2],
     )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.bilevel_runs import tuned_methods
 from mindgap.lab.studies.cleaning_runs import (
+    CONTROL_METHODS,
     CPU,
     GPU,
     GPU_GRID,
@@ -31,16 +32,32 @@ from mindgap.lab.studies.cleaning_runs import (
     PAPER_STEPS,
     QUICK,
     SHORT_PAPER_MODEL,
+    SOLVED,
     TUNED,
     cleaning_method,
+    control_rows,
     rows_of,
     task_of,
 )
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
-from mindgap.lab.studies.verdict import by_method, mean_interval, spread
+from mindgap.lab.studies.spec import (
+    SCALES,
+    Design,
+    Figure,
+    Parts,
+    Row,
+    Run,
+    Scale,
+    Source,
+    Study,
+    Trial,
+)
+from mindgap.lab.studies.verdict import by_seed, mean_interval, spread
 
 #: The smallest difference in accuracy that matters.
 SMALLEST = 0.005
+
+#: Perfect weights must beat no cleaning by so much, or there is nothing to compare.
+HEADROOM = 0.02
 
 #: SLIP with one lower sample per iteration: it stands beside SLIP and is no rival of it.
 SHARED = "SLIP, shared samples"
@@ -48,8 +65,11 @@ SHARED = "SLIP, shared samples"
 
 def loop(trial: Trial) -> Iterator[Row]:
     """Run one method to the budget of oracle calls; read accuracy and weights at equal
-    distances of calls.
+    distances of calls, and at the end the common solve at the method's x. A control is one solve.
     """
+    if trial.settings.get("control"):
+        yield from control_rows(trial)
+        return
     task = task_of(trial)
     method = cleaning_method(trial)
     try:
@@ -66,8 +86,9 @@ def loop(trial: Trial) -> Iterator[Row]:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """SLIP's mean final test accuracy against every other method's, over paired seeds."""
-    groups = by_method(runs)
+    """SLIP's final x against every other method's, by one common solve each, over paired seeds."""
+    groups, parts = by_seed(runs), Parts()
+    controls = {name: groups.pop(name) for name in CONTROL_METHODS if name in groups}
     refused = [
         name for name, group in groups.items() if any("refused" in run.rows[-1] for run in group)
     ]
@@ -76,12 +97,13 @@ def judge(runs: Sequence[Run]) -> Parts:
         for name, group in groups.items()
         if name not in refused
     }
+    if not controls or not all("solved_accuracy" in row for rows in ends.values() for row in rows):
+        return _old(ends)
     accuracy = {
-        name: np.array([row["test_accuracy"] for row in rows]) for name, rows in ends.items()
+        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in ends.items()
     }
-    auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
+    headroom(parts, {name: [run.rows[-1] for run in group] for name, group in controls.items()})
     rivals = {name: values for name, values in accuracy.items() if name != SHARED}
-    parts = Parts()
     # The same seed is the same data, corruption and start.
     parts.ahead_of_all("SLIP ahead in test accuracy", rivals, "SLIP", SMALLEST)
     if SHARED in accuracy:
@@ -90,36 +112,84 @@ def judge(runs: Sequence[Run]) -> Parts:
             f"with shared samples SLIP ends {gain.words(100)} points above",
             {"gain_of_sharing": gain.triple},
         )
+    parts.note(*_beside(ends))
+    auc = {name: float(np.mean([row["weight_auc"] for row in rows])) for name, rows in ends.items()}
     parts.note(
         f"area under the curve of SLIP's weights {auc['SLIP']:.3f}",
         {
             "accuracy": {name: float(values.mean()) for name, values in accuracy.items()},
             "deviation": {name: spread(values) for name, values in accuracy.items()},
+            "own_accuracy": {
+                name: float(np.mean([row["test_accuracy"] for row in rows]))
+                for name, rows in ends.items()
+            },
             "weight_auc": auc,
             "refused": refused,
         },
     )
-    parts.note(*_beside(ends))
     if refused:
         parts.note(f"refused at this size: {', '.join(refused)}")
     return parts
 
 
+def headroom(parts: Parts, controls: Mapping[str, Sequence[Row]]) -> None:
+    """The gates: perfect weights must beat no cleaning by at least two points, and a net with them
+    must beat a linear model.
+    """
+    ends = {
+        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in controls.items()
+    }
+    none, perfect = ends["no cleaning"], ends["perfect weights"]
+    gap = mean_interval(perfect - none)
+    parts.gate(
+        "perfect weights beat no cleaning by 2 points",
+        gap.mean >= HEADROOM,
+        f"{100 * perfect.mean():.1f} and {100 * none.mean():.1f} %",
+    )
+    rows = controls["perfect weights"]
+    if all("linear_accuracy" in row for row in rows):
+        linear = float(np.mean([row["linear_accuracy"] for row in rows]))
+        parts.gate(
+            "the net with perfect weights beats a linear model",
+            float(perfect.mean()) > linear,
+            f"{100 * perfect.mean():.1f} and {100 * linear:.1f} %",
+        )
+    parts.note("", {"controls": {name: float(values.mean()) for name, values in ends.items()}})
+
+
+def _old(ends: Mapping[str, Sequence[Row]]) -> Parts:
+    """Records without a common solve and controls decide nothing."""
+    parts = Parts()
+    accuracy = {
+        name: float(np.mean([row["test_accuracy"] for row in rows])) for name, rows in ends.items()
+    }
+    order = sorted(accuracy, key=lambda name: -accuracy[name])
+    parts.decide_nothing(
+        "the records have no common solve of the lower problem and no controls, and F²SA was read "
+        "at a variable that learns from the validation data: nothing follows from "
+        + ", ".join(f"{name} {accuracy[name]:.3f}" for name in order)
+    )
+    parts.note("", {"accuracy": accuracy})
+    return parts
+
+
 def _beside(ends: Mapping[str, Sequence[Row]]) -> tuple[str, dict[str, Any]]:
-    """Training accuracy and the spread between seeds, judged beside the rule: the sentence, and
-    its numbers.
+    """The spread between seeds and the accuracy of each method's own lower solution, judged beside
+    the rule: the sentence, and its numbers.
     """
     rivals = {name: rows for name, rows in ends.items() if name != SHARED}
     beside = Parts()
     tests = {
-        name: np.array([row["test_accuracy"] for row in rows]) for name, rows in rivals.items()
+        name: np.array([row["solved_accuracy"] for row in rows]) for name, rows in rivals.items()
     }
     lower_spread(beside, tests, "SLIP")
-    if all("train_accuracy" in row for rows in rivals.values() for row in rows):
-        train = {
-            name: np.array([row["train_accuracy"] for row in rows]) for name, rows in rivals.items()
-        }
-        beside.ahead_of_all("SLIP ahead in training accuracy", train, "SLIP", SMALLEST)
+    for column, words in (
+        ("test_accuracy", "test accuracy of its own net"),
+        ("train_accuracy", "training accuracy of its own net"),
+    ):
+        if all(column in row for rows in rivals.values() for row in rows):
+            own = {name: np.array([row[column] for row in rows]) for name, rows in rivals.items()}
+            beside.ahead_of_all(f"SLIP ahead in {words}", own, "SLIP", SMALLEST)
     answers = {part.name: part.answer for part in beside.asked}
     # The page shows what stands between two semicolons on a line of its own.
     return f"beside the rule: {beside.measured.replace('; ', ', ')}", {
@@ -149,16 +219,33 @@ def lower_spread(parts: Parts, values: Mapping[str, np.ndarray], one: str) -> No
 
 def _scales(corruption: float) -> dict[str, Scale]:
     quick, cpu, gpu, paper = (
-        {**shared, "corruption": corruption} for shared in (QUICK, CPU, GPU, PAPER)
+        {**shared, **SOLVED[scale], "corruption": corruption}
+        for scale, shared in zip(SCALES, (QUICK, CPU, GPU, PAPER))
     )
     quick |= {"oracle_calls": 250, "readings": 5}
     further = {name: 0 for name in TUNED if name not in GPU_METHODS}
     return {
         "quick": Scale(quick, 8, seeds_of={SHARED: 0}),
         "cpu": Scale(cpu, 8, seeds_of={SHARED: 0}),
-        "gpu": Scale(gpu, 8, GPU_STEPS, further, GPU_GRID, (1000,)),
+        "gpu": Scale(gpu, 20, GPU_STEPS, {**further, SHARED: 0}, GPU_GRID, (1000,)),
         "paper": Scale(paper, 8, PAPER_STEPS, {**further, SHARED: 0}, GPU_GRID, (1000,)),
     }
+
+
+#: The rule at scale gpu on made-up data. Fig. 2 prints no number: a lead of 1.5 points over every
+#: rival is assumed. The deviation is that of SLIP's lead over its rivals in the records of
+#: 2026-11-16 (1.3 to 3.4 points, 2.0 in the middle).
+DESIGN = Design(
+    "lead",
+    false=-100 * SMALLEST,
+    paper=1.5,
+    deviation=2.0,
+    unit="points",
+    source="a lead of 1.5 points is assumed, for the figure prints none; deviation of earlier "
+    "records",
+    parts=len(GPU_METHODS) - 1,
+    smallest=100 * SMALLEST,
+)
 
 
 def _study(name: str, claim: str, corruption: float) -> Study:
@@ -175,19 +262,22 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         methods={
             **tuned_methods(TUNED),
             SHARED: {"key": "slip", "samples": "shared", "lr_x": 1.0, "lr_y": 1.0},
+            **CONTROL_METHODS,
         },
         loop=loop,
         judge=judge,
-        rule="SLIP's final test accuracy is above every other method's: each paired difference "
-        "over at least 8 seeds is above 0 with 95 % confidence and at least half a point on "
-        "average. Refuted where "
-        "another method is ahead by at least half a point on average, with 95 % confidence for all "
-        "comparisons "
-        "together (Bonferroni). A method that refuses the size of the problem is left out, and "
-        "named. Reported, "
-        "without effect on the verdict: training accuracy by the same rule, and whether SLIP's "
-        "spread between seeds "
-        "lies below or above that of all others together (F-test, 5 % on each side).",
+        rule="Every method's final x is judged by one common solve of the lower problem at that x "
+        "(linear softmax: to the end; recurrent net: 400 steps of Adam from the net's start, rate "
+        "0.003 falling to 0, batches of 512), in test accuracy. SLIP is above every other method: "
+        "each paired difference is above 0, one-sided at 95 %, and at least half a point on "
+        "average (all must say so: no correction). Refuted where another method is ahead by at "
+        "least half a point on average, at 95 % for all comparisons together. At least 8 seeds. "
+        "Judged only where perfect weights beat no cleaning by 2 points and, with a net, beat "
+        "logistic regression on mean word vectors: otherwise not trained. Steps are searched on "
+        "the loss of the same solve on samples that neither level trains on. A method that "
+        "refuses the size of the problem is left out, and named. Beside the rule: each method's "
+        "own lower solution, and whether SLIP's spread between seeds lies below or above that of "
+        "all others together (F-test, 5 % on each side).",
         history=(
             "The first rule asked for two standard errors over 5 seeds, without a correction: with "
             "16 equal methods "
@@ -247,7 +337,21 @@ def _study(name: str, claim: str, corruption: float) -> Study:
             "not hold.",
             "Scale quick has 250 oracle calls in place of 400, for time: both studies were "
             "undecided with both.",
+            "Until 2026-11-18 methods were read at their y, and steps were searched on the "
+            "validation loss, the upper level's own training data. F²SA's y minimises f + λ g, and "
+            "the search drove its λ₀ to 0.37: its net learned from the clean validation texts "
+            "themselves, and B3 and B4 did not hold because of it alone. There were no controls: a "
+            "linear model gains half a point from perfect weights at p = 0.2 (0.648 and 0.653). "
+            "Since then x is judged by the common solve, steps are searched on a split of its own, "
+            "and the gates stand before the rule. Decay (1e-3 of 1e-4, 3e-4, 1e-3, 2e-3) and the "
+            "solve's length were chosen by the three controls alone, with seed 2000, before any "
+            "method ran.",
         ),
+        lengths={
+            "gpu": "25 of 25 epochs (SLIP; 2,500 oracle calls for every method)",
+            "paper": "3.6 of 25 epochs (SLIP; 360 oracle calls for every method)",
+        },
+        designs={"gpu": DESIGN},
         differs="At quick and cpu the lower level is strongly convex as the theory asks, so that "
         "every method, SVRB's "
         "dense Hessian included, can run. At gpu it is not convex, as in the paper: the weights of "
@@ -319,7 +423,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         tunable={"lr_x": (0.1, 1e4), "lr_y": (1.0, 10.0)},
         grid={"lr_x": (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0), "lr_y": (1.0, 3.0, 10.0)},
         tuning_seeds=(1000, 1001, 1002, 1003, 1004),
-        tune_on="validation_loss",
+        tune_on="solved_held_loss",
         tuned_by="b3-hyper-cleaning",
     )
 

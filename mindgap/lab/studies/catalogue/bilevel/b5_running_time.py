@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from mindgap.bilevel.registry import METHODS
 from mindgap.lab.studies import cleaning_runs, representation_runs
-from mindgap.lab.studies.bilevel_runs import tuned_methods
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.bilevel_runs import trained_gate, tuned_methods
+from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import as_ratios, by_setting, mean_interval, ratio_words
 
 #: data on which a recurrent net runs, on a GPU
@@ -53,6 +54,30 @@ def representation_loop(trial: Trial) -> Iterator[Row]:
 
 
 def _timed(
+    trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
+) -> Iterator[Row]:
+    with _alone(trial):
+        yield from _clocked(trial, task, method, rows_of, perfect)
+
+
+@contextmanager
+def _alone(trial: Trial) -> Iterator[None]:
+    """On a GPU: wait until no other run of this study has it, for clocks shared with other runs
+    tell nothing.
+    """
+    if not trial.settings.get("alone"):
+        yield
+        return
+    from filelock import FileLock
+
+    from mindgap.lab.tasks.data.fetch import cache_folder
+
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder() / "clocked.lock"):
+        yield
+
+
+def _clocked(
     trial: Trial, task: Any, method: Any, rows_of: Callable[..., Iterator[Row]], perfect: float
 ) -> Iterator[Row]:
     _throw_away(task.problem(trial["batch_size"]), method, trial.seed)
@@ -100,45 +125,55 @@ def clock_of(run: Run) -> str:
 
 
 def judge(runs: Sequence[Run]) -> Parts:
-    """BO-REP's time over SLIP's at every corruption (or set of tasks) and accuracy, over paired
-    seeds.
-    """
+    """BO-REP's time over SLIP's, pooled over corruptions and accuracies: one number per seed."""
     parts, cleaning = Parts(), "corruption" in runs[0].header.settings
     groups = by_setting(runs, "corruption" if cleaning else "data", "key")
     levels = [float(level) for level in runs[0].header.settings["levels"]]
     cases = sorted({case for case, _ in groups})
-    ratios: dict[str, list[float]] = {}
-    calls, unreached = {}, []
-    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
+    seconds: dict[int, list[float]] = {}
+    calls: dict[int, list[float]] = {}
+    told: dict[str, list[float]] = {}
     for case in cases:
         slip, other = groups[case, "slip"], groups[case, "borep"]
         for level in levels:
             name = f"p = {case:g}, {level:.0%}" if cleaning else f"{case}, {level:.0%}"
-            both = [
-                (reach(slip[s], level), reach(other[s], level))
-                for s in sorted(slip.keys() & other.keys())
-            ]
-            told = [pair for pair in both if pair[0][2] or pair[1][2]]
-            if 2 * len(told) < len(both) or not told:
-                unreached.append(name)
-                continue
-            # A level met at the start of both, before any clock ran, is a tie.
-            log = mean_interval(
-                [math.log(max(b[0], 1e-9) / max(a[0], 1e-9)) for a, b in told],
-                miss=0.05 / (len(levels) * len(cases)),
-            )
-            ratios[name] = list(as_ratios(log).values())
-            calls[name] = float(
-                np.exp(np.mean([math.log(max(b[1], 1) / max(a[1], 1)) for a, b in told]))
-            )
-            parts.add(
-                f"SLIP sooner at {name}", log.low > 0, log.high < 0, f"{words}: {ratio_words(log)}"
-            )
+            for seed in sorted(slip.keys() & other.keys()):
+                a, b = reach(slip[seed], level), reach(other[seed], level)
+                if not (a[2] or b[2]):
+                    continue
+                # A level met at the start of both, before any clock ran, is a tie.
+                log = math.log(max(b[0], 1e-9) / max(a[0], 1e-9))
+                seconds.setdefault(seed, []).append(log)
+                calls.setdefault(seed, []).append(math.log(max(b[1], 1) / max(a[1], 1)))
+                told.setdefault(name, []).append(log)
+    if runs[0].header.scale in ("gpu", "paper"):
+        trained_gate(parts, runs)
+    words = "seconds on the GPU" if clock_of(runs[0]) == "seconds" else "CPU seconds"
+    if len(seconds) < 2:
+        parts.decide_nothing("too few runs reach an accuracy")
+        return parts
+    parts.sooner("SLIP sooner", [float(np.mean(logs)) for logs in seconds.values()], f"{words}: ")
+    in_calls = mean_interval([float(np.mean(logs)) for logs in calls.values()], miss=0.1)
+    parts.note(
+        f"in oracle calls: {ratio_words(in_calls)}",
+        {
+            "ratio_of_oracle_calls": as_ratios(in_calls),
+            "ratio": {name: float(np.exp(np.mean(logs))) for name, logs in told.items()},
+        },
+    )
+    unreached = [
+        name
+        for case in cases
+        for level in levels
+        for name in [f"p = {case:g}, {level:.0%}" if cleaning else f"{case}, {level:.0%}"]
+        if name not in told
+    ]
     parts.note(*_beside(groups, cases, levels))
     parts.note(
-        f"not reached: {', '.join(unreached)}" if unreached else "",
-        {"ratio": ratios, "ratio_of_oracle_calls": calls, "not_reached": unreached},
+        f"not reached: {', '.join(unreached)}" if unreached else "", {"not_reached": unreached}
     )
+    if words == "seconds on the GPU" and not runs[0].header.settings.get("alone"):
+        parts.decide_nothing("several runs shared the GPU while they were timed")
     return parts
 
 
@@ -165,6 +200,19 @@ def _beside(
     return (f"time over SLIP's, beside: {words}" if words else "", {"ratio_beside": ratios})
 
 
+#: Fig. 3 prints no number: 1.25 times SLIP's time is assumed. False by the smallest effect that
+#: matters: BO-REP is as fast.
+DESIGN = Design(
+    "sooner",
+    false=0.0,
+    paper=math.log(1.25),
+    deviation=0.25,
+    unit="in the log ratio",
+    source="1.25 times SLIP's time is assumed, for the figure prints none; the deviation is above "
+    "that of earlier records",
+)
+
+
 def _study(
     name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
 ) -> Study:
@@ -178,14 +226,11 @@ def _study(
         source=Source("slip-rebuttal-a", "Fig. 3; A3 to g3Q2"),
         loop=loop,
         judge=judge,
-        rule="The geometric mean over paired seeds of BO-REP's time over SLIP's lies above 1 at "
-        "every corruption (or "
-        "set of tasks) and accuracy; all intervals together miss with probability 5 %. Refuted "
-        "where one lies below 1. "
-        "A pair of which neither run reaches the accuracy is left out; so is an accuracy with less "
-        "than half of its "
-        "pairs left. At scales gpu and paper the other methods stand beside, with 5 seeds; no "
-        "rule is about them.",
+        rule="BO-REP's time over SLIP's, as a geometric mean over the given accuracies and "
+        "corruptions (one number per seed), is above 1 on average over the seeds: one-sided, 95 %. "
+        "Refuted where it is below 1, one-sided, 95 %. Where one run of a pair misses an accuracy, "
+        "its end stands in; where both do, that accuracy is left out for the seed. On a GPU a run "
+        "has the device to itself. The same ratio in oracle calls stands beside.",
         history=(
             "The accuracies were settled before any time was read.",
             "At scale gpu they were 0.55 to 0.70; with the net of B3 made smaller they were set to "
@@ -212,7 +257,12 @@ def _study(
             "gpu, before its first run. Accuracies are read every 20 calls there, and the run that "
             "gives the "
             "seconds has 40 calls.",
+            "Until 2026-11-18 the rule asked for a ratio above 1 at each of four or eight "
+            "accuracies with a correction, which a claim about all of them does not need, and five "
+            "to nine programs shared the GPU. The pooled ratio was settled before the runs alone "
+            "on the device. Its deviation between seeds in the old records is 0.12 to 0.15.",
         ),
+        designs={"gpu": DESIGN},
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scales gpu "
         "and paper, where "
         "several runs share the GPU. Models and sizes are those of B1 to B4. At scale paper one "
@@ -267,6 +317,7 @@ def _cleaning() -> Study:
         "oracle_calls": 1000,
         "readings": 50,
         "levels": REACHED["sentiment140"],
+        "alone": 1,
     }
     methods = {
         f"{title}, p = {p:g}": title for p in (0.2, 0.4) for title in cleaning_runs.GPU_METHODS
@@ -282,8 +333,9 @@ def _cleaning() -> Study:
         scales={
             "quick": Scale(quick, 6, seeds_of=none),
             "cpu": Scale(cpu, 10, seeds_of=none),
-            "gpu": Scale(gpu, 8, steps, dict.fromkeys(others, 5)),
+            "gpu": Scale(gpu, 12, steps, none),
         },
+        lengths={"gpu": "10 of 25 epochs"},
         methods={
             f"{title}, p = {p:g}": tuned_methods(cleaning_runs.TUNED, corruption=p)[title]
             for p in (0.2, 0.4)
@@ -316,12 +368,12 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
 
     large = runs.GPU_SIZES[cpu]
     own = {"levels": REACHED[large["data"]], **runs.TASKS}
-    gpu = {**large, **own, "oracle_calls": 400, "readings": 40}
-    few = dict.fromkeys(others, 5)
+    gpu = {**large, **own, "oracle_calls": 400, "readings": 40, "alone": 1}
+    none = dict.fromkeys(others, 0)
     scales = {
         "quick": scale(runs.QUICK, quick, [40, 1, 40], 15, 3),
         "cpu": scale(runs.CPU, cpu, runs.TASKS["tasks"], 100, 10),
-        "gpu": Scale(gpu, 8, {title: runs.GPU_STEPS[title] for title in runs.EIGHT}, few),
+        "gpu": Scale(gpu, 12, {title: runs.GPU_STEPS[title] for title in runs.EIGHT}, none),
     }
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
@@ -330,7 +382,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
     }
     if cpu == "snli":
         paper = {**runs.PAPER, **own, "oracle_calls": 160, "readings": 8, "clock_calls": 40}
-        scales["paper"] = Scale(paper, 8, runs.PAPER_STEPS, few)
+        scales["paper"] = Scale({**paper, "alone": 1}, 8, runs.PAPER_STEPS, none)
         models["paper"] = runs.SHORT_PAPER_MODELS[cpu]
     return _study(
         name,
@@ -340,6 +392,7 @@ def _representation(name: str, texts: str, quick: str, cpu: str) -> Study:
         scales=scales,
         methods=runs.EIGHT,
         models=models,
+        lengths={"gpu": "8 of 20 epochs", "paper": "1.6 of 20 epochs"},
         paper_model=runs.PAPER_MODELS[cpu],
         tuned_by=f"b{1 if cpu == 'snli' else 2}-hyper-representation",
     )

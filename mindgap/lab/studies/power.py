@@ -1,0 +1,159 @@
+"""How often a pass rule errs and how often it finds what the paper reports: one simulation per
+rule.
+
+A :class:`Design` says what a rule decides on made-up differences between seeds, and at which
+effects it is asked. :func:`rates` gives three numbers: how often the rule says *holds* where the
+claim is false by the smallest effect that matters, how often it says *does not hold* where the
+claim is true at the paper's effect, and how often it says *holds* there: its power.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mindgap.base.check import whole
+from mindgap.base.rng import numpy_stream
+from mindgap.lab.studies.verdict import LEAST_SEEDS, Parts, student_quantile
+
+Array = np.ndarray[Any, Any]
+
+#: A rule below this power at its planned seeds is refused.
+LEAST_POWER = 0.7
+
+
+@dataclass(frozen=True)
+class Design:
+    """A rule on made-up data.
+
+    Args:
+        kind: ``"lead"`` (one method above all rivals), ``"equivalent"`` (differences within a
+            margin) or ``"sooner"`` (a pooled log ratio above 0).
+        false: the true effect where the claim is false by the smallest effect that matters.
+        paper: the true effect that the paper reports, or that is assumed where it prints none.
+        deviation: of one paired difference between seeds, in the same unit.
+        unit: of the effects, in words.
+        source: where paper effect and deviation come from.
+        parts: rivals, or questions that must all be answered with yes.
+        smallest: of a lead: what it must be on average.
+        margin: of an equivalence.
+    """
+
+    kind: str
+    false: float
+    paper: float
+    deviation: float
+    unit: str
+    source: str
+    parts: int = 1
+    smallest: float = 0.0
+    margin: float = 0.0
+
+    def draws(self, effect: float, seeds: int, number: int, draw: np.random.Generator) -> Array:
+        """Made-up paired differences with that true effect: (studies, parts, seeds)."""
+        if self.kind != "lead":
+            found: Array = self.deviation * draw.standard_normal((number, self.parts, seeds))
+            found += self.paper  # one part alone is false
+            found[:, 0] += effect - self.paper
+            return found
+        # Leads over independent rivals share the one method's noise: correlation 1/2.
+        table = draw.standard_normal((number, self.parts + 1, seeds))
+        leads: Array = effect + self.deviation / np.sqrt(2) * (table[:, :1] - table[:, 1:])
+        return leads
+
+    def decide(self, gaps: Array) -> str:
+        """What the rule says about one study's differences: the judge's own code."""
+        parts = Parts()
+        if self.kind == "lead":
+            values = {str(i): -row for i, row in enumerate(gaps)} | {"one": np.zeros(gaps.shape[1])}
+            parts.ahead_of_all("lead", values, "one", self.smallest)
+        for number, row in enumerate(gaps if self.kind != "lead" else ()):
+            if self.kind == "equivalent":
+                parts.equivalent(str(number), row, self.margin)
+            else:
+                parts.sooner(str(number), row)
+        return parts.verdict
+
+    def decide_all(self, gaps: Array) -> tuple[Array, Array]:
+        """Of many studies at once: whether the rule says *holds*, and *does not hold*."""
+        seeds, mean = gaps.shape[2], gaps.mean(2)
+        error = gaps.std(2, ddof=1) / np.sqrt(seeds)
+        half = student_quantile(0.95, seeds - 1) * error
+        low, high = mean - half, mean + half
+        if self.kind == "lead":
+            wide = mean + student_quantile(1 - 0.05 / self.parts, seeds - 1) * error
+            refuted = ((wide < 0) & (mean <= -self.smallest)).any(1)
+            holds = ((low > 0) & (mean >= self.smallest)).all(1)
+            enough = seeds >= LEAST_SEEDS
+            return holds & ~refuted & enough, refuted & enough
+        if self.kind == "equivalent":
+            refuted = ((low > self.margin) | (high < -self.margin)).any(1)
+            return ((low > -self.margin) & (high < self.margin)).all(1), refuted
+        return (low > 0).all(1), (high < 0).any(1)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The three numbers, and what they were computed for."""
+
+    holds_if_false: float
+    does_not_hold_if_true: float
+    power: float
+    seeds: int
+    false: float
+    paper: float
+    deviation: float
+    unit: str
+    source: str
+
+    @property
+    def words(self) -> str:
+        """The three numbers in one sentence."""
+        return (
+            f"with {self.seeds} seeds and a deviation of {self.deviation:g} {self.unit} between "
+            f"seeds the rule says *holds* in {100 * self.holds_if_false:.1f} % of studies where "
+            f"the true effect is {self.false:g} {self.unit} (false by the smallest effect that "
+            f"matters), *does not hold* in {100 * self.does_not_hold_if_true:.1f} % and *holds* in "
+            f"{100 * self.power:.0f} % (its power) where it is {self.paper:g} {self.unit} "
+            f"({self.source})"
+        )
+
+
+def rates(design: Design, seeds: int, draws: int = 4000) -> Rates:
+    """The three numbers of a rule with so many seeds.
+
+    Example:
+        >>> design = Design("sooner", 0.0, 0.5, 0.3, "log ratio", "made up")
+        >>> found = rates(design, 12, draws=200)
+        >>> found.power > 0.9, found.holds_if_false < 0.1, found.does_not_hold_if_true
+        (True, True, 0.0)
+    """
+    return _rates(design, whole("seeds", seeds, least=2), whole("draws", draws, least=1))
+
+
+@cache
+def _rates(design: Design, seeds: int, draws: int) -> Rates:
+    draw = numpy_stream(0, "power", design.kind)
+    (false_yes, _), (true_yes, true_no) = (
+        design.decide_all(design.draws(effect, seeds, draws, draw))
+        for effect in (design.false, design.paper)
+    )
+    return Rates(
+        float(false_yes.mean()),
+        float(true_no.mean()),
+        float(true_yes.mean()),
+        seeds,
+        design.false,
+        design.paper,
+        design.deviation,
+        design.unit,
+        design.source,
+    )
+
+
+def as_numbers(found: Rates) -> dict[str, Any]:
+    """The three numbers as a verdict keeps them, with the sentence."""
+    return {**asdict(found), "words": found.words}
