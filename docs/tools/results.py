@@ -28,7 +28,14 @@ from mindgap.record.claims import GROUPS, claim_order
 from mindgap.record.forms import StudyDescription, read_form, write_form
 from mindgap.record.packed import SUFFIX, pack
 from mindgap.record.schema import RecordError, Verdict
-from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, study_folders
+from mindgap.record.store import (
+    REGISTERED_FILE,
+    STUDY_FILE,
+    TUNING_FILE,
+    VERDICT_FILE,
+    read_run,
+    study_folders,
+)
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -90,11 +97,12 @@ def keep(folder: Path, out: Path = RESULTS) -> str:
         return f"left out: {name} {scale}: {verdict.measured}"
     files = read_form(Verdict, folder / VERDICT_FILE).files
     runs = finished_runs(folder / file for file in files)
-    rates = null_rates(study, runs)
+    rates = {} if scale in study.designs else null_rates(study, runs)
     with tempfile.TemporaryDirectory() as place:
         chosen = Path(place) / scale
         chosen.mkdir()
-        for file in (*files, *((TUNING_FILE,) if (folder / TUNING_FILE).exists() else ())):
+        beside = [name for name in (TUNING_FILE, REGISTERED_FILE) if (folder / name).exists()]
+        for file in (*files, *beside):
             shutil.copy(folder / file, chosen / file)
         write_form(chosen / STUDY_FILE, replace(study.describe(scale), files=files))
         seeds = len({run.header.seed for run in runs})
@@ -105,8 +113,16 @@ def keep(folder: Path, out: Path = RESULTS) -> str:
 
 
 def best(results: Path = RESULTS) -> dict[str, Path]:
-    """Study -> its folder at the largest scale that is kept."""
-    folders = sorted(study_folders(results), key=lambda folder: SCALES.index(folder.name))
+    """Study -> the folder whose verdict is shown: one whose rule was registered before the runs if
+    there is one, else one whose network is trained, else the largest scale that is kept.
+    """
+
+    def worth(folder: Path) -> tuple[bool, bool, int]:
+        verdict = read_form(Verdict, folder / VERDICT_FILE)
+        registered = verdict.registered.startswith("registered")
+        return registered, verdict.verdict != "not trained", SCALES.index(folder.name)
+
+    folders = sorted(study_folders(results), key=worth)
     return {folder.parent.name: folder for folder in folders}
 
 
@@ -161,19 +177,29 @@ def settle(study: Study, scale: str, verdict: Verdict | None) -> str:
         parts.append(f"the paper's own model, {study.paper_model}")
     elif study.paper_model and (remark := here.removeprefix(study.paper_model)):
         parts.append(f"the paper's sizes where ours differ{remark}")
+    if verdict is not None and verdict.verdict == "not trained":
+        parts.append("a longer run or a larger network: the gate failed")
     if verdict is not None and verdict.verdict == "inconclusive":
         parts.append("more seeds or a longer run: the rule could not decide")
     return "; ".join(parts) or "nothing further: the statement was checked as it stands"
 
 
-def rates(verdict: Verdict) -> str:
-    """How often the rule errs if all methods are equal."""
+def rates(verdict: Verdict) -> tuple[str, str]:
+    """How often the rule errs and what it finds, from a simulation: a name and the words."""
+    if verdict.power:
+        return "Power of the rule", verdict.power["words"]
     if not verdict.null:
-        return "not simulated: the rule does not compare methods"
+        return "Power of the rule", "not simulated: the rule does not compare methods"
     words = ", ".join(
         f"*{word}* {100 * share:.0f} %" for word, share in verdict.null.items() if word != "draws"
     )
-    return f"with all methods equal the rule says {words}"
+    return "Where all methods are equal", f"the rule says {words}"
+
+
+def length_of(study: Study, scale: str) -> str:
+    """How long the network was trained beside the paper, in brackets; empty for a formula."""
+    length = study.lengths.get(scale, "")
+    return f" ({length})" if length else ""
 
 
 def printed_and_corrected(verdict: Verdict) -> tuple[str, str]:
@@ -214,7 +240,13 @@ def block(study: Study, folder: Path | None) -> list[str]:
         rows += [
             ("We measured", verdict.measured),
             *zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)),
-            ("False alarms", rates(verdict)),
+            (
+                "Length",
+                study.lengths.get(scale) or ("not stated" if study.model(scale) else "no network"),
+            ),
+            ("Gate", verdict.gate or ("none" if study.model(scale) else "no network")),
+            rates(verdict),
+            *([("Registered", verdict.registered)] if verdict.registered else []),
             (
                 "Run",
                 f"{len(verdict.files)} runs, {verdict.seeds} seeds, {header.started[:10]}, "
@@ -259,7 +291,11 @@ def document() -> str:
         for study in mine:
             folder = kept.get(study.name)
             verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
-            about = cell(model_of(study, folder.name)) if folder else "–"
+            about = (
+                cell(model_of(study, folder.name) + length_of(study, folder.name))
+                if folder
+                else "–"
+            )
             words = verdict or Verdict("", "", as_printed="not run", as_corrected="not run")
             link = f"[`{study.name}`](#{claim.lower()}--{study.name})"
             parts = (
@@ -323,7 +359,11 @@ def verdict_list() -> str:
             "",
             "On the papers' networks or proxies:",
             "",
-            *_listed(large),
+            *_listed(large, network=True),
+            "",
+            "*Length* is that of the paper's training, *trained* says whether a control shows that "
+            "the network has learned (where it fails, nothing is decided), and *power* how often "
+            "the rule would say holds if the claim were true at the paper's size.",
             "",
             "Decided on toys:",
             "",
@@ -335,18 +375,30 @@ def verdict_list() -> str:
     )
 
 
-def _listed(judged: list[tuple[Study, Path, Verdict]]) -> list[str]:
+def _listed(judged: list[tuple[Study, Path, Verdict]], *, network: bool = False) -> list[str]:
+    """A table of verdicts; of networks with their length, gate and power."""
+    head = ["claim", "study", "verdict", "measured on"]
     rows = [
-        f"| {study.claim} | {cell(study.title)} | {verdict.verdict} | "
-        f"{cell(study.model(folder.name))} |"
+        [study.claim, cell(study.title), verdict.verdict, cell(study.model(folder.name))]
         for study, folder, verdict in judged
     ]
-    return ["| claim | study | verdict | measured on |", "|---|---|---|---|", *rows]
+    if network:
+        head += ["length", "trained", "power"]
+        for row, (study, folder, verdict) in zip(rows, judged):
+            gate = "no gate" if not verdict.gate else "no" if "failed (" in verdict.gate else "yes"
+            power = f"{100 * verdict.power['power']:.0f} %" if verdict.power else "–"
+            row += [study.lengths.get(folder.name, "–"), gate, power]
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _counts(verdicts: list[Verdict]) -> str:
     words = [verdict.verdict for verdict in verdicts]
-    named = {"holds": "hold", "does not hold": "do not hold", "inconclusive": "undecided"}
+    named = {
+        "holds": "hold",
+        "does not hold": "do not hold",
+        "inconclusive": "undecided",
+        "not trained": "not trained",
+    }
     return ", ".join(f"{words.count(word)} {said}" for word, said in named.items() if word in words)
 
 

@@ -302,7 +302,8 @@ def judge_folder(folder: Path) -> tuple[str, str, Verdict]:
         described = read_form(StudyDescription, folder / STUDY_FILE)
         study = find(described.name)
         if described.methods and described.scale in study.scales:
-            without = tuple(m for m in study.seeds(described.scale) if m not in described.methods)
+            known = (*described.methods, *study.controls)
+            without = tuple(m for m in study.seeds(described.scale) if m not in known)
             study = replace(study, left_out=without)
         if not (folder / VERDICT_FILE).exists():
             return (

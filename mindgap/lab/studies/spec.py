@@ -140,6 +140,8 @@ class Study:
     #: simulated studies of equal methods that tell how often the rule errs; fewer for a costly
     #: rule.
     null_draws: int = 50
+    #: methods that are controls: records from before they were added are judged without them
+    controls: tuple[str, ...] = ()
     left_out: tuple[
         str, ...
     ] = ()  # methods that do not run although the scale has them; without them no verdict

@@ -264,6 +264,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
             SHARED: {"key": "slip", "samples": "shared", "lr_x": 1.0, "lr_y": 1.0},
             **CONTROL_METHODS,
         },
+        controls=tuple(CONTROL_METHODS),
         loop=loop,
         judge=judge,
         rule="Every method's final x is judged by one common solve of the lower problem at that x "

@@ -1,0 +1,102 @@
+"""Rules with power, gates, and what is written down before a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mindgap.base.rng import numpy_stream
+from mindgap.lab.studies.catalogue import catalogue, find
+from mindgap.lab.studies.power import LEAST_POWER, Design, rates
+from mindgap.lab.studies.register import content_of, hash_of, register, registered_words
+from mindgap.lab.studies.run import plan, run_all
+from mindgap.lab.studies.spec import Parts
+from mindgap.record.forms import Registration, read_form
+from mindgap.record.schema import Verdict
+from mindgap.record.store import REGISTERED_FILE, VERDICT_FILE, read_run
+
+DESIGNED = [(name, scale) for name, study in catalogue().items() for scale in study.designs]
+
+
+@pytest.mark.parametrize(("name", "scale"), DESIGNED)
+def test_a_rule_with_too_little_power_at_its_planned_seeds_is_refused(
+    name: str, scale: str
+) -> None:
+    found = find(name).power(scale)
+    assert found["seeds"] == find(name).scales[scale].seeds
+    assert found["power"] >= LEAST_POWER
+    assert found["holds_if_false"] <= 0.07  # 5 %, and the error of 4,000 draws
+    assert found["does_not_hold_if_true"] <= 0.05
+
+
+def test_the_old_rules_would_be_refused() -> None:
+    """Eight seeds, and a deviation as in the records of 2026-11-16."""
+    b3 = find("b3-hyper-cleaning").designs["gpu"]
+    assert rates(b3, 8).power < LEAST_POWER
+    assert rates(replace(b3, paper=0.5), 20).power < LEAST_POWER
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        Design("lead", -0.5, 1.5, 2.0, "points", "made up", parts=4, smallest=0.5),
+        Design("equivalent", 1.0, 0.2, 1.0, "points", "made up", parts=3, margin=1.0),
+        Design("sooner", 0.0, 0.2, 0.3, "in the log ratio", "made up"),
+    ],
+    ids=lambda design: design.kind,
+)
+def test_the_fast_simulation_decides_as_the_judges_code_does(design: Design) -> None:
+    words = set()
+    for effect in (design.false, design.paper, -design.paper):
+        gaps = design.draws(effect, 12, 40, numpy_stream(3, "test"))
+        yes, no = design.decide_all(gaps)
+        said = [design.decide(one) for one in gaps]
+        assert [word == "holds" for word in said] == yes.tolist()
+        assert [word == "does not hold" for word in said] == no.tolist()
+        words |= set(said)
+    assert len(words) >= 2
+
+
+def test_a_failed_gate_is_a_fourth_word_whatever_the_parts_say() -> None:
+    parts = Parts()
+    parts.add("better", True)
+    parts.gate("above a linear model", True, "0.7 and 0.6")
+    assert (parts.verdict, parts.build().gate) == (
+        "holds",
+        "above a linear model: passed (0.7 and 0.6)",
+    )
+    parts.gate("91 %", False, "84 %")
+    parts.decide_nothing("too few seeds")
+    assert parts.verdict == parts.build().as_printed == parts.build().as_corrected == "not trained"
+
+
+def test_records_carry_the_hash_of_what_was_registered_and_a_verdict_says_if_it_changed(
+    tmp_path: Path,
+) -> None:
+    study = replace(find("e8-windows"), designs={"quick": Design("sooner", 0, 1, 1, "u", "s")})
+    found = register(study, "quick", tmp_path)
+    folder = tmp_path / "e8-windows" / "quick"
+    assert read_form(Registration, folder / REGISTERED_FILE) == found
+    assert found.hash == hash_of(study, "quick")
+    assert {"rule", "settings", "seeds", "grid", "tuning_seeds", "design"} <= set(found.content)
+    run_all([plan(study, "quick")], tmp_path)
+    runs = [read_run(path) for path in sorted(folder.glob("*.jsonl"))]
+    assert {run.header.registered for run in runs} == {found.hash}
+    assert found.hash in read_form(Verdict, folder / VERDICT_FILE).registered
+    assert registered_words(study, "quick", runs) == f"registered before the runs ({found.hash})"
+    other = replace(study, rule="Another rule.")
+    assert content_of(other, "quick") != found.content
+    assert registered_words(other, "quick", runs).startswith("rule or sizes have changed")
+    none = [replace(run, header=replace(run.header, registered="")) for run in runs]
+    assert registered_words(study, "quick", none) == "not registered before the runs"
+
+
+def test_the_committed_registrations_are_those_of_the_studies() -> None:
+    folder = Path(__file__).parents[3] / "registered"
+    paths = sorted(folder.glob(f"*/*/{REGISTERED_FILE}"))
+    assert len(paths) >= 10
+    for path in paths:
+        found = read_form(Registration, path)
+        assert found.hash == hash_of(find(found.study), found.scale), path.parts[-3:]
