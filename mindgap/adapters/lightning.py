@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mindgap.adapters.watching import Watched, callback_class
+from mindgap.adapters.watching import Watched, callback_class, warn_of_two_clippings
 from mindgap.base.check import fail
 from mindgap.measure.probe import Probe
 from mindgap.measure.table import DEFAULT_PROBES, ProbeName
@@ -65,10 +65,13 @@ class _Events(Watched):
                 f"must be one of the trainer's {len(trainer.optimizers)}",
                 self._optimizer,
             )
+        watched = trainer.optimizers[self._optimizer]
+        clip = getattr(trainer, "gradient_clip_val", None)
+        warn_of_two_clippings(watched, "gradient_clip_val", clip, "None")
         if self._watching.to == "logger":
             self._watching.to = _to_logger(trainer)
         self._watching.begin(
-            trainer.optimizers[self._optimizer],
+            watched,
             pl_module,
             _training_loss(trainer),
             trainer.train_dataloader,

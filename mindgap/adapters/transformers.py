@@ -3,6 +3,10 @@
 The Trainer clips at 1.0 by default, *before* its callback ``on_pre_optimizer_step``. The monitor
 does not look at the loop's gradients. It measures its own batches at the parameters before the
 step, so its noise is never clipped, whatever ``max_grad_norm`` is.
+
+An optimizer of ``mindgap.optim`` clips by itself. With ``max_grad_norm=1.0`` it sees gradients that
+are clipped already: its thresholds follow norms of at most 1 and its ``spike_guard`` finds nothing.
+Set ``TrainingArguments(max_grad_norm=0)`` with it; the callback warns where that is not done.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mindgap.adapters.watching import Watched, callback_class
+from mindgap.adapters.watching import Watched, callback_class, warn_of_two_clippings
 from mindgap.base.check import fail
 from mindgap.measure.probe import Probe
 from mindgap.measure.table import DEFAULT_PROBES, ProbeName
@@ -30,6 +34,7 @@ def monitor_callback(
     The arguments are those of ``mindgap.adapters.lightning.monitor_callback``. ``loss(model,
     batch)`` is by default ``model(**batch).loss``; give it where the Trainer computes another one
     (label smoothing, a custom ``compute_loss``). Of several processes only number 0 writes.
+    Warns if ``max_grad_norm`` is not 0 and the optimizer is one of ours that clips by itself.
 
     Example:
         >>> monitor_callback(["noise"], every=10)  # doctest: +SKIP
@@ -41,6 +46,8 @@ def monitor_callback(
 
 class _Events(Watched):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        clip = getattr(args, "max_grad_norm", None)
+        warn_of_two_clippings(given["optimizer"], "max_grad_norm", clip, "0")
         self._watching.begin(
             given["optimizer"],
             given["model"],

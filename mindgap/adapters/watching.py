@@ -4,6 +4,7 @@ run.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,33 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.monitor import Monitor
 from mindgap.measure.restoring import seed_everything, undisturbed
+from mindgap.optim.optimizer import RuleOptimizer
+
+
+def warn_of_two_clippings(optimizer: Any, argument: str, value: Any, off: str) -> None:
+    """Warn where a trainer clips the gradients before one of our optimizers that clips them too.
+
+    Args:
+        argument: of the trainer.
+        value: which it has; None and 0 clip nothing.
+        off: what to write in its place.
+
+    Example:
+        >>> import warnings
+        >>> from mindgap.optim import AdamW
+        >>> with warnings.catch_warnings(record=True) as seen:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_two_clippings(AdamW([torch.zeros(1)]), "max_grad_norm", 1.0, "0")
+        >>> str(seen[0].message)[:61]
+        'max_grad_norm=1.0 clips the gradients before AdamW, which cli'
+    """
+    plain = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+    if value and isinstance(plain, RuleOptimizer) and plain.clips:
+        warnings.warn(
+            f"{argument}={value} clips the gradients before {type(plain).__name__}, which clips "
+            f"them too and so sees clipped ones only: set {argument}={off}.",
+            stacklevel=2,
+        )
 
 
 @dataclass

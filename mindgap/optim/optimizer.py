@@ -473,6 +473,11 @@ class RuleOptimizer(Optimizer, ABC):
         if self._counts_gradients(batch.group):
             batch.rows = self._counted(batch, True)
 
+    @property
+    def clips(self) -> bool:
+        """Whether it clips gradients, or leaves out those that are too large."""
+        return self._clips or self._norm_clip is not None or self._spike_guard is not None
+
     def tick(self) -> None:
         """Count the step."""
         self.tally.steps += 1

@@ -253,3 +253,54 @@ def test_trainer_run_is_the_same_with_the_monitor(tmp_path: Path) -> None:
     assert "smoothness_value" in callback.readings[0]
     for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_two_clippings_are_warned_of():
+    from types import SimpleNamespace
+
+    from mindgap.adapters.watching import warn_of_two_clippings
+    from mindgap.optim import SGD, AdamW, GClip
+
+    def warned(optimizer, value):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            warn_of_two_clippings(optimizer, "max_grad_norm", value, "0")
+        return [str(w.message) for w in seen]
+
+    params = [torch.zeros(1, requires_grad=True)]
+    (text,) = warned(SimpleNamespace(optimizer=AdamW(params)), 1.0)
+    assert text.endswith("sees clipped ones only: set max_grad_norm=0.")
+    assert warned(GClip(params, 0.1, 1.0), 1.0)
+    assert warned(SGD(params, clip=None, spike_guard="skip"), 0.5)
+    for optimizer, value in (
+        (AdamW(params), 0),
+        (AdamW(params), None),
+        (SGD(params, clip=None), 1.0),
+        (torch.optim.AdamW(params), 1.0),
+    ):
+        assert warned(optimizer, value) == []
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_the_callback_of_the_trainer_looks_at_max_grad_norm(value) -> None:
+    pytest.importorskip("transformers", reason="needs the extra mindgap[transformers]")
+    from types import SimpleNamespace
+
+    from mindgap.adapters.transformers import monitor_callback
+    from mindgap.optim import AdamW
+
+    model = nn.Linear(5, 3)
+    batches = [{"x": DATA[:16]}, {"x": DATA[16:32]}]
+    callback = monitor_callback(["noise"], batches=batches, loss=lambda m, b: m(b["x"]).sum())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        callback.on_train_begin(
+            SimpleNamespace(max_grad_norm=value, device="cpu"),
+            SimpleNamespace(is_world_process_zero=True),
+            None,
+            optimizer=AdamW(model.parameters()),
+            model=model,
+            train_dataloader=None,
+        )
+        callback.on_train_end(None, None, None)
+    assert any("max_grad_norm" in str(w.message) for w in seen) == bool(value)

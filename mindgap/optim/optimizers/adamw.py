@@ -91,6 +91,7 @@ class AdamW(RuleOptimizer):
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
+        check_torch_settings({"differentiable": differentiable})
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}

@@ -84,6 +84,7 @@ class SGD(RuleOptimizer):
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
+        check_torch_settings({"differentiable": differentiable})
         self._norm_clip = check_clip(clip)
         self._joint = clip is not None
         settings = {
