@@ -45,6 +45,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python docs/tools/module_cycles.py
 	$(BIN)/mypy
 
 # mypy, the build of the wheel and a test with two threads leave a core free at times, hence three at a time.

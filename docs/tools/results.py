@@ -25,6 +25,7 @@ from mindgap.lab.studies.run import finished_runs, judge_folder
 from mindgap.lab.studies.spec import SCALES, Study
 from mindgap.lab.studies.times import reference_times
 from mindgap.record.claims import GROUPS, claim_order
+from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
 from mindgap.record.packed import SUFFIX, pack
 from mindgap.record.schema import RecordError, Verdict
@@ -34,7 +35,6 @@ from mindgap.record.store import (
     TUNING_FILE,
     VERDICT_FILE,
     read_run,
-    study_folders,
 )
 
 ROOT = Path(__file__).parents[2]

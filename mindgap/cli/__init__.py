@@ -1,28 +1,14 @@
 """The command ``mindgap``. One file per group of commands; commands that need no torch do not
 import it.
 
-Every way in which it ends has an exit status of its own (:data:`STATUS`), and bad input is one line
-that names the argument, the rule and the value.
+Every way in which it ends has an exit status of its own (``mindgap.cli.status``), and bad input is
+one line that names the argument, the rule and the value.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-
-#: Exit status -> what it says. Signals have 128 + their number.
-STATUS = {
-    0: "done",
-    1: "a verdict is not 'holds', or two folders of records differ",
-    2: "the command line is wrong, or a package is missing",
-    3: "a trial failed, or a pass rule or your own code raised an error",
-    4: "a file cannot be read or written: damaged record, full disk, no permission",
-    5: "a defect of mindgap",
-    129: "ended by hang-up (SIGHUP)",
-    130: "ended by Ctrl-C (SIGINT)",
-    141: "nobody reads the output any more",
-    143: "ended by SIGTERM",
-}
 
 
 def main() -> None:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mindgap.cli import STATUS
 from mindgap.cli.laboratory import compare, register, show, tune, watch
 from mindgap.cli.measure import advise, measure
 from mindgap.cli.pages import check, methods, optimizers, report, theory
 from mindgap.cli.recommend import recommend
+from mindgap.cli.status import STATUS
 from mindgap.cli.studies import demo, list_studies, run
 
 app = typer.Typer(

@@ -45,7 +45,7 @@ def check(runs: RunsFolder) -> None:
     from mindgap.cli.studies import print_verdicts
     from mindgap.lab.studies.run import judge_folder
     from mindgap.record.claims import claim_order
-    from mindgap.record.store import study_folders
+    from mindgap.record.folders import study_folders
 
     verdicts = sorted(
         (judge_folder(folder) for folder in study_folders(runs)),

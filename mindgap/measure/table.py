@@ -51,7 +51,7 @@ def _entry(
 _ROWS = (
     _entry(
         "noise",
-        "noise",
+        "monitored",
         "NoiseProbe",
         "4.2, Fig. 4-1",
         "loss, gradient norm less its bias, and the spread of minibatch gradients",

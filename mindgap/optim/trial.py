@@ -5,13 +5,10 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from mindgap.optim.optimizer import RuleOptimizer
 
 #: Kinds of devices whose kernels are tried: their code is made by whatever compiler and driver is
 #: found there.
@@ -25,8 +22,25 @@ STEPS, LR = 3, 0.1
 _FOUND: dict[tuple[Any, ...], str | None] = {}
 
 
+class Tried(Protocol):
+    """What a trial needs of an optimizer (``mindgap.optim.RuleOptimizer``)."""
+
+    _norm_clip: Any
+    _nonfinite: Any
+    _spike_guard: Any
+    _project: Any
+    _fused: Any
+    tally: Any
+
+    def __getstate__(self) -> dict[str, Any]: ...
+
+    def __setstate__(self, state: dict[str, Any]) -> None: ...
+
+    def _plain_step(self) -> Any: ...
+
+
 def objection(
-    optimizer: RuleOptimizer, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
+    optimizer: Tried, group: dict[str, Any], rule: Any, p: Tensor, grad: Tensor
 ) -> str | None:
     """Why a rule's kernels must not be used for a parameter; None where they may. Tries them
     once per process.
@@ -53,7 +67,7 @@ def objection(
 
 
 def _difference(
-    optimizer: RuleOptimizer, group: Any, device: Any, dtype: Any, grad_dtype: Any
+    optimizer: Tried, group: Any, device: Any, dtype: Any, grad_dtype: Any
 ) -> str | None:
     generator = torch.Generator().manual_seed(0)  # its own, so that nobody's random numbers change
     draws = [
@@ -86,9 +100,7 @@ def _difference(
     return f"the fused kernels differ from it by a share of {far:.2g} with {compiler()}"
 
 
-def _twin(
-    optimizer: RuleOptimizer, group: dict[str, Any], params: Sequence[Tensor], fused: bool
-) -> RuleOptimizer:
+def _twin(optimizer: Tried, group: dict[str, Any], params: Sequence[Tensor], fused: bool) -> Tried:
     """An optimizer with the same settings over other parameters."""
     form = {
         "params": list(params),

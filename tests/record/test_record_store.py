@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cases.record_race import race
 
+from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
 from mindgap.record.schema import (
     SCHEMA,
@@ -30,7 +31,6 @@ from mindgap.record.store import (
     read_run,
     remove_run,
     run_file,
-    study_folders,
     write_atomically,
 )
 

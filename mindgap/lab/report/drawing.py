@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from mindgap.lab.report.aggregate import (
     thin,
     thin_points,
 )
-from mindgap.lab.report.words import MORE_IS_BETTER, headline
+from mindgap.lab.report.words import MORE_IS_BETTER
 from mindgap.record.forms import Figure, Tuning
 
 #: Colours on white, each with a contrast of at least 3; the style sheet has those for a dark
@@ -123,11 +122,6 @@ class Drawing:
                 default=1,
             )
         )
-
-    @cached_property
-    def headline(self) -> str:
-        """What the figure shows, in one sentence made from its numbers."""
-        return headline(self)
 
     @property
     def colours(self) -> list[int | None]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mindgap.base.checked import Range, checked
 from mindgap.lab.report.drawing import DASHES, ENOUGH_SEEDS, GREY, LIGHT, SHAPES, Axis, Drawing
+from mindgap.lab.report.headline import headline
 from mindgap.lab.report.scales import columns, named, rules, scale, ticks
 from mindgap.lab.report.words import number, signs
 
@@ -233,7 +234,7 @@ def _lit(width: float) -> dict[str, Any]:
 
 def _title(drawing: Drawing, below: str, letters: int = 78) -> dict[str, Any]:
     """The finding, broken into lines that fit the picture, and what is drawn upwards."""
-    lines = textwrap.wrap(drawing.headline, letters)
+    lines = textwrap.wrap(headline(drawing), letters)
     return {"text": lines, "subtitle": below, "anchor": "start", "frame": "group"}
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mindgap.record.claims import claim_order
+from mindgap.record.folders import study_folders
 from mindgap.record.forms import Form, StudyDescription, Tuning, read_form
 from mindgap.record.schema import RecordError, Run, Verdict
-from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run, study_folders
+from mindgap.record.store import STUDY_FILE, TUNING_FILE, VERDICT_FILE, read_run
 
 #: Stands for a verdict that is not given yet: a study that is still running is not inconclusive.
 NO_VERDICT = Verdict("", "")

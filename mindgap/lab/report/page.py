@@ -16,6 +16,7 @@ from mindgap.base.source import PAPERS
 from mindgap.lab.report.aggregate import STATISTICS, Readings, Series
 from mindgap.lab.report.drawing import Drawing, about, draw, draw_tuning
 from mindgap.lab.report.figure import figure_png, figure_svg, picture, ranking, specification
+from mindgap.lab.report.headline import headline
 from mindgap.lab.report.load import Loaded, load
 from mindgap.lab.report.pieces import HELPERS, Section, sections
 from mindgap.lab.report.scales import log_labels
@@ -197,7 +198,7 @@ def encode(drawing: Drawing) -> dict[str, Any]:
         "id": drawing.id,
         "kind": drawing.kind,
         "title": figure.title,
-        "headline": drawing.headline,
+        "headline": headline(drawing),
         "yLabel": signs(figure.y_label),
         "logX": figure.log_x,
         "logY": figure.log_y,

@@ -22,7 +22,7 @@ from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.null import null_rates
-from mindgap.lab.studies.register import registered_hash
+from mindgap.lab.studies.registered import registered_hash
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep, spread
 from mindgap.record.forms import StudyDescription, read_form, write_form

@@ -18,6 +18,7 @@ from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
+from mindgap.lab.studies.registered import registered_words
 from mindgap.lab.studies.verdict import Parts
 from mindgap.record.forms import Figure, StudyDescription
 from mindgap.record.schema import Row, Run, Verdict
@@ -254,8 +255,6 @@ class Study:
 
     def verdict(self, runs: Sequence[Run]) -> Verdict:
         """Apply the pass rule to the runs of one scale; an exception of the rule is passed on."""
-        from mindgap.lab.studies.register import registered_words
-
         scale = runs[0].header.scale
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)

@@ -24,7 +24,6 @@ from mindgap.base.objective import Objective
 from mindgap.base.rng import torch_stream
 from mindgap.measure.distributions import student_quantile
 from mindgap.measure.gradients import add_to_mean, gradient_passes
-from mindgap.measure.probe import Probe, Reading
 
 #: Numbers handled at once on a CPU (sixteen times as many elsewhere, where launches cost more than
 #: memory): what is above the two gradients stays near a few times this, whatever the model.
@@ -336,33 +335,3 @@ def _layer_norms(gradient: list[Tensor], mean: list[Tensor]) -> NDArray[np.float
             done, place = done + step, place + step
         squares.append(total)
     return np.sqrt(np.asarray(squares, np.float64)).astype(np.float32)
-
-
-class NoiseProbe(Probe):
-    """Loss, gradient norm and gradient noise over the measuring batches.
-
-    ``gradient_norm`` is corrected for the noise left in the mean (0 where the correction exceeds
-    it), ``mean_norm`` is not; ``level`` is sqrt(E||g_b - grad f||^2) of one minibatch; ``largest``
-    the largest deviation over the median one.
-
-    Example:
-        >>> problem = Objective(
-        ...     torch.nn.Linear(1, 1, bias=False), lambda m, b: (m.weight.sum() * b).mean()
-        ... )
-        >>> row = NoiseProbe().read(Reading(problem, [torch.tensor([1.0]), torch.tensor([3.0])]))
-        >>> round(row["level"] ** 2, 6), row["mean_norm"], row["largest"]
-        (2.0, 2.0, 1.0)
-    """
-
-    name, needs = "noise", frozenset({"gradients"})
-
-    def read(self, at: Reading) -> dict[str, float]:
-        sample = at.noise
-        middle = float(np.median(sample.norms))
-        return {
-            "loss": sample.loss,
-            "mean_norm": sample.mean_norm,
-            "gradient_norm": max(0.0, sample.squared_mean) ** 0.5,
-            "level": sample.variance**0.5,
-            "largest": float(sample.norms.max()) / middle if middle else float("nan"),
-        }

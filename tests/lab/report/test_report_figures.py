@@ -9,6 +9,7 @@ from typing import Any
 from mindgap.lab.report.aggregate import Readings
 from mindgap.lab.report.drawing import about, draw
 from mindgap.lab.report.figure import figure_svg, picture, view_rows
+from mindgap.lab.report.headline import headline
 from mindgap.lab.report.pieces import logs
 from mindgap.record.forms import Figure
 from mindgap.record.schema import End, Header, Run
@@ -120,7 +121,7 @@ def test_a_figure_says_what_it_shows_and_greys_what_the_claim_is_not_about() -> 
     drawing = draw(
         "f", figure, runs, methods, {"step": "step"}, accent=about("SLIP against nine", methods)
     )
-    assert drawing.headline == "Loss at the end: SLIP 0.1, 9 others 0.2 to 1"
+    assert headline(drawing) == "Loss at the end: SLIP 0.1, 9 others 0.2 to 1"
     assert drawing.colours == [0, *[None] * 9]
     assert drawing.ranked
     assert picture(drawing)["encoding"]["y"]["sort"] == methods
@@ -164,7 +165,7 @@ def test_a_scatter_says_where_it_lies_or_how_closely_it_rises() -> None:
 
     def title(**more: object) -> str:
         figure = Figure("Loss", "loss", "loss", x="x", kind="points", **more)
-        return draw("f", figure, [readings("m", rows)], ["m"], {}).headline
+        return headline(draw("f", figure, [readings("m", rows)], ["m"], {}))
 
     assert title() == "Loss: rank correlation 1.00"
     assert title(hlines={"bound": 30.0}) == "Loss: between 1 and 25"
@@ -176,7 +177,7 @@ def test_titles_keep_names_and_values_apart_and_say_what_panels_show() -> None:
     ) -> str:
         runs = [readings(method, mine) for method, mine in rows.items()]
         shown = Figure(name, "loss", y_label, facet=facet)
-        return draw("f", shown, runs, list(rows), {"step": "step"}).headline
+        return headline(draw("f", shown, runs, list(rows), {"step": "step"}))
 
     def rows(*ends: float) -> list[dict[str, object]]:
         return [

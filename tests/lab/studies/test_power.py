@@ -10,7 +10,8 @@ import pytest
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.studies.catalogue import catalogue, find
 from mindgap.lab.studies.power import LEAST_POWER, Design, rates
-from mindgap.lab.studies.register import content_of, hash_of, register, registered_words
+from mindgap.lab.studies.register import register
+from mindgap.lab.studies.registered import content_of, hash_of, registered_words
 from mindgap.lab.studies.run import plan, run_all
 from mindgap.lab.studies.spec import Parts
 from mindgap.record.forms import Registration, read_form

@@ -22,9 +22,9 @@ from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.lab.studies.spec import Study
 from mindgap.lab.studies.sweep import Sweep
-from mindgap.record.migrate import STEPS, migrate, migrate_file
+from mindgap.record.migrate import STEPS, migrate
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row
-from mindgap.record.store import RunWriter, read_run, run_file, schema_of
+from mindgap.record.store import RunWriter, migrate_file, read_run, run_file, schema_of
 
 
 def walk(trial: Trial) -> Iterator[Row]:
