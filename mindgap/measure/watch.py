@@ -89,8 +89,8 @@ class LoopWatch:
             self._waiting.append((self._step, self._batch, self._loss, norms.detach()))
             if self._step % FLUSH == 0:
                 own = [p.detach() for p in self._full()]
-                each = torch._foreach_norm(own, ord=math.inf)
-                peak = torch.stack([n.float().to(own[0].device) for n in each]).max()
+                norms_of_all = torch._foreach_norm(own, ord=math.inf)
+                peak = torch.stack([n.float().to(own[0].device) for n in norms_of_all]).max()
                 self._largest.append((self._step, peak))
         self._step += 1
         on_cpu = not held or held[0][1].device.type == "cpu"

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from mindgap.lab.report.headline import headline
 from mindgap.lab.report.words import count, plain, typeset
 
 
@@ -35,5 +36,6 @@ def template(name: str) -> Any:
         "measured": lambda text: typeset(text, digits=True),
         "plain": plain,
         "count": count,
+        "headline": headline,
     }
     return found.get_template(name)
