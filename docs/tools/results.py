@@ -24,6 +24,7 @@ from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.run import finished_runs, judge_folder
 from mindgap.lab.studies.spec import SCALES, Study
 from mindgap.lab.studies.times import reference_times
+from mindgap.lab.theory.erratum import ERRATA, about, counts
 from mindgap.record.claims import GROUPS, claim_order
 from mindgap.record.folders import study_folders
 from mindgap.record.forms import StudyDescription, read_form, write_form
@@ -223,12 +224,16 @@ def block(study: Study, folder: Path | None) -> list[str]:
     """One study's part of the document."""
     verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
     scale = folder.name if folder else ""
-    rows = [("The paper states", f"{study.statement} ({study.source})")]
-    rows.append(("The paper's model", study.paper_model or "none: the statement is about no model"))
-    none = (
-        "none printed: a figure" if study.paper_model else "none: a formula, checked as it stands"
-    )
-    rows.append(("The paper's number", study.paper_number or none))
+    rows = [(study.heading, f"{study.statement} ({'about ' * study.ours}{study.source})")]
+    if not study.ours:
+        model = study.paper_model or "none: the statement is about no model"
+        none = (
+            "none printed: a figure"
+            if study.paper_model
+            else "none: a formula, checked as it stands"
+        )
+        rows.append(("The paper's model", model))
+        rows.append(("The paper's number", study.paper_number or none))
     rows.append(("Our model", f"{model_of(study, scale)} (scale {scale})" if folder else "not run"))
     if folder is not None and verdict is not None:
         header = read_run(folder / verdict.files[0]).header
@@ -239,7 +244,7 @@ def block(study: Study, folder: Path | None) -> list[str]:
             command = re.sub(r" --(method|seeds) .*?(?= --|$)", "", command)
         rows += [
             ("We measured", verdict.measured),
-            *zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)),
+            *_verdicts(study, verdict),
             (
                 "Length",
                 study.lengths.get(scale) or ("not stated" if study.model(scale) else "no network"),
@@ -268,6 +273,17 @@ def block(study: Study, folder: Path | None) -> list[str]:
     ]
 
 
+def _verdicts(study: Study, verdict: Verdict) -> list[tuple[str, str]]:
+    """The verdict on our question; on a paper's statement as printed and as corrected, and why
+    they differ.
+    """
+    if study.ours:
+        return [("Verdict", verdict.verdict)]
+    rows = list(zip(("Verdict as printed", "Verdict as corrected"), printed_and_corrected(verdict)))
+    errata = ", ".join(f"{row.place} ({row.kind})" for row in about(study.name))
+    return [*rows, ("Errata", f"{errata}: [errata.md](errata.md)")] if errata else rows
+
+
 def document() -> str:
     """``docs/reproduction.md``."""
     kept = best()
@@ -281,7 +297,7 @@ def document() -> str:
         "results` draws the figures,",
         "both without running anything. Where a model is involved, a verdict at scale `quick` or "
         "`cpu` is about a toy;",
-        "the model is named beside each verdict.",
+        "the model is named beside each verdict. " + slips(),
         "",
         "| claim | study | scale | our model | as printed | as corrected |",
         "|---|---|---|---|---|---|",
@@ -291,19 +307,20 @@ def document() -> str:
         for study in mine:
             folder = kept.get(study.name)
             verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
-            about = (
+            model = (
                 cell(model_of(study, folder.name) + length_of(study, folder.name))
                 if folder
                 else "–"
             )
             words = verdict or Verdict("", "", as_printed="not run", as_corrected="not run")
             link = f"[`{study.name}`](#{claim.lower()}--{study.name})"
+            verdicts = printed_and_corrected(words)
             parts = (
                 claim,
                 link,
                 folder.name if folder else "not run",
-                about,
-                *printed_and_corrected(words),
+                model,
+                *(("our question", words.as_corrected) if study.ours else verdicts),
             )
             lines.append(f"| {' | '.join(parts)} |")
         if not mine:
@@ -319,6 +336,27 @@ def document() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def corrected_only() -> list[str]:
+    """Kept studies of a formula that hold only as corrected: those that judge a printed sentence
+    which a certificate refutes (``mindgap/lab/theory/errata``).
+    """
+    return [
+        name
+        for name, folder in best().items()
+        if not find(name).model(folder.name) and any(row.certificate for row in about(name))
+    ]
+
+
+def slips() -> str:
+    """How many printed sentences are wrong, by the records of the errata; on every page alike."""
+    kinds = ", ".join(f"{number} *{kind}*" for kind, number in counts().items())
+    refuted = len(corrected_only())
+    return (
+        f"The papers' own text: {len(ERRATA)} errata, {kinds}; {refuted} studies judge a printed "
+        "sentence that a certificate refutes, and hold as corrected."
+    )
+
+
 def verdict_list() -> str:
     """The README's list: how all studies came out, and the decided verdicts on models, each
     with its model.
@@ -328,13 +366,13 @@ def verdict_list() -> str:
         for name, folder in best().items()
     ]
     judged.sort(key=lambda entry: claim_order(entry[0].claim, entry[0].name))
+    own = [entry for entry in judged if entry[0].ours]
+    judged = [entry for entry in judged if not entry[0].ours]
     on_models = [
         (study, folder, verdict) for study, folder, verdict in judged if study.model(folder.name)
     ]
     formulas = [verdict for study, folder, verdict in judged if not study.model(folder.name)]
-    corrected = sum(
-        v.verdict == "holds" and printed_and_corrected(v)[0] == "does not hold" for v in formulas
-    )
+    kinds = ", ".join(f"{number} {kind}" for kind, number in counts().items())
     toys = [entry for entry in on_models if entry[0].model(entry[1].name).startswith("toy")]
     large = [entry for entry in on_models if entry not in toys]
     decided = [entry for entry in toys if entry[2].verdict != "inconclusive"]
@@ -347,15 +385,18 @@ def verdict_list() -> str:
     return "\n".join(
         [
             f"- {len(formulas)} studies are about formulas and made-up problems: "
-            f"{_counts(formulas)}. "
-            f"{corrected} of those "
-            "that hold do so only after a slip in the printed text is corrected "
-            "([errata](docs/errata.md)).",
+            f"{_counts(formulas)}. {len(corrected_only())} of those that hold do so only after a "
+            "slip in the printed text is corrected.",
+            f"- {len(ERRATA)} places of the papers' text are listed as [errata](docs/errata.md): "
+            f"{kinds}. *Refuted* has a certificate that a test runs.",
             f"- {len(large)} studies ran on the papers' networks or on named proxies: "
             f"{_counts([verdict for *_, verdict in large])}.",
             f"- {len(toys)} studies ran on toys, networks much smaller than the papers': "
             f"{_counts([verdict for *_, verdict in toys])}. They say nothing certain about the "
             "papers' own models.",
+            f"- {len(own)} studies ask questions of ours, which no paper states "
+            f"({', '.join(entry[0].name for entry in own)}): "
+            f"{_counts([verdict for *_, verdict in own])}.",
             "",
             "On the papers' networks or proxies:",
             "",

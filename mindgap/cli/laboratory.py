@@ -63,7 +63,7 @@ def show(
     facts = [
         ("claim", study.claim),
         ("title", study.title),
-        ("the paper states", study.statement),
+        (study.heading.lower(), study.statement),
         ("source", str(study.source)),
         (
             "scales",

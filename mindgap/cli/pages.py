@@ -118,5 +118,16 @@ def theory(long: Long = False) -> None:
     """List the papers' theorems and how their checks came out."""
     from mindgap.lab.theory.theorem import THEOREMS
 
-    rows = [(t.place, t.statement, t.formula, t.checked_by, t.outcome) for t in THEOREMS]
-    _print(("place", "statement", "formula", "checked by", "outcome"), rows, (0, 1, 4), long)
+    rows = [
+        (
+            t.place,
+            t.statement,
+            t.formula,
+            t.checked_by,
+            t.outcome,
+            "; ".join(t.remarks if long else t.remark_kinds) or "none",
+        )
+        for t in THEOREMS
+    ]
+    columns = ("place", "statement", "formula", "checked by", "outcome", "errata")
+    _print(columns, rows, (0, 1, 4, 5), long)

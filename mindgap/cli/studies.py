@@ -45,7 +45,7 @@ NEEDS = dict.fromkeys(("h1-gradient-noise", "e0-training-statistics"), "pythonbi
 
 def list_studies(
     long: Annotated[
-        bool, typer.Option("--long", help="Also the scales and what the paper states.")
+        bool, typer.Option("--long", help="Also the scales and the statements.")
     ] = False,
     runs: Annotated[Path, typer.Option(help="Folder of records whose verdicts are shown.")] = Path(
         "runs"
@@ -59,10 +59,17 @@ def list_studies(
     studies = in_order(catalogue().values())
     if long:
         rows = [
-            (s.name, s.claim, s.title, ", ".join(s.scales), s.statement, str(s.source))
+            (
+                s.name,
+                s.claim,
+                s.title,
+                ", ".join(s.scales),
+                f"{s.heading}: {s.statement}",
+                str(s.source),
+            )
             for s in studies
         ]
-        table(("study", "claim", "title", "scales", "the paper states", "source"), rows)
+        table(("study", "claim", "title", "scales", "statement", "source"), rows)
     known = {s.name: _verdict(runs, s) for s in studies}
     lines = [
         (s.name, known[s.name], about(reference_times().get(s.name)), s.title) for s in studies

@@ -75,6 +75,12 @@ class StudyDescription:
     figures: tuple[Figure, ...] = ()
     axes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    ours: bool = False  # the question is ours: no paper states it
+
+    @property
+    def heading(self) -> str:
+        """What stands above the statement, on every page."""
+        return "Our question" if self.ours else "The paper states"
 
     def __post_init__(self) -> None:
         for name in ("history", "methods", "files"):

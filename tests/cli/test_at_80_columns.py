@@ -72,7 +72,7 @@ COMMANDS = {
     "list": (["list", "--long"], [*STUDIES, TUNED]),
     "methods": (["methods"], ["slip"]),
     "optimizers": (["optimizers"], ["StochasticINGD"]),
-    "theory": (["theory"], ["thesis"]),
+    "theory": (["theory"], ["refuted (Theorem 3.4.5)"]),
 }
 
 

@@ -134,10 +134,13 @@ def render(
 
 
 def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Three sentences: what fails, what holds, what is open; each with the first claims of as
-    many groups as it can.
+    """What fails, what holds, what is open, each with the first claims of as many groups as it
+    can; and what we ask ourselves.
     """
+    from mindgap.lab.theory.erratum import about
+
     found = []
+    own, shown = [s for s in shown if s.about.ours], [s for s in shown if not s.about.ours]
     for word, one, many in (
         (
             "does not hold",
@@ -158,13 +161,17 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
         ]
         words = one if len(these) == 1 else many
         if word == "holds":
-            mended = sum(s.printed == "does not hold" for s in these)
+            # The same records as the README's and the errata's.
+            mended = sum(any(row.certificate for row in about(s.name)) for s in these)
             words += (
                 f" ({mended} of them only after a slip in the text is corrected)" if mended else ""
             ) + ":"
         if len(firsts) == len(these):
             words = words.replace(", among them", "")
         found.append((f"{len(these)} of {len(shown)} {words}", firsts))
+    if own:
+        asks = "study asks a question" if len(own) == 1 else "studies ask questions"
+        found.append((f"{len(own)} further {asks} of ours, which no paper states:", own[:2]))
     return found or [(f"No verdict yet on {count(len(shown), 'claim')}.", [])]
 
 

@@ -33,12 +33,13 @@ def noise_law(name: str, alpha: float, horizon: int) -> Any:
     }[name]()
 
 
-def below_bounds(runs: Sequence[Run], cell: Sequence[str]) -> Parts:
+def below_bounds(runs: Sequence[Run], cell: Sequence[str], reading: str = "") -> Parts:
     """One part per method: no mean error exceeds its bound by more than four standard errors.
 
     Args:
         runs: of all methods and seeds, with the columns ``error``, ``se``, ``bound``, ``ratio``.
         cell: the columns whose values name a cell; rows of one cell are averaged over seeds.
+        reading: of the statement that the bounds belong to.
     """
     parts = Parts()
     for name, group in by_method(runs).items():
@@ -57,6 +58,7 @@ def below_bounds(runs: Sequence[Run], cell: Sequence[str]) -> Parts:
             over == 0,
             words=f"{over} of {len(cells)} cells above, largest value/bound {largest:.2g}",
             numbers={name: {"cells": len(cells), "above": over, "largest_ratio": largest}},
+            reading=reading,
         )
     return parts
 

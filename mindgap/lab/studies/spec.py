@@ -103,7 +103,7 @@ class Study:
     name: str  # what is typed, such as ``e5-cycle``
     claim: str  # id of the claim, such as ``E5``
     title: str  # a short headline
-    statement: str  # what the paper states, in one sentence
+    statement: str  # what the paper states, or what we ask, in one sentence
     source: Source  # where it states so
     scales: Mapping[str, Scale]  # scale name -> :class:`Scale`
     #: label -> settings of that method, laid over the scale's. All methods get the same seeds and
@@ -146,6 +146,9 @@ class Study:
     left_out: tuple[
         str, ...
     ] = ()  # methods that do not run although the scale has them; without them no verdict
+    ours: bool = (
+        False  # the question is ours: no paper states it, and ``source`` is what it is about
+    )
 
     def __post_init__(self) -> None:
         for scale, described in self.scales.items():
@@ -300,7 +303,13 @@ class Study:
                 if scale in (f.scales or SCALES)
             ),
             axes=AXES,
+            ours=self.ours,
         )
+
+    @property
+    def heading(self) -> str:
+        """What stands above the statement: whose it is."""
+        return self.describe(next(iter(self.scales))).heading
 
 
 def _x_label(figure: Figure) -> str:

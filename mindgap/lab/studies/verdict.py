@@ -87,6 +87,26 @@ class Parts:
         shown = name if reading in name else f"{reading}, {name}"
         self.note(f"{shown}: {answer}" + (f" ({words})" if words else ""), numbers)
 
+    def certified(self, study: str) -> None:
+        """One part per erratum of a sentence that the study judges and that a certificate refutes.
+
+        The certificate is computed, not measured: its instance meets the statement's assumptions
+        and contradicts it, whatever the runs say.
+        """
+        from mindgap.lab.theory.erratum import about
+
+        for row in about(study):
+            if row.certificate:
+                found = row.certify()
+                words = f"printed {row.printed}, counterexample {found.words()}"
+                self.add(
+                    row.place.replace("; ", ", "),
+                    not found.valid,
+                    reading="as printed",
+                    words=words.replace("; ", ", "),  # a page breaks lines at semicolons
+                    numbers={f"certificate, {row.place}": found.ratio},
+                )
+
     def note(self, sentence: str, numbers: Mapping[str, Any] | None = None) -> None:
         """Print and keep something that is not judged."""
         self.sentences += [sentence] if sentence else []

@@ -77,6 +77,16 @@ class Theorem:
 
         return tuple(row.remark for row in ERRATA if row.theorem == self.place)
 
+    @property
+    def remark_kinds(self) -> tuple[str, ...]:
+        """Kind and place of the errata, in short.
+
+        Example:
+            >>> next(row for row in THEOREMS if row.place == "Section 3.3.1").remark_kinds
+            ('loose (3.3.1)',)
+        """
+        return tuple(remark.split(": printed ")[0] for remark in self.remarks)
+
     def load(self) -> object:
         """The object that ``bounds`` names; imports what it needs."""
         from importlib import import_module

@@ -21,8 +21,17 @@ def verdict(name: str, *, seeds: int | None = None, **overrides: Any) -> Verdict
 def test_e5_holds() -> None:
     result = verdict("e5-cycle")
     assert result.verdict == "holds"
-    assert result.build().as_printed == "does not hold"  # about a hundred points are not a few
+    assert result.build().as_printed == "holds"  # twelve clusters are a few points
+    assert set(result.numbers["clusters"]) == {12}
+    assert max(result.numbers["widest"]) < 0.02
     assert result.numbers["gradient_norm_small"] < 1e-6 < 1 < result.numbers["gradient_norm_large"]
+
+
+def test_e5_fails_where_the_iterates_spread() -> None:
+    # Just above 2/L on a steeper hill the orbit is chaotic: no few points.
+    result = verdict("e5-cycle", height=137.0)
+    assert max(result.numbers["clusters"]) > 20 or max(result.numbers["widest"]) > 0.05
+    assert result.verdict == "does not hold"
 
 
 def test_e5_fails_where_both_steps_are_below_the_threshold_of_2_over_l() -> None:

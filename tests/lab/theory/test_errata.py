@@ -17,6 +17,10 @@ from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import catalogue
 from mindgap.lab.theory import ERRATA, THEOREMS, Erratum
 from mindgap.lab.theory.erratum import KINDS, counts
+from mindgap.record.folders import study_folders
+from mindgap.record.forms import read_form
+from mindgap.record.schema import Verdict
+from mindgap.record.store import VERDICT_FILE
 
 ROOT = Path(__file__).parents[3]
 CERTIFIED = [row for row in ERRATA if row.certificate]
@@ -88,6 +92,80 @@ def test_remarks_of_the_theorems_come_from_the_errata() -> None:
     # The table itself accuses nobody.
     said = " ".join(row.outcome for row in THEOREMS)
     assert not any(word in said for word in ("as printed", "misprint", "lost", "wrong"))
+
+
+def printed_verdicts() -> dict[str, tuple[str, str]]:
+    """Study -> its verdicts as printed and as corrected, of the records in results/."""
+    found = {}
+    for folder in study_folders(ROOT / "results"):
+        verdict = read_form(Verdict, folder / VERDICT_FILE)
+        found[folder.parent.name] = (verdict.as_printed, verdict.as_corrected)
+    return found
+
+
+def disagreements(errata: tuple[Erratum, ...], verdicts: dict[str, tuple[str, str]]) -> list[str]:
+    """Studies and errata that say different things about the same printed sentence."""
+    wrong = []
+    for name, (printed, _) in verdicts.items():
+        mine = [row for row in errata if name in row.judged_by]
+        false = [row.place for row in mine if row.false_as_printed]
+        if false and printed != "does not hold":
+            wrong.append(f"{name} says {printed} as printed, a certificate refutes {false}")
+        if mine and not false and printed == "does not hold":
+            wrong.append(f"{name} says {printed} as printed, no erratum of it is refuted")
+    return wrong
+
+
+def test_no_study_says_of_the_print_what_the_errata_do_not() -> None:
+    verdicts = printed_verdicts()
+    assert disagreements(ERRATA, verdicts) == []
+    # Both ways: a refuted sentence that a study calls true, and a true one that a study refutes.
+    broken = {**verdicts, "s4-counts-below-bounds": ("holds", "holds")}
+    assert "a certificate refutes" in disagreements(ERRATA, broken)[0]
+    broken = {**verdicts, "s4-clipping-beats-fixed-steps": ("does not hold", "holds")}
+    assert "no erratum of it is refuted" in disagreements(ERRATA, broken)[0]
+
+
+def test_a_formula_that_holds_only_as_corrected_has_an_erratum() -> None:
+    verdicts, results = printed_verdicts(), tool("results")
+    slips = [
+        name
+        for name, (printed, corrected) in verdicts.items()
+        if printed == "does not hold" and corrected == "holds"
+    ]
+    assert sorted(slips) == sorted(results.corrected_only())
+    assert set(slips) >= {
+        "s4-counts-below-bounds",
+        "h8-nonconvex-exponent",
+        "h8-nonconvex-bounds",
+        "t1-textbook-rates",
+    }
+    assert "e5-cycle" not in slips
+
+
+def test_readme_and_reproduction_count_slips_from_the_records() -> None:
+    results = tool("results")
+    number = len(results.corrected_only())
+    readme, page = ((ROOT / path).read_text() for path in ("README.md", "docs/reproduction.md"))
+    assert f"{number} of those that hold do so only after a slip" in readme
+    assert f"- {len(ERRATA)} places of the papers' text are listed as" in readme
+    assert results.slips() in page
+
+
+def test_our_own_questions_are_never_called_the_papers() -> None:
+    ours = [study for study in catalogue().values() if study.ours]
+    assert {"b14-as-released", "b14-released-representation", "b3-mnist-levels"} <= {
+        study.name for study in ours
+    }
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    claims = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    for study in ours:
+        assert study.heading == "Our question"
+        block = page.split(f"· `{study.name}`")[1].split("### ")[0]
+        assert "The paper states" not in block
+        assert "| Our question |" in block
+        (row,) = (line for line in claims.splitlines() if f"`{study.name}`" in line)
+        assert "our question" in row.lower()
 
 
 def test_errata_are_read_without_torch_and_numpy() -> None:

@@ -170,6 +170,7 @@ STUDY = Study(
     statement="The faults of the code published with SLIP (hyper-representation) do not change "
     "SLIP's lead over the "
     "mean of the other methods.",
+    ours=True,
     source=Source("slip-rebuttal-a", "Fig. 1, and the code published with it"),
     scales={
         "quick": Scale(

@@ -109,6 +109,7 @@ def stated(complexity: str) -> int:
 def judge(runs: Sequence[Run]) -> Parts:
     """Each method's exponent with an interval over the seeds, against the stated one."""
     parts, groups = Parts(), by_seed(runs)
+    middle: dict[str, float] = {}
     for name, group in groups.items():
         complexity = SIXTEEN[TITLES[name]].complexity
         counts = [{row["step"]: row["calls"] for row in run.rows if row["step"]} for run in group]
@@ -122,6 +123,7 @@ def judge(runs: Sequence[Run]) -> Parts:
             for at in counts
         ]
         found = mean_interval(slopes, miss=0.05 / len(groups))
+        middle[name] = found.mean
         parts.add(
             part,
             found.high <= power,
@@ -134,6 +136,13 @@ def judge(runs: Sequence[Run]) -> Parts:
                     "smallest": 2 ** -(steps[-1] / 2),
                 }
             },
+        )
+    if middle and max(middle.values()) < min(stated(SIXTEEN[TITLES[n]].complexity) for n in middle):
+        parts.note(
+            "the problem is too easy to tell the methods apart: every measured exponent "
+            f"({min(middle.values()):.2f} to {max(middle.values()):.2f}) lies below every stated "
+            "one, so the counts confirm no entry of the table against another",
+            {"tells_methods_apart": False},
         )
     return parts
 

@@ -98,7 +98,9 @@ def _cell(trial: Trial, name: str, alpha: float) -> dict[str, Any]:
 
 def judge(runs: Sequence[Run]) -> Parts:
     """No mean (over seeds and replicas) exceeds its bound by more than four standard errors."""
-    return below_bounds(runs, ("law", "alpha"))
+    parts = below_bounds(runs, ("law", "alpha"), reading="as corrected")
+    parts.certified(runs[0].header.study)
+    return parts
 
 
 _SETTINGS = {
@@ -116,9 +118,9 @@ STUDY = Study(
     name="h8-nonconvex-bounds",
     claim="H8",
     title="GClip and CClip stay below their non-convex bounds",
-    statement="With their constant steps and thresholds GClip (Theorem 4.4.1 as proved, Theorem 2 "
-    "of acclip with "
-    "its L) and CClip (Theorem 5) keep the mean of E‖∇f(x_k)‖² below the stated bounds.",
+    statement="With their constant steps and thresholds GClip (Theorem 4.4.1; Theorem 2 of acclip) "
+    "and CClip (Theorem 5 of acclip) keep the mean of E‖∇f(x_k)‖² (4.4.1: of min{‖∇f‖, ‖∇f‖²}) "
+    "below the stated bounds.",
     source=Source("thesis", "Theorem 4.4.1; acclip, Theorems 2 and 5"),
     scales=scales(_SETTINGS, {"horizon": 30_000, "dimension": 5}, seeds=(1, 2)),
     methods={
@@ -129,7 +131,13 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="No mean (over seeds and replicas) exceeds its bound by more than four standard "
-    "errors, for any law and α.",
+    "errors, for any law and α: as corrected with the bounds that the proofs give (4.4.1 for "
+    "min{‖∇f‖², τ‖∇f‖/3}, the others with L). As printed, Theorem 4.4.1 and Theorem 2 of acclip "
+    "have no counterexample.",
+    history=(
+        "The parts as printed were added after the runs: the statement used to speak of what is "
+        "proved, and the print was not judged. They are judged by certificates (docs/errata.md).",
+    ),
     figures=(
         Figure(
             "Mean square gradient over its bound",

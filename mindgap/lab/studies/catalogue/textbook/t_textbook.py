@@ -85,6 +85,8 @@ def _random_quadratics(trial: Trial) -> float:
 
 #: part -> exponent of the number of steps, for GD and for the accelerated methods.
 EXPONENTS = {"Q": (1.0, 0.5), "1/ε": (1.0, 0.5), "L": (1.0, 0.5)}
+#: part -> what Table 2.1 prints for Nesterov's method where it is another: O(L/√ε).
+PRINTED = {"L": 1.0}
 
 
 def judge_rates(runs: Sequence[Run]) -> Parts:
@@ -109,14 +111,25 @@ def judge_rates(runs: Sequence[Run]) -> Parts:
         ratio = max(
             row["worst_ratio"] for run in group for row in run.rows if row["part"] == "random"
         )
-        parts.add(
-            f"{method}: exponents as in Table 2.1",
-            all(
-                abs(power - EXPONENTS[part][method != "GD"]) < 0.12
-                for part, power in powers.items()
-            ),
-            words=", ".join(f"{part}^{power:.2f}" for part, power in powers.items()),
+        corrected = {part: EXPONENTS[part][method != "GD"] for part in powers}
+        printed = corrected | (
+            {part: power for part, power in PRINTED.items() if part in powers}
+            if method == "Nesterov"
+            else {}
         )
+        for stated, reading in ((printed, "as printed"), (corrected, "as corrected")):
+            same = printed == corrected
+            if same and reading == "as corrected":
+                continue
+            words = ", ".join(
+                f"{part}^{power:.2f} (stated {stated[part]:g})" for part, power in powers.items()
+            )
+            parts.add(
+                f"{method}: exponents of Table 2.1" + ("" if same else f" {reading}"),
+                all(abs(power - stated[part]) < 0.12 for part, power in powers.items()),
+                words=words,
+                reading="" if same else reading,
+            )
         parts.add(
             f"{method}: below its bounds",
             within and ratio <= 1,
@@ -267,8 +280,7 @@ T1_TEXTBOOK_RATES = Study(
     name="t1-textbook-rates",
     claim="T1",
     title="Iteration counts agree with the textbook",
-    statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or √(L/ε) "
-    "(printed L/√ε), "
+    statement="GD needs (L/μ) log(1/ε) or L/ε steps, Nesterov's method √(L/μ) log(1/ε) or L/√ε, "
     "and both stay below their bounds; heavy-ball accelerates on quadratics too.",
     source=Source("thesis", "2.1, Table 2.1, Theorem 2.1.3"),
     scales={
@@ -300,8 +312,10 @@ T1_TEXTBOOK_RATES = Study(
     },
     loop=rates_loop,
     judge=judge_rates,
-    rule="Every count is within its bound, the exponents are within 0.12 of "
-    "Table 2.1's (√L for Nesterov), and random quadratics stay below the bounds.",
+    rule="Every count is within its bound, the exponents are within 0.12 of Table 2.1's (as "
+    "printed L¹ for Nesterov's method on convex functions, as corrected √L), and random "
+    "quadratics stay below the bounds.",
+    history=("The printed L¹ was not judged in earlier versions; the records were judged again.",),
     figures=(
         Figure(
             "Steps to accuracy ε on the worst quadratic",
