@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
@@ -27,7 +27,7 @@ from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.count import table_bytes
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.backends.trial import try_problem
-from mindgap.bilevel.core.settings import check_flag, check_settings, rates_of
+from mindgap.bilevel.core.settings import alike_rates, check_flag, check_settings, rates_of
 from mindgap.bilevel.core.steps import MemoryStep, TorchStep, XStep, YStep, descend, step_size
 from mindgap.bilevel.core.types import (
     Array,
@@ -149,6 +149,18 @@ class Method(ABC):
         return {"y": y, "y_memory": memory}
 
     # For use by everybody.
+
+    def without_rates(self) -> Self:
+        """This method with all rates alike: what a compiled iteration depends on, since rates are
+        handed to it as numbers.
+
+        Example:
+            >>> from mindgap.bilevel import SLIP
+            >>> a, b = (SLIP(lr_x=lr, lr_y=0.1, lr_z=0.1) for lr in (0.1, 0.2))
+            >>> a == b, a.without_rates() == b.without_rates()
+            (False, True)
+        """
+        return alike_rates(self)
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:

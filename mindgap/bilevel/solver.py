@@ -6,13 +6,15 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
 import numpy as np
 
 from mindgap.base.check import fail, positive, whole
+from mindgap.bilevel.backends.ops import LOOK, are_numbers
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.settings import check_flag
 from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle, State, advance
@@ -35,6 +37,7 @@ class Solution(Generic[X, Y]):
     message: str  # the same as a sentence
     state: State  # the last state
     seconds: float  # time in the method alone; callbacks and checkpoints are not counted
+    _modules: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -45,8 +48,9 @@ class Solution(Generic[X, Y]):
     def x(self) -> X:
         """The upper variable in the form it was handed over.
 
-        A module gets its parameters overwritten, and the running statistics of its batch
-        normalisation are those of the last point, over at most 200 minibatches.
+        A module comes as a copy of the problem's, which stays as it was (frozen parameters are
+        shared); the running statistics of its batch normalisation are those of the last point, over
+        at most 200 minibatches.
         """
         return cast("X", self._variable("x"))
 
@@ -59,10 +63,16 @@ class Solution(Generic[X, Y]):
         problem, oracle = self.state.problem, self.state.oracle
         at = {key: oracle.to_torch(self.state.values[key]) for key in ("x", "y")}
         pack = problem.pack_x if name == "x" else problem.pack_y
-        found = pack.write_back(at[name])
-        if pack.module is not None:
-            problem.refresh_statistics(at["x"], at["y"])
-        return found
+        if pack.module is None:
+            return pack.write_back(at[name])
+        if name not in self._modules:
+            twin = copy(problem)
+            twin.pack_x, twin.pack_y = (p.with_own_module() for p in (twin.pack_x, twin.pack_y))
+            for key, own in (("x", twin.pack_x), ("y", twin.pack_y)):
+                if own.module is not None:
+                    self._modules[key] = own.write_back(at[key])
+            twin.refresh_statistics(at["x"], at["y"])
+        return self._modules[name]
 
     def check(self) -> Solution[X, Y]:
         """Itself, or an error when the run went wrong.
@@ -109,8 +119,9 @@ def solve(
             one that returns True stops the run.
         every: iterations between calls of the callbacks.
         limit: "diverged" when the norm of x or y exceeds this times (1 + its norm at the start).
-        check_every: iterations between looks at the numbers; 100, or a backend's own choice, if not
-            given. The end and every checkpoint are looked at in any case.
+        check_every: iterations between looks at all numbers, divergence included; 100, or a
+            backend's own choice, if not given. The end and every checkpoint are looked at in any
+            case, and every backend stops within 64 iterations after x or y became NaN.
         checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end;
             a state that is not finite or has diverged is not written.
         resume: start from that file if it exists; the trajectory is bitwise that of an
@@ -221,13 +232,14 @@ def solve(
             return "out of time", f"{spent:.3g} s after {state.t} iterations"
         return None
 
-    told, looked = 0.0, -1
+    told, looked, short = 0.0, -1, False
     while True:
         end = ended()
         save = checkpoint is not None and (
             end is not None or (state.t > 0 and state.t % checkpoint_every == 0)
         )
-        if (save or end is not None or state.t % check_every == 0) and looked != state.t:
+        look = save or end is not None or short or state.t % check_every == 0
+        if look and looked != state.t:
             begin = time.perf_counter()
             wrong, looked = trouble(), state.t
             spent += time.perf_counter() - begin
@@ -245,13 +257,14 @@ def solve(
         count = min(p - state.t % p for p in stops)
         if steps is not None:
             count = min(count, steps - state.t)
-        begin = time.perf_counter()
+        begin, aim = time.perf_counter(), state.t + count
         # Without listeners nothing else refers to the state: its vectors are freed as soon as there
         # are new ones.
         state = runner.run(
             state, count, calls, None if seconds is None else seconds - spent, keep=bool(listeners)
         )
         spent += time.perf_counter() - begin
+        short = state.t < aim  # a budget is spent, or the backend saw numbers that are not finite
         if progress and time.perf_counter() - told > 1.0:
             told = time.perf_counter()
             print(
@@ -316,14 +329,21 @@ class Eager(Backend):
             state.values.clear()
         if calls is None and seconds is None and isinstance(oracle, TorchOracle):
             chunk = draw_chunk(method, oracle, state.seed, state.t, steps, state.drawn)
+            done = 0
             with oracle.same_modes():
-                for kind, draws in chunk.steps():
+                for done, (kind, draws) in enumerate(chunk.steps(), 1):
                     values = method.update(values, draws, oracle, kind)
-            return advance(state, values, steps, chunk.drawn, oracle.take_calls())
+                    if done % LOOK == 0 and not are_numbers(values["x"], values["y"]):
+                        break
+            if done < steps:  # the positions of the streams are those of the iterations done
+                chunk = draw_chunk(method, oracle, state.seed, state.t, done, state.drawn)
+            return advance(state, values, done, chunk.drawn, oracle.take_calls())
         end = math.inf if seconds is None else time.perf_counter() + seconds
         state = replace(state, values=values)
-        for _ in range(steps):
+        for done in range(1, steps + 1):
             state = method.step(state)
+            if done % LOOK == 0 and not are_numbers(state.x, state.y):
+                break
             if (calls is not None and state.total_calls >= calls) or time.perf_counter() >= end:
                 break
         return state

@@ -308,7 +308,9 @@ def test_slip_with_frozen_x_is_sgd_on_y():
     solution = solve(problem, slip, steps=50, seed=4)
     oracle = TorchOracle(problem)
     y = QUADRATIC.y0.clone()
-    for which in problem.lower_data.draw(4, "lower", 0, 3 + 50).which:
+    data = problem.lower_data
+    warm, later = data.draw(4, "lower.warm", 0, 3), data.draw(4, "lower", 0, 50)
+    for which in np.concatenate([warm.which, later.which]):
         y = y - 0.1 * oracle.lower(QUADRATIC.x0, y, Sample(int(which)))
     np.testing.assert_allclose(solution.state.y, y, rtol=1e-12)
     assert torch.equal(solution.state.x, QUADRATIC.x0)

@@ -42,6 +42,8 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 
 
 Table = NDArray[Any]
+#: Iterations between two looks at whether x and y are numbers.
+LOOK = 64
 
 
 class JaxBackend(Backend):
@@ -164,10 +166,21 @@ class JaxBackend(Backend):
                     and count > 1
                 ):
                     return self._to_budget(state, steps - done, calls)
-                values = self._dispatch(state, chunk)
+                values, cycles = self._dispatch(state, chunk)
+                stopped = cycles < chunk.cycles
+                if stopped:  # x or y is no number: what was drawn and counted ends there as well
+                    count = count // chunk.cycles * cycles
+                    chunk = draw_chunk(
+                        method, state.oracle, state.seed, state.t, count, state.drawn
+                    )
+                    spent = calls_of_chunk(method, problem, chunk)
                 state = advance(state, values, count, chunk.drawn, spent)
                 done += count
-                if (calls is not None and state.total_calls >= calls) or seconds is not None:
+                if (
+                    stopped
+                    or (calls is not None and state.total_calls >= calls)
+                    or seconds is not None
+                ):
                     break
         return state
 
@@ -177,23 +190,28 @@ class JaxBackend(Backend):
         for _ in range(steps):
             chunk = draw_chunk(method, state.oracle, state.seed, state.t, 1, state.drawn)
             spent = calls_of_chunk(method, state.problem, chunk)
-            state = advance(state, self._dispatch(state, chunk), 1, chunk.drawn, spent)
+            state = advance(state, self._dispatch(state, chunk)[0], 1, chunk.drawn, spent)
             if state.total_calls >= calls:
                 break
         return state
 
-    def _dispatch(self, state: State, chunk: Chunk) -> Values:
-        """Compile (once for each form) and run the iterations of a chunk."""
+    def _dispatch(self, state: State, chunk: Chunk) -> tuple[Values, int]:
+        """Compile (once for each form) and run the iterations of a chunk.
+
+        Returns:
+            The values, and the cycles done: all, or fewer where x or y is no number any more.
+        """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
         packed = [
             _packed(block, cycles, self._room(block, chunk), state.problem)
             for block in chunk.blocks
         ]
         tables, layouts = [p[0] for p in packed], [p[1] for p in packed]
+        numbers = [p[2] for p in packed]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
         key = (
-            state.method,
+            state.method.without_rates(),
             id(state.problem),
             tuple(b.kind for b in chunk.blocks),
             single,
@@ -208,9 +226,10 @@ class JaxBackend(Backend):
             self._compiled[key] = jax.jit(
                 partial(self._iterate, state.method, oracle, chunk, layouts, single)
             )
-        return self._compiled[key](
-            state.values, oracle.arrays, tables, np.int32(chunk.cycles), lengths
+        values, done = self._compiled[key](
+            state.values, oracle.arrays, tables, numbers, np.int32(chunk.cycles), lengths
         )
+        return values, chunk.cycles if single else int(done)
 
     def _padded_cycles(self, method: AnyMethod, chunk: Chunk) -> int:
         """Token arrays have room for a full dispatch, so that a shorter one needs no new
@@ -233,9 +252,10 @@ class JaxBackend(Backend):
         values: Values,
         arrays: dict[str, Any],
         tables: list[tuple[Array, Array]],
+        numbers: list[Array],
         cycles: Scalar,
         lengths: Array,
-    ) -> Values:
+    ) -> tuple[Values, Scalar]:
         inside = oracle.with_arrays(arrays)
 
         def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
@@ -257,7 +277,7 @@ class JaxBackend(Backend):
             draws: dict[str, Any] = {}
             for name, is_sample, which, begin, shape in layouts[r]:
                 if which is None:
-                    draws[name] = begin  # a number that never changes
+                    draws[name] = numbers[r][begin]  # a number that never changes
                     continue
                 item = rows[which][begin : begin + int(np.prod(shape))].reshape(shape)
                 draws[name] = Sample(item) if is_sample else item
@@ -279,23 +299,39 @@ class JaxBackend(Backend):
                     )
             return v
 
+        def some(carry: tuple[Scalar, Values]) -> tuple[Scalar, Values]:
+            begin, v = carry
+            end = jnp.minimum(begin + each, cycles)
+            return end, lax.fori_loop(begin, end, cycle, v)
+
+        def go_on(carry: tuple[Scalar, Values]) -> Scalar:
+            begin, v = carry
+            numbers = jnp.isfinite(v["x"].sum() + v["y"].sum())
+            return (begin < cycles) & ((begin == 0) | numbers)
+
         values = open_tables(values)
-        return close_tables(cycle(0, values) if single else lax.fori_loop(0, cycles, cycle, values))
+        if single:
+            return close_tables(cycle(0, values)), cycles
+        each = max(1, LOOK // sum(block.length for block in chunk.blocks))
+        done, values = lax.while_loop(go_on, some, (jnp.int32(0), values))
+        return close_tables(values), done
 
 
 def _packed(
     block: Block, cycles: int, room: int, problem: BilevelProblem
-) -> tuple[tuple[Table, Table], list[Any]]:
+) -> tuple[tuple[Table, Table], list[Any], Table]:
     """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's
-    precision), one row per iteration, and where each draw stands: (name, is a token, table, first
-    column, shape)."""
+    precision), one row per iteration, where each draw stands: (name, is a token, table, first
+    column, shape), and the numbers that never change."""
     real = np.float64 if problem.dtype == torch.float64 else np.float32
     columns: tuple[list[Table], list[Table]] = ([], [])
     widths = [0, 0]
-    layout: list[tuple[str, bool, int | None, Any, tuple[int, ...]]] = []
+    layout: list[tuple[str, bool, int | None, int, tuple[int, ...]]] = []
+    constants: list[float] = []
     for name, value in block.draws.items():
         if isinstance(value, float):
-            layout.append((name, False, None, value, ()))
+            layout.append((name, False, None, len(constants), ()))
+            constants.append(value)
             continue
         is_sample = isinstance(value, Sample)
         a = value.which if is_sample else value
@@ -312,4 +348,4 @@ def _packed(
             table[: p.shape[0], : p.shape[1], begin : begin + p.shape[2]] = p
             begin += p.shape[2]
         tables.append(table)
-    return (tables[0], tables[1]), layout
+    return (tables[0], tables[1]), layout, np.array(constants, real)

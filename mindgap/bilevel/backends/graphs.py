@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from mindgap.base.check import fail, whole
 from mindgap.bilevel.backends.count import calls_of_chunk
-from mindgap.bilevel.backends.ops import TorchOps
+from mindgap.bilevel.backends.ops import TorchOps, are_numbers
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.estimators import ROWS
 from mindgap.bilevel.core.steps import TorchStep
@@ -37,6 +37,9 @@ from mindgap.bilevel.core.types import (
 from mindgap.bilevel.data.draws import Chunk, Iteration, draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem
 from mindgap.bilevel.data.sample import Batch, Batches, Sample
+
+#: Iterations between two looks at whether x and y are numbers, which wait for the device.
+LOOK = 64
 
 
 class _Place:
@@ -165,7 +168,14 @@ class _Graph:
         device = problem.device
         # a captured graph reads its data: they must live as long, and no other may have its id
         self.problem = problem
-        self.iteration, self.constants = iteration, constants
+        self.iteration = iteration
+        # Rates that never change lie on the device: another step size needs no other graph.
+        self.numbers = {
+            name: torch.zeros((), dtype=problem.dtype, device=device)
+            for name, value in constants.items()
+            if isinstance(value, float)
+        }
+        self.constants = {n: v for n, v in constants.items() if n not in self.numbers}
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
         self.tokens: dict[str, Tensor] = {}
@@ -177,9 +187,18 @@ class _Graph:
             self.tokens[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
         self.replay: Callable[[], None] = lambda: None
 
+    def fits(self, constants: dict[str, Any], rates: set[str]) -> bool:
+        """Whether it can run with these constants, whatever the numbers are, and varying rates."""
+        kept = {n: v for n, v in constants.items() if n not in self.numbers}
+        return (
+            kept == self.constants
+            and self.numbers.keys() <= constants.keys()
+            and self.rates.keys() == rates
+        )
+
     def draws(self) -> dict[str, Any]:
         """The draws of the present row, on the device."""
-        found: dict[str, Any] = dict(self.constants)
+        found: dict[str, Any] = {**self.constants, **self.numbers}
         found.update(
             {name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()}
         )
@@ -251,6 +270,9 @@ class CudaGraphs(Backend):
             data = problem.data(level)
             if not isinstance(data, Batches) or not data.is_tensors:
                 fail(f"{level}_data", "must be tensors for CUDA graphs", type(data).__name__)
+            if data.device is not None:
+                where = sorted(map(str, data.devices()))
+                fail(f"{level}_data", f"must be on {problem.device} for CUDA graphs", where)
             if data.order == "partition" and data.n % data.batch_size:
                 sizes = (data.n, data.batch_size)
                 fail(
@@ -295,18 +317,28 @@ class CudaGraphs(Backend):
                 count = max(1, count * (calls - state.total_calls) // max(sum(spent.values()), 1))
                 chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
                 spent = calls_of_chunk(method, state.problem, chunk)
-            values = self._replay(state, chunk)
+            values, ran = self._replay(state, chunk)
+            stopped = ran < count
+            if stopped:  # x or y is no number: what was drawn and counted ends there as well
+                count = ran
+                chunk = draw_chunk(method, oracle, state.seed, state.t, count, state.drawn)
+                spent = calls_of_chunk(method, state.problem, chunk)
             state = advance(state, values, count, chunk.drawn, spent)
             done += count
-            if (calls is not None and state.total_calls >= calls) or (
-                end is not None and time.perf_counter() >= end
+            if (
+                stopped
+                or (calls is not None and state.total_calls >= calls)
+                or (end is not None and time.perf_counter() >= end)
             ):
                 break
         return state
 
-    def _replay(self, state: State, chunk: Chunk) -> Values:
+    def _replay(self, state: State, chunk: Chunk) -> tuple[Values, int]:
+        """The values after the iterations of a chunk, and how many were run: all, or fewer where x
+        or y is no number any more.
+        """
         oracle, problem = state.oracle, state.problem
-        key = (state.method, id(problem))
+        key = (state.method.without_rates(), id(problem))
         if key not in self._graphs or _tables(self._graphs[key][0]) != _tables(state.values):
             self._graphs[key] = _copied(state.values), {}
         held, graphs = self._graphs[key]
@@ -334,7 +366,7 @@ class CudaGraphs(Backend):
                 n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)
             }
             graph = graphs.get(place)
-            if graph is None or graph.constants != constants:
+            if graph is None or not graph.fits(constants, rates):
                 begin = time.perf_counter()
                 graph = graphs[place] = _Graph(
                     iterations[place[0]], constants, rates, problem, self.chunk
@@ -343,15 +375,20 @@ class CudaGraphs(Backend):
                 self._capture(graph, state.method, _Inside(oracle), held)  # type: ignore[arg-type]
                 self.capturing += time.perf_counter() - begin
             self._fill(graph, of, problem)
-        for place in order:
+        done = 0
+        for done, place in enumerate(order, 1):
             graphs[place].replay()
-        return _copied(held)
+            if done % LOOK == 0 and not are_numbers(held["x"], held["y"]):
+                break
+        return _copied(held), done
 
     def _fill(self, graph: _Graph, of: dict[str, list[Any]], problem: BilevelProblem) -> None:
         """Write the sample numbers and rates of a chunk to the device and go back to the first
         row.
         """
         graph.row.zero_()
+        for name, number in graph.numbers.items():
+            number.fill_(of[name][0])
         for name, table in graph.rates.items():
             table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
         for name, table in graph.tokens.items():

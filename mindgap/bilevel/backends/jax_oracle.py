@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,8 +155,14 @@ class JaxOracle(ProblemOracle):
         self.ops = JaxOps(unroll)
         self.losses = {"upper": upper, "lower": lower}
         self.orders: dict[str, list[Axes]] = {}
+        self.project_x, self.project_y = (
+            pack.projection(project, partial(_parts, pack), _joined)
+            for pack, project in (
+                (problem.pack_x, problem.project_x),
+                (problem.pack_y, problem.project_y),
+            )
+        )
         self.arrays = {level: self._stored(level) for level in ("upper", "lower")}
-        self.project_x, self.project_y = problem.project_x, problem.project_y
         self.calls: dict[str, int] = {}
 
     def with_arrays(self, arrays: dict[str, Any]) -> JaxOracle:
@@ -166,9 +173,10 @@ class JaxOracle(ProblemOracle):
 
     @property
     def start(self) -> tuple[Array, Array]:
-        return self.from_torch(self.problem.pack_x.start), self.from_torch(
-            self.problem.pack_y.start
-        )
+        x, y = (self.from_torch(p.start) for p in (self.problem.pack_x, self.problem.pack_y))
+        with precision(self.problem):
+            x = x if self.project_x is None else jnp.asarray(self.project_x(x))
+            return x, y if self.project_y is None else jnp.asarray(self.project_y(y))
 
     def to_torch(self, vector: Array) -> torch.Tensor:
         return torch.from_numpy(np.array(vector))
@@ -322,12 +330,21 @@ def _merge(arrays: Batch) -> Any:
     return jax.tree.map(lambda a: a.reshape((-1, *a.shape[2:])), arrays)
 
 
+def _parts(pack: Pack, vector: Array) -> list[Any]:
+    """A flat vector as arrays in the variable's shapes."""
+    edges = np.cumsum(pack.sizes)[:-1]
+    return [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
+
+
+def _joined(parts: list[Any]) -> Any:
+    return jnp.concatenate([jnp.ravel(p) for p in parts])
+
+
 def _view(pack: Pack, vector: Array) -> Any:
     """A flat vector in the variable's own form."""
     if pack.kind == "module":
         fail(pack.name, "must be tensors for the compiled backend", "a module")
     if pack.kind == "tensor":
         return vector.reshape(pack.shapes[0])
-    edges = np.cumsum(pack.sizes)[:-1]
-    parts = [p.reshape(s) for p, s in zip(jnp.split(vector, edges), pack.shapes, strict=True)]
+    parts = _parts(pack, vector)
     return tuple(parts) if pack.kind == "tuple" else dict(zip(pack.keys or [], parts, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,12 +27,19 @@ class TorchOps(Ops):
         3.0
     """
 
-    eigh: Callable[..., tuple[Tensor, Tensor]] = staticmethod(lambda a: tuple(torch.linalg.eigh(a)))
     maximum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, min=b))
     minimum: Callable[..., Tensor] = staticmethod(lambda a, b: torch.clamp(a, max=b))
     norm: Callable[..., Tensor] = staticmethod(torch.linalg.vector_norm)
     where: Any = staticmethod(torch.where)
     zeros_like: Callable[..., Tensor] = staticmethod(torch.zeros_like)
+
+    @staticmethod
+    def eigh(a: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            values, vectors = torch.linalg.eigh(a)
+        except torch.linalg.LinAlgError:  # NaN or infinity inside: the result is NaN, as in JAX
+            return a.new_full(a.shape[:1], torch.nan), torch.full_like(a, torch.nan)
+        return values, vectors
 
     @staticmethod
     def move(x: Tensor, d: Tensor, lr: Scalar) -> Tensor:
@@ -86,6 +94,23 @@ class TorchOps(Ops):
         for i in range(length):
             carry = body(carry, *(_item(a, i) for a in inputs))
         return carry
+
+
+#: Iterations between two looks at whether x and y are numbers.
+LOOK = 16
+
+
+def are_numbers(*vectors: Tensor) -> bool:
+    """Whether no element is NaN or infinite (a sum of large elements may overflow: then they are
+    looked at one by one).
+
+    Example:
+        >>> are_numbers(torch.ones(2)), are_numbers(torch.ones(2), torch.tensor([0.0, torch.nan]))
+        (True, False)
+    """
+    if all(math.isfinite(float(v.sum())) for v in vectors):
+        return True
+    return all(bool(v.isfinite().all()) for v in vectors)
 
 
 def scramble(bits: Any, mask: Any) -> Any:

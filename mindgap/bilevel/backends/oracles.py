@@ -65,7 +65,8 @@ class TorchOracle(ProblemOracle):
     @checked_types
     def __init__(self, problem: BilevelProblem, *, distributed: bool = False) -> None:
         self.problem = problem
-        self.project_x, self.project_y = problem.project_x, problem.project_y
+        self.project_x = _projection(problem.pack_x, problem.project_x)
+        self.project_y = _projection(problem.pack_y, problem.project_y)
         self.calls = OracleCount()
         self.plain_kernels = False
         self.seeded = False
@@ -98,7 +99,9 @@ class TorchOracle(ProblemOracle):
 
     @property
     def start(self) -> tuple[Tensor, Tensor]:
-        return self.problem.pack_x.start.clone(), self.problem.pack_y.start.clone()
+        x, y = self.problem.pack_x.start.clone(), self.problem.pack_y.start.clone()
+        x = x if self.project_x is None else self.project_x(x)
+        return x, y if self.project_y is None else self.project_y(y)
 
     def batches(self, level: str) -> int:
         return self.problem.data(level).batches
@@ -259,15 +262,12 @@ class TorchOracle(ProblemOracle):
             if not g_y.requires_grad:
                 return g_y, y.new_zeros(y.numel(), y.numel()), x.new_zeros(x.numel(), y.numel())
             units = torch.eye(y.numel(), dtype=y.dtype, device=y.device)
-            pairs = torch.autograd.grad(
-                g_y,
-                (y_, x_),
-                grad_outputs=units,
-                is_grads_batched=True,
-                allow_unused=True,
-                materialize_grads=True,
+            h, j = torch.autograd.grad(
+                g_y, (y_, x_), grad_outputs=units, is_grads_batched=True, allow_unused=True
             )
-            return g_y.detach(), pairs[0], pairs[1].T.contiguous()
+            h = y.new_zeros(y.numel(), y.numel()) if h is None else h  # linear in y
+            j = x.new_zeros(y.numel(), x.numel()) if j is None else j
+            return g_y.detach(), h, j.T.contiguous()
 
         g_y, h, j = self._run("lower", evaluate, token, names, second=True)
         return g_y, h, j
@@ -411,6 +411,10 @@ class TorchOracle(ProblemOracle):
         dist.all_reduce(flat)
         parts = torch.split(flat, [r.numel() for r in result])
         return tuple(p.view(r.shape) for p, r in zip(parts, result, strict=True))
+
+
+def _projection(pack: Pack, project: Product | None) -> Product | None:
+    return pack.projection(project, pack.split, pack.join)
 
 
 def is_tall(part: Tensor) -> bool:

@@ -50,7 +50,7 @@ def try_problem(
         mindgap.base.check.RuleError: lower must depend on y, got 'a loss without gradient in y'
     """
     problem = oracle.problem
-    x, y = oracle.start
+    x, y = _projected_start(oracle)
     lower_token, upper_token = (
         row(problem.data(level).draw(seed, level, 0, 1), 0) for level in ("lower", "upper")
     )
@@ -58,7 +58,7 @@ def try_problem(
         data = getattr(problem, name)
         if isinstance(data, Batches) and data.is_tensors:
             where = data.devices()
-            if where != {problem.device}:
+            if data.device is None and where != {problem.device}:
                 fail(
                     name,
                     f"must be on the device of x and y, {problem.device}",
@@ -78,6 +78,28 @@ def try_problem(
         )
     if second_order:
         _trial_second(oracle, x, y, lower_token)
+
+
+def _projected_start(oracle: TorchOracle) -> tuple[Tensor, Tensor]:
+    """x and y at the start, after a look at what the projections return."""
+    for name, project in (("project_x", oracle.project_x), ("project_y", oracle.project_y)):
+        pack = oracle.problem.pack_x if name == "project_x" else oracle.problem.pack_y
+        if project is None:
+            continue
+        rule = f"must return {pack.name} in the form and shape it was handed over"
+        try:
+            found = project(pack.start.clone())
+        except RuleError:
+            raise
+        except Exception as error:
+            raise RuleError(f"{name} {rule}, got {error}") from error
+        if not isinstance(found, Tensor) or found.shape != pack.start.shape:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            fail(name, rule, shape)
+        if found.dtype != pack.dtype or not bool(torch.isfinite(found).all()):
+            fail(name, f"must return finite numbers of {pack.dtype}", found)
+    x, y = oracle.start
+    return x.detach().clone(), y.detach().clone()
 
 
 def _trial(

@@ -82,7 +82,7 @@ def random_slots(terms: int) -> Slots:
     """Samples of a hypergradient by :func:`neumann_random`: f, the number of factors, the
     factors, J.
     """
-    return {"f": UPPER, "k": ("uniform", terms), "h": ("lower", max(terms - 1, 1)), "j": LOWER}
+    return {"f": UPPER, "k": ("uniform", terms), "h": ("factors", max(terms - 1, 1)), "j": LOWER}
 
 
 class NegativeCurvature(UserWarning):

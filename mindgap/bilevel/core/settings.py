@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, Field, field, fields
-from functools import cache
-from typing import Any, cast
+from dataclasses import MISSING, Field, field, fields, replace
+from functools import cache, lru_cache
+from typing import Any, TypeVar, cast
 
 from mindgap.base import check
 from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate, Times, as_schedule
 
 Rule = Callable[[str, Any], Any]
+M = TypeVar("M")
 
 
 def setting(rule: Rule, default: Any = MISSING, **more: Any) -> Any:
@@ -63,10 +64,12 @@ def rate(
     return setting(rule, default, exponent=exponent, like=like)
 
 
-def positive(default: Any = MISSING, *, finite: bool = True) -> Any:
-    """A number above zero."""
+def positive(default: Any = MISSING, *, finite: bool = True, host: bool = False) -> Any:
+    """A number above zero; ``host`` where only ``Method.rates`` reads it."""
     return setting(
-        lambda name, value: check.positive(name, _ordinary(name, value), finite=finite), default
+        lambda name, value: check.positive(name, _ordinary(name, value), finite=finite),
+        default,
+        host=host,
     )
 
 
@@ -126,6 +129,19 @@ def check_settings(method: object) -> None:
     for f in _fields(type(method))[0]:  # type: ignore[arg-type]
         if "rule" in f.metadata:
             f.metadata["rule"](f.name, getattr(method, f.name))
+
+
+@lru_cache(maxsize=1024)
+def alike_rates(method: M) -> M:
+    """A method whose rates, and what only ``rates`` reads, are all 1 (those that are None stay
+    so).
+    """
+    known = _fields(type(method))[0]  # type: ignore[arg-type]
+    names = [f.name for f in known if "exponent" in f.metadata or f.metadata.get("host")]
+    return replace(
+        method,  # type: ignore[type-var]
+        **{name: 1.0 for name in names if getattr(method, name) is not None},
+    )
 
 
 def rates_of(method: object, t: Times) -> dict[str, Any]:

@@ -352,6 +352,6 @@ class Backend(Protocol):
         *,
         keep: bool = True,
     ) -> State:
-        """At most that many iterations, fewer when a budget is reached; the state is emptied
-        unless ``keep``.
+        """At most that many iterations, fewer when a budget is reached or x or y is seen to be no
+        number; the state is emptied unless ``keep``.
         """

@@ -1,7 +1,9 @@
 """Which samples the iterations of a method need, and the draws of many iterations at once.
 
-The order of consumption is iteration by iteration, slot by slot, so that drawing one iteration at a
-time or thousands at once gives the same tokens, for every backend.
+Every slot has a stream of its own, so that the slots of an iteration are independent of each other
+and each of them walks through all samples epoch by epoch. The order of consumption is iteration by
+iteration, so that drawing one iteration at a time or thousands at once gives the same tokens, for
+every backend.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ Ints = NDArray[np.int64]
 
 #: Tokens of a slot: one (None), an array of that length, or an array of that shape.
 Count = int | tuple[int, ...] | None
-#: Name -> (stream, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of
-#: five upper tokens, ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction", 3)`` the
-#: seeds of three random directions.
+#: Name -> (kind, count). ``("lower", None)`` is one lower token, ``("upper", 5)`` an array of five
+#: upper tokens, none of them twice within an epoch, ``("factors", 5)`` five lower tokens that are
+#: independent of each other, ``("uniform", 10)`` one whole number uniform on 0..9, ``("direction",
+#: 3)`` the seeds of three random directions.
 Slots = Mapping[str, tuple[str, Count]]
-STREAMS = ("lower", "upper", "uniform", "direction")
 LOWER, UPPER = ("lower", None), ("upper", None)
 
 
@@ -60,6 +62,25 @@ class SamplePlan:
     #: iteration t, for a method whose plan grows with t; then ``period`` is iteration 0 alone.
     growing: Callable[[int], Iteration] | None = None
     all_samples: bool = False  # whether the method evaluates all samples of a level at times
+
+    def streams(self, problem: BilevelProblem) -> dict[str, str]:
+        """Slot -> name of its stream. The first slot of a level has the level's name.
+
+        Slots of data that can only be read in one order share a stream (``in_order``).
+        """
+        found: dict[str, str] = {}
+        every = (*self.first, *self.period, self.warm)
+        for iteration in {id(i): i for i in every}.values():  # most periods repeat one object
+            for name, (kind, _) in iteration.slots.items():
+                if kind not in ("uniform", "direction"):
+                    level = "upper" if kind == "upper" else "lower"
+                    alone = kind == level and level not in found.values()
+                    if alone or problem.data(level).in_order:
+                        kind = level
+                    else:
+                        kind = f"{kind}.{name}"
+                found.setdefault(name, kind)
+        return found
 
     def at(self, t: int, steps: int = 1) -> list[Iteration]:
         """The iterations ``t .. t + steps - 1``."""
@@ -157,11 +178,14 @@ def _rows(value: Any) -> Any:
 
 def draw_start(method: Planned, oracle: Drawn, seed: int) -> tuple[dict[str, Any], dict[str, int]]:
     """Draws of the phase before the first iteration, and the stream positions after it."""
-    drawn = dict.fromkeys(STREAMS, 0)
+    plan = method.plan()
+    streams = plan.streams(oracle.problem)
+    drawn = dict.fromkeys(streams.values(), 0)
     draws: dict[str, Any] = {}
-    for name, (stream, count) in method.plan().warm.slots.items():
-        draws[name] = _tokens(oracle, seed, stream, drawn[stream], _width(stream, count))
-        drawn[stream] += _width(stream, count)
+    for name, (kind, count) in plan.warm.slots.items():
+        stream, width = streams[name], _width(kind, count)
+        draws[name] = _tokens(oracle, seed, kind, stream, drawn[stream], width)
+        drawn[stream] += width
     return draws, drawn
 
 
@@ -173,6 +197,7 @@ def draw_chunk(
     Whole periods that start at a multiple of the period come as cycles; anything else as one cycle.
     """
     plan = method.plan()
+    streams = plan.streams(oracle.problem)
     if plan.growing is not None:
         return _growing(method, plan.growing, oracle, seed, t, steps, drawn)
     before, period = len(plan.first), len(plan.period)
@@ -182,21 +207,29 @@ def draw_chunk(
         (next(g := iter(same)), 1 + sum(1 for _ in g))
         for _, same in groupby(order, lambda i: i.kind)
     ]
-    need = dict.fromkeys(STREAMS, 0)
+    need = dict.fromkeys(streams.values(), 0)
+    kinds: dict[str, str] = {}
     for iteration, length in groups:
-        for stream, count in iteration.slots.values():
-            need[stream] += length * _width(stream, count)
-    taken = {s: _tokens(oracle, seed, s, drawn.get(s, 0), cycles * n) for s, n in need.items() if n}
-    place = dict.fromkeys(STREAMS, 0)
+        for name, (kind, count) in iteration.slots.items():
+            need[streams[name]] += length * _width(kind, count)
+            kinds[streams[name]] = kind
+    taken = {
+        s: _tokens(oracle, seed, kinds[s], s, drawn.get(s, 0), cycles * n)
+        for s, n in need.items()
+        if n
+    }
+    place = dict.fromkeys(need, 0)
     blocks = []
     offset = 0
     for iteration, length in groups:
         slots = iteration.slots
-        each = {s: sum(_width(s, c) for st, c in slots.values() if st == s) for s in STREAMS}
+        each = dict.fromkeys(need, 0)
+        for name, (kind, count) in slots.items():
+            each[streams[name]] += _width(kind, count)
         draws: dict[str, Any] = {}
-        inside = dict.fromkeys(STREAMS, 0)
-        for name, (stream, count) in slots.items():
-            width = _width(stream, count)
+        inside = dict.fromkeys(need, 0)
+        for name, (kind, count) in slots.items():
+            stream, width = streams[name], _width(kind, count)
             cut = _cut(
                 taken[stream],
                 cycles,
@@ -208,17 +241,16 @@ def draw_chunk(
                 width,
             )
             inside[stream] += width
-            draws[name] = cut[..., 0] * count >> 31 if stream == "uniform" else _shaped(cut, count)
-        for stream in STREAMS:
+            draws[name] = cut[..., 0] * count >> 31 if kind == "uniform" else _shaped(cut, count)
+        for stream in need:
             place[stream] += length * each[stream]
         times = (
             t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
         )
         blocks.append(Block(iteration.kind, length, {**draws, **_rates(method, times)}))
         offset += length
-    return Chunk(
-        cycles, blocks, {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()}
-    )
+    after = {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()}
+    return Chunk(cycles, blocks, {**drawn, **after})
 
 
 def part_of(token: Sample, begin: int, end: int) -> Sample:
@@ -237,12 +269,14 @@ def _rates(method: Planned, times: Ints) -> dict[str, Any]:
     return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
 
 
-def _tokens(oracle: Drawn, seed: int, stream: str, start: int, count: int) -> Any:
-    if stream == "uniform":
+def _tokens(oracle: Drawn, seed: int, kind: str, stream: str, start: int, count: int) -> Any:
+    if kind == "uniform":
         return position_seeds(seed, start, count, "uniform")
-    if stream == "direction":
+    if kind == "direction":
         return Sample(position_seeds(seed, start, count, "direction"))
-    token = oracle.problem.data(stream).draw(seed, stream, start, count)
+    data = oracle.problem.data(kind)
+    draw = data.draw_independent if kind == "factors" else data.draw
+    token = draw(seed, stream, start, count)
     if oracle.seeded:
         return Sample(token.which, position_seeds(seed, start, count, stream, "loss"))
     return token
@@ -264,11 +298,11 @@ def _cut(
     return cut(taken)
 
 
-def _width(stream: str, count: Count) -> int:
+def _width(kind: str, count: Count) -> int:
     """How many draws a slot takes."""
     return (
         1
-        if count is None or stream == "uniform"
+        if count is None or kind == "uniform"
         else math.prod(count)
         if isinstance(count, tuple)
         else count
@@ -306,17 +340,18 @@ def _growing(
     before: Mapping[str, int],
 ) -> Chunk:
     """One iteration after another, every slot padded to its longest."""
-    drawn = dict(before)
+    streams = method.plan().streams(oracle.problem)
+    drawn = {**dict.fromkeys(streams.values(), 0), **before}
     plans = [growing(i) for i in range(t, t + steps)]
     columns: dict[str, list[Any]] = {name: [] for name in plans[0].slots}
     for plan in plans:
-        for name, (stream, count) in plan.slots.items():
-            width = _width(stream, count)
-            columns[name].append(_tokens(oracle, seed, stream, drawn[stream], width))
+        for name, (kind, count) in plan.slots.items():
+            stream, width = streams[name], _width(kind, count)
+            columns[name].append(_tokens(oracle, seed, kind, stream, drawn[stream], width))
             drawn[stream] += width
     draws: dict[str, Any] = {}
-    for name, (stream, count) in plans[-1].slots.items():
-        if stream == "uniform":
+    for name, (kind, count) in plans[-1].slots.items():
+        if kind == "uniform":
             draws[name] = np.stack([c * count >> 31 for c in columns[name]])[None, :, 0]
             continue
         longest = max(len(c.which) for c in columns[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mindgap.bilevel.data.sample import (
     Sample,
     SampleOrder,
     Stream,
+    leading_axis,
     position_seeds,
 )
 
@@ -26,11 +27,17 @@ class Loaded(Stream):
     data set.
 
     Every epoch starts from a seed of its own (a function of the run's seed), so that a run can be
-    repeated; the last batches are kept, because a method evaluates them at several points.
+    repeated; the last batches are kept, because a method evaluates them at several points. A batch
+    that is shorter than the others is left out of some epochs, so that each sample counts as much
+    as any other. All slots of a method read one after the other from the same epoch.
+
+    ``batches`` is the loader's length; where that is not known, 100 until the first epoch has been
+    read to its end, and its length from then on.
 
     Args:
         loader: any DataLoader.
-        keep: batches in memory; a method that goes back further reads its epoch again.
+        keep: batches in memory; a method that goes back further reads its epoch again, once: then
+            as many are kept as it needs.
 
     Example:
         >>> heavy = torch.utils.data.WeightedRandomSampler([0.0, 1.0, 0.0], 4)
@@ -40,18 +47,32 @@ class Loaded(Stream):
         [1, 1]
     """
 
+    in_order: ClassVar[bool] = True
+
     def __init__(self, loader: torch.utils.data.DataLoader[Any], keep: int = 64) -> None:
         if not isinstance(loader, torch.utils.data.DataLoader):
             fail("loader", "must be a DataLoader", type(loader).__name__)
-        try:
-            self.length = len(loader)
-        except TypeError:  # an iterable data set
-            self.length = 0
+        iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        # An iterable data set may state a length, but only reading it to its end tells.
+        self.length = 0 if iterable else len(loader)
         super().__init__(self._read, loader.batch_size or 1, epoch=self.length or 100)
         self.loader, self.keep = loader, whole("keep", keep, least=1)
+        #: samples of a shorter last batch, where that is known beforehand
+        self._left = 0
+        if not iterable and loader.batch_size is not None and not loader.drop_last:
+            self._left = len(loader.sampler) % loader.batch_size  # type: ignore[arg-type]
         self._kept: dict[int, Any] = {}
-        self._seed, self._epoch, self._next = -1, 0, 0
+        self._seed, self._next = -1, 0
+        self._starts: list[int] = []  # position of the first batch of each epoch
         self._batches: Iterator[Any] = iter(())
+
+    def placed(self, device: torch.device) -> Stream:
+        """As :meth:`Stream.placed`; the copy reads by itself."""
+        if device.type == "cpu":
+            return self
+        twin = Loaded(self.loader, self.keep)
+        twin.device = device
+        return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Tokens of the batches ``start .. start + count - 1``."""
@@ -59,32 +80,69 @@ class Loaded(Stream):
             stream_seed(seed, level, "loader") % 2**30 * 2**32 + np.arange(start, start + count)
         )
 
-    def _begin(self) -> None:
-        """Start the loader for the present epoch; its first batch is read under the seed, where
-        samplers draw.
+    def _is_left_out(self, epoch: int, number: int, size: int) -> bool:
+        """Whether a batch of so many samples is left out of an epoch: a batch of half the size is
+        in every second one.
+        """
+        place = epoch * 2**20 + number
+        chance = int(position_seeds(self._seed, place, 1, "short batch")[0]) / 2**31
+        return chance >= size / self.batch_size
+
+    def _epoch(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch; the first is read under the epoch's seed, where samplers
+        draw.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(position_seeds(self._seed, self._epoch, 1, "epoch")[0]))
+            torch.manual_seed(int(position_seeds(self._seed, epoch, 1, "epoch")[0]))
             batches = iter(self.loader)
-            self._batches = chain([next(batches)], batches)
+            first = next(batches, self)
+        if first is self:
+            fail("data", "must hold at least one batch", "a loader that ends at once")
+        given, spare = 0, None
+        for number, batch in enumerate(chain([first], batches)):
+            size = leading_axis(batch)
+            short = self.loader.batch_size is not None and 0 < size < self.batch_size
+            if short and self._is_left_out(epoch, number, size):
+                spare = batch
+                continue
+            given += 1
+            yield batch
+        if not given:  # nothing but one short batch: it has no other to be weighed against
+            given = 1
+            yield spare
+        if not self.length:
+            self.batches, self.n = given, given * self.batch_size
+
+    def _begin(self, position: int) -> None:
+        """Start at the last epoch that begins at or before a position."""
+        while self._starts[-1] <= position and self.length:
+            epoch, length = len(self._starts) - 1, self.length
+            if self._left and length > 1 and self._is_left_out(epoch, length - 1, self._left):
+                length -= 1
+            self._starts.append(self._starts[-1] + length)
+        epoch = max(i for i, start in enumerate(self._starts) if start <= position)
+        del self._starts[epoch + 1 :]
+        self._next = self._starts[epoch]
+        self._batches = self._epoch(epoch)
 
     def _read(self, which: int) -> Any:
         if which not in self._kept:
             seed, position = divmod(which, 2**32)
-            if seed != self._seed or position < self._next:  # another run, or a step back
-                self._seed, self._epoch = seed, position // self.length if self.length else 0
-                self._next = self._epoch * self.length
-                self._begin()
+            if seed != self._seed:  # another run
+                self._seed, self._starts = seed, [0]
+                self._begin(position)
+            elif position < self._next:  # a step back
+                self.keep = max(self.keep, 2 * (self._next - position))
+                self._begin(position)
             while self._next <= position:
-                try:
-                    batch = next(self._batches)
-                except StopIteration:
-                    self._epoch += 1
-                    self._begin()
-                    batch = next(self._batches)
+                batch = next(self._batches, self)
+                if batch is self:  # the end of the epoch
+                    self._starts.append(self._next)
+                    self._batches = self._epoch(len(self._starts) - 1)
+                    continue
                 self._kept[seed * 2**32 + self._next] = batch
                 self._next += 1
-                if len(self._kept) > self.keep:
+                while len(self._kept) > self.keep:
                     del self._kept[next(iter(self._kept))]
         return self._kept[which]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -203,6 +204,42 @@ class Pack:
             else named
         )
 
+    def parts(self, value: Any) -> list[Any]:
+        """The tensors of a value in the variable's form, a dict of names for a module; arrays of
+        another library likewise.
+        """
+        if self.kind == "tensor":
+            return [value]
+        return list(value) if self.kind == "tuple" else [value[key] for key in self.keys or []]
+
+    def projection(
+        self,
+        project: Callable[[Any], Any] | None,
+        split: Callable[[Any], list[Any]],
+        join: Callable[[list[Any]], Any],
+    ) -> Callable[[Any], Any] | None:
+        """A user's projection of the variable in its own form as one of the flat vector.
+
+        Args:
+            project: the user's function, or None.
+            split: a flat vector as parts in the variable's shapes, in the library of a backend.
+            join: the inverse.
+        """
+        if project is None or (self.kind == "tensor" and len(self.shapes[0]) == 1):
+            return project
+
+        def of_flat(vector: Any) -> Any:
+            parts = split(vector)
+            if self.kind == "tensor":
+                value: Any = parts[0]
+            elif self.kind == "tuple":
+                value = tuple(parts)
+            else:
+                value = dict(zip(self.keys or [], parts, strict=True))
+            return join(self.parts(project(value)))
+
+        return of_flat
+
     def join(self, parts: Sequence[Tensor | None]) -> Tensor:
         """One flat vector out of tensors of the variable's shapes; a missing one counts as
         zeros.
@@ -218,6 +255,14 @@ class Pack:
             for p, n in zip(parts, self.sizes, strict=True)
         ]
         return torch.cat(flat).to(start.dtype)
+
+    def with_own_module(self) -> Pack:
+        """The same variable with a copy of its module; frozen parameters are shared."""
+        twin = copy(self)
+        if self.module is not None:
+            frozen = {id(p): p for p in self.module.parameters() if not p.requires_grad}
+            twin.module = deepcopy(self.module, dict(frozen))
+        return twin
 
     def write_back(self, vector: Tensor) -> Any:
         """The variable at a flat vector, detached; a module gets its parameters overwritten and
@@ -250,12 +295,13 @@ class BilevelProblem(Generic[X, Y]):
         x: upper variable at its start: a tensor, a dict or tuple of tensors, or a module. A loss
             gets it back in the same form; a module as something to call (:class:`Bound`).
         y: lower variable at its start, likewise.
-        upper_data: tensors, a map-style dataset, a DataLoader, :class:`Batches`, or a
-            :class:`Stream`.
+        upper_data: tensors or NumPy arrays, a map-style dataset, a DataLoader, :class:`Batches`, or
+            a :class:`Stream`; minibatches are moved to the device of x and y.
         lower_data: likewise.
         batch_size: for data that do not bring their own: one number, or (upper, lower).
-        project_x: function of x's flat vector that maps it into the set of allowed x (array methods
-            only, so that every backend can run it); None for the whole space.
+        project_x: function from x, in the form it was handed over (a dict of names for a module),
+            to the nearest allowed x in the same form (array methods only, so that every backend can
+            run it); None for the whole space. The start is projected as well.
         project_y: likewise for y.
         micro_batch: evaluate a minibatch in pieces of at most this many samples and add up their
             derivatives (gradient accumulation, for batches that do not fit into memory); None for
@@ -300,7 +346,7 @@ class BilevelProblem(Generic[X, Y]):
                 fail(name, "must be a function of (x, y, batch)", function)
         for name, projection in (("project_x", project_x), ("project_y", project_y)):
             if projection is not None and not callable(projection):
-                fail(name, "must be a function of the flat vector, or None", projection)
+                fail(name, "must be a function of the variable, or None", projection)
         self.upper, self.lower = upper, lower
         self.pack_x, self.pack_y = Pack("x", x), Pack("y", y)
         if self.pack_x.device != self.pack_y.device:
@@ -310,8 +356,9 @@ class BilevelProblem(Generic[X, Y]):
                 (str(self.pack_x.device), str(self.pack_y.device)),
             )
         sizes = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
-        self.upper_data: Data = as_data(upper_data, sizes[0])
-        self.lower_data: Data = as_data(lower_data, sizes[1])
+        device = self.pack_x.device
+        self.upper_data: Data = as_data(upper_data, sizes[0]).placed(device)
+        self.lower_data: Data = as_data(lower_data, sizes[1]).placed(device)
         self.project_x, self.project_y = project_x, project_y
         self.micro_batch = (
             None if micro_batch is None else whole("micro_batch", micro_batch, least=1)

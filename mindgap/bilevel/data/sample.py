@@ -10,8 +10,9 @@ nothing is kept between calls but a cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -86,6 +87,36 @@ def _tree(function: Callable[[Tensor], Tensor], batch: Batch) -> Any:
     return batch
 
 
+def _tensors(data: Batch) -> Any:
+    """NumPy arrays in tuples, lists and dicts as tensors; anything else stays."""
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
+        return torch.from_numpy(np.ascontiguousarray(data))
+    if isinstance(data, dict):
+        return {key: _tensors(value) for key, value in data.items()}
+    if isinstance(data, tuple):
+        parts = [_tensors(value) for value in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else tuple(parts)
+    if isinstance(data, list) and any(isinstance(value, np.ndarray) for value in data):
+        return [_tensors(value) for value in data]
+    return data
+
+
+def leading_axis(batch: Batch) -> int:
+    """Samples of a batch: the length of its first tensor, 0 where there is none.
+
+    Example:
+        >>> leading_axis((torch.zeros(3, 2), torch.zeros(3))), leading_axis("text")
+        (3, 0)
+    """
+    leaves = _leaves(batch)
+    return leaves[0].shape[0] if leaves and leaves[0].dim() else 0
+
+
+def moved(batch: Batch, device: torch.device | None) -> Any:
+    """A batch with its tensors on a device (None: where they are)."""
+    return batch if device is None else _tree(lambda t: t.to(device, non_blocking=True), batch)
+
+
 def _leaves(batch: Batch) -> list[Tensor]:
     found: list[Tensor] = []
     _tree(lambda t: found.append(t) or t, batch)  # type: ignore[func-returns-value]
@@ -107,7 +138,8 @@ class Batches:
     * ``"replacement"``: indices drawn independently.
 
     Args:
-        data: a tensor, a tuple or dict of tensors with one leading axis, or a map-style dataset.
+        data: a tensor or NumPy array, a tuple or dict of them with one leading axis, or a map-style
+            dataset.
         batch_size: samples in a minibatch.
         order: see above.
         shuffle: permute the samples once before they are partitioned (data sorted by class would
@@ -152,6 +184,7 @@ class Batches:
             fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
+        data = _tensors(data)
         leaves = _leaves(data)
         self.is_tensors = bool(leaves)
         if leaves:
@@ -186,8 +219,22 @@ class Batches:
                 pick = torch.from_numpy(self.permutation)
                 data = _tree(lambda t: t[pick.to(t.device)], data)
         self.data = data
+        self.device: torch.device | None = None
         self._cache: dict[tuple[int, str, int], Ints] = {}
         self._slices: dict[int, Any] = {}
+
+    def placed(self, device: torch.device) -> Batches:
+        """These data for variables on a device: minibatches are moved there where the data lie
+        elsewhere.
+        """
+        if device.type == "cpu" or (self.is_tensors and self.devices() == {device}):
+            return self
+        twin = copy(self)
+        twin.device, twin._slices = device, {}
+        return twin
+
+    #: whether the minibatches can only be read in one order, so that all slots share a stream
+    in_order: ClassVar[bool] = False
 
     @property
     def token_axes(self) -> int:
@@ -238,7 +285,7 @@ class Batches:
 
         Args:
             seed: seed of the run.
-            level: "upper" or "lower" (the name of the stream).
+            level: name of the stream: "upper", "lower", or that of one slot of a level.
             start: position of the first draw.
             count: how many minibatches.
         """
@@ -251,6 +298,20 @@ class Batches:
             parts.append(block[max(first - index * length, 0) : min(end - index * length, length)])
         which = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
         return Sample(which if per_draw == 1 else which.reshape(count, per_draw))
+
+    def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
+        """As :meth:`draw`, each token independent of all others: a product of derivatives on such
+        tokens has the product of the means as its mean.
+
+        Example:
+            >>> data = Batches(torch.arange(10), 4)
+            >>> ids = data.draw_independent(0, "h", 0, 20_000).which
+            >>> [round(float((ids == i).mean()), 2) for i in range(3)]
+            [0.4, 0.4, 0.2]
+        """
+        each = 1 if self.order == "partition" else self.batch_size
+        picked = position_seeds(seed, start * each, count * each, stream, self.order) * self.n >> 31
+        return Sample(picked // self.batch_size if each == 1 else picked.reshape(count, each))
 
     def indices(self, token: Sample) -> Ints:
         """Indices, into the data as they were handed over, of the samples a token names (all of
@@ -278,7 +339,7 @@ class Batches:
                 return self._slices[which]
             begin = which * self.batch_size
             batch = self._slice(*_part(begin, min(begin + self.batch_size, self.n), share))
-            if share[1] == 1 and self.is_tensors:
+            if share[1] == 1 and self.is_tensors and self.device is None:
                 self._slices[which] = batch  # views, made once
             return batch
         picked = np.asarray(token.which)
@@ -302,18 +363,18 @@ class Batches:
 
     def _slice(self, begin: int, end: int) -> Any:
         if self.is_tensors:
-            if isinstance(self.data, Tensor):
-                return self.data[begin:end]
-            return _tree(lambda t: t[begin:end], self.data)
+            return moved(_tree(lambda t: t[begin:end], self.data), self.device)
         places = np.arange(begin, end)
         return self._pick(places if self.permutation is None else self.permutation[places])
 
     def _pick(self, indices: Ints) -> Any:
         if self.is_tensors:
             pick = torch.from_numpy(np.ascontiguousarray(indices))
-            return _tree(lambda t: t[pick.to(t.device, non_blocking=True)], self.data)
+            return moved(
+                _tree(lambda t: t[pick.to(t.device, non_blocking=True)], self.data), self.device
+            )
         collate = self._collate or torch.utils.data.default_collate
-        return collate([self.data[int(i)] for i in indices])
+        return moved(collate([self.data[int(i)] for i in indices]), self.device)
 
 
 class Stream:
@@ -338,6 +399,7 @@ class Stream:
     token_axes = 0
     is_tensors = False
     permutation = None
+    in_order: ClassVar[bool] = False
 
     def __init__(
         self, sample: Callable[[int], Any], batch_size: int = 1, *, epoch: int = 100
@@ -348,14 +410,27 @@ class Stream:
         self.batch_size = whole("batch_size", batch_size, least=1)
         self.batches = whole("epoch", epoch, least=1)
         self.n = self.batches * batch_size
+        self.device: torch.device | None = None
+
+    def placed(self, device: torch.device) -> Stream:
+        """These data for variables on a device, to which batches are moved."""
+        if device.type == "cpu":
+            return self
+        twin = copy(self)
+        twin.device = device
+        return twin
 
     def draw(self, seed: int, level: str, start: int, count: int) -> Sample:
         """Tokens of the draws ``start .. start + count - 1``."""
         return Sample(position_seeds(seed, start, count, level, "stream"))
 
+    def draw_independent(self, seed: int, stream: str, start: int, count: int) -> Sample:
+        """As :meth:`draw`: fresh samples are independent."""
+        return self.draw(seed, stream, start, count)
+
     def fetch(self, token: Sample, share: tuple[int, int] = (0, 1)) -> Any:
         """The batch of a token; in a data-parallel run the rank's part along the leading axis."""
-        batch = self.sample(int(token.which))
+        batch = moved(self.sample(int(token.which)), self.device)
         if share[1] == 1:
             return batch
         begin, end = _part(0, self.batch_size, share)

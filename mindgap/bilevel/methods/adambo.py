@@ -55,7 +55,7 @@ class AdamBO(Method):
     order = "seidel"
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         warm: Slots = {"warm": ("lower", self.warm_start)} if self.warm_start else {}
         return SamplePlan(
             (Iteration(slots, lower_steps=self.inner),),

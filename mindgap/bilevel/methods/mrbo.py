@@ -46,12 +46,12 @@ class MRBO(StormMethod):
     twice, and from the benchmark code, which starts the estimators and the old point at zero.
     """
 
-    d: float = positive(1.0)
-    m: float = positive(1.0)
+    d: float = positive(1.0, host=True)
+    m: float = positive(1.0, host=True)
     x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": LOWER, "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        slots = {"y": LOWER, "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         return SamplePlan((Iteration(slots),), first=(Iteration(slots, "first"),))
 
     def step_size(self) -> Power:

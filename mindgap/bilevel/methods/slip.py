@@ -8,7 +8,7 @@ from typing import Literal
 from mindgap.base.check import fail
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import choice, count, positive, rate, setting, within
-from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step, descend
+from mindgap.bilevel.core.steps import XStep, YStep, check_lower_step, check_step
 from mindgap.bilevel.core.types import Draws, Oracle, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan, Slots
 from mindgap.bilevel.method import Method
@@ -24,7 +24,7 @@ class SLIP(Method):
         y <- y - alpha g_y(x, y; S)                            z <- z - gamma (H(S') z - f_y(S_f))
         m <- beta m + (1 - beta) (f_x(S_f) - J(S') z)          x <- x - eta m / ||m||
 
-    with S, S' and S_f drawn apart, and all right sides at the old (x, y, z) (order "jacobi").
+    with S, S' and S_f independent, and all right sides at the old (x, y, z) (order "jacobi").
 
     Args:
         lr_x: length of a step on x. The normalised step never shrinks by itself: x ends in a ball
@@ -33,7 +33,7 @@ class SLIP(Method):
         lr_y: step on y.
         lr_z: step on the linear system.
         beta: momentum, in [0, 1).
-        warm_start: steps on y before the first iteration.
+        warm_start: steps on y before the first iteration, of the kind ``y_step``.
         lr_warm: their step; ``lr_y`` at iteration 0 if not given.
         x_step: "normalised", "clipped", "plain", or a
             :class:`~mindgap.bilevel.core.steps.TorchStep`.
@@ -98,7 +98,7 @@ class SLIP(Method):
         if not self.warm_start:
             return v
         lr = self.rates(0)["lr_y"] if self.lr_warm is None else self.lr_warm
-        return {**v, "y": descend(oracle, v["x"], v["y"], s["warm"], lr)}
+        return {**v, **self.descend(oracle, v, s["warm"], lr)}
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:
         ops, x, y, z = oracle.ops, v["x"], v["y"], v["z"]

@@ -37,7 +37,7 @@ class StocBio(Method):
 
     Example:
         >>> StocBio(lr_x=0.1, lr_y=0.1, inner=2, terms=3).plan().period[0].slots
-        {'y': ('lower', 2), 'f': ('upper', None), 'h': ('lower', 3), 'j': ('lower', None)}
+        {'y': ('lower', 2), 'f': ('upper', None), 'h': ('factors', 3), 'j': ('lower', None)}
 
     Source: Ji, Yang, Liang, ICML 2021, Alg. 1 and 2. Published settings: MNIST cleaning T = 200, Q
     = 3, eta 0.5, steps 0.1, batch 1000; SLIP line: Q = 5, eta 0.1, T = 5 (representation) and 3
@@ -60,7 +60,7 @@ class StocBio(Method):
     order: Literal["jacobi", "seidel"] = choice("seidel", "jacobi")
 
     def plan(self) -> SamplePlan:
-        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("lower", self.terms), "j": LOWER}
+        slots = {"y": ("lower", self.inner), "f": UPPER, "h": ("factors", self.terms), "j": LOWER}
         return SamplePlan((Iteration(slots, lower_steps=self.inner),))
 
     def update(self, v: Values, s: Draws, oracle: Oracle, kind: str) -> Values:

@@ -24,12 +24,12 @@ class StormMethod(Method):
     directions.
     """
 
-    lr_x: float = positive()
-    lr_y: float = positive()
+    lr_x: float = positive(host=True)
+    lr_y: float = positive(host=True)
     eta: float = positive(0.5)
     terms: int = count(10)
-    c_x: float = positive(0.5)
-    c_y: float = positive(0.5)
+    c_x: float = positive(0.5, host=True)
+    c_y: float = positive(0.5, host=True)
 
     @abstractmethod
     def step_size(self) -> Power:

@@ -46,7 +46,7 @@ class SUSTAIN(StormMethod):
     enters x's direction (here both move from the old point).
     """
 
-    w: float = positive(1.0)
+    w: float = positive(1.0, host=True)
     x_step: XStep = setting(check_step, "plain")
 
     def plan(self) -> SamplePlan:

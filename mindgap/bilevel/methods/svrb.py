@@ -58,12 +58,12 @@ class SVRB(Method):
     stored estimate.
     """
 
-    lr_x: float = positive()
-    lr_y: float = positive()
+    lr_x: float = positive(host=True)
+    lr_y: float = positive(host=True)
     mu: float = positive()
-    d: float = positive(1.0)
-    m: float = positive(1.0)
-    c: float = positive(0.5)
+    d: float = positive(1.0, host=True)
+    m: float = positive(1.0, host=True)
+    c: float = positive(0.5, host=True)
     largest: int = count(2000)
     memory_limit: int | None = count(None, most=2**62)
     x_step: XStep = setting(check_step, "plain")

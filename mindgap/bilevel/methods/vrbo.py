@@ -74,7 +74,7 @@ class VRBO(Method):
             "y": ("lower", self.inner),
             "f": ("upper", self.inner),
             "j": ("lower", self.inner),
-            "h": ("lower", (self.inner, self.terms)),
+            "h": ("factors", (self.inner, self.terms)),
         }
         large: Slots = (
             {}

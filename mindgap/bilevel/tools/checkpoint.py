@@ -21,7 +21,7 @@ from mindgap.bilevel.core.steps import TorchStep
 from mindgap.bilevel.core.types import AnyMethod, ProblemOracle, State
 from mindgap.bilevel.method import Method
 
-_VERSION = 1
+_VERSION = 2  # 1: all slots of a level drew from one stream
 _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
 
 
