@@ -160,7 +160,8 @@ class Method(ABC):
             >>> a == b, a.without_rates() == b.without_rates()
             (False, True)
         """
-        return alike_rates(self)
+        found: Self = alike_rates(self)
+        return found
 
     @classmethod
     def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
