@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindgap.bilevel.core.schedules import Rate
 from mindgap.bilevel.core.settings import non_negative, positive, rate, setting
@@ -11,6 +11,9 @@ from mindgap.bilevel.core.steps import XStep, check_step
 from mindgap.bilevel.core.types import Draws, Oracle, Scalar, Values
 from mindgap.bilevel.data.draws import LOWER, UPPER, Iteration, SamplePlan
 from mindgap.bilevel.methods.penalty import PenaltyMethod
+
+if TYPE_CHECKING:
+    from mindgap.bilevel.tools.advice import StepAdvice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,11 @@ class MEHA(PenaltyMethod):
     c: float = positive(2.0)
     power: float = non_negative(0.5)
     x_step: XStep = setting(check_step, "plain")
+
+    @classmethod
+    def adapt_settings(cls, settings: dict[str, Any], advice: StepAdvice) -> dict[str, Any]:
+        # w sees the curvature L of g and 1 / gamma of the envelope: with gamma = 1 / L it is 2 L.
+        return {**settings, "gamma": 1.0 / advice.curvature, "lr_y": advice.lr_y / 2.0}
 
     def plan(self) -> SamplePlan:
         return SamplePlan((Iteration({"w": LOWER, "g": LOWER, "f": UPPER}),))
