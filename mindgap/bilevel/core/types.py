@@ -239,6 +239,9 @@ class AnyMethod(Protocol):
     def rates(self, t: Scalar) -> dict[str, Any]:
         """Step sizes and weights of iteration t (a number, or an array of them)."""
 
+    def without_rates(self) -> Any:
+        """The method with all rates alike: what a compiled iteration depends on."""
+
     def init(self, oracle: Oracle) -> Values:
         """Values before the first iteration, x and y excluded."""
 
