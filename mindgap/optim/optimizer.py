@@ -423,7 +423,8 @@ class RuleOptimizer(Optimizer, ABC):
     # -- collecting gradients
     # ----------------------------------------------------------------------------------
 
-    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``.
+    #: Threshold of the gradient's norm over all parameters: None, a number or ``"auto"``; or
+    #: ``"unit"`` to divide the gradient by its norm.
     _norm_clip: float | str | None = None
     #: Whether the gradient's norm is taken at every step for the report.
     _reports_norm = False
@@ -503,7 +504,10 @@ class RuleOptimizer(Optimizer, ABC):
                     self.tally.skipped += 1
                     return False
                 scale = (high / norm).clamp(max=1.0)
-        if self._norm_clip is not None:
+        if self._norm_clip == "unit":
+            scale = torch.where(norm == 0, torch.ones_like(norm), 1.0 / norm)
+            share = torch.zeros_like(norm)
+        elif self._norm_clip is not None:
             threshold = threshold if self._norm_clip == "auto" else self._norm_clip
             factor = (threshold / (norm + self._norm_eps)).clamp(max=1.0)
             scale = factor if scale is None else torch.minimum(scale, factor)

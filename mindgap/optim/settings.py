@@ -17,6 +17,8 @@ SpikeGuard = Literal["clip", "skip"] | None
 Scope = Literal["all", "group", "tensor"]
 Order = Literal["gradient", "momentum"]
 Clip = float | Literal["auto"] | None
+#: For rules whose steps do not scale with the gradient: "unit" divides the gradient by its norm.
+UnitClip = float | Literal["auto", "unit"] | None
 NONFINITE: tuple[str, ...] = get_args(Nonfinite)
 SPIKE_GUARDS = (None, "clip", "skip")
 SCOPES: tuple[str, ...] = get_args(Scope)
@@ -133,11 +135,15 @@ def corrected(averages: list[Tensor], beta: float, k: Any) -> list[Tensor]:
     )
 
 
-def check_clip(clip: Any) -> Any:
-    """A threshold of the gradient's norm: None, ``"auto"`` or a positive number."""
-    if clip is not None and not (isinstance(clip, str) and clip == "auto"):
+def check_clip(clip: Any, *, unit: bool = False) -> Any:
+    """A threshold of the gradient's norm: None, ``"auto"``, with ``unit`` ``"unit"``, or a positive
+    number.
+    """
+    names = ("auto", "unit") if unit else ("auto",)
+    if clip is not None and not (isinstance(clip, str) and clip in names):
         if isinstance(clip, str):
-            fail("clip", "must be None, 'auto' or a positive number", clip)
+            listed = ", ".join(map(repr, names))
+            fail("clip", f"must be None, {listed} or a positive number", clip)
         return float(positive("clip", clip, finite=False))
     return clip
 

@@ -200,7 +200,7 @@ def follow_median_(
 
 
 def clip_at_means_(
-    gradients: Sequence[Tensor], means: Sequence[Tensor], factor: float, rate: float
+    gradients: Sequence[Tensor], means: Sequence[Tensor], factor: float, rate: float | Tensor
 ) -> list[Tensor]:
     """min{c·τ/|g|, 1}·g in every coordinate, with τ the running mean of |g| over the steps with
     g ≠ 0.
@@ -226,9 +226,10 @@ def clip_at_means_(
     clipped = []
     for g, mean in zip(gradients, means, strict=True):
         size = widen(g).abs()
-        tau = torch.where(mean == 0, torch.inf, mean * factor)
+        weight = rate.to(mean.device, mean.dtype) if isinstance(rate, Tensor) else rate
+        tau = torch.where(mean == 0, size, mean * factor)
         clipped.append(widen(g).clamp(-tau, tau))
-        moved = torch.where(mean == 0, size, torch.lerp(mean, size, rate))
+        moved = torch.where(mean == 0, size, mean + weight * (size - mean))
         mean.copy_(torch.where(size == 0, mean, moved))
     return clipped
 

@@ -69,6 +69,13 @@ CLIP_BAD = (
     ({"clip": 0.0}, "clip must be positive, got 0.0"),
     ({"clip": "automatic"}, "clip must be None, 'auto' or a positive number, got 'automatic'"),
 )
+UNIT_BAD = (
+    ({"clip": 0.0}, "clip must be positive, got 0.0"),
+    (
+        {"clip": "automatic"},
+        "clip must be None, 'auto', 'unit' or a positive number, got 'automatic'",
+    ),
+)
 TRACK_BAD = (
     (
         {"fused": True, "track": True},
@@ -98,14 +105,22 @@ CASES = {
                 "clip": {"clip": 1.0, "weight_decay": 0.1},
                 "auto": {"clip": "auto", "spike_guard": "skip"},
                 "unclipped": {"clip": None},
+                "coordinates": {"clip": "unit", "coordinates": 3.0},
+                "largest": {"amsgrad": True, "weight_decay": 0.1},
             },
             bad=COMMON_BAD
             + PROJECT_BAD
-            + CLIP_BAD
+            + UNIT_BAD
             + (
                 ({"betas": (0.9, 1.0)}, "betas[1] must lie in [0, 1), got 1.0"),
                 ({"betas": 0.9}, "betas must be a pair of numbers, got 0.9"),
                 ({"eps": -1e-8}, "eps must be zero or positive, and finite, got -1e-08"),
+                ({"coordinates": 0.0}, "coordinates must be positive and finite, got 0.0"),
+                (
+                    {"coordinates": 2.0, "amsgrad": True},
+                    "coordinates must be None with amsgrad, got 2.0",
+                ),
+                ({"amsgrad": 1}, "amsgrad must be True or False, got 1"),
             ),
         ),
         of_ours(
@@ -201,7 +216,7 @@ CASES = {
             },
             bad=COMMON_BAD
             + PROJECT_BAD
-            + CLIP_BAD
+            + UNIT_BAD
             + TRACK_BAD
             + (
                 (

@@ -77,6 +77,28 @@ CASES = {
             p, 0.02 * x, **{"eps": 0.0, "weight_decay": 0.0, "clip": None} | o
         )
     ),
+    "adamw largest": Case(
+        lambda p, g, x, **o: AdamW(
+            p, 0.02 * x, amsgrad=True, **{"eps": 0.0, "weight_decay": 0.0} | o
+        )
+    ),
+    # Divided by the norm, the gradients have no unit: ε may be what it is.
+    "adamw unit": Case(
+        lambda p, g, x, **o: AdamW(p, 0.02 * x, clip="unit", **{"weight_decay": 0.0} | o)
+    ),
+    "adamw unit coordinates": Case(
+        lambda p, g, x, **o: AdamW(
+            p, 0.02 * x, clip="unit", coordinates=2.0, **{"weight_decay": 0.0} | o
+        )
+    ),
+    "adamw coordinates": Case(
+        lambda p, g, x, **o: AdamW(
+            p, 0.02 * x, coordinates=3.0, **{"eps": 0.0, "weight_decay": 0.0} | o
+        )
+    ),
+    "acclip unit": Case(
+        lambda p, g, x, **o: ACClip(p, 0.02 * x, clip="unit", **{"weight_decay": 0.0} | o)
+    ),
     "sgd": Case(lambda p, g, x, **o: SGD(p, 0.02 * x / g, 0.9, **o)),
     "sgd guard": Case(
         lambda p, g, x, **o: SGD(

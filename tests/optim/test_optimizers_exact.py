@@ -196,6 +196,30 @@ def test_acclip_clips_the_norm_at_the_quantile_of_the_norms_before(form):
     assert report.norm_quantiles[1.0] == pytest.approx(max(norms), rel=1e-12)
 
 
+@pytest.mark.parametrize("foreach", [None, True, False])
+@pytest.mark.parametrize("clip", [None, "unit"])
+@pytest.mark.parametrize("kind", ["plain", "coordinates", "largest"])
+def test_adamw_with_unit_norm_coordinates_and_the_largest_moment(foreach, clip, kind):
+    rng, params = fresh()
+    more = {"plain": {}, "coordinates": {"coordinates": 1.5}, "largest": {"amsgrad": True}}[kind]
+    optimizer = AdamW(params, 0.1, (0.8, 0.9), 1e-3, 0.1, clip=clip, foreach=foreach, **more)
+
+    def one(state, g, k):
+        g = g if clip is None else reference.unit(g)
+        if kind == "coordinates":
+            return reference.adamw_coordinates(state, g, 0.1, 0.8, 0.9, 1e-3, 0.1, 1.5)
+        rule = reference.adamw_largest if kind == "largest" else reference.adamw
+        return rule(state, g, 0.1, 0.8, 0.9, 1e-3, 0.1)
+
+    names = {"m": "exp_avg", "v": "exp_avg_sq"}
+    names |= {"coordinates": {"tau": "mean_abs"}, "largest": {"most": "max_exp_avg_sq"}}.get(
+        kind, {}
+    )
+    assert_follows(optimizer, params, rng, one, names)
+    assert optimizer.report().clipped == 0.0
+    assert optimizer._fused.used == (foreach is None)
+
+
 @pytest.mark.parametrize("foreach", [None, False])
 @pytest.mark.parametrize("clip", [None, 2.0, "auto"])
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "nesterov", "dampened"])

@@ -90,6 +90,38 @@ def adamw(state, g, eta, beta1, beta2, eps, decay):
     return {"x": x, "m": m, "v": v, "k": k}
 
 
+def adamw_largest(state, g, eta, beta1, beta2, eps, decay):
+    """On the convergence of Adam and beyond, Alg. 2, with AdamW's bias correction, as in torch."""
+    k = state.get("k", 0) + 1
+    m = beta1 * state.get("m", np.zeros_like(g)) + (1 - beta1) * g
+    v = beta2 * state.get("v", np.zeros_like(g)) + (1 - beta2) * g**2
+    most = np.maximum(state.get("most", np.zeros_like(g)), v)
+    x = state["x"] - eta * decay * state["x"]
+    x = x - eta * (m / (1 - beta1**k)) / (np.sqrt(most / (1 - beta2**k)) + eps)
+    return {"x": x, "m": m, "v": v, "most": most, "k": k}
+
+
+def unit(g):
+    """The gradient divided by its norm."""
+    norm = math.sqrt(math.fsum(float(v) ** 2 for v in g))
+    return g / norm if norm > 0 else g
+
+
+def adamw_coordinates(state, g, eta, beta1, beta2, eps, decay, multiple):
+    """AdamW on entries clipped at a multiple of the running mean of their size over events."""
+    k = state.get("k", 0) + 1
+    tau, held = state.get("tau", np.zeros_like(g)).copy(), g.copy()
+    for i, entry in enumerate(g):
+        if entry == 0:
+            continue
+        if tau[i] == 0:  # the first event: nothing to compare with
+            tau[i] = abs(entry)
+            continue
+        held[i] = min(multiple * tau[i] / abs(entry), 1.0) * entry
+        tau[i] += max(0.01, 1 / k) * (abs(entry) - tau[i])
+    return {**adamw(state, held, eta, beta1, beta2, eps, decay), "tau": tau}
+
+
 def sgd(state, g, eta, mu, dampening, decay, nesterov):
     """torch.optim.SGD's documentation, line by line."""
     g = g + decay * state["x"]

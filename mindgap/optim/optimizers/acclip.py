@@ -11,7 +11,7 @@ from mindgap.base.check import between, fail, non_negative, one_of, positive
 from mindgap.base.tensors import blocks, robust_norm
 from mindgap.optim.families import CoordinateOptimizer
 from mindgap.optim.optimizer import Batch, Options
-from mindgap.optim.settings import Clip, check_betas, check_clip, check_common, corrected
+from mindgap.optim.settings import UnitClip, check_betas, check_clip, check_common, corrected
 from mindgap.rules.fused.plan import FusedRecord
 from mindgap.rules.steps import (
     average_,
@@ -65,8 +65,8 @@ class ACClip(CoordinateOptimizer):
         bias_correction: divide the averages by 1−β^k, with k counted for each parameter (not in the
             paper). With ``"second_moment"``, whose v knows nothing at k = 1, g_1² stands for v_0.
         clip: threshold of the gradient's norm over all parameters, before anything else: ``"auto"``
-            (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, or
-            None.
+            (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a number, None,
+            or ``"unit"``, which divides by the norm (an experiment).
         track: count clipped coordinates and take the update's norm at every step, for ``report()``.
         options: see ``mindgap.optim.optimizer.Options``.
 
@@ -100,7 +100,7 @@ class ACClip(CoordinateOptimizer):
         form: Form = "first_moment",
         factor: float = 1.0,
         bias_correction: bool = True,
-        clip: Clip = "auto",
+        clip: UnitClip = "auto",
         track: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -113,7 +113,7 @@ class ACClip(CoordinateOptimizer):
                 )
                 fail("lr", rule + " scale of SGD's (0.1 to 10 for networks), not of AdamW's", lr)
             lr = 1e-3
-        self._norm_clip = check_clip(clip)
+        self._norm_clip = check_clip(clip, unit=True)
         self._joint = clip is not None
         settings = {
             "lr": lr,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mindgap.base.check import fail, flag, non_negative
+from mindgap.base.check import fail, flag, non_negative, positive
 from mindgap.optim.optimizer import Batch, Options, RuleOptimizer
 from mindgap.optim.settings import (
-    Clip,
+    UnitClip,
     check_betas,
     check_clip,
     check_common,
@@ -19,10 +19,14 @@ from mindgap.optim.settings import (
     plain_numbers,
 )
 from mindgap.rules.fused.plan import FusedRecord
-from mindgap.rules.steps import average_, average_power_, descend_
+from mindgap.rules.steps import average_, average_power_, clip_at_means_, descend_
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+#: Weight of the newest entry in a running mean of |g| over events, after the first 100 steps.
+EVENT_RATE = 0.01
 
 
 class AdamW(RuleOptimizer):
@@ -43,6 +47,16 @@ class AdamW(RuleOptimizer):
 
     With ``amsgrad`` the largest v so far stands for v_k in the last line.
 
+    With ``clip="unit"`` ĝ_k = g_k/‖g_k‖. Adam does not see the scale, but v no longer remembers how
+    large a gradient was, and the steps are the same whatever the gradients' unit. With
+    ``coordinates`` C every entry of ĝ_k is then clipped at C·τ, where τ is the running mean of its
+    own size before this step, over the steps in which it was not zero::
+
+        ĝ_k ← min{C·τ_{k−1}/|ĝ_k|, 1}·ĝ_k
+        τ_k ← τ_{k−1} + max{0.01, 1/k}·(|g_k|/‖g_k‖ − τ_{k−1})      where g_k ≠ 0
+
+    Both are experiments and off by default; C = 3 is where to begin.
+
     The arguments are torch's, in torch's order. States have torch's names: a ``state_dict`` of
     ``torch.optim.AdamW`` can be loaded, and torch can load this one's. One of ``torch.optim.Adam``
     can be loaded where its weight decay, which is coupled, is 0; those of other optimizers are
@@ -57,7 +71,9 @@ class AdamW(RuleOptimizer):
         weight_decay: w, decoupled.
         amsgrad: keep the largest v.
         clip: c: ``"auto"`` (the 0.9 quantile of the last 128 norms, see ``mindgap.optim.norms``), a
-            number, or None, which makes it torch's optimizer.
+            number, or None, which makes it torch's optimizer; ``"unit"`` divides by the norm.
+        coordinates: C, the multiple at which entries are clipped; None clips none. It costs one
+            state per parameter.
         capturable: whether the step can be captured in a CUDA graph: the fused form or an error,
             after one step outside the capture.
         differentiable: False; True is refused.
@@ -86,20 +102,21 @@ class AdamW(RuleOptimizer):
         weight_decay: float | Tensor = 1e-2,
         amsgrad: bool = False,
         *,
-        clip: Clip = "auto",
+        clip: UnitClip = "auto",
+        coordinates: float | None = None,
         capturable: bool = False,
         differentiable: bool = False,
         **options: Unpack[Options],
     ) -> None:
         check_torch_settings({"differentiable": differentiable})
-        self._norm_clip = check_clip(clip)
+        self._norm_clip = check_clip(clip, unit=True)
         self._joint = clip is not None
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         own = {"amsgrad": amsgrad, "capturable": capturable, "differentiable": differentiable}
-        super().__init__(params, {**settings, **own}, **options)
+        super().__init__(params, {**settings, **own, "coordinates": coordinates}, **options)
 
     _reports_norm = True
-    _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    _state_names = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "mean_abs")
 
     def _check_group(self, group: dict[str, Any]) -> None:
         check_torch_settings(group)
@@ -108,6 +125,10 @@ class AdamW(RuleOptimizer):
         check_betas(plain["betas"])
         non_negative("eps", plain["eps"])
         flag("amsgrad", group["amsgrad"])
+        if group["coordinates"] is not None:
+            positive("coordinates", group["coordinates"])
+            if group["amsgrad"]:
+                fail("coordinates", "must be None with amsgrad", group["coordinates"])
         if flag("capturable", group["capturable"]):
             if group["fused"] is False or group["foreach"] is not None:
                 fail("capturable", "must be False where the fused form is not wanted", True)
@@ -128,20 +149,25 @@ class AdamW(RuleOptimizer):
             )
 
     def _used_states(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+        if group["amsgrad"]:
+            return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        if group["coordinates"] is not None:
+            return ("exp_avg", "exp_avg_sq", "mean_abs")
+        return ("exp_avg", "exp_avg_sq")
 
     def _counts_gradients(self, group: dict[str, Any]) -> bool:
         return True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        if group["amsgrad"]:
-            return FusedRecord(refusal="amsgrad has no kernel")
         group = plain_numbers(group)
         beta1, beta2 = group["betas"]
         numbers = {"beta": beta1, "beta2": beta2, "eps": group["eps"], "form": "adam"}
+        numbers["amsgrad"], numbers["multiple"] = group["amsgrad"], group["coordinates"]
+        if group["coordinates"] is not None:
+            numbers["event_rate"] = EVENT_RATE
         scope = None if self._norm_clip is None else "all"
         return FusedRecord.of(
-            "adam", group, numbers, states=("exp_avg", "exp_avg_sq"), scope=scope, counts=True
+            "adam", group, numbers, states=self._used_states(group), scope=scope, counts=True
         )
 
     def _update(self, batches: list[Batch]) -> None:
@@ -149,13 +175,15 @@ class AdamW(RuleOptimizer):
             group = plain_numbers(batch.group)
             (beta1, beta2), eps = group["betas"], group["eps"]
             states = [self._states(batch, name) for name in self._used_states(group)]
-            for k, (p, g, m, v, *most) in self._by_count(batch, batch.params, batch.grads, *states):
+            for k, (p, g, m, v, *more) in self._by_count(batch, batch.params, batch.grads, *states):
                 g = batch.scaled(g)
+                if group["coordinates"] is not None:
+                    g = clip_at_means_(g, more[0], group["coordinates"], _event_rate(k))
                 average_(m, g, beta1, batch.sign)
                 average_power_(v, g, beta2, 2.0)
-                if most:
-                    torch._foreach_maximum_(most[0], v)
-                scales = corrected(most[0] if most else v, beta2, k)
+                if group["amsgrad"]:
+                    torch._foreach_maximum_(more[0], v)
+                scales = corrected(more[0] if group["amsgrad"] else v, beta2, k)
                 torch._foreach_sqrt_(scales)
                 torch._foreach_add_(scales, eps)
                 updates = corrected(m, beta1, k)
@@ -163,3 +191,8 @@ class AdamW(RuleOptimizer):
                 if eps == 0.0:
                     updates = [torch.where(a == 0, a, u) for a, u in zip(m, updates)]
                 descend_(p, updates, batch.lr, batch.shrink)
+
+
+def _event_rate(k: int | Tensor) -> float | Tensor:
+    """Weight of the newest entry in its running mean: the first 100 steps give a plain mean."""
+    return (1.0 / k).clamp(min=EVENT_RATE) if isinstance(k, Tensor) else max(EVENT_RATE, 1.0 / k)

@@ -174,6 +174,24 @@ def followed(median: Number, size: Number, up: Number, down: Number) -> Number:
     return select(size == size - size, median, select(median == median - median, size, later))
 
 
+def known_or(value: Number, otherwise: Number) -> Number:
+    """A value above zero, else another one."""
+    return select(value > value - value, value, otherwise)
+
+
+def mean_of_events(mean: Number, size: Number, rate: Number) -> Number:
+    """A running mean of sizes other than zero; the first one becomes the mean.
+
+    Example:
+        >>> mean_of_events(1.0, 9.0, 0.5), mean_of_events(0.0, 5.0, 0.5)
+        (5.0, 5.0)
+        >>> mean_of_events(2.0, 0.0, 0.5)
+        2.0
+    """
+    later = select(mean == mean - mean, size, mean + rate * (size - mean))
+    return select(size == size - size, mean, later)
+
+
 # -- the rules: of the entries, w = (c, ...) with c the factor that clips the gradient, and n
 
 
@@ -263,6 +281,28 @@ def adam(x, g, m, v, w, n):  # type: ignore[no-untyped-def]
     m = blend(m, g, n[2], n[3])
     v = blend(v, least(g * g, n[7]), n[4], n[5])
     return moved(x, over(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1]), m, v
+
+
+def adam_events(x, g, m, v, q, w, n):  # type: ignore[no-untyped-def]
+    """AdamW on gradients held at a multiple of the running mean q of |g| over events.
+
+    w = (c, 1/(1−β₁^k), 1/(1−β₂^k), weight of |g| in the mean), n as ``adam`` and the multiple.
+    """
+    g = w[0] * g
+    h = held(g, known_or(n[8] * q, magnitude(g)))
+    m = blend(m, h, n[2], n[3])
+    v = blend(v, least(h * h, n[7]), n[4], n[5])
+    x = moved(x, over(w[1] * m, root(w[2] * v) + n[6]), n[0], n[1])
+    return x, m, v, mean_of_events(q, magnitude(g), w[3])
+
+
+def adam_largest(x, g, m, v, s, w, n):  # type: ignore[no-untyped-def]
+    """AdamW with the largest v so far (amsgrad); w and n as ``adam``."""
+    g = w[0] * g
+    m = blend(m, g, n[2], n[3])
+    v = blend(v, least(g * g, n[7]), n[4], n[5])
+    s = select(v <= s, s, v)
+    return moved(x, over(w[1] * m, root(w[2] * s) + n[6]), n[0], n[1]), m, v, s
 
 
 def descent(x, g, w, n):  # type: ignore[no-untyped-def]
@@ -359,6 +399,11 @@ RULES = {
         for f in (second_moment, adam)
         for end, zero in _ZEROS.items()
     },
+    **{
+        f"{f.__name__}{end}": Rule(f, 5, 4, uses=zero)
+        for f in (adam_events, adam_largest)
+        for end, zero in _ZEROS.items()
+    },
 }
 #: In the order in which they use each other.
 FORMULAS = (
@@ -375,5 +420,7 @@ FORMULAS = (
         free,
         pulled,
         followed,
+        known_or,
+        mean_of_events,
     ),
 )

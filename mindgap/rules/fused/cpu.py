@@ -123,6 +123,14 @@ def _sweep_4_3(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-d
         x[i], a[i], b[i] = rule(x[i], g[i], a[i], b[i], w, n)
 
 
+def _sweep_5_4(rows, t, start, length, w, n, like):  # type: ignore[no-untyped-def]
+    x, g = at(rows[0, t], start, length, like), at(rows[1, t], start, length, like)
+    a, b = at(rows[2, t], start, length, like), at(rows[3, t], start, length, like)
+    c = at(rows[4, t], start, length, like)
+    for i in range(length):
+        x[i], a[i], b[i], c[i] = rule(x[i], g[i], a[i], b[i], c[i], w, n)
+
+
 def _push_below(window, bound, norm, q):  # type: ignore[no-untyped-def]
     count = above = 0
     for i in range(window.shape[0]):
@@ -158,6 +166,7 @@ SWEEPS = {
     (3, 1): _sweep_3_1,
     (3, 2): _sweep_3_2,
     (4, 3): _sweep_4_3,
+    (5, 4): _sweep_5_4,
 }
 
 

@@ -149,7 +149,10 @@ def _front(norm: float, policy: Policy, plan: Plan) -> tuple[float, Outcome]:
     if threshold is None and spike is None:
         return 1.0, _NOTHING
     notes: dict[str, Any] = {}
-    if threshold is not None:
+    if threshold == "unit":
+        scale = 1.0 / norm if norm else 1.0
+        notes = {"direction": norm, "share": 0.0}
+    elif threshold is not None:
         assert not isinstance(threshold, str)
         length = norm + policy.eps
         ratio = threshold / length if length else math.inf
@@ -185,7 +188,7 @@ def run(jobs: Sequence[Job], policy: Policy) -> Outcome:
 
 def _corrections(job: Job, scale: float) -> Row | list[Row]:
     """w = (c, 1/(1−β₁^k), 1/(1−β₂^k)) per tensor; for section 3.1 of acclip the last is of k−1,
-    and k = 1 is marked.
+    and k = 1 is marked. For means over events the fourth is the weight of the newest, 1/k or more.
     """
     steps = job.plan.steps
     assert steps is not None
@@ -197,15 +200,19 @@ def _corrections(job: Job, scale: float) -> Row | list[Row]:
         job["beta2"],
         job["form"] == "second_moment",
     )
+    least = job.record.numbers.get("event_rate")
     if (counts == counts[0]).all():
-        return _corrected(k, scale, beta, beta2, earlier)
-    return [_corrected(k, scale, beta, beta2, earlier) for k in counts.tolist()]
+        return _corrected(k, scale, beta, beta2, earlier, least)
+    return [_corrected(k, scale, beta, beta2, earlier, least) for k in counts.tolist()]
 
 
-def _corrected(k: float, scale: float, beta: float, beta2: float, earlier: bool) -> Row:
+def _corrected(
+    k: float, scale: float, beta: float, beta2: float, earlier: bool, least: float | None
+) -> Row:
     before = k - 1.0 if earlier else k
     second = 1.0 if before == 0.0 else 1.0 / (1.0 - beta2**before)
-    return scale, 1.0 / (1.0 - beta**k), second, float(k == 1.0)
+    last = float(k == 1.0) if least is None else max(least, 1.0 / k)
+    return scale, 1.0 / (1.0 - beta**k), second, last
 
 
 def _with_norm(

@@ -63,6 +63,7 @@ def _part(
     p1,
     p2,
     p3,
+    p4,
     offset,
     size,
     w,
@@ -89,6 +90,13 @@ def _part(
         x, a, b = rule(x, fetch(p1, offset, size, FULL), first, second, w, n)
         put(p2, offset, size, a, FULL)
         put(p3, offset, size, b, FULL)
+    elif LISTS == 5:
+        first, second = fetch(p2, offset, size, FULL), fetch(p3, offset, size, FULL)
+        third = fetch(p4, offset, size, FULL)
+        x, a, b, c = rule(x, fetch(p1, offset, size, FULL), first, second, third, w, n)
+        put(p2, offset, size, a, FULL)
+        put(p3, offset, size, b, FULL)
+        put(p4, offset, size, c, FULL)
     if OUTPUTS > 0:
         put(p0, offset, size, x, FULL)
     total = 0.0
@@ -155,20 +163,23 @@ def _walk(
         p1 = p0
         p2 = p0
         p3 = p0
+        p4 = p0
         if LISTS > 1:
             p1 = address(addresses, 1, t, count, D1, ALIGNED)
         if LISTS > 2:
             p2 = address(addresses, 2, t, count, D2, ALIGNED)
         if LISTS > 3:
             p3 = address(addresses, 3, t, count, tl.float32, ALIGNED)
+        if LISTS > 4:
+            p4 = address(addresses, 4, t, count, tl.float32, ALIGNED)
         offset = start + tl.arange(0, BLOCK)
         # A whole chunk needs no mask, and only then are the loads 16 bytes wide.
         if start + BLOCK <= size:
-            total = part(p0, p1, p2, p3, offset, size, w, n, LISTS, OUTPUTS, SUMS, True)
+            total = part(p0, p1, p2, p3, p4, offset, size, w, n, LISTS, OUTPUTS, SUMS, True)
             if SUMS:
                 tl.store(sums + chunk, total)
         else:
-            total = part(p0, p1, p2, p3, offset, size, w, n, LISTS, OUTPUTS, SUMS, False)
+            total = part(p0, p1, p2, p3, p4, offset, size, w, n, LISTS, OUTPUTS, SUMS, False)
             if SUMS:
                 tl.store(sums + chunk, total)
 
@@ -240,8 +251,8 @@ def _front(
     """What the policy makes of the norm of all gradients.
 
     row[0] = factor on the gradients; stats = (norm, steps left out, clipped steps, spikes); flag =
-    whether to step. CLIP: 0 for none, 1 for a number, 2 for the window's quantile. SPIKES: 0 for
-    none, 1 to clip them, 2 to skip them.
+    whether to step. CLIP: 0 for none, 1 for a number, 2 for the window's quantile, 3 to divide by
+    the norm. SPIKES: 0 for none, 1 to clip them, 2 to skip them.
     """
     norm = length(sums, 0, end, WIDE)
     go = (norm >= 0.0) | (norm != norm)
@@ -278,7 +289,10 @@ def _front(
             scale = tl.where(spike, tl.where(down < 1.0, down, 1.0), scale)
         if SPIKES == 2:
             go = go & ((norm <= limit) | (norm != norm))
-    if CLIP > 0:
+    if CLIP == 3:
+        scale = tl.where(norm == 0.0, 1.0, 1.0 / norm)
+        remember(history, norm, WINDOW)
+    elif CLIP > 0:
         ratio = threshold / (norm + eps)
         scale = tl.where(ratio < scale, ratio, scale)
         scale = tl.where(ratio != ratio, ratio, scale)
@@ -298,12 +312,14 @@ def _correct(
     count,
     log1,
     log2,
+    rate,
     EARLIER: tl.constexpr,
+    EVENTS: tl.constexpr,
     GUARD: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """Per tensor w = (factor, 1/(1−β₁^k), 1/(1−β₂^k), k = 1), with k counted here; EARLIER
-    takes β₂^(k−1).
+    takes β₂^(k−1), and EVENTS the weight max{rate, 1/k} in place of k = 1.
     """
     if guarded(flag_at, GUARD):
         scale = tl.load(row)
@@ -320,9 +336,10 @@ def _correct(
             tl.store(marks + place * 4, scale + 0.0 * k, mask=inside)
             tl.store(marks + place * 4 + 1, 1.0 / first, mask=inside)
             tl.store(marks + place * 4 + 2, 1.0 / second, mask=inside)
-            tl.store(
-                marks + place * 4 + 3, tl.where(k == 1.0, 1.0, 0.0).to(tl.float64), mask=inside
-            )
+            last = tl.where(k == 1.0, 1.0, 0.0).to(tl.float64)
+            if EVENTS:
+                last = tl.where(k * rate > 1.0, rate + 0.0 * k, 1.0 / k)
+            tl.store(marks + place * 4 + 3, last, mask=inside)
             at += WIDE
 
 

@@ -257,7 +257,7 @@ def _summed(
 def _front(jobs: Sequence[Job], policy: Policy, sums: Tensor, end: int) -> None:
     held = tables(jobs[0].plan)
     counts = held.counts
-    clip = {None: 0, "auto": 2}.get(policy.clip, 1)  # type: ignore[arg-type]
+    clip = {None: 0, "auto": 2, "unit": 3}.get(policy.clip, 1)  # type: ignore[arg-type]
     number = float(policy.clip) if clip == 1 else 0.0  # type: ignore[arg-type]
     window = counts.history if policy.window is None else policy.window
     with _on(jobs[0].plan):
@@ -331,8 +331,9 @@ def _corrections(job: Job, lead: _Tables, flag: Tensor | None) -> Tensor:
             "correct",
             1,
             (lead.row, held.marks, seen, held.flag if flag is None else flag),
-            (held.n, *logs),
+            (held.n, *logs, float(job.record.numbers.get("event_rate") or 0.0)),
             EARLIER=job["form"] == "second_moment",
+            EVENTS=job.record.numbers.get("event_rate") is not None,
             GUARD=flag is not None,
             WIDE=1024,
         )

@@ -78,7 +78,8 @@ class Policy(NamedTuple):
 
     nonfinite: str = "propagate"  # ``"propagate"``, ``"skip"`` or ``"raise"``
     clip: float | str | None = (
-        None  # threshold: a number, ``"auto"`` for a quantile of the window, or None
+        None  # threshold: a number, ``"auto"`` for a quantile of the window, ``"unit"`` to divide
+        # by the norm whatever it is, or None
     )
     guard: str | None = None  # what to do about a spike: ``"clip"``, ``"skip"``, or None
     window: Tensor | None = None  # the last norms, oldest first, zeros for none

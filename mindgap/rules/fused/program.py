@@ -100,8 +100,14 @@ def adaptive(job: Job) -> Program:
 
 def adam(job: Job) -> Program:
     """AdamW."""
-    rule = "adam" if job["eps"] else "adam_zero"
-    return Program(None, Pass(rule, ("param", "grad", "exp_avg", "exp_avg_sq"), _moments(job)))
+    end, lists = "" if job["eps"] else "_zero", ("param", "grad", "exp_avg", "exp_avg_sq")
+    numbers = _moments(job)
+    if job["amsgrad"]:
+        return Program(None, Pass(f"adam_largest{end}", (*lists, "max_exp_avg_sq"), numbers))
+    if job["multiple"] is not None:
+        numbers = (*numbers, float(job["multiple"]))
+        return Program(None, Pass(f"adam_events{end}", (*lists, "mean_abs"), numbers))
+    return Program(None, Pass(f"adam{end}", lists, numbers))
 
 
 def momentum(job: Job) -> Program:
