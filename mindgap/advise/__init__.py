@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mindgap.advise.diagnosis import Judgement as Judgement
     from mindgap.advise.diagnosis import Measurements as Measurements
     from mindgap.advise.diagnosis import diagnose as diagnose
+    from mindgap.advise.doctor.examination import Examination as Examination
+    from mindgap.advise.doctor.examination import examine as examine
     from mindgap.advise.prescription import Advice as Advice
     from mindgap.advise.prescription import prescribe as prescribe
     from mindgap.advise.prescription import summary as summary
@@ -25,11 +27,13 @@ else:
         "ASSUMPTIONS": "diagnosis",
         "Advice": "prescription",
         "Estimate": "diagnosis",
+        "Examination": "doctor.examination",
         "Judgement": "diagnosis",
         "Measurements": "diagnosis",
         "MuonWithAdamW": "candidates",
         "Recommendation": "recommendation",
         "diagnose": "diagnosis",
+        "examine": "doctor.examination",
         "prescribe": "prescription",
         "recommend": "recommendation",
         "summary": "prescription",

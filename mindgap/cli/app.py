@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mindgap.cli.examine import examine
 from mindgap.cli.laboratory import compare, register, show, tune, watch
 from mindgap.cli.measure import advise, measure
 from mindgap.cli.pages import check, methods, optimizers, report, theory
@@ -58,6 +59,7 @@ for command in (
     watch,
     compare,
     check,
+    examine,
     measure,
     advise,
     recommend,

@@ -59,6 +59,7 @@ COMMANDS = {
     "watch": (["watch", "runs", "--rounds", "1", "--every", "0.1"], ["page.html"]),
     "compare": (["compare", "runs", "runs"], STUDIES),
     "measure": (["measure", "problems_at_80:measured"], ["Next: mindgap advise survey.json"]),
+    "examine": (["examine", "problems_at_80:measured"], ["    group['lr'] *= 0."]),
     "advise": (
         ["advise", "survey.json"],
         ["for group in optimizer.param_groups: group['lr'] /= 2"],

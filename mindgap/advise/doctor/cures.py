@@ -1,0 +1,410 @@
+"""What a cure does to a copy of the patient. The code for the user stands in the table of causes.
+
+Every function changes a fresh copy in place and raises ``RuleError`` where it cannot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mindgap.advise.doctor import tracing
+from mindgap.advise.doctor.chart import Chart
+from mindgap.advise.doctor.model_readings import layers, unregistered
+from mindgap.advise.doctor.patient import Patient, merged, pair, replaced, rows, size
+from mindgap.base.check import RuleError
+
+Apply = Callable[[Patient, Chart, float], None]
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A change that can be tried."""
+
+    apply: Apply
+    variants: tuple[float, ...] = (1.0,)  # settings to try, best first guess first
+    changes_loss: bool = False  # before and after are both judged by the changed loss
+
+
+def plain(patient: Patient) -> None:
+    """Our own step in place of the user's."""
+    patient.step = None
+
+
+def rate(patient: Patient, chart: Chart, factor: float) -> None:
+    for group in patient.optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+    if hasattr(patient.scheduler, "base_lrs"):
+        patient.scheduler.base_lrs = [b * factor for b in patient.scheduler.base_lrs]
+
+
+def warm_up(patient: Patient, chart: Chart, share: float) -> None:
+    plain(patient)
+    patient.warmup = max(10, int(share * chart.facts["steps"]))
+
+
+def reset(patient: Patient, chart: Chart, _: float) -> None:
+    """torch's default start for every module that has one."""
+    done = 0
+    for module in patient.model.modules():
+        again = getattr(module, "reset_parameters", None) or getattr(
+            module, "_reset_parameters", None
+        )
+        if callable(again):
+            again()
+            done += 1
+    if not done:
+        raise RuleError("no module of this model has reset_parameters")
+
+
+def clip(patient: Patient, chart: Chart, limit: float) -> None:
+    plain(patient)
+    patient.clip = limit
+
+
+def inner(patient: Patient, chart: Chart, limit: float) -> None:
+    """Clipping, judged on the validation samples whose targets are not in the tail."""
+    clip(patient, chart, limit)
+    ys = [y for _, y in map(pair, patient.train) if y is not None]
+    flat = torch.cat([y.flatten(1) if y.ndim > 1 else y.unsqueeze(1) for y in ys]).double()
+    middle = flat.median(0).values
+    edge = (flat - middle).abs().quantile(0.9, 0)
+
+    def kept(batch: Any) -> Any:
+        y = pair(batch)[1]
+        assert y is not None
+        far = ((y.flatten(1) if y.ndim > 1 else y.unsqueeze(1)).double() - middle).abs() > edge
+        return rows(batch, (~far.any(1)).nonzero().flatten())
+
+    patient.valid = [kept(b) for b in patient.valid]
+
+
+def calm_recurrence(patient: Patient, chart: Chart, limit: float) -> None:
+    """Orthogonal recurrent weights, and the gradient's norm clipped."""
+    clip(patient, chart, limit)
+    found = False
+    for module in patient.model.modules():
+        if isinstance(module, nn.RNNBase):
+            for name, p in module.named_parameters():
+                if "weight_hh" in name:
+                    for part in p.detach().chunk(p.shape[0] // p.shape[1]):
+                        nn.init.orthogonal_(part)
+                    found = True
+    if not found:
+        reset(patient, chart, 1.0)
+
+
+def remember(patient: Patient, chart: Chart, _: float) -> None:
+    """A recurrence that keeps its state: recurrent weights at the identity."""
+    found = False
+    for module in patient.model.modules():
+        if isinstance(module, nn.RNNBase):
+            for name, p in module.named_parameters():
+                if "weight_hh" in name and p.shape[0] == p.shape[1]:
+                    nn.init.eye_(p)
+                    found = True
+    if not found:
+        normalise(patient, chart, 1.0)
+
+
+def normalise(patient: Patient, chart: Chart, _: float) -> None:
+    """A LayerNorm behind every hidden linear layer; squashing units become ReLU."""
+    model = patient.model
+    hidden = layers(model)[:-1]
+    known = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
+    changed = 0
+    for name, module in hidden:
+        parent = model.get_submodule(name.rpartition(".")[0]) if "." in name else model
+        leaf = name.rpartition(".")[2]
+        if isinstance(parent, nn.MultiheadAttention):
+            continue
+        if isinstance(module, nn.Linear):
+            setattr(parent, leaf, _Normed(module, nn.LayerNorm(module.out_features)))
+        elif isinstance(module, nn.Conv2d):
+            setattr(parent, leaf, _Normed(module, nn.GroupNorm(1, module.out_channels)))
+        else:
+            continue
+        changed += 1
+    for parent in list(model.modules()):
+        for leaf, child in list(parent.named_children()):
+            if isinstance(child, (nn.Sigmoid, nn.Tanh)) and changed:
+                setattr(parent, leaf, nn.ReLU())
+    if not changed:
+        raise RuleError("this model has no hidden linear layer to normalise")
+    new = [p for p in model.parameters() if id(p) not in known and p.requires_grad]
+    if new:
+        patient.optimizer.add_param_group({"params": new})
+
+
+class _Normed(nn.Module):
+    def __init__(self, layer: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.norm = layer, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.layer(x))
+
+
+def _each(patient: Patient, change: Callable[[Any], Any]) -> None:
+    patient.train = [change(b) for b in patient.train]
+    patient.valid = [change(b) for b in patient.valid]
+
+
+def scale_inputs(patient: Patient, chart: Chart, _: float) -> None:
+    """Inputs with middle 0 and spread 1; constant and broken ones become 0."""
+    xs = [x for x, _ in map(pair, patient.train) if x is not None]
+    if not xs or not xs[0].is_floating_point():
+        raise RuleError("the inputs are not real numbers")
+    axes = [0, *range(1, xs[0].ndim - 1)] if xs[0].ndim in (2, 3) else list(range(xs[0].ndim))
+    whole = torch.cat(xs).nan_to_num(0, 0, 0)
+    middle = whole.mean(axes, keepdim=True)
+    spread = whole.std(axes, keepdim=True)
+    spread = torch.where(spread < 1e-6 * middle.abs() + 1e-12, torch.inf, spread)
+
+    def change(batch: Any) -> Any:
+        x, _ = pair(batch)
+        assert x is not None
+        return replaced(batch, x=((x.nan_to_num(0, 0, 0) - middle) / spread).to(x.dtype))
+
+    _each(patient, change)
+
+
+def drop_samples(patient: Patient, chart: Chart, _: float) -> None:
+    bad = chart.facts["bad_samples"]
+    train = []
+    for i, batch in enumerate(patient.train):
+        out = {j for k, j in bad if k == i}
+        if out:
+            keep = [j for j in range(size(batch)) if j not in out]
+            if not keep:
+                continue
+            batch = rows(batch, keep)
+        train.append(batch)
+    patient.train = train
+
+
+def drop_batches(patient: Patient, chart: Chart, _: float) -> None:
+    bad = set(chart.facts["bad_batches"])
+    patient.train = [b for i, b in enumerate(patient.train) if i not in bad]
+
+
+def shuffle(patient: Patient, chart: Chart, _: float) -> None:
+    """All samples drawn into batches at random."""
+    parts = patient.train
+    if not isinstance(parts[0], (tuple, list)):
+        raise RuleError("the samples of these batches cannot be moved")
+    whole = [torch.cat(columns) for columns in zip(*parts)]
+    order = torch.randperm(len(whole[0]), generator=torch.Generator().manual_seed(0))
+    n = size(parts[0])
+    columns = [w[order.to(w.device)].split(n) for w in whole]
+    patient.train = [tuple(batch) for batch in zip(*columns)]
+
+
+def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
+    shift = chart.facts["shift"]
+
+    def change(batch: Any) -> Any:
+        _, y = pair(batch)
+        assert y is not None
+        moved = replaced(batch, y=y.roll(shift, 0))
+        keep = slice(1, None) if shift > 0 else slice(0, len(y) - 1)
+        return rows(moved, keep)
+
+    _each(patient, change)
+
+
+def drop_suspects(patient: Patient, chart: Chart, _: float) -> None:
+    """Samples whose label the trained model holds for wrong are left out, in both parts."""
+    train, valid = chart.facts["suspects"], chart.facts["suspects_valid"]
+
+    def cleaned(batches: list[Any], wrong: list[Tensor]) -> list[Any]:
+        kept = []
+        for batch, mask in zip(batches, wrong):
+            keep = (~mask).nonzero().flatten()
+            if len(keep):
+                kept.append(rows(batch, keep))
+        return kept
+
+    patient.train = cleaned(patient.train, train)
+    patient.valid = cleaned(patient.valid, valid) if valid else patient.valid
+
+
+def floors(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    patient.modes = [*patient.modes, tracing.floors]
+
+
+def single_precision(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    patient.modes = [*patient.modes, tracing.single_precision]
+
+
+def reattach(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    patient.modes = [*patient.modes, tracing.no_detach]
+
+
+def right_axis(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    if chart.has("softmax_over_batch"):
+        patient.modes = [*patient.modes, tracing.softmax_over_classes]
+    elif chart.has("broadcasts"):
+        own = patient.loss
+
+        def loss(model: Any, batch: Any) -> Tensor:
+            _, y = pair(batch)
+            assert y is not None
+            out = model(pair(batch)[0])
+            return (out.reshape(y.shape) - y).square().mean()
+
+        patient.loss = loss
+        del own
+    else:
+        raise RuleError("which axes are mixed inside the model is not visible from outside")
+
+
+def scores(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    patient.modes = [*patient.modes, tracing.scores_from_probabilities]
+
+
+def divide_loss(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    own = patient.loss
+    trace = chart.facts.get("trace")
+    given = getattr(trace, "output_scores", None)
+    per_sample = 1.0
+    if isinstance(given, Tensor) and size(patient.train[0]):
+        merged = min(4, len(patient.train)) * size(patient.train[0])
+        per_sample = max(1.0, len(given) / merged)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return own(model, batch) / (size(batch) * per_sample)
+
+    patient.loss = loss
+
+
+def own_step(patient: Patient, chart: Chart, _: float) -> None:
+    """zero_grad, loss, backward, step: nothing else."""
+    if patient.step is None:
+        raise RuleError("the step is the plain one already")
+    plain(patient)
+    patient.accumulate = max(1, int(chart.facts.get("added", 1)))
+
+
+def unclipped(patient: Patient, chart: Chart, _: float) -> None:
+    plain(patient)
+    changed = False
+    for group in patient.optimizer.param_groups:
+        for name in ("tau", "clip", "clip_c", "threshold"):
+            if isinstance(group.get(name), (int, float)) and group[name] is not None:
+                group[name] = 1.0
+                changed = True
+    if not changed and "step" not in patient.given:
+        raise RuleError("the optimizer has no threshold")
+
+
+def unfreeze(patient: Patient, chart: Chart, _: float) -> None:
+    for p in patient.model.parameters():
+        if p.is_floating_point() or p.is_complex():
+            p.requires_grad_(True)
+    plain(patient)
+    rebuild(patient, chart, 1.0)
+
+
+def rebuild(patient: Patient, chart: Chart, _: float) -> None:
+    """The same optimizer for all parameters of the model, and those that torch does not see."""
+    plain(patient)
+    lost = [t for _, t in unregistered(patient.model)]
+    free = [p for p in [*patient.model.parameters(), *lost] if p.requires_grad]
+    unique = list({id(p): p for p in free}.values())
+    first = patient.optimizer.param_groups[0]
+    patient.optimizer.param_groups.clear()
+    patient.optimizer.state.clear()
+    patient.optimizer.add_param_group({**first, "params": unique})
+
+
+def no_decay(patient: Patient, chart: Chart, _: float) -> None:
+    for group in patient.optimizer.param_groups:
+        if "weight_decay" in group:
+            group["weight_decay"] = 0.0
+
+
+def ordinary_momentum(patient: Patient, chart: Chart, _: float) -> None:
+    for group in patient.optimizer.param_groups:
+        if isinstance(group.get("momentum"), (int, float)) and group["momentum"] > 0:
+            group["momentum"] = 0.9
+        if isinstance(group.get("betas"), (tuple, list)):
+            group["betas"] = (0.9, 0.999, *group["betas"][2:])
+
+
+def constant_rate(patient: Patient, chart: Chart, _: float) -> None:
+    first = [group.get("initial_lr", group["lr"]) for group in patient.optimizer.param_groups]
+    patient.scheduler = None
+    for group, value in zip(patient.optimizer.param_groups, first):
+        group["lr"] = value
+
+
+def group_norm(patient: Patient, chart: Chart, samples: float) -> None:
+    """Larger batches, or GroupNorm in place of batch norm."""
+    if samples > 1:
+        n = int(samples)
+        plain(patient)
+        patient.train = [merged(patient.train[i : i + n]) for i in range(0, len(patient.train), n)]
+        if size(patient.train[0]) < n:
+            raise RuleError("these batches cannot be joined")
+        return
+    found = 0
+    held = {id(p) for g in patient.optimizer.param_groups for p in g["params"]}
+    for parent in list(patient.model.modules()):
+        for leaf, child in list(parent.named_children()):
+            if isinstance(child, nn.modules.batchnorm._BatchNorm):
+                groups = math.gcd(child.num_features, 4)
+                setattr(parent, leaf, nn.GroupNorm(groups, child.num_features))
+                found += 1
+    if not found:
+        raise RuleError("the model has no batch norm")
+    new = [p for p in patient.model.parameters() if id(p) not in held and p.requires_grad]
+    patient.optimizer.add_param_group({"params": new})
+
+
+def no_dropout(patient: Patient, chart: Chart, _: float) -> None:
+    raise RuleError("only evaluation changes")
+
+
+CURES: dict[str, Cure] = {
+    "slower": Cure(rate, (0.1, 0.01, 0.001)),
+    "faster": Cure(rate, (10.0, 100.0, 1000.0, 1e4)),
+    "warm_up": Cure(warm_up, (0.25,)),
+    "reset": Cure(reset),
+    "clip": Cure(clip, (-1.0, 1.0)),
+    "inner": Cure(inner, (-1.0, 1.0), changes_loss=True),
+    "calm_recurrence": Cure(calm_recurrence, (1.0,)),
+    "remember": Cure(remember),
+    "normalise": Cure(normalise),
+    "scale_inputs": Cure(scale_inputs),
+    "drop_samples": Cure(drop_samples),
+    "drop_batches": Cure(drop_batches),
+    "shuffle": Cure(shuffle),
+    "shift_labels": Cure(shift_labels),
+    "drop_suspects": Cure(drop_suspects, changes_loss=True),
+    "floors": Cure(floors),
+    "single_precision": Cure(single_precision),
+    "reattach": Cure(reattach),
+    "right_axis": Cure(right_axis, changes_loss=True),
+    "scores": Cure(scores, changes_loss=True),
+    "divide_loss": Cure(divide_loss, changes_loss=True),
+    "own_step": Cure(own_step),
+    "unclipped": Cure(unclipped),
+    "unfreeze": Cure(unfreeze),
+    "rebuild": Cure(rebuild),
+    "no_decay": Cure(no_decay),
+    "ordinary_momentum": Cure(ordinary_momentum),
+    "constant_rate": Cure(constant_rate),
+    "group_norm": Cure(group_norm, (16.0, 1.0)),
+}

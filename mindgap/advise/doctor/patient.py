@@ -1,0 +1,247 @@
+"""What the user hands over, and fresh copies of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mindgap.advise.training import Factory, called
+from mindgap.base.check import RuleError, fail
+from mindgap.base.objective import Objective
+from mindgap.base.rng import stream_seed
+from mindgap.measure.restoring import seed_everything
+
+#: Most training batches that are read, and most validation batches per evaluation.
+MOST_BATCHES, MOST_VALID = 400, 8
+#: Names of a mapping that ``problem`` may return.
+PARTS = ("model", "loss", "train", "valid", "optimizer", "scheduler", "step")
+
+
+@dataclass
+class Patient:
+    """One copy of the user's training, with what a cure may change."""
+
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    train: list[Any]
+    valid: list[Any]  # empty: none was given, and too few batches to hold some out
+    optimizer: torch.optim.Optimizer
+    scheduler: Any = None
+    step: Callable[[Any], Any] | None = None  # the user's own step; None: the plain one
+    given: frozenset[str] = frozenset()  # the parts that the user gave
+    clip: float | None = None  # the plain step clips the gradient's norm here; -1: at a quantile
+    warmup: int = 0  # the plain step raises the rate over so many steps
+    accumulate: int = 1  # the plain step adds up so many batches
+    modes: list[Any] = field(default_factory=list)  # context managers around every loss
+    numbers: list[int] = field(default_factory=list)  # the user's number of each training batch
+
+    @property
+    def named(self) -> dict[str, nn.Parameter]:
+        return dict(self.model.named_parameters())
+
+    def value(self, batch: Any) -> Tensor:
+        """The user's loss, one number."""
+        return Objective(self.model, self.loss).value(batch)
+
+
+class Admission:
+    """Builds copies of the user's training that start at the same weights.
+
+    Args:
+        problem: the user's function, as ``recommend`` takes it. It returns ``((model, loss),
+            batches, ...)``, where the rest may hold validation batches, an optimizer, a scheduler
+            and a step function in any order, or a mapping with the names in :data:`PARTS`.
+        seed: seeds the random states before every call.
+    """
+
+    def __init__(self, problem: Factory, seed: int) -> None:
+        if not callable(problem):
+            fail("problem", "must be a function that builds model, loss and batches", problem)
+        self.problem, self.seed = problem, seed
+        self._state: dict[str, Any] | None = None
+        self._optimizer: dict[str, Any] | None = None
+        self._scheduler: dict[str, Any] | None = None
+
+    def fresh(self) -> Patient:
+        """A new copy at the first weights."""
+        seed_everything(stream_seed(self.seed, "start"))
+        patient = _opened(called(self.problem, self.seed))
+        if self._state is None:
+            with torch.no_grad():
+                self._state = copy.deepcopy(patient.model.state_dict())
+            self._optimizer = copy.deepcopy(patient.optimizer.state_dict())
+            if patient.scheduler is not None:
+                with suppress(Exception):
+                    self._scheduler = copy.deepcopy(patient.scheduler.state_dict())
+        else:  # a function that returns the same objects again gets their first state back
+            with suppress(Exception):
+                patient.model.load_state_dict(self._state)
+            with suppress(Exception):
+                patient.optimizer.load_state_dict(copy.deepcopy(self._optimizer or {}))
+            if self._scheduler is not None:
+                with suppress(Exception):
+                    patient.scheduler.load_state_dict(self._scheduler)
+        for p in patient.model.parameters():
+            p.grad = None
+        seed_everything(stream_seed(self.seed, "steps"))
+        return patient
+
+
+def _opened(made: Any) -> Patient:
+    rule = (
+        "must return ((model, loss), batches, ...) or a mapping with model, loss, train and, where "
+        "you have them, valid, optimizer, scheduler, step"
+    )
+    parts: dict[str, Any] = {}
+    if isinstance(made, Mapping):
+        unknown = [str(key) for key in made if key not in PARTS]
+        if unknown or not {"model", "loss", "train"} <= set(made):
+            fail("problem", rule, sorted(map(str, made)))
+        parts = dict(made)
+    elif isinstance(made, tuple) and len(made) >= 2:
+        first = made[0]
+        if isinstance(first, Objective):
+            parts["model"], parts["loss"] = first.model, first.loss
+        elif isinstance(first, tuple) and len(first) == 2:
+            parts["model"], parts["loss"] = first
+        else:
+            fail("problem", rule, type(first).__name__)
+        parts["train"] = made[1]
+        for part in made[2:]:
+            parts[_kind(part)] = part
+    else:
+        fail("problem", rule, type(made).__name__)
+    given = frozenset(k for k, v in parts.items() if v is not None)
+    Objective(parts["model"], parts["loss"])
+    train = _listed("train", parts["train"])
+    if not train:
+        fail("train", "must hold at least one batch", train)
+    valid = _listed("valid", parts["valid"]) if parts.get("valid") is not None else []
+    numbers = list(range(len(train)))
+    if "valid" not in given and len(train) >= 10:
+        valid = train[9::10]
+        numbers = [i for i in numbers if i % 10 != 9]
+        train = [train[i] for i in numbers]
+    optimizer = parts.get("optimizer")
+    if optimizer is None:
+        free = [p for p in parts["model"].parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(free or [torch.zeros(1)], lr=1e-3)
+    elif not isinstance(optimizer, torch.optim.Optimizer):
+        fail("optimizer", "must be a torch.optim.Optimizer", optimizer)
+    step = parts.get("step")
+    if step is not None and not callable(step):
+        fail("step", "must be a function of one batch that trains on it", step)
+    return Patient(
+        parts["model"],
+        parts["loss"],
+        train,
+        valid,
+        optimizer,
+        parts.get("scheduler"),
+        step,
+        given,
+        numbers=numbers,
+    )
+
+
+def _kind(part: Any) -> str:
+    if part is None or isinstance(part, Iterable):
+        return "valid"
+    if isinstance(part, torch.optim.Optimizer):
+        return "optimizer"
+    return "scheduler" if hasattr(part, "last_epoch") else "step"
+
+
+def _listed(name: str, batches: Any) -> list[Any]:
+    if isinstance(batches, Iterator) or not isinstance(batches, Iterable):
+        rule = "must be batches that can be read more than once (a list or a DataLoader)"
+        fail(name, rule, type(batches).__name__)
+    return list(islice(iter(batches), MOST_BATCHES))
+
+
+def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Inputs and targets of a batch, where it is a pair of tensors with one row per sample, or a
+    mapping or tuple that begins and ends with them.
+
+    Example:
+        >>> pair((torch.ones(4, 2), torch.zeros(4)))[1].shape, pair(torch.ones(3, 2))[1]
+        (torch.Size([4]), None)
+    """
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, Tensor):
+        return (batch, None) if batch.ndim else (None, None)
+    if not isinstance(batch, (tuple, list)) or not batch:
+        return None, None
+    first, last = batch[0], batch[-1] if len(batch) > 1 else None
+    x = first if isinstance(first, Tensor) and first.ndim else None
+    y = last if isinstance(last, Tensor) and last.ndim else None
+    if x is not None and y is not None and len(x) != len(y):
+        y = None
+    return x, y
+
+
+def size(batch: Any) -> int:
+    """Samples in a batch; 0 where that is unknown."""
+    x, _ = pair(batch)
+    return 0 if x is None else len(x)
+
+
+def rows(batch: Any, index: Any) -> Any:
+    """Some samples of a batch.
+
+    Example:
+        >>> rows((torch.arange(4), torch.arange(4)), [1, 3])
+        (tensor([1, 3]), tensor([1, 3]))
+    """
+    n = size(batch)
+
+    def chosen(part: Any) -> Any:
+        return part[index] if isinstance(part, Tensor) and part.ndim and len(part) == n else part
+
+    if isinstance(batch, Tensor):
+        return chosen(batch)
+    if isinstance(batch, Mapping):
+        return {key: chosen(part) for key, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(chosen(part) for part in batch)
+    raise RuleError("samples of this kind of batch cannot be chosen")
+
+
+def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
+    """The batch with other inputs or other targets."""
+    if isinstance(batch, Tensor):
+        return batch if x is None else x
+    if isinstance(batch, Mapping):
+        keys = list(batch)
+        new = dict(batch)
+        if x is not None:
+            new[keys[0]] = x
+        if y is not None:
+            new[keys[-1]] = y
+        return new
+    parts = list(batch)
+    if x is not None:
+        parts[0] = x
+    if y is not None:
+        parts[-1] = y
+    return tuple(parts)
+
+
+def merged(batches: list[Any]) -> Any:
+    """Several batches as one; the first one where they cannot be joined."""
+    try:
+        if isinstance(batches[0], Tensor):
+            return torch.cat(batches)
+        if isinstance(batches[0], Mapping):
+            return {k: torch.cat([b[k] for b in batches]) for k in batches[0]}
+        return tuple(torch.cat(parts) for parts in zip(*batches))
+    except (RuntimeError, TypeError):
+        return batches[0]
