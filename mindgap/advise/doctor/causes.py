@@ -300,7 +300,8 @@ _ROWS = (
         {"unscaled": 6.0, "constant_large": -2.0, **_against(-4.0, "sample_outlier")},
         "scale_inputs",
         "standardise the inputs",
-        "mean, std = inputs.mean(0), inputs.std(0)  # of the training set\ninputs = (inputs - mean) / (std + 1e-8)",
+        "mean, std = inputs.mean(0), inputs.std(0)  # of the training set\n"
+        "inputs = (inputs - mean) / (std + 1e-8)",
         "LeCun and others 1998: Efficient BackProp, 4.3",
         needs=("unscaled",),
     ),
@@ -511,8 +512,7 @@ _ROWS = (
         },
         "",
         "use more units or a hidden layer",
-        "model = nn.Sequential(\n"
-        "    nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs)\n)",
+        "model = nn.Sequential(\n    nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, outputs)\n)",
         "Goodfellow, Bengio, Courville: Deep Learning, 5.2",
         needs=("control_better",),
         proof=False,
@@ -553,7 +553,8 @@ _ROWS = (
         {"rate_gone": 7.0},
         "constant_rate",
         "decay over the whole run (is it stepped per batch and meant per epoch?)",
-        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(\n    optimizer, T_max=total_steps\n)",
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(\n"
+        "    optimizer, T_max=total_steps\n)",
         "PyTorch: torch.optim.lr_scheduler",
         needs=("rate_gone",),
     ),
