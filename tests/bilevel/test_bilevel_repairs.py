@@ -28,7 +28,9 @@ from mindgap.bilevel import (
 )
 from mindgap.bilevel.backends.graphs import CudaGraphs
 from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.problem import Pack
 from mindgap.bilevel.data.sample import row
+from mindgap.bilevel.tools.exact import flat_vector
 
 DRAW = torch.Generator().manual_seed(0)
 FEATURES, TARGETS = torch.randn(24, 3, generator=DRAW), torch.randn(24, generator=DRAW)
@@ -296,3 +298,52 @@ def test_one_stream_per_slot_and_none_shared(key):
     streams = method.plan().streams(PROBLEM)
     data = [s for s in streams.values() if s not in ("uniform", "direction")]
     assert len(data) == len(set(data))
+
+
+# Bad arguments that ended in foreign errors.
+
+
+class Odd:
+    """Something with the methods of an array and of a data set, and none that works."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise OSError("no numbers here")
+
+    def __len__(self):
+        raise OSError("no length here")
+
+    def __getitem__(self, i):
+        return i
+
+
+def test_points_that_are_no_numbers_are_refused():
+    for bad in (
+        Odd(),
+        np.array(["a"] * 3),
+        np.array([object()] * 3),
+        torch.zeros(3, device="meta"),
+    ):
+        with pytest.raises(RuleError, match="x must be a"):
+            flat_vector(problem(), "x", bad)
+
+
+def test_data_that_cannot_be_counted_are_refused():
+    inside = [torch.zeros(3)]
+    inside.append(inside)
+    for bad in (Odd(), inside):
+        with pytest.raises(RuleError, match="data must be samples that can be counted"):
+            Batches(bad, 1)
+
+
+def test_a_variable_of_sparse_tensors_is_refused():
+    with pytest.raises(RuleError, match="x must hold dense tensors"):
+        Pack("x", torch.eye(3).to_sparse())
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), {"a": torch.zeros(1), "b": torch.zeros(1, 1)}])
+def test_a_pack_refuses_vectors_that_are_not_its_own(value):
+    pack = Pack("y", value)
+    for call in (pack.view, pack.split, pack.leaves):
+        for bad in (None, "ab", 1.5, [1.0, 2.0], np.zeros(2), torch.zeros(3), torch.tensor(1.0)):
+            with pytest.raises(RuleError, match="vector must be a flat tensor of 2 numbers"):
+                call(bad)

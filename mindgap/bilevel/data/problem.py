@@ -159,8 +159,11 @@ class Pack:
         self.dim = sum(self.sizes)
         if self.dim == 0:
             fail(name, "must have at least one element", self.shapes)
-        with torch.no_grad():
-            self.start = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+        try:
+            with torch.no_grad():
+                self.start = torch.cat([t.detach().reshape(-1) for t in tensors]).clone()
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            fail(name, f"must hold dense tensors ({error})", [str(t.layout) for t in tensors])
         self.dtype, self.device = self.start.dtype, self.start.device
 
     def view(self, vector: Tensor) -> Any:
@@ -169,9 +172,23 @@ class Pack:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """The flat vector as tensors of the variable's shapes: views."""
-        if self.kind == "tensor":
-            return [vector.view(self.shapes[0])]
-        return self._shaped(vector)
+        try:  # a look that costs nothing where the vector is right
+            if self.kind == "tensor":
+                return [vector.view(self.shapes[0])]
+            return self._shaped(vector)
+        except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
+            self._refuse(vector)
+            raise
+
+    def _refuse(self, vector: object) -> None:
+        """Raise where a vector is not one of this variable."""
+        rule = f"must be a flat tensor of {self.dim} numbers"
+        if not isinstance(vector, Tensor):
+            fail("vector", rule, type(vector).__name__)
+        if vector.shape != (self.dim,):
+            fail("vector", rule, f"shape {tuple(vector.shape)}")
+        if not vector.is_floating_point():
+            fail("vector", f"{rule} of floating point", str(vector.dtype))
 
     def _shaped(self, vector: Tensor) -> list[Tensor]:
         parts = [
@@ -187,17 +204,24 @@ class Pack:
         """As :meth:`split`, each a leaf that takes gradients: no step of the graph leads back
         to the flat vector.
         """
-        if self.kind == "tensor":
-            return [vector.detach().view(self.shapes[0]).requires_grad_()]
-        return [v.requires_grad_() for v in self.split(vector.detach())]
+        try:
+            if self.kind == "tensor":
+                return [vector.detach().view(self.shapes[0]).requires_grad_()]
+            return [v.requires_grad_() for v in self._shaped(vector.detach())]
+        except (AttributeError, TypeError, RuntimeError, ValueError, IndexError):
+            self._refuse(vector)
+            raise
 
     def assemble(self, parts: list[Tensor]) -> Any:
         """Tensors in the variable's own form."""
-        if self.kind == "tensor":
-            return parts[0]
-        if self.kind == "tuple":
-            return tuple(parts)
-        named = dict(zip(self.keys or [], parts, strict=True))
+        try:
+            if self.kind == "tensor":
+                return parts[0]
+            if self.kind == "tuple":
+                return tuple(parts)
+            named = dict(zip(self.keys or [], parts, strict=True))
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            fail("parts", f"must be a list of {len(self.shapes)} tensors ({error})", parts)
         return (
             Bound(self.module, named, own_buffers=self.own_buffers)
             if self.module is not None

@@ -184,18 +184,24 @@ class Batches:
             fail("collate", "must be a function from a list of items to a batch", collate)
         self.chunk = whole("chunk", chunk, least=1)
         self.batch_size, self.order, self.seed = batch_size, order, seed
-        data = _tensors(data)
-        leaves = _leaves(data)
+        try:
+            data = _tensors(data)
+            leaves = _leaves(data)
+            lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
+            listed = not leaves and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+            total = len(data) if listed else 0
+        except Exception as error:  # a container that holds itself, a length that is no number
+            reason = f"{type(error).__name__}: {error}"
+            fail("data", f"must be samples that can be counted ({reason})", type(data).__name__)
         self.is_tensors = bool(leaves)
         if leaves:
-            lengths = sorted({t.shape[0] if t.dim() else 0 for t in leaves})
             if len(lengths) > 1:
                 fail(
                     "data", "must have one leading axis of equal length in all its tensors", lengths
                 )
             self.total = lengths[0]
-        elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            self.total = len(data)
+        elif listed:
+            self.total = total
         else:
             fail(
                 "data",
@@ -309,6 +315,8 @@ class Batches:
             >>> [round(float((ids == i).mean()), 2) for i in range(3)]
             [0.4, 0.4, 0.2]
         """
+        whole("start", start, least=0, most=2**40)
+        whole("count", count, least=0, most=2**40)
         each = 1 if self.order == "partition" else self.batch_size
         picked = position_seeds(seed, start * each, count * each, stream, self.order) * self.n >> 31
         return Sample(picked // self.batch_size if each == 1 else picked.reshape(count, each))

@@ -39,10 +39,10 @@ class SLIP(Method):
             :class:`~mindgap.bilevel.core.steps.TorchStep`.
         y_step: steps on y and z: "plain", ``AdamStep(...)`` or ``MomentumStep(...)``.
         samples: "apart" draws S' beside S, as published. "shared" takes S' = S, so that one double
-            backward gives g_y, Hz and Jz; on the standard quadratic ‖∇Φ‖² then ends at half the
-            value (docs/bilevel.md). "as released" follows the authors' code for hyper-cleaning: g_y
-            and Hz share S at the old y, f_x and f_y are at the new y, and J has a sample of its
-            own, at the new y and with the new z.
+            backward gives g_y, Hz and Jz; on the standard quadratic the median of ‖∇Φ‖² then ends a
+            third lower (docs/bilevel.md). "as released" follows the authors' code for
+            hyper-cleaning: g_y and Hz share S at the old y, f_x and f_y are at the new y, and J has
+            a sample of its own, at the new y and with the new z.
         order: "jacobi" as published; "seidel" takes the y step first and the rest at the new y,
             which has then seen S. Not with "as released".
 

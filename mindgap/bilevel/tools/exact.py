@@ -39,14 +39,21 @@ def flat_vector(problem: BilevelProblem, name: str, value: Any) -> Tensor:
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)
     pack = problem.pack_x if name == "x" else problem.pack_y
+    rule = f"must be a flat tensor or array of {pack.dim} numbers"
     if hasattr(value, "__array__") and not isinstance(value, Tensor):
-        value = torch.as_tensor(np.array(value))  # an array of NumPy or JAX
+        try:
+            value = torch.as_tensor(np.array(value))  # an array of NumPy or JAX
+        except Exception as error:
+            fail(name, f"{rule} ({error})", type(value).__name__)
     if not isinstance(value, Tensor):
-        fail(name, f"must be a flat tensor or array of {pack.dim} numbers", type(value).__name__)
+        fail(name, rule, type(value).__name__)
     if value.shape != (pack.dim,) or value.dtype != pack.dtype:
         found = f"{value.dtype} of shape {tuple(value.shape)}"
         fail(name, f"must be a flat vector of {pack.dim} numbers in {pack.dtype}", found)
-    return value.to(pack.device)
+    try:
+        return value.to(pack.device)
+    except (RuntimeError, NotImplementedError) as error:  # a tensor without numbers, say
+        fail(name, f"must be a vector that can be moved to {pack.device} ({error})", value.device)
 
 
 def check_token(name: str, token: Sample) -> Sample:

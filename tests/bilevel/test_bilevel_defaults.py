@@ -1,0 +1,111 @@
+"""The default settings of every method, as documented, and what its rates are by default."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import MISSING, fields
+
+import pytest
+
+from mindgap.bilevel import METHODS, AdamStep
+
+#: Settings that have a default, beside the steps; "x_step" where it is not "plain".
+DEFAULTS = {
+    "bsa": {"eta": 0.5, "terms": 10, "inner": 10, "inner_exponent": 1.0, "warm": False},
+    "stocbio": {"eta": 0.5, "terms": 10, "inner": 10, "order": "seidel"},
+    "amigo": {"lr_z": None, "inner": 10, "solves": 10},
+    "alset": {"eta": 0.5, "terms": 10, "inner": 10},
+    "ttsa": {"eta": 0.5, "terms": 10},
+    "f2sa": {"lam": 10.0, "delta": 0.1, "inner": 1, "alpha": None, "shared_samples": False},
+    "soba": {"lr_z": None, "order": "jacobi"},
+    "saba": {"lr_z": None, "memory_limit": None},
+    "masoba": {"lr_z": None, "theta": 0.1, "delayed": True},
+    "borep": {
+        "beta": 0.9,
+        "period": 2,
+        "inner": 3,
+        "radius": math.inf,
+        "refine": 2,
+        "refine_steps": 4,
+        "lr_refine": None,
+        "refine_radius": math.inf,
+        "warm_start": 0,
+        "x_step": "normalised",
+    },
+    "slip": {
+        "beta": 0.9,
+        "warm_start": 3,
+        "lr_warm": None,
+        "samples": "apart",
+        "order": "jacobi",
+        "x_step": "normalised",
+    },
+    "vrbo": {"eta": 0.5, "terms": 10, "inner": 10, "period": 3, "refresh": None},
+    "mrbo": {"eta": 0.5, "terms": 10, "c_x": 0.5, "c_y": 0.5, "d": 1.0, "m": 1.0},
+    "sustain": {"eta": 0.5, "terms": 10, "c_x": 0.5, "c_y": 0.5, "w": 1.0},
+    "svrb": {"d": 1.0, "m": 1.0, "c": 0.5, "largest": 2000, "memory_limit": None},
+    "srba": {"lr_z": None, "period": 32, "radius": math.inf},
+    "adambo": {
+        "eta": 0.5,
+        "terms": 5,
+        "inner": 1,
+        "warm_start": 3,
+        "x_step": AdamStep(0.9, 0.999, 1e-8, 0.0),
+    },
+    "accbo": {
+        "gamma": 0.5,
+        "tau": 0.5,
+        "beta": 0.9,
+        "eta": 0.5,
+        "terms": 5,
+        "warm_start": 3,
+        "x_step": "normalised",
+    },
+    "n2sba": {"lam": 10.0, "inner": 10, "batches": 1, "clip": math.inf, "x_step": "normalised"},
+    "f2sa-p": {"nu": 0.1, "p": 2, "inner": 1},
+    "spaba": {"lr_z": None, "period": 32, "radius": math.inf},
+    "sama": {"scale": 1.0, "radius": 0.01, "inner": 1},
+    "bome": {"eta": 0.5, "inner": 10},
+    "fsla": {"lr_z": None, "weight": 0.5},
+    "meha": {"lr_w": None, "gamma": 1.0, "c": 2.0, "power": 0.5},
+    "pbgd": {"lam": 10.0, "inner": 1},
+    "pzobo": {"inner": 10, "directions": 1, "mu": 0.01},
+}
+#: How the rates fall: rate at t = 7 over that at t = 0 is 8^-exponent (STORM's weights by hand).
+EXPONENTS = {
+    "bsa": {"lr_x": 1 / 2},
+    "ttsa": {"lr_x": 3 / 5, "lr_y": 2 / 5},
+    "f2sa": {"lr_y": 4 / 7, "delta": 6 / 7, "alpha": 5 / 7},
+    "soba": {"lr_x": 1 / 2, "lr_y": 1 / 2, "lr_z": 1 / 2},
+    "mrbo": {"lr_x": 1 / 3, "lr_y": 1 / 3},
+    "sustain": {"lr_x": 1 / 3, "lr_y": 1 / 3},
+    "svrb": {"lr_x": 1 / 3, "lr_y": 1 / 3},
+    "fsla": {"weight": 1 / 2},
+    "meha": {"share": 1 / 2},
+}
+
+
+def _made(key, **more):
+    kind = METHODS[key].load()
+    return kind(**{f.name: 0.5 for f in fields(kind) if f.default is MISSING}, **more)
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_default_settings_are_the_documented_ones(key):
+    kind = METHODS[key].load()
+    found = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    plain = {name: "plain" for name in ("x_step", "y_step") if name in found}
+    assert found == {**plain, **DEFAULTS[key]}
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_rates_fall_as_documented(key):
+    method = _made(key, **({"alpha": 0.5} if key == "f2sa" else {}))
+    first, later = method.rates(0), method.rates(7)
+    for name in first:
+        if name not in ("a", "a_x", "a_y"):
+            exponent = EXPONENTS.get(key, {}).get(name, 0.0)
+            assert later[name] == pytest.approx(first[name] * 8**-exponent)
+        else:  # min(1, c eta²) of the step before: 0.5 * 7^(-2/3)
+            assert first[name] == 1.0
+            assert later[name] == pytest.approx(0.5 * 7 ** (-2 / 3))
