@@ -197,12 +197,6 @@ def rates(verdict: Verdict) -> tuple[str, str]:
     return "Where all methods are equal", f"the rule says {words}"
 
 
-def length_of(study: Study, scale: str) -> str:
-    """How long the network was trained beside the paper, in brackets; empty for a formula."""
-    length = study.lengths.get(scale, "")
-    return f" ({length})" if length else ""
-
-
 def printed_and_corrected(verdict: Verdict) -> tuple[str, str]:
     """The verdicts on the statement as printed and as corrected; the same if there is one
     reading only.
@@ -308,7 +302,10 @@ def document() -> str:
             folder = kept.get(study.name)
             verdict = read_form(Verdict, folder / VERDICT_FILE) if folder else None
             model = (
-                cell(model_of(study, folder.name) + length_of(study, folder.name))
+                cell(
+                    model_of(study, folder.name)
+                    + (f" ({verdict.length})" if verdict and verdict.length else "")
+                )
                 if folder
                 else "–"
             )
@@ -425,10 +422,10 @@ def _listed(judged: list[tuple[Study, Path, Verdict]], *, network: bool = False)
     ]
     if network:
         head += ["length", "trained", "power"]
-        for row, (study, folder, verdict) in zip(rows, judged):
+        for row, (_, _, verdict) in zip(rows, judged):
             gate = "no gate" if not verdict.gate else "no" if "failed (" in verdict.gate else "yes"
             power = f"{100 * verdict.power['power']:.0f} %" if verdict.power else "–"
-            row += [study.lengths.get(folder.name, "–"), gate, power]
+            row += [verdict.length or "–", gate, power]
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 

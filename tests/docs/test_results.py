@@ -54,7 +54,7 @@ def test_every_claim_has_a_row_and_no_cell_is_empty(tool: ModuleType) -> None:
 IDS = {"S": range(1, 10), "H": range(18), "N": range(7), "E": range(12), "T": range(1, 6)}
 #: Claims about algorithms and formulas that tests check, not a study of their own.
 NO_STUDY = {"H0", "H17", "N0", "N6", "S9"}
-VERDICTS = {"holds", "does not hold", "inconclusive"}
+VERDICTS = {"holds", "does not hold", "inconclusive", "not trained"}
 
 
 def test_every_claim_has_a_verdict_on_the_papers_model_or_on_a_named_proxy_with_the_reason(

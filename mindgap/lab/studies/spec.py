@@ -122,6 +122,8 @@ class Study:
     paper_model: str = ""  # the model and data of the paper
     #: scale -> how long a network is trained there, beside the paper ("25 of 25 epochs")
     lengths: Mapping[str, str] = field(default_factory=dict)
+    #: settings of a record -> the same words, where records of several lengths are kept
+    length_of: Callable[[Mapping[str, Any]], str] | None = None
     #: scale -> the rule on made-up data, from which its error rates and its power are simulated
     designs: Mapping[str, Design] = field(default_factory=dict)
     paper_number: str = ""  # the numbers that the paper prints; empty where it prints none
@@ -135,6 +137,8 @@ class Study:
     #: settings that ``mindgap tune --grid`` tries, name -> values, for all methods alike; a method
     #: in which one of them is None or missing is not tuned.
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: settings of the grid that a method may lack: it is then searched in the others alone
+    grid_where_present: tuple[str, ...] = ()
     tuning_seeds: tuple[int, ...] = (1000, 1001)  # seeds that a grid search is averaged over
     #: the study whose search this one uses; methods find their own by name, else by their ``key``
     tuned_by: str = ""
@@ -264,10 +268,18 @@ class Study:
             found = self.judge(runs).build(self.model(scale))
         return replace(
             found,
-            length=self.lengths.get(scale, ""),
+            length=self.length(scale, runs[0].header.settings),
             power=self.power(scale, runs),
             registered=registered_words(self, scale, runs),
         )
+
+    def length(self, scale: str, settings: Mapping[str, Any]) -> str:
+        """How long a network of these settings is trained, beside the paper; empty for a toy or a
+        formula.
+        """
+        if self.length_of is None or scale not in self.lengths:
+            return self.lengths.get(scale, "")
+        return self.length_of(settings)
 
     def power(self, scale: str, runs: Sequence[Run] = ()) -> dict[str, Any]:
         """Error rates and power of the rule with the seeds of the runs, or with the planned ones;

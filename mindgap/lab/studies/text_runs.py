@@ -178,6 +178,7 @@ def text_optimizer_run(
 
     from mindgap.base.rng import stream_seed
     from mindgap.lab.tasks.problems.language import language_model
+    from mindgap.lab.tasks.problems.running_text import bigram_loss
 
     if "device" in trial.settings:
         run, lr = language_run(trial, trial["streams"]), trial["middle"] * trial["factor"]
@@ -186,7 +187,9 @@ def text_optimizer_run(
         for row in run.rows(
             optimizer, lambda: {**run.held_out("validation", "test"), **more()}, trial["schedule"]
         ):
-            yield {**row, "lr": lr}
+            last = row["step"] == trial["steps"]
+            floor = {"bigram_loss": bigram_loss(trial["text"], trial["words"])} if last else {}
+            yield {**row, **floor, "lr": lr}
         return
 
     def start(lr: float, phase: str) -> tuple[Training, Callable[[], Row]]:

@@ -165,7 +165,7 @@ def tune(
     settings = {
         m: study.settings(scale, m, overrides)
         for m, own in untouched.items()
-        if all(own.get(name) is not None for name in space)
+        if all(own.get(name) is not None or name in study.grid_where_present for name in space)
     }
     if not settings:
         fail("scale", f"must be one at which a method has the settings {', '.join(space)}", scale)
@@ -251,9 +251,15 @@ def _grid(
         )
 
     journal = folder / GRID_FILE
-    return grid_search(
-        study.grid, list(settings), study.tuning_seeds, score, name, journal, jobs, on_trial
-    )
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for method, own in settings.items():
+        groups.setdefault(tuple(n for n in study.grid if own.get(n) is not None), []).append(method)
+    found: dict[str, list[TunedTrial]] = {}
+    for names, methods in groups.items():
+        grid = {n: study.grid[n] for n in names}
+        seeds = study.tuning_seeds
+        found |= grid_search(grid, methods, seeds, score, name, journal, jobs, on_trial)
+    return found
 
 
 def _searches(

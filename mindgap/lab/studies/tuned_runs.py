@@ -97,7 +97,12 @@ def tuned_run(
 
 
 def optimizer_of(
-    name: str, lr: float, parameters: Sequence[torch.Tensor], *, tau: float
+    name: str,
+    lr: float,
+    parameters: Sequence[torch.Tensor],
+    *,
+    tau: float,
+    eps: float | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of that name with step ``lr`` and momentum 0.9, otherwise as the papers set it.
 
@@ -106,7 +111,8 @@ def optimizer_of(
     the d coordinates: a step clipped everywhere is as long with both. ``"adam"``: torch's own.
     ``"acclip"``: Algorithm 1 of the papers with their β₂ 0.99, ε 1e-5, weight decay 1e-5;
     ``"acclip, normalized"``: its step divided by the moment; ``"acclip, second moment"``: its step
-    and threshold from the second moment, as section 3.1 of acclip has it.
+    and threshold from the second moment, as section 3.1 of acclip has it. ``eps``, where it is
+    given, is that of Adam and of ACClip in every form.
 
     Example:
         >>> import torch
@@ -134,9 +140,9 @@ def optimizer_of(
         level = tau / math.sqrt(sum(p.numel() for p in parameters))
         return CClip(parameters, lr=lr, tau=level, beta=0.9, clip="momentum")
     if name == "adam":
-        return torch.optim.Adam(parameters, lr=lr)
+        return torch.optim.Adam(parameters, lr=lr, eps=1e-8 if eps is None else eps)
     paper: dict[str, Any] = {
-        "eps": 1e-5,
+        "eps": 1e-5 if eps is None else eps,
         "weight_decay": 1e-5,
         "bias_correction": False,
         "clip": None,

@@ -64,6 +64,46 @@ def test_verdict_on_the_order(case, verdict):
     assert find(H3).judge(losses(**case)).verdict == verdict
 
 
+def test_at_scale_gpu_every_optimizer_must_end_below_a_bigram_model():
+    own = {"SGD": 4.2, "GClip": 4.0, "CClip": 3.6, "Adam": 3.6, "ACClip": 3.5}
+    floors = {
+        name: [[{**rows(loss + 0.01 * s)[-1], "bigram_loss": 4.3}] for s in range(5)]
+        for name, loss in own.items()
+    }
+    assert find(H3).judge(made_up(H3, floors, "gpu")).verdict == "holds"
+    floors["SGD"] = [[{**rows(5.54)[-1], "bigram_loss": 5.33}] for _ in range(5)]
+    found = find(H3).judge(made_up(H3, floors, "gpu"))
+    assert found.verdict == "not trained"
+    assert "SGD 5.540" in found.build().gate
+
+
+def test_a_search_leaves_out_what_a_method_does_not_have(tmp_path):
+    from dataclasses import replace
+
+    from mindgap.lab.studies.spec import Scale
+    from mindgap.lab.studies.tune import tune
+
+    def loop(trial):
+        yield {"loss": abs(trial["lr"] - 1.0) + trial.settings.get("eps", 0.0)}
+
+    study = replace(
+        find(H3),
+        loop=loop,
+        methods={"plain": {"lr": 1.0}, "with eps": {"lr": 1.0, "eps": 1.0}},
+        scales={"quick": Scale({})},
+        tune_on="loss",
+        grid={"lr": (0.5, 1.0, 2.0), "eps": (0.1, 1.0, 10.0)},
+        designs={},
+        lengths={},
+    )
+    found = tune(study, "quick", tmp_path, grid=True).methods
+    assert set(found["plain"].chosen) == {"lr"}
+    assert len(found["plain"].trials) == 3
+    assert len(found["with eps"].trials) == 9 + 4  # and four beyond the end of eps
+    made = tune(study, "quick", tmp_path, grid=True)
+    assert (made.command != "", made.versions != {}, made.started != "") == (True, True, True)
+
+
 def test_one_seed_says_nothing_about_the_order():
     assert find(H3).judge(only_first_seed(losses())).verdict == "inconclusive"
 
@@ -152,6 +192,7 @@ def forms(*, algorithm=4.9, first=4.9, second=4.9, gclip=5.5, adam=5.0, cclip=5.
                     "validation_loss": loss,
                     "test_loss": loss + np.roll(wobble, i + i // 3)[s],
                     "lr": 0.001,
+                    "bigram_loss": 9.0,
                 }
                 for s in range(3)
             ]
@@ -224,9 +265,10 @@ def test_transformer_xl_trains_from_the_same_start_with_every_optimizer():
     assert first.pop() == pytest.approx(math.log(30), rel=0.05)
 
 
-def test_the_second_moment_form_runs_at_scale_gpu_only():
+def test_the_second_moment_form_runs_at_scale_gpu_where_it_is_named():
     study = find(H3)
-    assert SECOND in study.seeds("gpu")
+    assert set(study.seeds("gpu")) == {"SGD", "GClip", "CClip", "Adam", "ACClip"}
+    assert study.only("gpu", [SECOND]).seeds("gpu") == {SECOND: 5}
     assert SECOND not in study.seeds("quick")
     assert SECOND not in study.describe("cpu").methods
     assert [len(study.describe(scale).figures) for scale in ("quick", "gpu")] == [2, 1]

@@ -248,6 +248,11 @@ DESIGN = Design(
 )
 
 
+def _length(settings: Mapping[str, Any]) -> str:
+    calls = settings["oracle_calls"]  # five per step of SLIP, 20 steps per epoch
+    return f"{calls / 100:.3g} of 25 epochs (SLIP; {calls:,} oracle calls for every method)"
+
+
 def _study(name: str, claim: str, corruption: float) -> Study:
     return Study(
         name=name,
@@ -352,6 +357,7 @@ def _study(name: str, claim: str, corruption: float) -> Study:
             "gpu": "25 of 25 epochs (SLIP; 2,500 oracle calls for every method)",
             "paper": "3.6 of 25 epochs (SLIP; 360 oracle calls for every method)",
         },
+        length_of=_length,
         designs={"gpu": DESIGN},
         differs="At quick and cpu the lower level is strongly convex as the theory asks, so that "
         "every method, SVRB's "

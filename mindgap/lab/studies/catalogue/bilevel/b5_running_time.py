@@ -213,6 +213,12 @@ DESIGN = Design(
 )
 
 
+def _length(settings: Mapping[str, Any]) -> str:
+    if "corruption" in settings:
+        return f"{settings['oracle_calls'] / 100:.3g} of 25 epochs"
+    return f"{settings['oracle_calls'] * settings['batch_size'] / 100:.3g} of 20 epochs"
+
+
 def _study(
     name: str, on: str, loop: Callable[[Trial], Iterator[Row]], facet: str, **parts: Any
 ) -> Study:
@@ -262,6 +268,7 @@ def _study(
             "to nine programs shared the GPU. The pooled ratio was settled before the runs alone "
             "on the device. Its deviation between seeds in the old records is 0.12 to 0.15.",
         ),
+        length_of=_length,
         designs={"gpu": DESIGN},
         differs="Seconds are those of our machines and of our code, with CUDA graphs at scales gpu "
         "and paper, where "

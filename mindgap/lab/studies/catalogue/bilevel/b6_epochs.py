@@ -213,6 +213,7 @@ def _study(
             "runs of 20 seeds. The other methods, of which the claim does not speak, no longer "
             "run at scale gpu.",
         ),
+        length_of=lambda s: f"{s['epochs']} of {25 if 'corruption' in s else 20} epochs",
         designs={"gpu": DESIGN},
         **parts,
     )

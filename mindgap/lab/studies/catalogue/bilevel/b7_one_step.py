@@ -165,6 +165,13 @@ def judge(runs: Sequence[Run]) -> Parts:
     return parts
 
 
+def _length(settings: Mapping[str, Any]) -> str:
+    calls = settings["oracle_calls"]
+    if "corruption" in settings:
+        return f"{calls / 100:.3g} of 25 epochs"
+    return f"{calls / 50:.3g} of 20 epochs"
+
+
 def _study(
     name: str, title: str, statement: str, loop: Callable[[Trial], Iterator[Row]], **parts: Any
 ) -> Study:
@@ -197,6 +204,7 @@ def _study(
         ),
         designs={"gpu": DESIGNS["corruption" if facet else "data"]},
         lengths={"gpu": "25 of 25 epochs" if facet else "20 of 20 epochs"},
+        length_of=_length,
         differs="SABA keeps its table of past gradients, which the authors' code leaves out.",
         figures=(
             Figure(

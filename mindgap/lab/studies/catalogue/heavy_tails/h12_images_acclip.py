@@ -16,7 +16,18 @@ import numpy as np
 
 from mindgap.lab.studies.image_runs import image_run
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
+from mindgap.lab.studies.spec import (
+    Design,
+    Figure,
+    Parts,
+    Row,
+    Run,
+    Scale,
+    Source,
+    Study,
+    Trial,
+    scales,
+)
 from mindgap.lab.studies.verdict import (
     by_method,
     chosen_steps,
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
 
 #: Less than this in accuracy is no difference.
 NEGLIGIBLE = 0.005
+#: Test accuracy of ResNet20 that SGD reaches as published (91.25 %, He et al. 2016), rounded down.
+BASELINE = 0.91
 #: Each end of an interval errs with half of this probability.
 MISS = 0.1
 
@@ -56,14 +69,15 @@ def optimizer_of(
     from mindgap.optim import ACClip
 
     on_gpu = parameters[0].is_cuda or None
+    decay = settings.get("weight_decay", 0.0)
     if settings["optimizer"] == "sgd":
-        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, fused=on_gpu)
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9, weight_decay=decay, fused=on_gpu)
     if settings["optimizer"] == "adam":
-        return torch.optim.Adam(parameters, lr=lr, fused=on_gpu)
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=on_gpu)
     form = {"normalized": "first_moment"}.get(settings["optimizer"], settings["optimizer"])
     paper: dict[str, Any] = {
         "eps": 1e-5,
-        "weight_decay": 0.0,
+        "weight_decay": decay,
         "bias_correction": False,
         "clip": None,
     }
@@ -83,6 +97,9 @@ def judge(runs: Sequence[Run]) -> Parts:
             "seeds": len(group),
         }
         parts.note(f"{name} {numbers['accuracy']:.2%} ({step_words(group)})", {name: numbers})
+    if runs[0].header.settings.get("model") == "ResNet20":
+        reached = float(np.mean(accuracy["SGD with momentum"]))
+        parts.gate(f"SGD reaches {BASELINE:.0%}", reached >= BASELINE, f"{reached:.2%}")
     for better, worse in PAIRS:
         gap = mean_interval(accuracy[better] - accuracy[worse], miss=MISS)
         none = gap.high < NEGLIGIBLE
@@ -159,9 +176,17 @@ STUDY = Study(
     scales={
         **_SCALES,
         "gpu": Scale(
-            {**SETTINGS, "epochs": 20, "schedule": "cosine", "optimizer": "sgd"},
-            seeds=3,
-            methods={name: {"lr": lr, "candidates": []} for name, lr in _MIDDLE.items()},
+            {
+                **SETTINGS,
+                "epochs": 100,
+                "every": 20,
+                "schedule": "cosine",
+                "optimizer": "sgd",
+                "weight_decay": 5e-4,
+            },
+            5,
+            {name: {"lr": lr, "candidates": []} for name, lr in _MIDDLE.items()},
+            {FORM: 0, "ACClip, normalised": 0},
         ),
     },
     methods={
@@ -176,9 +201,10 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="ACClip is above Adam and SGD above ACClip in test accuracy: the 90 % intervals of "
-    "the differences over paired seeds lie above zero. Refuted where a difference is certainly "
-    "below half a point.",
+    rule="ACClip is above Adam and SGD above ACClip in test accuracy: each difference over paired "
+    "seeds is above zero, one-sided at 95 % (both must say so: no correction). Refuted where a "
+    "difference is below half a point, one-sided at 95 %. At scale gpu SGD must reach 91 %, as "
+    "published for ResNet20: otherwise not trained.",
     history=(
         "Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists "
         "were laid so that "
@@ -187,13 +213,32 @@ STUDY = Study(
         "Scale gpu was added before its first run: one step per optimizer, chosen on validation "
         "data with a "
         "shorter schedule and seeds of its own, then three seeds. The rule is the same.",
+        "Until 2026-11-18 scale gpu had 20 epochs, no weight decay and no gate: SGD reached 86.6 "
+        "%, 5 points below the published 91.25 %, and the study said does not hold. By the gate "
+        "that run is not trained. Since then 100 epochs, weight decay 5e-4 for all and five seeds "
+        "are planned.",
     ),
-    differs="Steps fall along half a cosine; no optimizer has weight decay. ACClip is Algorithm 1 "
+    lengths={"gpu": "100 epochs (ImageNet in the paper: 90)"},
+    length_of=lambda settings: f"{settings['epochs']} of 100 epochs (CIFAR-10)",
+    designs={
+        "gpu": Design(
+            "sooner",
+            false=0.0,
+            paper=1.4,
+            deviation=0.6,
+            unit="points",
+            source="the smaller of the two printed differences, ACClip over Adam; deviation of "
+            "earlier records",
+            parts=2,
+        )
+    },
+    differs="Steps fall along half a cosine; weight decay is 5e-4 for every optimizer at scale gpu "
+    "and none elsewhere. ACClip is Algorithm 1 "
     "to the letter; "
     "the form divided by the moment (3.1 of acclip), from scale cpu on, and at scale gpu the one "
     "over the second "
-    "moment run beside it and are not judged. ImageNet is not at hand: what the paper says of it "
-    "cannot be settled.",
+    "moment run where they are named (--method) and are not judged. ImageNet is not at hand: what "
+    "the paper says of it cannot be settled.",
     models={
         "quick": "three convolutions, width 8, on digits",
         "cpu": "three convolutions, width 8, on CIFAR-10",

@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from mindgap.lab.studies.resnet_runs import GRID, RESNET20, SETTINGS, TUNE_ON, resnet_run
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
+from mindgap.lab.studies.spec import (
+    Design,
+    Figure,
+    Parts,
+    Row,
+    Run,
+    Scale,
+    Source,
+    Study,
+    Trial,
+    scales,
+)
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.verdict import by_method, mean_interval
 
@@ -131,22 +142,21 @@ def judge(runs: Sequence[Run]) -> Parts:
         "test accuracy: " + ", ".join(f"{name} {mean:.2%}" for name, mean in means.items()),
         {"accuracy": means, "factors": factors, "minus_sgd": vars(sgd), "minus_adam": vars(adam)},
     )
-    trained = True
     if runs[0].header.settings.get("model") == "ResNet20":
-        trained = means["SGD with momentum"] >= BASELINE
-        parts.add(
-            f"SGD reaches {BASELINE:.0%}", trained, False, f"{means['SGD with momentum']:.2%}"
+        parts.gate(
+            f"SGD reaches {BASELINE:.0%}",
+            means["SGD with momentum"] >= BASELINE,
+            f"{means['SGD with momentum']:.2%}",
         )
-    parts.add(
-        "Stochastic INGD matches SGD",
-        trained and sgd.low >= -MARGIN and sgd.high <= MARGIN,
-        trained and (sgd.low > MARGIN or sgd.high < -MARGIN),
-        f"{sgd.words(100)} points",
+    parts.equivalent(
+        "Stochastic INGD matches SGD, in points",
+        100 * (accuracy["Stochastic INGD"] - accuracy["SGD with momentum"]),
+        100 * MARGIN,
     )
     parts.add(
         "Stochastic INGD beats Adam",
-        trained and adam.low > 0,
-        trained and adam.high < 0,
+        adam.low > 0,
+        adam.high < 0,
         f"{adam.words(100)} points",
     )
     return parts
@@ -196,12 +206,10 @@ STUDY = Study(
     },
     loop=loop,
     judge=judge,
-    rule="With 90 % intervals over paired seeds Stochastic INGD's test accuracy is within "
-    "one point of SGD's (the whole interval) and above Adam's (the lower end); refuted where the "
-    "first interval "
-    "lies outside one point or the second below zero. At scale gpu SGD must reach 91 %, as "
-    "published, before "
-    "a comparison counts.",
+    rule="Stochastic INGD's test accuracy is within one point of SGD's (two one-sided tests of 5 % "
+    "each over paired seeds) and above Adam's (one-sided, 95 %): both must say so. Refuted where "
+    "the first 90 % interval lies outside one point or the second below zero. At scale gpu SGD "
+    "must reach 91 %, as published: otherwise not trained.",
     history=(
         "Settled before the runs: the thesis says that Stochastic INGD matches the SGD baseline "
         "and outperforms "
@@ -224,7 +232,23 @@ STUDY = Study(
         "%, each with its "
         "tuned step (benchmarks/records/n3_100_epochs.jsonl): the baseline is right. One seed "
         "decides nothing.",
+        "Since 2026-11-18 a run in which SGD misses 91 % is called not trained; the rule's parts "
+        "are as they were. Five seeds of 100 epochs are registered.",
     ),
+    lengths={"gpu": "100 of 100 epochs"},
+    length_of=lambda settings: f"{settings['epochs']} of 100 epochs",
+    designs={
+        "gpu": Design(
+            "equivalent",
+            false=100 * MARGIN,
+            paper=0.0,
+            deviation=0.6,
+            unit="points",
+            source="no difference to SGD, as the thesis says; twice the deviation of SGD in the "
+            "record of 16 epochs",
+            margin=100 * MARGIN,
+        )
+    },
     differs="Settings are the thesis' own. At scales quick and cpu there is no batch "
     "normalisation, and 100 epochs are "
     "10 at scale quick. At scale gpu they are 100, and 16 in the kept record (the step of SGD "
