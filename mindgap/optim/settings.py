@@ -73,7 +73,7 @@ def plain_numbers(group: dict[str, Any]) -> dict[str, Any]:
         for name in ("eps", "weight_decay", "momentum", "dampening")
         if isinstance(group.get(name), Tensor)
     }
-    betas = group.get("betas", ())
+    betas = group.get("betas")
     if isinstance(betas, (tuple, list)) and any(isinstance(beta, Tensor) for beta in betas):
         read["betas"] = tuple(map(plain_number, betas))
     return {**group, **read} if read else group

@@ -159,11 +159,18 @@ class AdamW(RuleOptimizer):
         return True
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        group = plain_numbers(group)
-        beta1, beta2 = group["betas"]
-        numbers = {"beta": beta1, "beta2": beta2, "eps": group["eps"], "form": "adam"}
-        numbers["amsgrad"], numbers["multiple"] = group["amsgrad"], group["coordinates"]
-        if group["coordinates"] is not None:
+        # Those that may be tensors stand among the numbers, where tensors on the CPU are read.
+        (beta1, beta2), multiple = group["betas"], group["coordinates"]
+        numbers = {
+            "beta": beta1,
+            "beta2": beta2,
+            "eps": group["eps"],
+            "decay": group["weight_decay"],
+            "form": "adam",
+            "amsgrad": group["amsgrad"],
+            "multiple": multiple,
+        }
+        if multiple is not None:
             numbers["event_rate"] = EVENT_RATE
         scope = None if self._norm_clip is None else "all"
         return FusedRecord.of(

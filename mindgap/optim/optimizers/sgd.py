@@ -116,7 +116,6 @@ class SGD(RuleOptimizer):
             fail("nesterov", "needs momentum and no dampening", group["nesterov"])
 
     def fused_record(self, group: dict[str, Any]) -> FusedRecord:
-        group = plain_numbers(group)
         names = ("dampening", "nesterov")
         numbers = {
             "beta": group["momentum"],
