@@ -131,6 +131,7 @@ class Block:
     kind: str
     length: int
     draws: dict[str, Any]
+    times: Ints  # the iterations
 
 
 @dataclass
@@ -247,7 +248,7 @@ def draw_chunk(
         times = (
             t + offset + np.arange(cycles)[:, None] * (steps // cycles) + np.arange(length)[None, :]
         )
-        blocks.append(Block(iteration.kind, length, {**draws, **_rates(method, times)}))
+        blocks.append(Block(iteration.kind, length, {**draws, **rates_at(method, times)}, times))
         offset += length
     after = {stream: drawn.get(stream, 0) + cycles * n for stream, n in need.items()}
     return Chunk(cycles, blocks, {**drawn, **after})
@@ -265,7 +266,8 @@ def part_of(token: Sample, begin: int, end: int) -> Sample:
     )
 
 
-def _rates(method: Planned, times: Ints) -> dict[str, Any]:
+def rates_at(method: Planned, times: Ints) -> dict[str, Any]:
+    """The rates of a method at some iterations: one number where a rate never changes."""
     return {k: float(v) if np.ndim(v) == 0 else v for k, v in method.rates(times).items()}
 
 
@@ -362,8 +364,9 @@ def _growing(
             else 0
         )
         draws[name] = Sample(which, seeds) if count is not None else _squeeze(Sample(which, seeds))
-    draws.update(_rates(method, t + np.arange(steps)[None]))
-    return Chunk(1, [Block(plans[-1].kind, steps, draws)], drawn)
+    times = t + np.arange(steps)[None]
+    draws.update(rates_at(method, times))
+    return Chunk(1, [Block(plans[-1].kind, steps, draws, times)], drawn)
 
 
 def _padded(a: Ints, length: int) -> Ints:

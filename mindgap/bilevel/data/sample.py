@@ -159,7 +159,7 @@ class Batches:
         >>> data = Batches(torch.arange(10), 4, shuffle=False)
         >>> data.batches, [data.fetch(Sample(i)).tolist() for i in range(data.batches)]
         (3, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]])
-        >>> sorted(int(i) for i in data.draw(0, "lower", 0, 3).which)  # one epoch
+        >>> sorted(int(i) for i in Batches(torch.arange(12), 4).draw(0, "lower", 0, 3).which)
         [0, 1, 2]
     """
 
