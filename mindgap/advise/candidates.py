@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 import mindgap.optim
-from mindgap.base.check import fail, positive
+from mindgap.base.check import fail, non_negative, positive
 
 #: Root mean square of AdamW's update over its learning rate, early in training.
 ADAM_RMS = 0.3
-#: Rates of AdamW between which the race begins, a factor of about 3 apart.
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+#: Rates of AdamW with which the race begins, a factor of about 3 apart.
+RATES = (1e-3, 3e-4, 3e-3, 1e-2, 3e-2)
+#: Factor between neighbouring learning rates.
+FACTOR = 10**0.5
+#: Threshold so small that every gradient is brought to one length, which AdamW does not see.
+UNIT = 1e-3
 #: Momentum of all methods that have one.
 BETA = 0.9
 
@@ -32,6 +36,8 @@ class Scale:
     parameters: int  # number of trained weights d
     gradient_norm: float = math.nan  # median norm of a minibatch gradient; NaN: not measured
     sharpness: float = math.nan  # largest Hessian eigenvalue; NaN: not measured
+    #: whether the gradient noise has infinite variance; None: not measured, or cannot tell.
+    heavy: bool | None = None
 
     def sgd_rate(self, rate: float) -> float:
         """The rate of SGD with momentum that moves the weights as far as AdamW at ``rate``, at most
@@ -49,24 +55,36 @@ class Scale:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One optimizer at one learning rate."""
+    """One optimizer at one learning rate, with its weight decay and the shape of its rate."""
 
     family: str  # name of the optimizer and its options
     rate: float  # the equivalent rate of AdamW
     lr: float  # its own learning rate
+    decay: float | None = None  # weight decay; None: the optimizer's own default
+    shape: str = "trapezoid"  # one of ``training.SHAPES``
 
     @property
     def name(self) -> str:
-        return f"{self.family} lr={self.lr:.2g}"
+        decay = "" if self.decay is None else f" weight_decay={self.decay:.2g}"
+        shape = "" if self.shape == "trapezoid" else f", {self.shape} decay of the rate"
+        return f"{self.family} lr={self.lr:.2g}{decay}{shape}"
 
     @property
     def code(self) -> str:
         """The line to paste; ``model`` is the user's."""
-        return FAMILIES[self.family].code.format(lr=f"{self.lr:.2g}")
+        code = FAMILIES[self.family].code.format(lr=f"{self.lr:.2g}")
+        if self.decay is None:
+            return code
+        return f"{code.removesuffix(')')}, weight_decay={self.decay:.2g})"
 
     def optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """Build it for a model."""
-        return FAMILIES[self.family].build(model, self.lr)
+        made = FAMILIES[self.family].build(model, self.lr)
+        if self.decay is not None:
+            for part in getattr(made, "parts", [made]):
+                for group in part.param_groups:
+                    group["weight_decay"] = self.decay
+        return made
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,13 @@ class Family:
     build: Callable[[torch.nn.Module, float], torch.optim.Optimizer]
     code: str
     like_sgd: bool = False
-    begin: tuple[float, ...] = RATES
+    #: optimizers of one kind take much the same path.
+    kind: str = "AdamW"
+    #: rates with which the family begins, as multiples of AdamW's best.
+    begin: tuple[float, ...] = (1.0,)
+    #: the same where the gradient noise has infinite variance.
+    begin_heavy: tuple[float, ...] = ()
+    default_decay: bool = True  # whether its weight decay is decoupled from the gradient
     fits: Callable[[torch.nn.Module], bool] = lambda model: True
 
 
@@ -108,39 +132,43 @@ class MuonWithAdamW(torch.optim.Optimizer):
     Args:
         model: whose weights to train.
         lr: learning rate of both (Muon's is scaled to move the weights as far as AdamW's).
+        weight_decay: decoupled weight decay of both.
     """
 
-    def __init__(self, model: torch.nn.Module, lr: float) -> None:
+    def __init__(self, model: torch.nn.Module, lr: float, weight_decay: float = 0.01) -> None:
         if not isinstance(model, torch.nn.Module):
             fail("model", "must be a torch.nn.Module", model)
         positive("lr", lr)
+        non_negative("weight_decay", weight_decay)
         matrices = _matrices(model)
         if not matrices:
             rule = "must have a linear layer besides its last one, with a matrix to train"
             fail("model", rule, type(model).__name__)
         inside = {id(p) for p in matrices}
         rest = [p for p in _weights(model) if id(p) not in inside]
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=lr, weight_decay=0.01),
+        self.parts: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay),
         ]
         super().__init__([{"params": matrices}, {"params": rest}], {"lr": lr})
 
     def step(self, closure: Any = None) -> Any:
         """One step of both."""
         loss = None if closure is None else closure()
-        for part, group in zip(self._parts, self.param_groups, strict=True):
+        for part, group in zip(self.parts, self.param_groups, strict=True):
             part.param_groups[0]["lr"] = group["lr"]
             part.step()
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """The states of both."""
-        return {"parts": [part.state_dict() for part in self._parts]}
+        return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the states of both."""
-        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
 
 
@@ -149,7 +177,11 @@ FAMILIES: dict[str, Family] = {
     "AdamW": Family(
         lambda model, lr: torch.optim.AdamW(_weights(model), lr=lr),
         f"torch.optim.AdamW({_PARAMS}, lr={{lr}})",
-        begin=(1e-3,),
+    ),
+    "AdamW with unit gradients": Family(
+        lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip=UNIT, nonfinite="skip"),
+        f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip={UNIT:g}, nonfinite="skip")',
+        begin=(1.0, FACTOR),
     ),
     "AdamW with clipping": Family(
         lambda model, lr: mindgap.optim.AdamW(
@@ -160,7 +192,9 @@ FAMILIES: dict[str, Family] = {
     "ACClip": Family(
         lambda model, lr: mindgap.optim.ACClip(_weights(model), lr=lr, nonfinite="skip"),
         f'mindgap.optim.ACClip({_PARAMS}, lr={{lr}}, nonfinite="skip")',
-        begin=(1e-3, 3e-3),
+        kind="ACClip",
+        begin=(1.0,),
+        begin_heavy=(1.0, FACTOR),
     ),
     "GClip": Family(
         lambda model, lr: mindgap.optim.GClip(
@@ -168,18 +202,24 @@ FAMILIES: dict[str, Family] = {
         ),
         f'mindgap.optim.GClip({_PARAMS}, lr={{lr}}, tau="auto", beta=0.9, nonfinite="skip")',
         like_sgd=True,
-        begin=(3e-3, 1e-2),
+        kind="SGD",
+        begin=(),
+        begin_heavy=(FACTOR,),
+        default_decay=False,
     ),
     "SGD": Family(
         lambda model, lr: torch.optim.SGD(_weights(model), lr=lr, momentum=BETA),
         f"torch.optim.SGD({_PARAMS}, lr={{lr}}, momentum=0.9)",
         like_sgd=True,
-        begin=(1e-3, 3e-3),
+        kind="SGD",
+        begin=(1.0, FACTOR),
+        default_decay=False,
     ),
     "Muon": Family(
         MuonWithAdamW,
         "mindgap.advise.MuonWithAdamW(model, lr={lr})",
-        begin=(1e-3, 3e-3),
+        kind="Muon",
+        begin=(1.0,),
         fits=lambda model: hasattr(torch.optim, "Muon") and bool(_matrices(model)),
     ),
 }
@@ -193,19 +233,44 @@ def candidate(family: str, rate: float, scale: Scale) -> Candidate:
     return Candidate(family, rate, float(f"{lr:.2g}"))
 
 
-def first_candidates(model: torch.nn.Module, scale: Scale) -> list[Candidate]:
-    """What the first rung tries, the baseline first.
+def first_candidates(scale: Scale) -> list[Candidate]:
+    """What the first rung begins with: torch's AdamW at five rates, 1e-3 first.
 
     Example:
-        >>> names = [
-        ...     c.name for c in first_candidates(torch.nn.Linear(3, 1), Scale(4, gradient_norm=1.0))
-        ... ]
-        >>> names[:3], any("Muon" in name for name in names)
-        (['AdamW lr=0.001', 'AdamW with clipping lr=0.0003', 'AdamW with clipping lr=0.001'], False)
+        >>> [c.name for c in first_candidates(Scale(4))][:2]
+        ['AdamW lr=0.001', 'AdamW lr=0.0003']
+    """
+    return [candidate(BASELINE.family, rate, scale) for rate in RATES]
+
+
+def other_candidates(model: torch.nn.Module, scale: Scale, best: float) -> list[Candidate]:
+    """What joins on the first rung, once AdamW's best rate there is known.
+
+    Noise of infinite variance adds coordinate and norm clipping at more rates.
+
+    Example:
+        >>> scale = Scale(4, gradient_norm=1.0)
+        >>> names = [c.name for c in other_candidates(torch.nn.Linear(3, 1), scale, 1e-2)]
+        >>> names[0], any("Muon" in name for name in names)
+        ('AdamW with unit gradients lr=0.01', False)
     """
     return [
-        candidate(name, rate, scale)
+        candidate(name, best * factor, scale)
         for name, family in FAMILIES.items()
-        if family.fits(model)
-        for rate in family.begin
+        if name != BASELINE.family and family.fits(model)
+        for factor in ((family.begin_heavy if scale.heavy else ()) or family.begin)
     ]
+
+
+def variant(given: Candidate, total: int, overfits: bool) -> Candidate:
+    """The winner with one setting changed: a weight decay that takes off two thirds of a weight
+    that gets no gradient, where the model overfits; else a learning rate that falls from the start.
+
+    Example:
+        >>> variant(BASELINE, 500, overfits=True).decay, variant(BASELINE, 500, False).shape
+        (2.7, 'linear')
+    """
+    if overfits and FAMILIES[given.family].default_decay:
+        decay = 1 / (0.75 * total * given.lr)  # the mean of the schedule's factor is about 0.75
+        return replace(given, decay=float(f"{decay:.2g}"))
+    return replace(given, shape="linear")

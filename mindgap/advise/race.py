@@ -4,7 +4,12 @@ where they are.
 Every candidate sees the same starts and the same order of batches. Rungs before the end are judged
 by the better of the last weights and their average over the last quarter of the steps: averaging
 removes most of the noise that the final decay of the learning rate removes, and it costs no extra
-step.
+step. AdamW finds its best rate first; every other optimizer begins there. The best setting of every
+optimizer gets to the second rung, and one more setting to the third by the slope of its curve: what
+wins late is slow at first.
+
+Nothing here depends on where the loss has its zero. Losses are ranked, and distances are measured
+on a log scale of the loss above a floor below everything seen (see ``Race.level``).
 """
 
 from __future__ import annotations
@@ -21,27 +26,36 @@ import torch
 
 from mindgap.advise.candidates import (
     BASELINE,
+    FACTOR,
     FAMILIES,
     Candidate,
     Scale,
     candidate,
     first_candidates,
+    other_candidates,
+    variant,
 )
-from mindgap.advise.training import Factory, Progress, build, train_until
+from mindgap.advise.training import Factory, Progress, build, start_loss, train_until
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
-#: Candidates that go on from each rung but the last, without the baseline. Two go to the end: what
-#: leads at half of the steps often does not lead at the end.
-KEEP = (4, 2, 2)
+#: Settings that go on from each rung but the last; the best of AdamW's is always among them.
+KEEP = (7, 3, 2)
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
 EXTRA_SEEDS = 1
+#: Leaders that run with the extra seeds.
+LEADERS = 4
 #: Full-length runs that the whole race costs at most.
-COST = 4.0
+COST = 5.0
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
 CALMEST = "AdamW with clipping"
-#: Factor between neighbouring learning rates.
-FACTOR = 10**0.5
+#: A setting is looked at further while its loss is above the best by at most this share of the fall
+#: of the loss since the start.
+NEAR = 0.1
+#: The floor of the scale lies this share of the largest fall below the smallest loss.
+FLOOR = 0.25
+#: A validation loss above the training loss by more than this share of the fall is overfitting.
+OVERFIT = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,12 @@ class Race:
     Args:
         folder: where finished pieces are kept, so that an interrupted race continues; None:
             nowhere.
+        seconds: time for the race; where it gets short, fewer settings go on. None: no limit.
         told: called with a sentence and the share of the work that is done.
+
+    Attributes:
+        start: validation loss before the first step.
+        notes: what weakens the answer.
 
     Example:
         >>> batches = list(torch.randn(40, 8, 4))
@@ -92,7 +111,7 @@ class Race:
         ...     return (model, lambda model, batch: (model(batch) - 1).square().mean()), batches
         >>> race = Race(factory, total=48, scale=Scale(5, gradient_norm=1.0))
         >>> race.run()
-        >>> race.cost() <= COST and math.isfinite(race.entries[0].score(48, 0))
+        >>> race.cost() <= COST and math.isfinite(race.finalists()[0].score(48, 0))
         True
     """
 
@@ -104,6 +123,7 @@ class Race:
         *,
         seed: int = 0,
         folder: Path | None = None,
+        seconds: float | None = None,
         told: Callable[[str, float], Any] | None = None,
     ) -> None:
         self.factory, self.total, self.scale, self.seed, self.folder = (
@@ -113,40 +133,119 @@ class Race:
             seed,
             folder,
         )
+        self.seconds = seconds
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
-        self.entries = [
-            Entry(c, {}) for c in first_candidates(build(factory, seed).objective.model, scale)
-        ]
-        self.noise = Noise(math.nan, 0)
-        self.unit = 0.0  # 0: losses are compared by their logs
+        self.entries = [Entry(c, {}) for c in first_candidates(scale)]
+        self._leaders: list[Entry] = []
+        self.start = math.nan
+        self.notes: list[str] = []
         self._told = told or (lambda sentence, share: None)
 
     def run(self) -> None:
         """Run all rungs; ``entries`` and ``noise`` hold the result."""
+        self.start = start_loss(self.factory, self.seed)
         first = self.rungs[0]
-        for entry in self.entries:
-            self._advance(entry, self.seed, first)
-        self._extend(first)
-        ranked = self._ranked(self.entries, first)
-        leaders = ranked[: KEEP[0]]
-        self._estimate_noise(leaders, first)
-        field = [
-            *sorted(leaders, key=lambda e: self._mean(e, first)),
-            *ranked[KEEP[0] : KEEP[0] + 1],
-        ]
-        baseline, keeps = self.entries[0], list(KEEP)
+        self._advance_all(self.entries, first)
+        if math.isnan(self.start):  # no validation batches: the first training losses
+            curves = [e.runs[self.seed].curve for e in self.entries]
+            self.start = max((c[0][1] for c in curves if c), default=math.nan)
+        self._extend(first, [BASELINE.family])
+        best = self._ranked(self._family(BASELINE.family), first)[0].candidate.rate
+        model = build(self.factory, self.seed).objective.model
+        self._join(other_candidates(model, self.scale, best), first)
+        del model
+        self._extend(first, [name for name in FAMILIES if name != BASELINE.family])
+        self._run_leaders(first)
+        field = self._second_rung(first)
         for position, rung in enumerate(self.rungs[1:]):
-            field = [e for e in field if e is not baseline][: keeps[position]]
-            for entry in [baseline, *field]:
-                self._advance(entry, self.seed, rung)
-            field = self._ranked([baseline, *field], rung)
+            self._advance_all(field, rung)
             if position == 0 and self.rises(rung, [first]):
-                field = self._ranked([*field, self._smaller_rate(rung)], rung)
-                keeps[-1] = 1  # pays for the candidate that is added
+                field = [*field, self._smaller_rate(rung)]
+            if rung < self.total:
+                field = self._go_on(field, position + 1)
+        self._vary()
+
+    def _second_rung(self, step: int) -> list[Entry]:
+        """AdamW's best setting, the three best, and the best of every other kind of optimizer:
+        what wins late is slow at first.
+        """
+        ranked = self._ranked(self.entries, step)
+        keep = self._affordable(KEEP[0], 0)
+        kinds: dict[str, Entry] = {}
+        for entry in ranked:
+            kinds.setdefault(FAMILIES[entry.candidate.family].kind, entry)
+        chosen = [self._reference(step), *ranked[: min(3, keep)], *kinds.values(), *ranked]
+        return list({id(e): e for e in chosen}.values())[:keep]
+
+    def _go_on(self, field: list[Entry], position: int) -> list[Entry]:
+        """The settings that go on from a rung: the best, AdamW's best, and the one whose curve
+        falls fastest, by the loss that it would have at the next rung.
+        """
+        here, following = self.rungs[position], self.rungs[position + 1]
+        before = self.rungs[position - 1]
+        ranked = self._ranked(field, here)
+        keep = self._affordable(KEEP[position], position)
+        growth = math.log(following / here) / math.log(here / before)
+
+        def foreseen(entry: Entry) -> float:
+            now, then = (self.level(entry.score(s, self.seed)) for s in (here, before))
+            return now + growth * min(0.0, now - then) if math.isfinite(now) else math.inf
+
+        # The best, AdamW's best, and by the slope one more.
+        late = sorted(field, key=foreseen)
+        chosen = list({id(e): e for e in [ranked[0], self._reference(here, field), *late]}.values())
+        return chosen[:keep]
+
+    def _reference(self, step: int, field: Sequence[Entry] | None = None) -> Entry:
+        """AdamW's best setting at a step."""
+        of = [e for e in (field or self.entries) if e.candidate.family == BASELINE.family]
+        return self._ranked(of or self._family(BASELINE.family), step)[0]
+
+    def _vary(self) -> None:
+        """Run the winner once more with another weight decay or another shape of the rate."""
+        best = self.finalists()[0]
+        if not math.isfinite(best.score(self.total, self.seed)) or not self._has_time(1.0):
+            return
+        run = best.runs[self.seed]
+        recent = [loss for _, loss in run.curve[-max(1, len(run.curve) // 10) :]]
+        gap = best.score(self.total, self.seed) - sum(recent) / len(recent)
+        overfits = gap > OVERFIT * self.fall(self.total)
+        changed = variant(
+            best.candidate, self.total, overfits or self.rises(self.total, self.rungs[:-1])
+        )
+        entry = Entry(changed, {})
+        self.entries.append(entry)
+        self._advance(entry, self.seed, self.total)
+
+    def _has_time(self, runs: float) -> bool:
+        """Whether so many more full-length runs fit into the time and the cost."""
+        if self.cost() + runs > COST:
+            return False
+        if self.seconds is None:
+            return True
+        spent = self.spent()
+        return spent + runs * self.total * spent / max(1, self._steps()) <= self.seconds
+
+    def _affordable(self, count: int, position: int) -> int:
+        """How many of ``count`` settings can go on from a rung, so that two reach the end."""
+        here, following = (self.rungs[p] / self.total for p in (position, position + 1))
+        for fewer in range(count, 2, -1):
+            if self._has_time(fewer * (following - here) + 2 * (1 - following)):
+                return fewer
+        return min(count, 2)
+
+    def _steps(self) -> int:
+        return sum(run.steps for entry in self.entries for run in entry.runs.values())
+
+    def spent(self) -> float:
+        """Seconds in steps, builds and evaluations. Kept with the pieces, so that a race that
+        continues decides as one that was not interrupted.
+        """
+        return sum(run.seconds for entry in self.entries for run in entry.runs.values())
 
     def cost(self) -> float:
         """Full-length runs spent."""
-        return sum(run.steps for entry in self.entries for run in entry.runs.values()) / self.total
+        return self._steps() / self.total
 
     def finalists(self) -> list[Entry]:
         """The runs that went to full length, best first."""
@@ -158,6 +257,22 @@ class Race:
         """The smallest loss of all runs at some rungs, and its step."""
         return min((e.score(rung, self.seed), rung) for e in self.entries for rung in rungs)
 
+    def fall(self, *rungs: int) -> float:
+        """How far the best run's loss has fallen from the start, at some rungs or at all of them;
+        0 where none fell.
+        """
+        low = self.lowest(rungs or self.rungs)[0]
+        return max(0.0, self.start - low) if math.isfinite(low) else 0.0
+
+    def raw_reach(self) -> float:
+        """Half-width of the 90 % interval for the loss of one run at the first rung, in units of
+        the loss.
+        """
+        seeds = [self.seed + k for k in range(1 + EXTRA_SEEDS)]
+        pairs = [[e.score(self.rungs[0], s) for s in seeds] for e in self._leaders]
+        apart = [max(p) - min(p) for p in pairs if all(math.isfinite(v) for v in p)]
+        return _T95[0] * sorted(apart)[len(apart) // 2] / 2 if apart else 0.0
+
     def rises(self, step: int, earlier: Sequence[int]) -> bool:
         """Whether every run that got to ``step`` is above the smallest loss at ``earlier`` rungs.
 
@@ -168,103 +283,115 @@ class Race:
             > self.noise.reach()
         )
 
+    def level(self, loss: float) -> float:
+        """A loss on the scale of the race: the log of its height over the floor.
+
+        The floor lies a quarter of the largest fall below the smallest loss of the race, so adding a
+        constant to the loss changes nothing, and losses may have any sign.
+
+        Example:
+            >>> race = Race(
+            ...     lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2)
+            ... )
+            >>> race.start, race.entries[0].runs[0] = 2.0, Progress(2, {2: -1.0})
+            >>> round(race.floor(), 6), round(race.level(-1.0 + 3.0), 6)
+            (-1.15, 1.147402)
+        """
+        height = loss - self.floor()
+        return math.log(height) if height > 0 else -math.inf
+
+    def floor(self) -> float:
+        """Where the scale of the race begins."""
+        seen = [
+            score
+            for e in self.entries
+            for run in e.runs.values()
+            for score in run.scores.values()
+            if math.isfinite(score)
+        ]
+        if not seen:
+            return 0.0
+        top = self.start if math.isfinite(self.start) else max(seen)
+        return min(seen) - (FLOOR * (top - min(seen)) or 1e-12)
+
+    def moved(self, loss: float, by: float) -> float:
+        """The loss that lies ``by`` above a loss on the scale of the race."""
+        return self.floor() + (loss - self.floor()) * math.exp(min(by, 700.0))
+
     def _smaller_rate(self, step: int) -> Entry:
         """A candidate below all learning rates of its family, run to ``step``: short runs
         favour large rates.
         """
-        rates = [e.candidate.rate for e in self.entries if e.candidate.family == CALMEST]
+        rates = [e.candidate.rate for e in self.entries]
         self.entries.append(Entry(candidate(CALMEST, min(rates) / FACTOR, self.scale), {}))
         for rung in self.rungs:
             if rung <= step:
                 self._advance(self.entries[-1], self.seed, rung)
         return self.entries[-1]
 
-    def _ranked(self, entries: list[Entry], step: int) -> list[Entry]:
+    def _ranked(self, entries: Iterable[Entry], step: int) -> list[Entry]:
         return sorted(entries, key=lambda e: e.score(step, self.seed))
 
-    def level(self, loss: float) -> float:
-        """A loss on the scale of the race: its log, or, where losses can be negative, a multiple of
-        their usual size.
+    def _family(self, name: str) -> list[Entry]:
+        return [e for e in self.entries if e.candidate.family == name]
 
-        Example:
-            >>> race = Race(
-            ...     lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2)
-            ... )
-            >>> race.level(math.e), race.level(0.0)
-            (1.0, -inf)
-        """
-        if self.unit:
-            return loss / self.unit
-        return math.log(loss) if loss > 0 else -math.inf
+    def _join(self, candidates: Iterable[Candidate], step: int) -> None:
+        """Let settings that are not in the race yet run to a step."""
+        known = {e.candidate.name for e in self.entries}
+        for new in candidates:
+            if new.name not in known:
+                known.add(new.name)
+                self.entries.append(Entry(new, {}))
+                self._advance(self.entries[-1], self.seed, step)
 
-    def gain(self, own: float, other: float, shift: float = 0.0) -> float:
-        """Share of the other loss that is saved, after ``shift`` is taken off the difference of the
-        two levels.
-
-        Example:
-            >>> race = Race(
-            ...     lambda: ((torch.nn.Linear(1, 1), max), [torch.ones(1, 1)]), 48, Scale(2)
-            ... )
-            >>> race.gain(0.5, 1.0), race.gain(0.5, 1.0, shift=math.log(4.0))
-            (0.5, -1.0)
-        """
-        saved = (0.0 if own == other else self.level(other) - self.level(own)) - shift
-        if not self.unit:
-            return 1 - math.exp(min(-saved, 700.0))
-        return saved * self.unit / abs(other) if other else 0.0
-
-    def _mean(self, entry: Entry, step: int) -> float:
-        values = [self.level(entry.score(step, s)) for s in entry.runs]
-        return sum(values) / len(values)
-
-    def _extend(self, step: int) -> None:
+    def _extend(self, step: int, families: Sequence[str]) -> None:
         """Try the next learning rate of a family whose best is its smallest or largest, while
         it is worth it.
         """
         for _ in range(2):
             best = self._ranked(self.entries, step)[0].score(step, self.seed)
             added = []
-            for family in FAMILIES:
-                own = sorted(
-                    (e for e in self.entries if e.candidate.family == family),
-                    key=lambda e: e.candidate.rate,
-                )
-                if not own or family == BASELINE.family:
+            for family in families:
+                own = sorted(self._family(family), key=lambda e: e.candidate.rate)
+                if not own:
                     continue
                 leader = self._ranked(own, step)[0]
-                if leader.score(step, self.seed) > best + 0.1 * abs(best):
+                if not leader.score(step, self.seed) - best <= NEAR * self.fall(step):
                     continue
                 rates = [e.candidate.rate for e in own]
                 if leader is own[-1]:
                     added.append(candidate(family, rates[-1] * FACTOR, self.scale))
                 elif leader is own[0]:
                     added.append(candidate(family, rates[0] / FACTOR, self.scale))
-            known = {e.candidate.name for e in self.entries}
-            for new in added[:2]:
-                if new.name not in known:
-                    self.entries.append(Entry(new, {}))
-                    self._advance(self.entries[-1], self.seed, step)
+            self._join(added[:2], step)
 
-    def _estimate_noise(self, field: list[Entry], step: int) -> None:
-        field = [e for e in field if math.isfinite(e.score(step, self.seed))]
-        seeds = [self.seed + 1 + k for k in range(EXTRA_SEEDS)]
-        for entry in field:
-            for seed in seeds:
-                self._advance(entry, seed, step)
-        losses = torch.tensor(
-            [[e.score(step, s) for s in (self.seed, *seeds)] for e in field], dtype=torch.float64
+    def _run_leaders(self, step: int) -> None:
+        """Run the best settings with more seeds, from which ``noise`` is read."""
+        ranked = self._ranked(self.entries, step)[:LEADERS]
+        self._leaders = [e for e in ranked if math.isfinite(e.score(step, self.seed))]
+        for entry in self._leaders:
+            for k in range(EXTRA_SEEDS):
+                self._advance(entry, self.seed + 1 + k, step)
+
+    @property
+    def noise(self) -> Noise:
+        """Spread between seeds at the first rung, on the present scale of the race."""
+        seeds = [self.seed + k for k in range(1 + EXTRA_SEEDS)]
+        rows = [[self.level(e.score(self.rungs[0], s)) for s in seeds] for e in self._leaders]
+        rows = [row for row in rows if all(math.isfinite(v) for v in row)]
+        if len(rows) < 2:
+            return Noise(math.nan, 0)
+        levels = torch.tensor(rows, dtype=torch.float64)
+        n, m = levels.shape
+        residual = (
+            levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
         )
-        if len(losses) and bool((losses <= 0).any()):
-            self.unit = float(losses.abs().median()) or 1.0
-        levels = losses / self.unit if self.unit else losses.log()
-        levels = levels[levels.isfinite().all(1)]
-        n, m = levels.shape if len(levels) else (0, 0)
-        if n >= 2:
-            residual = (
-                levels - levels.mean(0, keepdim=True) - levels.mean(1, keepdim=True) + levels.mean()
-            )
-            freedom = (n - 1) * (m - 1)
-            self.noise = Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
+        freedom = (n - 1) * (m - 1)
+        return Noise(float((residual.square().sum() / freedom).sqrt()), freedom)
+
+    def _advance_all(self, entries: Iterable[Entry], until: int) -> None:
+        for entry in list(entries):
+            self._advance(entry, self.seed, until)
 
     def _advance(self, entry: Entry, seed: int, until: int) -> None:
         run = entry.runs.setdefault(seed, Progress())
@@ -277,7 +404,13 @@ class Race:
         if self._load(entry, seed, until):
             return
         train_until(
-            run, self.factory, entry.candidate.optimizer, seed=seed, until=until, total=self.total
+            run,
+            self.factory,
+            entry.candidate.optimizer,
+            seed=seed,
+            until=until,
+            total=self.total,
+            shape=entry.candidate.shape,
         )
         self._save(entry, seed, until)
 

@@ -16,33 +16,41 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.advise.candidates import BASELINE, FAMILIES, Scale
-from mindgap.advise.race import COST, Entry, Race
+from mindgap.advise.candidates import BASELINE, FAMILIES, Candidate, Scale
+from mindgap.advise.race import Race
 from mindgap.advise.training import (
+    SHAPES,
     Factory,
     Problem,
     Progress,
     batches_from,
     build,
     check_starts,
+    ignores_inputs,
     train_until,
     untouched_randomness,
 )
 from mindgap.base.check import RuleError, positive, whole
 from mindgap.base.checked import checked_types
-from mindgap.measure import noise_sample, sharpness, tail_index
-from mindgap.measure.gradients import NonFiniteError
+from mindgap.measure import infinite_variance, noise_sample, sharpness
+from mindgap.measure.gradients import reason, time_limit
 from mindgap.record.schema import to_json
 from mindgap.record.store import read_json, write_atomically
 
 #: Version of the written form.
-SCHEMA = 1
+SCHEMA = 2
 #: Share of the time that measuring may take.
 MEASURING = 0.1
 #: Most seconds that measuring takes, whatever the time.
 MOST_MEASURING = 30.0
+#: Most that measuring takes, in full-length runs.
+MEASURING_RUNS = 0.25
 #: Pieces of a race: a piece trains one candidate with one seed from one rung to the next.
-PIECES = 40
+PIECES = 34
+#: Full-length runs that a race usually costs.
+EXPECTED = 4.6
+#: An optimizer must save this share of AdamW's loss to be named where the noise does not decide.
+LEAST_GAIN = 0.01
 #: Shortest run, in steps, from which a recommendation is made.
 SHORTEST = 96
 
@@ -55,7 +63,39 @@ class Tried:
     seed: int
     steps: int
     loss: float
+    #: pairs (step, mean training loss since the pair before).
     curve: tuple[tuple[int, float], ...]
+    #: pairs (step, validation loss), which decide.
+    scores: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided. Sentence, code, caption and figure are made from this alone."""
+
+    #: ``"fine"`` (AdamW at 1e-3), ``"rate"`` (AdamW at another rate), ``"optimizer"``, or why there
+    #: is no setting: ``"nothing trains"``, ``"at chance"``, ``"rises"``, ``"diverged"``.
+    kind: str
+    setting: str  # name of the recommended setting; empty where there is none
+    baseline: str  # AdamW at its own best rate
+    loss: float  # validation loss of the setting at the end
+    baseline_loss: float
+    #: what the setting saves, with its 90 % interval.
+    gain: tuple[float, float, float]
+    #: whether ``gain`` is a share of the baseline's loss, or, for losses that may be negative, of
+    #: its fall since the start.
+    relative_to: str
+    start: float  # validation loss before the first step
+    steps: int  # length of the runs that decided
+    #: what the rate alone gave: (step, AdamW's loss there at its best rate, at 1e-3).
+    rate: tuple[int, float, float] | None
+
+    @property
+    def percent(self) -> str:
+        """The gain in words, with the interval that decides."""
+        gain, low, high = (100 * value for value in self.gain)
+        what = "validation loss" if self.relative_to == "loss" else "fall of the loss"
+        return f"{gain:.1f} % of the {what} (90 % interval {low:.1f} % to {high:.1f} %)"
 
 
 @dataclass(frozen=True)
@@ -64,8 +104,8 @@ class Recommendation:
 
     sentence: str  # the answer in one sentence
     code: str  # Python to paste; empty where nothing is recommended
-    #: relative gain in validation loss over AdamW at lr 1e-3 (0.05: 5 % lower), with its 90 %
-    #: interval.
+    #: what the setting saves against AdamW at its own best rate (0.05: 5 % of the validation loss),
+    #: with its 90 % interval.
     gain: tuple[float, float, float]
     found: tuple[
         str, ...
@@ -74,6 +114,7 @@ class Recommendation:
     not_tried: tuple[str, ...]  # what was left out, one sentence each
     notes: tuple[str, ...]  # what weakens the answer, one sentence each
     about: dict[str, Any]  # steps, seconds, full-length runs spent, seed
+    decision: Decision | None = None  # what all of the above says; None: cannot tell
 
     def write(self, path: str | Path) -> Path:
         """Write the answer as JSON; whole or not at all."""
@@ -109,9 +150,10 @@ def recommend(
     """Recommend an optimizer and its settings for a training problem.
 
     Instruments measure gradient norms, tails and sharpness at the start; they place the learning
-    rates of every candidate. Then the candidates race: short runs for all, longer ones for the
-    best, and full-length runs for the two best and for AdamW at 1e-3, which is what most people
-    have. The race costs about four full-length runs.
+    rates of SGD and say which clipping is tried. Then the candidates race: AdamW at five rates,
+    every other optimizer around AdamW's best rate, longer runs for the best, and full-length runs
+    for the best, for AdamW at its own best rate, and for the winner with another weight decay or
+    schedule. All of it costs about five full-length runs.
 
     Args:
         problem: builds the problem afresh: ``problem(seed)`` or ``problem()`` returns ``(objective,
@@ -158,16 +200,32 @@ def recommend(
                 f"The race ran at {plan['total']} steps: {steps} steps would need about "
                 f"{needed:.0f} minutes."
             )
-        scale = Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"])
+        scale = Scale(plan["parameters"], plan["gradient_norm"], plan["sharpness"], plan["heavy"])
         pieces = None if folder is None else folder / "pieces"
-        race = Race(problem, plan["total"], scale, seed=seed, folder=pieces, told=told)
+        race = Race(
+            problem,
+            plan["total"],
+            scale,
+            seed=seed,
+            folder=pieces,
+            seconds=60 * minutes - plan["seconds"],
+            told=told,
+        )
         race.run()
-        if build(problem, seed).valid is None:
+        made = build(problem, seed)
+        if made.valid is None:
             notes.append(
                 "The problem has no validation batches: candidates were judged by their training "
                 "loss."
             )
-    answer = _answer(race, plan, notes, time.perf_counter() - begun)
+        decision, setting = decide(race, made)
+    seconds = time.perf_counter() - begun
+    if seconds > 1.2 * 60 * minutes:
+        notes.append(
+            f"It took {seconds / 60:.2g} minutes instead of {minutes:g}: two runs of "
+            f"{plan['total']} steps had to reach the end, and steps became slower during the race."
+        )
+    answer = _answer(race, plan, decision, setting, steps or plan["total"], notes, seconds)
     if folder is not None:
         answer.write(folder / "recommendation.json")
         shutil.rmtree(folder / "pieces", ignore_errors=True)
@@ -194,18 +252,20 @@ def _plan(
                 f"{asked}"
             )
         return plan
+    begun = time.perf_counter()
     told("measuring", 0.0)
-    plan = {
-        "asked": asked,
-        **measure_start(problem, seed=seed, seconds=minutes * 60 * MEASURING if measure else 0.0),
-    }
-    step, piece = _pace(problem, seed)
-    fits = max(0, int((0.85 * minutes * 60 - PIECES * piece) / (COST * step)))
+    step, piece, loading = _pace(problem, seed)
+    fits = max(
+        0, int((0.85 * minutes * 60 - PIECES * piece) / ((EXPECTED + MEASURING_RUNS) * step))
+    )
     # Two digits, so that two timings of one machine mostly agree.
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
-    plan["seconds_per_step"], plan["seconds_per_piece"] = step, piece
-    plan["total"] = fits if steps is None else min(steps, fits)
+    total = fits if steps is None else min(steps, fits)
+    most = min(minutes * 60 * MEASURING, MEASURING_RUNS * (total * step + piece), MOST_MEASURING)
+    measured = measure_start(problem, seed=seed, seconds=most if measure else 0.0)
+    plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}
+    plan |= {"loading": loading, "total": total, "seconds": round(time.perf_counter() - begun, 3)}
     if path is not None:
         write_atomically(path, to_json(plan, indent=1) + "\n")
     return plan
@@ -221,6 +281,7 @@ def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, A
         "parameters": sum(p.numel() for p in made.objective.parameters),
         "gradient_norm": math.nan,
         "sharpness": math.nan,
+        "heavy": None,
         "found": found,
     }
     if seconds > 0:
@@ -231,21 +292,24 @@ def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, A
 def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> None:
     found: list[str] = plan["found"]
     begun = time.perf_counter()
-    batches: list[Any] = list(islice(batches_from(made.train, seed, 0), 8))
+    batches: list[Any] = list(islice(batches_from(made.train, seed, 0), 4))
     try:
-        noise_sample(made.objective, batches)  # libraries are loaded, kernels compiled
-        timed = time.perf_counter()
-        sample = noise_sample(made.objective, batches)
-        fits = 8 * 0.5 * seconds / max(time.perf_counter() - timed, 1e-6)
-        # A power of two, so that two timings of one machine mostly agree: the answer must not
-        # depend on the load.
-        more = 2 ** int(math.log2(min(256.0, max(fits, 8.0))))
-        if more > 16:
-            batches = list(islice(batches_from(made.train, seed, 0), more))
+        with time_limit(seconds):
+            noise_sample(made.objective, batches)  # libraries are loaded, kernels compiled
+            timed = time.perf_counter()
             sample = noise_sample(made.objective, batches)
-    except (NonFiniteError, RuleError) as error:
+            left = 0.6 * seconds - (time.perf_counter() - begun)
+            fits = 4 * left / max(time.perf_counter() - timed, 1e-6)
+            # A power of two, so that two timings of one machine mostly agree: the answer must not
+            # depend on the load.
+            more = 2 ** int(math.log2(min(256.0, max(fits, 4.0))))
+            if more > 8:
+                batches = list(islice(batches_from(made.train, seed, 0), more))
+                sample = noise_sample(made.objective, batches)
+    except Exception as error:
         found.append(
-            f"Gradient norms could not be measured ({error}); default learning rates were used."
+            f"Gradient norms could not be measured ({reason(error)}); default learning rates "
+            "were used."
         )
         return
     norms = np.sqrt(np.maximum(sample.norms**2 + 2 * sample.dots + sample.mean_norm**2, 0.0))
@@ -253,8 +317,7 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
     plan["gradient_norm"] = middle
     found.append(
         f"Gradient norm of a batch: median {middle:.3g}, 10 % below {low:.3g}, 10 % above "
-        f"{high:.3g}. "
-        "It places the learning rates of SGD and GClip."
+        f"{high:.3g}. It places the learning rates of SGD and GClip."
     )
     if sample.squared_mean > 0:
         noise = sample.variance / sample.squared_mean
@@ -264,19 +327,33 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
         )
     if len(norms) >= 64:
         with suppress(RuleError):
-            found.append(f"Tails of the gradient noise: {tail_index(sample).answer}.")
-    if time.perf_counter() - begun < 0.6 * seconds:
+            judged = infinite_variance(sample)
+            plan["heavy"] = judged.infinite
+            follows = {
+                True: "Coordinate and norm clipping are tried at more rates.",
+                False: "GClip is left out.",
+                None: "GClip is left out.",
+            }[judged.infinite]
+            found.append(f"Gradient noise: {judged.answer}. {follows}")
+    left = seconds - (time.perf_counter() - begun)
+    if left > 0.2 * seconds:
         try:
-            value = float(sharpness(made.objective, batches[:2], tol=0.05, max_products=20).value)
+            with time_limit(left):
+                value = float(
+                    sharpness(made.objective, batches[:2], tol=0.05, max_products=20).value
+                )
             plan["sharpness"] = value
             found.append(f"Sharpness at the start: {value:.3g}. It caps the learning rate of SGD.")
-        except (NonFiniteError, RuleError, RuntimeError):
-            found.append("Sharpness could not be measured; the learning rate of SGD has no cap.")
+        except Exception as error:
+            found.append(
+                f"Sharpness could not be measured ({reason(error)}); the learning rate of SGD has "
+                "no cap."
+            )
 
 
-def _pace(problem: Factory, seed: int) -> tuple[float, float]:
-    """Seconds per training step, and per piece of the race beside its steps (building,
-    evaluating), after a warm-up.
+def _pace(problem: Factory, seed: int) -> tuple[float, float, float]:
+    """Seconds per training step, per piece of the race beside its steps (building, evaluating), and
+    of the warm-up before.
     """
     spent = []
     for length in (2, 2, 12):  # the first one warms up: libraries are loaded, kernels compiled
@@ -284,141 +361,276 @@ def _pace(problem: Factory, seed: int) -> tuple[float, float]:
         train_until(Progress(), problem, BASELINE.optimizer, seed=seed, until=length, total=1000)
         spent.append(time.perf_counter() - begun)
         if len(spent) == 2 and spent[1] > 20.0:
-            return spent[1] / 2, 0.0
+            return spent[1] / 2, 0.0, spent[0] - spent[1]
     step = max((spent[2] - spent[1]) / 10, spent[2] / 60)
-    return step, max(0.0, spent[1] - 2 * step)
+    return step, max(0.0, spent[1] - 2 * step), max(0.0, spent[0] - spent[1])
 
 
-def _answer(race: Race, plan: dict[str, Any], notes: list[str], seconds: float) -> Recommendation:
+def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
+    """What the race says, and the recommended setting (None: there is none)."""
+    seed, total = race.seed, race.total
     final = race.finalists()
-    baseline = race.entries[0]
-    best = final[0]
+    plain = [
+        e
+        for e in final
+        if e.candidate.family == BASELINE.family
+        and e.candidate.decay is None
+        and e.candidate.shape == "trapezoid"
+    ]
+    best, reference = final[0], (plain or race.entries[:1])[0]
+    own, his = best.score(total, seed), reference.score(total, seed)
+    gain, relative_to = _gain(race, own, his)
+    fall = race.start - own
+    rate = None
+    if reference.candidate != BASELINE:
+        default = race.entries[0]
+        step = max(s for s in default.runs[seed].scores if s in reference.runs[seed].scores)
+        rate = (step, reference.score(step, seed), default.score(step, seed))
+    kind = "optimizer"
+    if math.isinf(own):
+        kind = "diverged"
+    elif fall <= race.raw_reach() and fall <= 0.02 * abs(race.start):
+        kind = "nothing trains"
+    elif race.rises(total, race.rungs[:1]):
+        kind = "rises"
+    elif _at_chance(problem, best.runs[seed], own, fall):
+        kind = "at chance"
+    elif math.isfinite(his) and gain[1] <= 0 and gain[0] < LEAST_GAIN:
+        best, own = reference, his
+    if kind == "optimizer" and best is reference:
+        kind = "fine" if reference.candidate == BASELINE else "rate"
+        gain = (0.0, 0.0, 0.0)
+    settled = kind in ("fine", "rate", "optimizer")
+    decision = Decision(
+        kind,
+        best.candidate.name if settled else "",
+        reference.candidate.name,
+        own,
+        his,
+        gain if settled else (0.0, -math.inf, math.inf),
+        relative_to,
+        race.start,
+        total,
+        rate,
+    )
+    return decision, best.candidate if settled else None
+
+
+def _gain(race: Race, own: float, his: float) -> tuple[tuple[float, float, float], str]:
+    """What the best run saves against another, with its interval, and what it is a share of."""
+    if math.isinf(own):
+        return (0.0, -math.inf, math.inf), "loss"
+    if math.isinf(his):
+        return (1.0, 1.0, 1.0), "loss"
     reach = race.noise.reach()
-    own, his = best.score(race.total, race.seed), baseline.score(race.total, race.seed)
+    positive_losses = race.start > 0 and race.lowest(race.rungs)[0] > 0
+    unit = his if positive_losses else race.start - his
+    if not unit > 0:
+        return (0.0, -math.inf, math.inf), "fall"
+    if math.isinf(reach):
+        ends = [-math.inf, math.inf]
+    else:
+        ends = [(his - race.moved(own, by)) / unit for by in (reach, -reach)]
+    return ((his - own) / unit, ends[0], ends[1]), "loss" if positive_losses else "fall"
+
+
+def _at_chance(problem: Problem, run: Progress, loss: float, fall: float) -> bool:
+    """Whether the trained model says the same whatever its input."""
+    if run.state is None:
+        return False
+    try:
+        problem.objective.model.load_state_dict(run.state["model"])
+        return ignores_inputs(problem, loss, fall)
+    except Exception:  # a loss that does not take rolled inputs tells nothing
+        return False
+
+
+def _answer(
+    race: Race,
+    plan: dict[str, Any],
+    decision: Decision,
+    setting: Candidate | None,
+    steps: int,
+    notes: list[str],
+    seconds: float,
+) -> Recommendation:
+    best = race.finalists()[0]
+    full = [r.seconds for e in race.entries for r in e.runs.values() if race.total in r.scores]
+    mean = sum(full) / max(1, len(full))
     about = {
         "steps": race.total,
         "seconds": round(seconds, 1),
         "full_length_runs": round(race.cost(), 2),
+        # Loading libraries happens once per process, whatever is trained.
+        "clock_runs": round((seconds - plan["loading"]) / max(mean, 1e-9), 2),
         "seed": race.seed,
-        "setting": vars(best.candidate),
-        "loss": own,
-        "baseline_loss": his,
+        "setting": vars(setting or best.candidate),
+        "loss": decision.loss,
+        "baseline_loss": decision.baseline_loss,
         "noise": race.noise.deviation,
     }
-    if math.isinf(own):
-        sentence = "Cannot recommend anything: every candidate diverged, AdamW at 1e-3 included."
-        gain = (0.0, -math.inf, math.inf)
-    elif math.isinf(his):
-        sentence = f"{best.candidate.name} trains; AdamW at lr 0.001 diverges."
-        gain = (1.0, 1.0, 1.0)
-    else:
-        gain = (race.gain(own, his), race.gain(own, his, reach), race.gain(own, his, -reach))
-        sentence = _sentence(race, best, gain)
-        if race.rises(race.total, race.rungs[:-1]):
-            low, step = race.lowest(race.rungs[:-1])
-            notes.append(
-                f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: "
-                "try fewer "
-                "steps, or keep the best weights."
-            )
+    if decision.kind in ("fine", "rate", "optimizer") and race.rises(race.total, race.rungs[:-1]):
+        low, step = race.lowest(race.rungs[:-1])
+        notes.append(
+            f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
+            "fewer steps, or keep the best weights."
+        )
+    if decision.kind == "rises":
+        low, step = race.lowest(race.rungs[:-1])
+        notes.append(
+            f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
+            "fewer steps, or keep the best weights."
+        )
     tried = [
-        Tried(e.candidate.name, s, r.steps, r.scores[max(r.scores)], tuple(r.curve))
+        Tried(
+            e.candidate.name,
+            s,
+            r.steps,
+            r.scores[max(r.scores)],
+            tuple(r.curve),
+            tuple(sorted(r.scores.items())),
+        )
         for e in race.entries
         for s, r in e.runs.items()
         if r.scores
     ]
     tried.sort(key=lambda t: (-t.steps, t.loss))
-    code = "" if math.isinf(own) else _code(best, race.total)
     return Recommendation(
-        sentence,
-        code,
-        gain,
+        _sentence(race, decision, setting),
+        "" if setting is None else _code(setting, steps),
+        decision.gain,
         tuple(plan["found"]),
         tuple(tried),
         _not_tried(race),
-        tuple(notes),
+        (*race.notes, *notes),
         about,
+        decision,
     )
 
 
-def _sentence(race: Race, best: Entry, gain: tuple[float, float, float]) -> str:
-    seed, reach = race.seed, race.noise.reach()
-    compared = {best.candidate.family, BASELINE.family}
-    if race.rises(race.total, race.rungs[:1]):
-        compared = {best.candidate.family}
-        head = (
-            f"Nothing tried trains to the end: the best run, {best.candidate.name}, ends at "
-            f"{best.score(race.total, seed):.3g}, above the {race.lowest(race.rungs[:1])[0]:.3g} "
-            "of step "
-            f"{race.rungs[0]}; look at the data before the optimizer"
+def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
+    best = race.finalists()[0].candidate.name
+    start, loss = f"{decision.start:.3g}", f"{decision.loss:.3g}"
+    if decision.kind == "diverged":
+        return "Cannot recommend anything: every candidate diverged, AdamW at 1e-3 included."
+    if decision.kind == "nothing trains":
+        return (
+            f"Nothing trains: the validation loss is {start} before the first step and {loss} at "
+            f"the end of the best run, {best}; look at the data and the model before the optimizer."
         )
-    elif best is race.entries[0] or (gain[1] <= 0 and gain[0] < 0.01):
-        head = "AdamW at lr 0.001 is fine: nothing tried was clearly better"
-    elif gain[1] > 0:
-        head = (
-            f"{best.candidate.name}: {100 * gain[0]:.1f} % lower validation loss than AdamW at lr "
-            "0.001"
+    if decision.kind == "at chance":
+        return (
+            f"Nothing trains: the best run, {best}, ends at {loss}, and the model says the same "
+            "for every input; look at the data and the model before the optimizer."
         )
+    if decision.kind == "rises":
+        return (
+            f"Nothing tried trains to the end: the best run, {best}, ends at {loss}, above the "
+            f"{race.lowest(race.rungs[:1])[0]:.3g} of step {race.rungs[0]}; look at the data "
+            "before the optimizer."
+        )
+    parts = []
+    if decision.kind == "fine":
+        parts.append(
+            f"AdamW at lr 0.001 is fine: it ends at validation loss {loss}, and nothing tried was "
+            "clearly better"
+        )
+    elif decision.kind == "rate":
+        parts.append(
+            f"{decision.setting}: it ends at validation loss {loss}, and no other optimizer was "
+            "clearly better"
+        )
+    elif math.isinf(decision.baseline_loss):
+        parts.append(f"{decision.setting} trains, to validation loss {loss}; AdamW diverges")
     else:
-        head = (
-            f"{best.candidate.name} ended {100 * gain[0]:.1f} % below AdamW at lr 0.001, "
-            f"within the noise between seeds ({100 * gain[1]:.0f} to {100 * gain[2]:.0f} %)"
+        sure = "" if decision.gain[1] > 0 else ", within the noise between seeds"
+        parts.append(
+            f"{decision.setting}: it ends at validation loss {loss}, and AdamW at its best rate "
+            f"({decision.baseline}) at {decision.baseline_loss:.3g}; it saves "
+            f"{decision.percent}{sure}"
         )
-    others = []
-    for family in FAMILIES:
-        if family in compared:
-            continue
+    if decision.rate is not None:
+        step, at_best, at_default = decision.rate
+        there = "diverged" if math.isinf(at_default) else f"stood at {at_default:.3g}"
+        parts.append(
+            f"the rate alone: at step {step} {decision.baseline} stood at {at_best:.3g}, AdamW at "
+            f"lr 0.001 {there}"
+        )
+    return "; ".join([*parts, *_others(race, setting)]) + "."
+
+
+def _others(race: Race, setting: Candidate | None) -> list[str]:
+    """What became of every other optimizer, at the last step at which the winner can be compared
+    with it.
+    """
+    seed, reach, said = race.seed, race.noise.reach(), []
+    kind = "" if setting is None else FAMILIES[setting.family].kind
+    for family, of in FAMILIES.items():
         own = [e for e in race.entries if e.candidate.family == family]
-        reached = [(max(e.runs[seed].scores), e) for e in own if seed in e.runs]
-        if not reached:
+        if not own or of.kind in (kind, FAMILIES[BASELINE.family].kind):
             continue
-        step = max(at for at, _ in reached)
-        entry = min((e for at, e in reached if at == step), key=lambda e: e.score(step, seed))
-        mine, other = best.score(step, seed), entry.score(step, seed)
+        step = max(s for e in own for s in e.runs[seed].scores)
+        other = min(e.score(step, seed) for e in own)
+        mine = min(
+            (
+                e.score(step, seed)
+                for e in race.entries
+                if setting is not None
+                and e.candidate.family == setting.family
+                and step in e.runs[seed].scores
+            ),
+            default=race.lowest([step])[0],
+        )
         if math.isinf(other):
-            others.append(f"{family} diverges")
+            said.append(f"{family} diverges")
+        elif other >= race.start:
+            said.append(f"{family} does not train")
         elif abs(race.level(other) - race.level(mine)) <= reach:
-            others.append(f"{family} ties at step {step}")
+            said.append(f"{family} ties at step {step}")
         else:
             word = "worse" if other > mine else "better"
-            others.append(f"{family} is {100 * abs(other / mine - 1):.0f} % {word} at step {step}")
-    return "; ".join([head, *others]) + "."
+            said.append(f"{family} is {word} at step {step} ({other:.3g} against {mine:.3g})")
+    return said
 
 
-def _code(best: Entry, total: int) -> str:
-    code = best.candidate.code
+def _code(setting: Candidate, total: int) -> str:
+    """The program's lines to paste: the optimizer, and the schedule with which it was raced."""
+    code = setting.code
     module = code.split("(")[0].rsplit(".", 1)[0]
     head = "import torch\n" if module == "torch.optim" else f"import {module}\nimport torch\n"
     inside = code.partition("(")[2].rpartition(")")[0]
     line = f"optimizer = {code}"
     if len(line) > 79:  # nothing to paste is wider than a terminal
         line = f"optimizer = {code.partition('(')[0]}(\n    {inside}\n)"
+    falls = f"{1 / SHAPES[setting.shape]:g} * " if SHAPES[setting.shape] < 1 else ""
     return (
         f"{head}\n{line}\n"
         f"total = {total}  # steps of your run\n"
-        "scheduler = torch.optim.lr_scheduler.LambdaLR(\n"
-        "    optimizer,\n"
-        "    lambda k: min((k + 1) / max(1, total // 50), 2 * (total - k) / total, 1.0),\n"
-        ")\n"
+        "\n\n"
+        "def factor(k):  # warm-up, then down to zero at the end; never below\n"
+        "    warm = (k + 1) / max(1, total // 50)\n"
+        f"    return max(0.0, min(warm, {falls}(total - k) / total, 1.0))\n"
+        "\n\n"
+        "scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)\n"
     )
 
 
 def _not_tried(race: Race) -> tuple[str, ...]:
     missing = [
-        name
-        for name, family in FAMILIES.items()
-        if not any(e.candidate.family == name for e in race.entries)
+        name for name in FAMILIES if not any(e.candidate.family == name for e in race.entries)
     ]
-    lines = ["Weight decay, momentum, batch size and other schedules were not varied."]
+    lines = [
+        "Momentum and batch size were not varied; weight decay or the schedule only at the winner."
+    ]
     if missing:
-        lines.append(f"Not suited to this model: {', '.join(missing)}.")
+        lines.append(f"Left out by the measurement or by the model's layers: {', '.join(missing)}.")
     return tuple(lines)
 
 
 def _cannot_tell(
     plan: dict[str, Any], minutes: float, notes: Iterable[str], seed: int
 ) -> Recommendation:
-    seconds = PIECES * plan["seconds_per_piece"] + COST * SHORTEST * plan["seconds_per_step"]
+    seconds = PIECES * plan["seconds_per_piece"] + EXPECTED * SHORTEST * plan["seconds_per_step"]
     needed = seconds / 60 / 0.85
     return Recommendation(
         f"Cannot tell in {minutes:g} minutes: the shortest useful race needs about "

@@ -22,6 +22,7 @@ from torch import Tensor
 from mindgap.base.check import fail
 from mindgap.base.objective import Objective
 from mindgap.base.rng import numpy_stream, stream_seed
+from mindgap.measure.gradients import fingerprint, gradient_passes
 from mindgap.measure.restoring import loader_generators, seed_everything, undisturbed
 
 #: Share of a run's steps over which the weights are averaged before a rung is judged.
@@ -193,18 +194,22 @@ class Progress:
         return bool(self.scores) and math.isinf(self.scores[max(self.scores)])
 
 
-def schedule(step: int, total: int) -> float:
-    """Factor on the learning rate: linear warm-up over 2 % of the steps, flat to half, then linear
-    to zero.
+#: Shape of the learning rate after its warm-up -> the share of the steps over which it falls.
+SHAPES = {"trapezoid": 0.5, "linear": 1.0}
+
+
+def schedule(step: int, total: int, shape: str = "trapezoid") -> float:
+    """Factor on the learning rate: linear warm-up over 2 % of the steps, then flat to half and
+    linear to zero (``"trapezoid"``), or linear to zero from the start (``"linear"``).
 
     Example:
-        >>> [round(schedule(step, 100), 2) for step in (0, 1, 2, 49, 75, 99)]
-        [0.5, 1.0, 1.0, 1.0, 0.5, 0.02]
+        >>> [round(schedule(step, 100), 2) for step in (0, 1, 2, 49, 75, 99, 150)]
+        [0.5, 1.0, 1.0, 1.0, 0.5, 0.02, 0.0]
+        >>> [round(schedule(step, 100, "linear"), 2) for step in (0, 10, 75)]
+        [0.5, 0.9, 0.25]
     """
-    warm = max(1, total // 50)
-    if step < warm:
-        return (step + 1) / warm
-    return min(1.0, 2 * (total - step) / total)
+    warm = (step + 1) / max(1, total // 50)
+    return max(0.0, min(warm, (total - step) / (SHAPES[shape] * total), 1.0))
 
 
 def train_until(
@@ -215,6 +220,7 @@ def train_until(
     seed: int,
     until: int,
     total: int,
+    shape: str = "trapezoid",
 ) -> None:
     """Train one run from where it stands to step ``until`` of ``total``, then evaluate it.
 
@@ -229,7 +235,7 @@ def train_until(
     if progress.state is not None:
         model.load_state_dict(progress.state["model"])
         optimizer.load_state_dict(progress.state["optimizer"])
-    model.train()
+    modes = _Modes(model)
     seed_everything(stream_seed(seed, "steps", progress.steps))
     average_from = progress.steps + int((1 - AVERAGED) * (until - progress.steps))
     average = _Average(model)
@@ -238,7 +244,7 @@ def train_until(
     batches = batches_from(problem.train, seed, progress.steps)
     while progress.steps < until:
         batch = next(batches)
-        factor = schedule(progress.steps, total)
+        factor = schedule(progress.steps, total, shape)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
         optimizer.zero_grad(set_to_none=True)
@@ -266,30 +272,86 @@ def train_until(
         "model": _copied(model.state_dict()),
         "optimizer": _copied(optimizer.state_dict()),
     }
-    score = evaluate(problem, progress)
+    score = evaluate(problem, progress, modes)
     if until < total:
         average.swap_in(model)
-        score = min(score, evaluate(problem, progress))
+        score = min(score, evaluate(problem, progress, modes))
     progress.scores[until] = score
     progress.seconds += time.perf_counter() - begun
 
 
-def evaluate(problem: Problem, progress: Progress) -> float:
+class _Modes:
+    """The training mode of every module, as the factory left it.
+
+    Batch normalisation that the user froze stays in evaluation mode. A model that is in evaluation
+    mode as a whole (``from_pretrained`` returns such ones) is put into training mode.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        if not model.training:
+            model.train()
+        self._kept = [(module, module.training) for module in model.modules()]
+
+    def restore(self) -> None:
+        for module, training in self._kept:
+            module.training = training
+
+
+def evaluate(problem: Problem, progress: Progress, modes: _Modes) -> float:
     """Mean validation loss (``inf`` where it is not finite); without validation batches the
     last training loss.
     """
     if problem.valid is None:
         recent = [loss for _, loss in progress.curve[-max(1, len(progress.curve) // 5) :]]
-        return sum(recent) / len(recent)
-    model = problem.objective.model
-    model.eval()
-    with torch.no_grad():
-        values = [
-            problem.objective.value(batch) for batch in islice(iter(problem.valid), MOST_VALIDATION)
-        ]
-    model.train()
+        return sum(recent) / len(recent) if recent else math.nan
+    batches = list(islice(iter(problem.valid), MOST_VALIDATION))
+    problem.objective.model.eval()
+    try:
+        values = [_value(problem.objective, batch) for batch in batches]
+    finally:
+        modes.restore()
     mean = float(torch.stack(values).double().mean()) if values else math.nan
     return mean if math.isfinite(mean) else math.inf
+
+
+def _value(objective: Objective, batch: Any) -> Tensor:
+    """The loss of a batch without a graph; with one where the loss itself needs derivatives."""
+    try:
+        with torch.no_grad():
+            return objective.value(batch).detach()
+    except RuntimeError:
+        with torch.enable_grad():
+            return objective.value(batch).detach()
+
+
+def start_loss(factory: Factory, seed: int) -> float:
+    """Validation loss before the first step; NaN where there are no validation batches."""
+    problem = build(factory, seed)
+    modes = _Modes(problem.objective.model)
+    return math.nan if problem.valid is None else evaluate(problem, Progress(), modes)
+
+
+def ignores_inputs(problem: Problem, loss: float, fall: float) -> bool:
+    """Whether the model says the same whatever its input: its validation loss stays where it is
+    when the inputs of every batch (its first tensor) are given in another order than the rest.
+
+    ``fall`` is the fall of the loss since the start; a change below a hundredth of it is none.
+    """
+    if problem.valid is None:
+        return False
+    batches = list(islice(iter(problem.valid), MOST_VALIDATION))
+    if not batches or not all(
+        isinstance(b, (tuple, list))
+        and len(b) >= 2
+        and all(isinstance(t, Tensor) and t.ndim for t in b[:2])
+        and len(b[0]) == len(b[1]) > 1
+        for b in batches
+    ):
+        return False
+    turned = [type(b)([b[0].roll(1, 0), *b[1:]]) for b in batches]
+    modes = _Modes(problem.objective.model)
+    other = evaluate(Problem(problem.objective, [], turned), Progress(), modes)
+    return abs(other - loss) <= 0.01 * abs(fall)
 
 
 class _Average:
@@ -322,20 +384,21 @@ def _copied(tree: Any) -> Any:
 
 
 def check_starts(factory: Factory, seed: int) -> list[str]:
-    """Build the problem three times and look at its first losses: notes for the answer, or one
+    """Build the problem three times and look at its first batches: notes for the answer, or one
     clear error.
 
     Raises:
-        RuleError: the first loss is not finite, or no parameter has a gradient.
+        RuleError: what ``gradient_passes`` refuses (no parameter, a batch on another device, a loss
+            that is not finite), or no parameter has a gradient.
     """
-    first, again, other = (_first_loss(build(factory, s)) for s in (seed, seed, seed + 1))
+    first, again, other = (_first(build(factory, s)) for s in (seed, seed, seed + 1))
     notes = []
-    if not math.isclose(first, again, rel_tol=1e-4, abs_tol=1e-12):
+    if not math.isclose(first[0], again[0], rel_tol=1e-4, abs_tol=1e-12):
         notes.append(
             "Two builds with the same seed start at different losses: data or weights ignore the "
             "seed."
         )
-    elif math.isclose(first, other, rel_tol=1e-12):
+    elif first[1:] == other[1:]:
         notes.append(
             "Every seed starts at the same weights and data: the intervals cover the order of "
             "batches only."
@@ -343,14 +406,18 @@ def check_starts(factory: Factory, seed: int) -> list[str]:
     return notes
 
 
-def _first_loss(problem: Problem) -> float:
+def _first(problem: Problem) -> tuple[float, int, int]:
+    """The loss of the first batch, and checksums of the weights and of the batch."""
     batch: Sequence[Any] | Any = next(iter(problem.train))
-    value, gradient = problem.objective.value_and_grad(batch)
-    if not math.isfinite(float(value)):
-        fail("problem", "must start at a finite loss", float(value))
-    if not gradient or not any(bool(g.any()) for g in gradient):
-        rule = (
-            "must have a loss that depends on the parameters (every gradient is zero at the start)"
-        )
-        fail("problem", rule, float(value))
-    return float(value)
+    model = problem.objective.model
+    weights = fingerprint(list(model.parameters()))
+    with gradient_passes(problem.objective, [batch]) as passes:
+        for item in passes.gradients():
+            if not any(bool(g.any()) for g in item.gradient):
+                rule = (
+                    "must have a loss that depends on the parameters (every gradient is zero at "
+                    "the start: a dead network trains with no optimizer)"
+                )
+                fail("problem", rule, float(item.loss))
+            return float(item.loss), weights, fingerprint(batch)
+    raise AssertionError("gradient_passes gives a batch or an error")

@@ -52,6 +52,8 @@ class Objective:
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             fail("loss", "must return a tensor with one element", shape)
+        if value.is_complex():
+            fail("loss", "must be a real number", value.dtype)
         return value.reshape(())
 
     def value_and_grad(self, batch: Any) -> tuple[Tensor, list[Tensor]]:

@@ -15,6 +15,7 @@ import typer
 
 from mindgap.base.check import RuleError, fail
 from mindgap.cli.show import paragraph, progress, say, table
+from mindgap.record.schema import RecordError
 
 
 def measure(
@@ -69,12 +70,21 @@ def measure(
 
 @contextmanager
 def your_code() -> Iterator[None]:
-    """Show an error of the user's code with its own traceback, and end with status 3."""
+    """Show an error of the user's code with its own traceback, and end with status 3.
+
+    An error that mindgap's own code raised goes on: it is a defect of mindgap.
+    """
     try:
         yield
-    except (RuleError, OSError):
+    except (RuleError, OSError, RecordError, typer.Exit):
         raise
-    except Exception:
+    except Exception as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        raised_in = "" if frame is None else str(frame.tb_frame.f_globals.get("__name__", ""))
+        if raised_in.partition(".")[0] == "mindgap":
+            raise
         print_exc()
         raise typer.Exit(3) from None
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mindgap.cli.measure import load_function
+from mindgap.cli.measure import load_function, your_code
 from mindgap.cli.show import paragraph, progress, say
 
 
@@ -40,7 +40,7 @@ def recommend(
 
     folder = out.with_suffix(".race")
     factory = load_function(target)
-    with progress("racing optimizers (of 100 parts of the time)", 100) as told:
+    with progress("racing optimizers (of 100 parts of the time)", 100) as told, your_code():
         answer = answer_for(
             factory, minutes=minutes, steps=steps, seed=seed, folder=folder, told=told
         )

@@ -16,6 +16,8 @@ from mindgap.lab.report.words import number
 from mindgap.record.schema import RecordError
 from mindgap.record.store import read_json, write_atomically
 
+#: The version of the written form that is drawn.
+SCHEMA = 2
 #: Size of the figure in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 340, 92, 30, 14, 64
 
@@ -24,21 +26,19 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
     """Draw the page of ``recommendation.json``; the file appears whole or not at all.
 
     Raises:
-        RecordError: the file is not a recommendation.
+        RecordError: the file is not a recommendation of this version.
     """
     content = read_json(Path(answer))
     if not isinstance(content, dict) or content.get("kind") != "recommendation":
         raise RecordError(f"{answer} must be a recommendation written by 'mindgap recommend'")
+    if content.get("schema") != SCHEMA:
+        raise RecordError(f"{answer} must have schema {SCHEMA}, got {content.get('schema')!r:.50}")
     write_atomically(Path(out), page(content))
     return Path(out)
 
 
 def page(answer: dict[str, Any]) -> str:
     """The whole page as text."""
-    gain, low, high = (100 * value for value in answer["gain"])
-    words = (
-        f"Gain over AdamW at lr 0.001: {gain:.1f} % (90 % interval {low:.1f} % to {high:.1f} %)."
-    )
     tried = [
         {**t, "shown": number(t["loss"]) if math.isfinite(t["loss"]) else "diverged"}
         for t in answer["tried"]
@@ -46,37 +46,71 @@ def page(answer: dict[str, Any]) -> str:
     return str(
         template("recommendation.html").render(
             answer={**answer, "tried": tried},
-            gain=words if math.isfinite(low) else "",
-            caption=_caption(answer) if tried else "",
+            gain=_gain(answer.get("decision")),
+            caption=_caption(answer),
             picture=Markup(figure(answer)),
             css=asset("page.css"),
         )
     )
 
 
-def figure(answer: dict[str, Any]) -> str:
-    """Training loss against step: the recommended run and AdamW at 1e-3 in colour, all other
-    runs in grey.
-    """
-    runs = [
-        t for t in answer["tried"] if t["seed"] == answer["about"]["seed"] and len(t["curve"]) > 1
-    ]
-    points = [(s, v) for t in runs for s, v in t["curve"] if math.isfinite(v) and v > 0]
-    if not points:
+def _gain(decision: dict[str, Any] | None) -> str:
+    """What the recommended setting saves, in words; empty where it is the baseline itself."""
+    if not decision or decision["kind"] != "optimizer":
         return ""
-    values = sorted(v for _, v in points)
-    low, high = math.log(values[0]), math.log(values[int(0.98 * (len(values) - 1))])
+    gain, low, high = (100 * value for value in decision["gain"])
+    if not math.isfinite(low):
+        return ""
+    what = "validation loss" if decision["relative_to"] == "loss" else "fall of the loss"
+    return (
+        f"Saved against {decision['baseline']}, AdamW at its best rate: {gain:.1f} % of the {what} "
+        f"(90 % interval {low:.1f} % to {high:.1f} %)."
+    )
+
+
+def _coloured(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, class of the line) of the recommended setting and of the baseline; one where they are
+    the same setting.
+    """
+    decision = answer.get("decision")
+    if not decision:
+        return []
+    named = [(decision["setting"], "best"), (decision["baseline"], "baseline")]
+    return [pair for k, pair in enumerate(named) if pair[0] and pair[0] not in named[k - 1][:k]]
+
+
+def figure(answer: dict[str, Any]) -> str:
+    """Validation loss against step, which decides: the recommended setting and AdamW at its best
+    rate in colour, all other runs in grey.
+    """
+    runs = [t for t in answer["tried"] if t["seed"] == answer["about"]["seed"]]
+    decision = answer.get("decision")
+    if not decision:
+        return ""
+    start = decision["start"]
+    lines = [
+        (t["name"], [(s, v) for s, v in [(0, start), *t["scores"]] if math.isfinite(v)])
+        for t in runs
+    ]
+    lines = [(name, points) for name, points in lines if len(points) > 1]
+    values = sorted(v for _, points in lines for _, v in points)
+    if not values:
+        return ""
+    logs = values[0] > 0
+    level = math.log if logs else float
+    low, high = level(values[0]), level(max(start, values[int(0.9 * (len(values) - 1))]))
     high = max(high, low + 1e-6)
-    last = max(s for s, _ in points)
+    last = max(s for _, points in lines for s, _ in points)
 
     def place(step: float, value: float) -> tuple[float, float]:
-        share = min(1.0, max(0.0, (math.log(max(value, 1e-300)) - low) / (high - low)))
+        share = min(1.0, max(0.0, (level(value) - low) / (high - low)))
         x = _LEFT + step / last * (_WIDTH - _LEFT - _RIGHT)
         return x, _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
     drawn = []
     for share in (0, 0.25, 0.5, 0.75, 1):
-        value = math.exp(low + share * (high - low))
+        value = low + share * (high - low)
+        value = math.exp(value) if logs else value
         _, y = place(0, value)
         drawn.append(
             f"<line class='grid' x1='{_LEFT}' x2='{_WIDTH - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
@@ -86,32 +120,35 @@ def figure(answer: dict[str, Any]) -> str:
         drawn.append(
             f"<text x='{x:.1f}' y='{_HEIGHT - 36}' text-anchor='middle'>{share * last:.0f}</text>"
         )
-    best, baseline = _best_name(answer), "AdamW lr=0.001"
-    for name, kind in ((None, "other"), (baseline, "baseline"), (best, "best")):
-        for run in runs:
-            if run["name"] == name or (name is None and run["name"] not in (best, baseline)):
-                line = " L".join(
-                    f"{x:.1f} {y:.1f}" for x, y in (place(s, v) for s, v in run["curve"])
-                )
-                drawn.append(
-                    f"<path class='{kind}' d='M{line}'><title>{_text(run['name'])}</title></path>"
-                )
-    names = (
-        [(best, "best-name")]
-        if best == baseline
-        else [(best, "best-name"), (baseline, "baseline-name")]
-    )
-    for k, (name, kind) in enumerate(names):
-        # losses fall: this corner is empty
-        place_of = f"x='{_LEFT + 12}' y='{_HEIGHT - _BOTTOM - 12 - 26 * k}'"
-        drawn.append(f"<text class='{kind}' {place_of}>{_text(name)}</text>")
+    coloured = _coloured(answer)
+    kinds = dict(coloured)
+    for name, points in sorted(lines, key=lambda line: "obb".find(kinds.get(line[0], "o")[0])):
+        path = " L".join(f"{x:.1f} {y:.1f}" for x, y in (place(s, v) for s, v in points))
+        drawn.append(
+            f"<path class='{kinds.get(name, 'other')}' d='M{path}'><title>{_text(name)}</title>"
+            "</path>"
+        )
+    ends = {name: place(*points[-1]) for name, points in lines if name in kinds}
+    taken: list[float] = []
+    for name, kind in coloured:
+        if name not in ends:
+            continue
+        x, y = ends[name]
+        y -= 8  # above the end of its own line, and clear of the other label
+        while any(abs(y - other) < 18 for other in taken):
+            y -= 18
+        taken.append(y)
+        drawn.append(
+            f"<text class='{kind}-name' x='{x - 6:.1f}' y='{y:.1f}' text-anchor='end'>"
+            f"{_text(name)}</text>"
+        )
     drawn.append(
         f"<text x='{(_LEFT + _WIDTH) / 2}' y='{_HEIGHT - 6}' text-anchor='middle'>step</text>"
     )
     turned = (
         f"class='side' transform='translate(20 {_HEIGHT / 2}) rotate(-90)' text-anchor='middle'"
     )
-    drawn.append(f"<text {turned}>training loss</text>")
+    drawn.append(f"<text {turned}>validation loss</text>")
     label = _text(_caption(answer))
     return (
         f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img' aria-label='{label}' "
@@ -120,20 +157,14 @@ def figure(answer: dict[str, Any]) -> str:
     )
 
 
-def _best_name(answer: dict[str, Any]) -> str:
-    longest = max(t["steps"] for t in answer["tried"])
-    return str(
-        min((t for t in answer["tried"] if t["steps"] == longest), key=lambda t: t["loss"])["name"]
-    )
-
-
 def _caption(answer: dict[str, Any]) -> str:
-    best = _best_name(answer)
-    others = len({t["name"] for t in answer["tried"]} - {best, "AdamW lr=0.001"})
-    return (
-        f"Training loss of {best} (blue), AdamW at lr 0.001 (orange) and {others} other settings "
-        "(grey)."
-    )
+    if not answer["tried"] or not answer.get("decision"):
+        return ""
+    coloured = _coloured(answer)
+    words = {"best": "blue", "baseline": "orange, AdamW at its best rate"}
+    named = " and ".join(f"{name} ({words[kind]})" for name, kind in coloured)
+    others = len({t["name"] for t in answer["tried"]} - {name for name, _ in coloured})
+    return f"Validation loss of {named}, and of {others} other settings (grey)."
 
 
 def _text(value: object) -> str:
