@@ -25,6 +25,8 @@ RATES = (1e-3, 3e-4, 3e-3, 1e-2, 3e-2)
 FACTOR = 10**0.5
 #: Threshold so small that every gradient is brought to one length, which AdamW does not see.
 UNIT = 1e-3
+#: Largest weight decay that is tried.
+MOST_DECAY = 3.0
 #: Momentum of all methods that have one.
 BETA = 0.9
 
@@ -271,6 +273,7 @@ def variant(given: Candidate, total: int, overfits: bool) -> Candidate:
         (2.7, 'linear')
     """
     if overfits and FAMILIES[given.family].default_decay:
-        decay = 1 / (0.75 * total * given.lr)  # the mean of the schedule's factor is about 0.75
+        # The mean of the schedule's factor is about 0.75.
+        decay = min(MOST_DECAY, 1 / (0.75 * total * given.lr))
         return replace(given, decay=float(f"{decay:.2g}"))
     return replace(given, shape="linear")

@@ -136,6 +136,9 @@ class Race:
         self.seconds = seconds
         self.rungs = tuple(max(2, round(share * total)) for share in RUNGS)
         self.entries = [Entry(c, {}) for c in first_candidates(scale)]
+        #: what happened after this step counts for nothing: pieces of a race that continues may
+        #: hold more than the race has come to.
+        self._reached = total
         self._leaders: list[Entry] = []
         self.start = math.nan
         self.notes: list[str] = []
@@ -144,7 +147,7 @@ class Race:
     def run(self) -> None:
         """Run all rungs; ``entries`` and ``noise`` hold the result."""
         self.start = start_loss(self.factory, self.seed)
-        first = self.rungs[0]
+        first = self._reached = self.rungs[0]
         self._advance_all(self.entries, first)
         if math.isnan(self.start):  # no validation batches: the first training losses
             curves = [e.runs[self.seed].curve for e in self.entries]
@@ -158,6 +161,7 @@ class Race:
         self._run_leaders(first)
         field = self._second_rung(first)
         for position, rung in enumerate(self.rungs[1:]):
+            self._reached = rung
             self._advance_all(field, rung)
             if position == 0 and self.rises(rung, [first]):
                 field = [*field, self._smaller_rate(rung)]
@@ -235,13 +239,14 @@ class Race:
         return min(count, 2)
 
     def _steps(self) -> int:
-        return sum(run.steps for entry in self.entries for run in entry.runs.values())
+        return sum(min(r.steps, self._reached) for e in self.entries for r in e.runs.values())
 
     def spent(self) -> float:
         """Seconds in steps, builds and evaluations. Kept with the pieces, so that a race that
         continues decides as one that was not interrupted.
         """
-        return sum(run.seconds for entry in self.entries for run in entry.runs.values())
+        runs = [run for entry in self.entries for run in entry.runs.values() if run.steps]
+        return sum(run.seconds * min(1.0, self._reached / run.steps) for run in runs)
 
     def cost(self) -> float:
         """Full-length runs spent."""
@@ -286,8 +291,8 @@ class Race:
     def level(self, loss: float) -> float:
         """A loss on the scale of the race: the log of its height over the floor.
 
-        The floor lies a quarter of the largest fall below the smallest loss of the race, so adding a
-        constant to the loss changes nothing, and losses may have any sign.
+        The floor lies a quarter of the largest fall below the smallest loss of the race, so adding
+        a constant to the loss changes nothing, and losses may have any sign.
 
         Example:
             >>> race = Race(
@@ -295,7 +300,7 @@ class Race:
             ... )
             >>> race.start, race.entries[0].runs[0] = 2.0, Progress(2, {2: -1.0})
             >>> round(race.floor(), 6), round(race.level(-1.0 + 3.0), 6)
-            (-1.15, 1.147402)
+            (-1.75, 1.321756)
         """
         height = loss - self.floor()
         return math.log(height) if height > 0 else -math.inf
@@ -306,8 +311,8 @@ class Race:
             score
             for e in self.entries
             for run in e.runs.values()
-            for score in run.scores.values()
-            if math.isfinite(score)
+            for step, score in run.scores.items()
+            if step <= self._reached and math.isfinite(score)
         ]
         if not seen:
             return 0.0

@@ -49,7 +49,7 @@ MEASURING_RUNS = 0.25
 PIECES = 34
 #: Full-length runs that a race usually costs.
 EXPECTED = 4.6
-#: An optimizer must save this share of AdamW's loss to be named where the noise does not decide.
+#: What saves less than this share of AdamW's loss is no reason to change the optimizer.
 LEAST_GAIN = 0.01
 #: Shortest run, in steps, from which a recommendation is made.
 SHORTEST = 96
@@ -389,13 +389,13 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     kind = "optimizer"
     if math.isinf(own):
         kind = "diverged"
+    elif race.fall(race.rungs[0]) > 0 and race.rises(total, race.rungs[:1]):
+        kind = "rises"
     elif fall <= race.raw_reach() and fall <= 0.02 * abs(race.start):
         kind = "nothing trains"
-    elif race.rises(total, race.rungs[:1]):
-        kind = "rises"
     elif _at_chance(problem, best.runs[seed], own, fall):
         kind = "at chance"
-    elif math.isfinite(his) and gain[1] <= 0 and gain[0] < LEAST_GAIN:
+    elif math.isfinite(his) and gain[0] < LEAST_GAIN:
         best, own = reference, his
     if kind == "optimizer" and best is reference:
         kind = "fine" if reference.candidate == BASELINE else "rate"

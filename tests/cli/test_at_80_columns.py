@@ -10,7 +10,6 @@ from cases.report_records import write_study
 from rich.cells import cell_len
 
 from mindgap.advise.candidates import Candidate
-from mindgap.advise.race import Entry
 from mindgap.advise.recommendation import (
     Recommendation,
     _code,
@@ -35,7 +34,7 @@ def measured():
 def raced(seed):
     raise RuntimeError("the answer below is given instead")
 """
-CODE = _code(Entry(Candidate("AdamW with clipping", 0.032, 0.032), {}), 96)
+CODE = _code(Candidate("AdamW with clipping", 0.032, 0.032), 96)
 ANSWER = Recommendation(
     "AdamW with clipping lr=0.032: 91.9 % lower validation loss than AdamW at lr 0.001; ACClip is "
     "14 % worse.",

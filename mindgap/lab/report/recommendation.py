@@ -75,8 +75,10 @@ def _coloured(answer: dict[str, Any]) -> list[tuple[str, str]]:
     decision = answer.get("decision")
     if not decision:
         return []
-    named = [(decision["setting"], "best"), (decision["baseline"], "baseline")]
-    return [pair for k, pair in enumerate(named) if pair[0] and pair[0] not in named[k - 1][:k]]
+    kinds = {decision["baseline"]: "baseline", decision["setting"]: "best"}
+    return [(name, kinds[name]) for name in (decision["setting"], decision["baseline"]) if name][
+        : len(kinds.keys() - {""})
+    ]
 
 
 def figure(answer: dict[str, Any]) -> str:
