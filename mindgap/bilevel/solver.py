@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import Any, Generic, cast
 import numpy as np
 
 from mindgap.base.check import fail, positive, whole
+from mindgap.base.checkpoint import CheckpointError, set_aside
 from mindgap.bilevel.backends.ops import LOOK, are_numbers
 from mindgap.bilevel.backends.oracles import TorchOracle
 from mindgap.bilevel.core.settings import check_flag
@@ -21,7 +23,7 @@ from mindgap.bilevel.core.types import AnyMethod, Array, Backend, ProblemOracle,
 from mindgap.bilevel.data.draws import draw_chunk
 from mindgap.bilevel.data.problem import BilevelProblem, X, Y
 from mindgap.bilevel.method import Method
-from mindgap.bilevel.tools.checkpoint import check_path, load_state, save_state
+from mindgap.bilevel.tools.checkpoint import belongs_to, check_path, read_state, write_state
 
 #: How a run can end.
 OUTCOMES = ("done", "out of calls", "out of time", "stopped", "non-finite", "diverged")
@@ -192,8 +194,9 @@ def solve(
         fail("checkpoint", "must be given to resume", None)
     begin = time.perf_counter()
     oracle = runner.oracle(problem, method, seed or 0, distributed)
-    if resume and checkpoint is not None and Path(checkpoint).exists():
-        state = load_state(checkpoint, method, oracle)
+    of = {} if checkpoint is None else belongs_to(method, problem)
+    if resume and checkpoint is not None and (kept := _resumed(checkpoint, method, oracle, of)):
+        state = kept
         if seed not in (None, state.seed):
             fail(
                 "seed",
@@ -246,7 +249,7 @@ def solve(
             if wrong is not None:
                 return Solution(wrong[0], f"{wrong[0]}: {wrong[1]}", state, spent)
         if save and checkpoint is not None:
-            save_state(checkpoint, state)
+            write_state(Path(checkpoint), state, of)
         if end is not None:
             return Solution(end[0], f"{end[0]}: {end[1]}", state, spent)
         stops = (
@@ -270,6 +273,23 @@ def solve(
             print(
                 f"{state.t} iterations, {state.total_calls} calls, {spent:.1f} s", file=sys.stderr
             )
+
+
+def _resumed(
+    checkpoint: str | Path, method: Method, oracle: ProblemOracle, of: Mapping[str, str]
+) -> State | None:
+    """The state of the checkpoint; None if there is none, or if it is damaged and was set aside."""
+    path = Path(checkpoint)
+    if not path.exists():
+        return None
+    try:
+        return read_state(path, method, oracle, of)
+    except CheckpointError as error:
+        if error.reason != "damaged":
+            raise
+        told = f"{error}. It is now {set_aside(path).name}; the run begins again."
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+        return None
 
 
 def _is_true(answer: object) -> bool:

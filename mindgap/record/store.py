@@ -68,7 +68,19 @@ def run_file(folder: Path, header: Header) -> Path:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file that takes its name only when it is whole and on the disk; after an error
     the old one stays.
+
+    Raises:
+        OSError: the disk is full or refuses it; the error names the file.
     """
+    try:
+        with _replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

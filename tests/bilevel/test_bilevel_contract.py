@@ -112,7 +112,7 @@ def test_checkpoint_resumes_bitwise(case, tmp_path):
     for name in ("t", "drawn", "updates", "calls"):
         assert getattr(resumed, name) == getattr(whole, name)
     assert [p.name for p in tmp_path.iterdir()] == ["state.pt"]
-    with pytest.raises(RuleError, match="checkpoint must belong to the problem"):
+    with pytest.raises(RuleError, match="checkpoint must belong to the upper data"):
         solve(QUADRATIC.problem(32), method, steps=14, checkpoint=path, resume=True)
     changed = case.make(lr_x=0.0123)
     with pytest.raises(RuleError, match=r"checkpoint must belong to .*0\.0123"):
@@ -122,7 +122,7 @@ def test_checkpoint_resumes_bitwise(case, tmp_path):
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     path = tmp_path / "state.pt"
     path.write_text("nothing of the kind")
-    with pytest.raises(RuleError, match="checkpoint must be a readable state"):
+    with pytest.raises(RuleError, match="checkpoint must begin with .mindgap checkpoint 1"):
         solve(problem(), SOBA(lr_x=0.1, lr_y=0.1), steps=2, checkpoint=path, resume=True)
     with pytest.raises(RuleError, match="checkpoint must be given to resume"):
         solve(problem(), SOBA(lr_x=0.1, lr_y=0.1), steps=2, resume=True)

@@ -1,42 +1,69 @@
-"""States on disk: tensors and plain numbers only, written whole or not at all."""
+"""States on disk: tensors and plain numbers only, written whole or not at all, and read only by the
+problem and method that wrote them.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import fields, is_dataclass
-from functools import partial
-from hashlib import sha256
+from dataclasses import fields
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
-from mindgap.base.check import fail
+from mindgap.base.check import RuleError, fail, whole
 from mindgap.base.checked import checked_types
+from mindgap.base.checkpoint import read_checkpoint, write_checkpoint
+from mindgap.base.fingerprint import array_text, data_text, function_text, settings_text
+from mindgap.bilevel.backends.count import CountingOracle
 from mindgap.bilevel.core.steps import TorchStep
 from mindgap.bilevel.core.types import AnyMethod, ProblemOracle, State
+from mindgap.bilevel.data.loaded import Loaded
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Batches, Data
 from mindgap.bilevel.method import Method
 
-_VERSION = 2  # 1: all slots of a level drew from one stream
+KIND = "bilevel state"
 _COUNTERS = ("t", "seed", "drawn", "updates", "calls")
 
 
-def _fingerprint(oracle: ProblemOracle) -> dict[str, Any]:
-    """What must agree for a checkpoint to belong to a problem."""
-    problem = oracle.problem
-    found: dict[str, Any] = {
-        "x": problem.pack_x.shapes,
-        "y": problem.pack_y.shapes,
-        "dtype": str(problem.dtype),
-    }
+def belongs_to(method: AnyMethod, problem: BilevelProblem) -> dict[str, str]:
+    """What must agree for a checkpoint to belong to a method and a problem: data, starts, settings
+    and the code of the losses, each as a text that is the same in every process.
+
+    Data in tensors are known by their bytes, data sets by their type, their length and the arrays
+    they hold, streams by the code that draws.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> list(belongs_to(SOBA(lr_x=0.1, lr_y=0.5), example_problem()))
+        ['method', 'start of x', 'start of y', 'upper data', 'lower data', 'upper loss', ...]
+    """
+    packs = (problem.pack_x, problem.pack_y)
+    own = tuple(pack.module for pack in packs if pack.module is not None)
+    found = {"method": method_text(method)}
+    for name, pack in zip(("x", "y"), packs, strict=True):
+        found[f"start of {name}"] = f"{array_text(pack.start)} as {pack.shapes}"
     for level in ("upper", "lower"):
-        data = problem.data(level)
-        found[level] = [data.order, data.n, data.batch_size, getattr(data, "seed", 0)]
+        found[f"{level} data"] = _data_text(problem.data(level))
+    for level, loss in (("upper", problem.upper), ("lower", problem.lower)):
+        found[f"{level} loss"] = function_text(loss, own)
+    for name in ("project_x", "project_y"):
+        projection = getattr(problem, name)
+        found[name] = "None" if projection is None else function_text(projection)
     return found
+
+
+def _data_text(data: Data) -> str:
+    form = f"order {data.order}, n {data.n}, batch_size {data.batch_size}"
+    if isinstance(data, Batches):
+        return f"{form}, seed {data.seed}, {data_text(data.data)}"
+    if isinstance(data, Loaded):
+        return f"{form}, {data_text(data.loader.dataset)}"
+    return f"{form}, {function_text(data.sample)}"
 
 
 def method_text(method: AnyMethod) -> str:
@@ -52,28 +79,9 @@ def method_text(method: AnyMethod) -> str:
         (False, True)
     """
     parts = [
-        f"{f.name}={_value_text(getattr(method, f.name))}" for f in fields(cast("Any", method))
+        f"{f.name}={settings_text(getattr(method, f.name))}" for f in fields(cast("Any", method))
     ]
     return f"{type(method).__qualname__}({', '.join(parts)})"
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, FunctionType):
-        cells = [_value_text(c.cell_contents) for c in value.__closure__ or ()]
-        inside = repr((_code_text(value.__code__), value.__defaults__, cells))
-        return f"<function {value.__qualname__} {sha256(inside.encode()).hexdigest()[:16]}>"
-    if isinstance(value, partial):
-        arguments = [_value_text(a) for a in (*value.args, *sorted(value.keywords.items()))]
-        return f"<partial {_value_text(value.func)} {arguments}>"
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = [f"{f.name}={_value_text(getattr(value, f.name))}" for f in fields(value)]
-        return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-
-
-def _code_text(code: CodeType) -> str:
-    inner = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return repr((code.co_code, inner, code.co_names, code.co_varnames))
 
 
 def check_path(name: str, path: str | Path) -> Path:
@@ -97,32 +105,33 @@ def pack_state(state: State) -> dict[str, Any]:
         >>> again.t, bool((method.step(again).y == method.step(state).y).all())
         (1, True)
     """
+    content = _content(state)
+    return {"of": belongs_to(state.method, state.problem), **content}
+
+
+def _content(state: State) -> dict[str, Any]:
     if not isinstance(state, State):
         fail("state", "must be a State", type(state).__name__)
     return {
-        "version": _VERSION,
-        "method": method_text(state.method),
-        "problem": repr(_fingerprint(state.oracle)),
         "values": _plain(state.values, state.oracle),
         **{name: copy(getattr(state, name)) for name in _COUNTERS},
     }
 
 
 def save_state(path: str | Path, state: State) -> None:
-    """Write a state; an earlier file stays until the new one is complete.
+    """Write a state; an earlier file stays until the new one is complete and on the disk.
 
     Args:
         path: the file. Its folder must exist.
         state: of any method and backend.
     """
-    path = check_path("path", path)
-    part = path.with_name(path.name + ".part")
-    try:
-        torch.save(pack_state(state), part)
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+    path, content = check_path("path", path), _content(state)
+    write_checkpoint(path, KIND, content, belongs_to(state.method, state.problem))
+
+
+def write_state(path: Path, state: State, of: Mapping[str, str]) -> None:
+    """As :func:`save_state`, with what the state belongs to (:func:`belongs_to`) found before."""
+    write_checkpoint(path, KIND, _content(state), of)
 
 
 def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State:
@@ -134,13 +143,25 @@ def load_state(path: str | Path, method: Method, oracle: ProblemOracle) -> State
         oracle: derivatives of the same problem (``method.oracle(problem, seed)``).
 
     Raises:
-        RuleError: when the file is no checkpoint, or of another method or problem.
+        CheckpointError: a RuleError; the file is no checkpoint, is damaged, or belongs to another
+            method, other data, another start or other losses (the message says which).
     """
-    try:
-        content = torch.load(path, weights_only=True, map_location=oracle.problem.device)
-    except Exception as error:
-        fail("checkpoint", f"must be a readable state ({error})", str(path))
-    return unpack_state(content, method, oracle)
+    path = check_path("checkpoint", path)
+    _check_parts(method, oracle)
+    return read_state(path, method, oracle, belongs_to(method, oracle.problem))
+
+
+def read_state(path: Path, method: Method, oracle: ProblemOracle, of: Mapping[str, str]) -> State:
+    """As :func:`load_state`, with what it must belong to (:func:`belongs_to`) found before."""
+    content = read_checkpoint(path, KIND, of, oracle.problem.device)
+    return _state(content, method, oracle)
+
+
+def _check_parts(method: object, oracle: object) -> None:
+    if not isinstance(method, Method):
+        fail("method", "must be a Method", type(method).__name__)
+    if not isinstance(getattr(oracle, "problem", None), BilevelProblem):
+        fail("oracle", "must be a method's oracle", type(oracle).__name__)
 
 
 @checked_types
@@ -154,31 +175,81 @@ def unpack_state(content: Any, method: Method, oracle: ProblemOracle) -> State:
     Raises:
         RuleError: when the content is no state, or of another method or problem.
     """
-    if not isinstance(content, dict) or content.get("version") != _VERSION:
-        found = content.get("version") if isinstance(content, dict) else type(content).__name__
-        fail("checkpoint", f"must have version {_VERSION}", found)
-    if not hasattr(oracle, "problem"):
-        fail("oracle", "must be a method's oracle", type(oracle).__name__)
-    if content["method"] != method_text(method):
-        fail("checkpoint", f"must belong to {method_text(method)}", content["method"])
-    if content["problem"] != repr(_fingerprint(oracle)):
-        fail(
-            "checkpoint", f"must belong to the problem {_fingerprint(oracle)!r}", content["problem"]
-        )
-    values: dict[str, Any] = {}
-    for name, value in content["values"].items():
-        if isinstance(method.x_step, TorchStep) and name == "optimizer":
-            values[name] = method.x_step.start(content["values"]["x"])
-            values[name].load_state_dict(value)
-        elif isinstance(method.x_step, TorchStep) and name == "scheduler":
-            values[name] = method.x_step.start_scheduler(values["optimizer"])
-            values[name].load_state_dict(value)
-            values["optimizer"].load_state_dict(
-                content["values"]["optimizer"]
-            )  # making a scheduler changes rates
-        else:
-            values[name] = _restored(value, oracle)
-    return State(method, oracle, values, **{name: content[name] for name in _COUNTERS})
+    _check_parts(method, oracle)
+    if not isinstance(content, dict) or not isinstance(content.get("of"), dict):
+        fail("checkpoint", "must be what pack_state returned", type(content).__name__)
+    of, found = belongs_to(method, oracle.problem), content["of"]
+    for name, here in of.items():
+        if found.get(name) != here:
+            fail("checkpoint", f"must belong to the {name} {here}", found.get(name))
+    return _state(content, method, oracle)
+
+
+def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
+    """The state, after a look at every part: a file may be made up."""
+    content = _mapping("content", content)
+    counters = {name: content.get(name) for name in _COUNTERS}
+    for name in ("t", "seed"):
+        whole(f"checkpoint's {name}", counters[name])
+    for name in ("drawn", "updates", "calls"):
+        for key, number in _mapping(name, counters[name]).items():
+            if not isinstance(key, str):
+                fail("checkpoint", f"must have texts as names of {name}", key)
+            whole(f"checkpoint's {name} of {key}", number)
+    if counters["updates"].keys() != {"x", "y"}:
+        fail("checkpoint", "must count the updates of x and y", sorted(counters["updates"]))
+    found = dict(_mapping("values", content.get("values")))
+    kept = {name: found.pop(name) for name in ("optimizer", "scheduler") if name in found}
+    forms = CountingOracle.of(oracle.problem)
+    forms.start = oracle.problem.pack_x.start.to("meta"), oracle.problem.pack_y.start.to("meta")
+    _compare("values", found, method.start_values(forms))
+    values: dict[str, Any] = {name: _restored(value, oracle) for name, value in found.items()}
+    if isinstance(method.x_step, TorchStep):
+        values |= _optimizer(method.x_step, found["x"], kept)
+    elif kept:
+        fail("checkpoint", "must hold no optimizer, as the method has none", sorted(kept))
+    return State(method, oracle, values, **cast("dict[str, Any]", counters))
+
+
+def _optimizer(step: TorchStep, x: Tensor, kept: dict[str, Any]) -> dict[str, Any]:
+    """The optimizer of the upper step and its scheduler, where they stood."""
+    made: dict[str, Any] = {"optimizer": step.start(x)}
+    scheduler = step.start_scheduler(made["optimizer"])
+    if scheduler is not None:
+        made["scheduler"] = scheduler
+    if kept.keys() != made.keys():
+        fail("checkpoint", f"must hold {sorted(made)} of the step on x", sorted(kept))
+    try:
+        for name in reversed(made):  # making a scheduler changes the rates of the optimizer
+            made[name].load_state_dict(kept[name])
+    except Exception as error:  # torch raises whatever the wrong field leads to
+        raise RuleError(
+            f"checkpoint must hold states of {step}, got {type(error).__name__}: {error}"
+        ) from error
+    return made
+
+
+def _mapping(name: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        fail("checkpoint", f"must hold {name} by name", type(value).__name__)
+    return value
+
+
+def _compare(where: str, found: Any, like: Any) -> None:
+    """Refuse values that have not the names, shapes and dtypes of the method's own."""
+    if isinstance(like, dict):
+        found = _mapping(where, found)
+        for name, part in like.items():
+            if name not in found:
+                fail("checkpoint", f"must hold {name!r} in its {where}", sorted(map(str, found)))
+            _compare(f"{where}, {name}", found[name], part)
+    elif isinstance(like, Tensor):
+        form = (tuple(like.shape), like.dtype)
+        got = (tuple(found.shape), found.dtype) if isinstance(found, Tensor) else type(found)
+        if form != got:
+            fail("checkpoint", f"must hold {where} of the form {form}", got)
+    elif type(found) is not type(like):
+        fail("checkpoint", f"must hold a {type(like).__name__} in its {where}", type(found))
 
 
 def _plain(value: Any, oracle: ProblemOracle) -> Any:

@@ -1,0 +1,318 @@
+"""Checkpoints on disk: one written form for states of bilevel methods, trials of the laboratory and
+pieces of a race.
+
+A file is, in this order,
+
+* the line ``mindgap checkpoint 1``,
+* 48 bytes: the length of the header, the length of the arrays (both 8 bytes, lowest first) and a
+  checksum (BLAKE2b, 32 bytes) of these two lengths and of all that follows,
+* the header: JSON with the kind of the checkpoint, what it belongs to, its content, and dtype,
+  shape and place of every array,
+* the arrays as raw bytes, each at a multiple of 64.
+
+Nothing in it is executed. Content is made of tensors, numbers, texts, None, lists, tuples and
+mappings. A file appears by atomic rename once it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mindgap.base.check import RuleError
+from mindgap.record.store import replacing
+
+MAGIC = b"mindgap checkpoint 1\n"
+#: What is added to the name of a damaged file.
+ASIDE = ".damaged"
+_ALIGN = 64
+_SUMS = 48
+#: Nested lists and mappings; more are a mistake or an attack.
+_DEEPEST = 60
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+_ATOMS = (bool, int, float, str, type(None))
+
+
+class CheckpointError(RuleError):
+    """A checkpoint that cannot be used; ``reason`` says of which kind the trouble is."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        #: "unreadable" (the system refuses it), "foreign" (no checkpoint of this program),
+        #: "damaged" (length, checksum or content are wrong) or "other" (of another run)
+        self.reason = reason
+
+
+def _refuse(path: Path, rule: str, got: str, reason: str) -> NoReturn:
+    raise CheckpointError(f"checkpoint {rule}, got {got} in {path}", reason)
+
+
+def write_checkpoint(path: Path, kind: str, content: Any, of: Mapping[str, str]) -> None:
+    """Write a checkpoint; an earlier file stays until the new one is whole and on the disk.
+
+    Args:
+        path: the file.
+        kind: what it is a checkpoint of, in words.
+        content: tensors, numbers, texts, None, lists, tuples and mappings.
+        of: what it belongs to (data, start, settings, code ...), by name; reading compares it.
+
+    Raises:
+        CheckpointError: the content holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.ckpt"
+        >>> write_checkpoint(path, "example", {"w": torch.ones(2), 3: (1, None)}, {"seed": "0"})
+        >>> read_checkpoint(path, "example", {"seed": "0"})
+        {'w': tensor([1., 1.]), 3: (1, None)}
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    places: list[dict[str, Any]] = []
+    tree = _encoded(content, arrays, places, "content", 0)
+    header = {"kind": kind, "of": dict(of), "arrays": places, "content": tree}
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-(len(MAGIC) + _SUMS + len(text)) % _ALIGN)
+    parts: list[Any] = []
+    for array in arrays:
+        parts += [array, bytes(-array.nbytes % _ALIGN)]
+    length = sum(len(part) for part in parts)
+    sizes = len(text).to_bytes(8, "little") + length.to_bytes(8, "little")
+    checksum = blake2b(sizes + text, digest_size=32)
+    for part in parts:
+        checksum.update(part)
+    with replacing(path) as file:
+        file.write(MAGIC + sizes + checksum.digest() + text)
+        for part in parts:
+            file.write(part)
+
+
+def _encoded(
+    value: Any,
+    arrays: list[np.ndarray[Any, Any]],
+    places: list[dict[str, Any]],
+    where: str,
+    depth: int,
+) -> Any:
+    """A value as JSON; its tensors go to ``arrays``, their descriptions to ``places``."""
+    if depth > _DEEPEST:
+        raise CheckpointError(f"checkpoint must be nested at most {_DEEPEST} deep", "content")
+    if type(value) in _ATOMS:
+        return value
+    if isinstance(value, Tensor):
+        places.append(_placed(value, arrays, where))
+        return {"tensor": len(places) - 1}
+
+    def inside(part: Any, name: object) -> Any:
+        return _encoded(part, arrays, places, f"{where}[{name!r}]", depth + 1)
+
+    if type(value) in (list, tuple, torch.Size):
+        kind = "list" if type(value) is list else "tuple"
+        return {kind: [inside(part, i) for i, part in enumerate(value)]}
+    if type(value) in (dict, OrderedDict):
+        pairs = [[inside(key, "key"), inside(part, key)] for key, part in value.items()]
+        if type(value) is dict:
+            return {"dict": pairs}
+        versions = getattr(value, "_metadata", None)  # torch keeps versions of modules there
+        return {"ordered": pairs, "versions": inside(versions, "_metadata")}
+    if isinstance(value, np.generic):
+        return inside(value.item(), "number")
+    rule = "must hold tensors, numbers, texts, None, lists, tuples and mappings only"
+    raise CheckpointError(f"checkpoint {rule}, got {type(value).__name__} at {where}", "content")
+
+
+def _placed(value: Tensor, arrays: list[np.ndarray[Any, Any]], where: str) -> dict[str, Any]:
+    value = value.detach()
+    name = str(value.dtype).removeprefix("torch.")
+    if name not in _DTYPES or value.layout is not torch.strided or value.is_meta:
+        form = f"{value.layout} of {value.dtype} on {value.device}"
+        raise CheckpointError(
+            f"checkpoint must hold dense tensors only, got {form} at {where}", "content"
+        )
+    # Axes from the slowest to the fastest: a tensor keeps its order in memory.
+    order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
+    flat = value.permute(order).resolve_conj().resolve_neg().contiguous().cpu().reshape(-1)
+    raw = flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+    arrays.append(raw.numpy())
+    return {
+        "dtype": name,
+        "shape": list(value.shape),
+        "order": order,
+        "device": str(value.device),
+        "bytes": int(raw.numel()),
+    }
+
+
+def read_checkpoint(
+    path: Path, kind: str, of: Mapping[str, str], device: torch.device | None = None
+) -> Any:
+    """The content of a checkpoint, after a look at its checksum and at what it belongs to.
+
+    Args:
+        path: written by :func:`write_checkpoint`.
+        kind: what it must be a checkpoint of.
+        of: what it must belong to; a name that differs ends in an error that says so.
+        device: where its tensors go; where they were if not given.
+
+    Raises:
+        CheckpointError: it cannot be read, is no checkpoint, is damaged, or is of another run.
+    """
+    try:
+        with path.open("rb") as file:
+            data = bytearray(os.fstat(file.fileno()).st_size)
+            file.readinto(data)
+    except OSError as error:
+        _refuse(path, "must be a file that can be read", str(error.strerror or error), "unreadable")
+    if not data.startswith(MAGIC):
+        rule = f"must begin with {MAGIC.decode().strip()!r} (older forms are not read)"
+        _refuse(path, rule, repr(bytes(data[:24])), "foreign")
+    header, arrays = _opened(path, data)
+    if header["kind"] != kind:
+        _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
+    _compare(path, of, header["of"])
+    try:
+        tensors: list[Tensor | None] = list(_tensors(header["arrays"], arrays, device))
+        content = _decoded(header["content"], tensors, 0)
+        if any(tensor is not None for tensor in tensors):
+            raise ValueError("an array that nothing refers to")
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+        _refuse(path, "must be whole", f"a damaged content ({_short(error)})", "damaged")
+    return content
+
+
+def _opened(path: Path, data: bytearray) -> tuple[dict[str, Any], memoryview]:
+    """The header, and the bytes of the arrays, after the checksum was compared."""
+    begin = len(MAGIC) + _SUMS
+    sums = bytes(data[len(MAGIC) : begin])
+    lengths = [int.from_bytes(sums[at : at + 8], "little") for at in (0, 8)]
+    if len(sums) < _SUMS or begin + sum(lengths) != len(data):
+        stated = begin + sum(lengths)
+        _refuse(path, f"must have its {stated} bytes", f"{len(data)} bytes", "damaged")
+    rest = memoryview(data)[begin:]
+    checksum = blake2b(sums[:16], digest_size=32)
+    checksum.update(rest)
+    if checksum.digest() != sums[16:]:
+        _refuse(path, "must fit its checksum", "other bytes", "damaged")
+    try:
+        header = json.loads(bytes(rest[: lengths[0]]))
+        fits = (
+            isinstance(header["kind"], str)
+            and isinstance(header["of"], dict)
+            and all(isinstance(text, str) for text in header["of"].values())
+            and isinstance(header["arrays"], list)
+            and "content" in header
+        )
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        _refuse(path, "must have a header", f"a damaged one ({_short(error)})", "damaged")
+    if not fits:
+        _refuse(path, "must have a header", "a damaged one", "damaged")
+    return header, rest[lengths[0] :]
+
+
+def _compare(path: Path, of: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse a checkpoint of something else, and say what differs."""
+    names = [*of, *(name for name in found if name not in of)]
+    wrong = [name for name in names if of.get(name) != found.get(name)]
+    if wrong:
+        here = ", and to the ".join(f"{name} {of.get(name, '(none)')}" for name in wrong)
+        there = "; ".join(f"{name} {_cut(found.get(name, '(none)'))}" for name in wrong)
+        _refuse(path, f"must belong to the {here}", there, "other")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _short(error: BaseException) -> str:
+    return _cut(f"{type(error).__name__}: {error}")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a number that must be whole")
+    return value
+
+
+def _tensors(places: list[Any], arrays: memoryview, device: torch.device | None) -> Any:
+    """The tensors in the order in which they were written."""
+    at = 0
+    for place in places:
+        dtype = _DTYPES[place["dtype"]]
+        shape, order = [_whole(n) for n in place["shape"]], [_whole(n) for n in place["order"]]
+        if sorted(order) != list(range(len(shape))):
+            raise ValueError("axes that are none")
+        count, size = math.prod(shape), _whole(place["bytes"])
+        if size != count * dtype.itemsize or at + size > len(arrays):
+            raise ValueError("an array of another size")
+        if not re.fullmatch(r"[a-z]+(:[0-9]{1,3})?", str(place["device"])):
+            raise ValueError("a device that is none")
+        if count:
+            flat = torch.frombuffer(arrays, dtype=torch.uint8, count=size, offset=at).clone()
+            if dtype is torch.bool and int(flat.max()) > 1:
+                raise ValueError("a truth value that is none")
+            flat = flat.view(dtype)
+        else:
+            flat = torch.empty(0, dtype=dtype)
+        back = [order.index(axis) for axis in range(len(order))]
+        value = flat.reshape([shape[axis] for axis in order]).permute(back)
+        yield value.to(device or torch.device(place["device"]))
+        at += size + -size % _ALIGN
+
+
+def _decoded(node: Any, tensors: list[Tensor | None], depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if type(node) in _ATOMS:
+        return node
+    if type(node) is not dict:
+        raise ValueError("a part of unknown form")
+    if node.keys() == {"tensor"}:
+        index = _whole(node["tensor"])
+        tensor, tensors[index] = tensors[index], None
+        if tensor is None:
+            raise ValueError("an array that two parts refer to")
+        return tensor
+    if node.keys() == {"list"} or node.keys() == {"tuple"}:
+        ((kind, parts),) = node.items()
+        found = [_decoded(part, tensors, depth + 1) for part in _listed(parts)]
+        return found if kind == "list" else tuple(found)
+    if node.keys() not in ({"dict"}, {"ordered", "versions"}):
+        raise ValueError("a part of unknown form")
+    pairs = {}
+    for pair in _listed(node["dict"] if "dict" in node else node["ordered"]):
+        key, part = _listed(pair)
+        pairs[_decoded(key, tensors, depth + 1)] = _decoded(part, tensors, depth + 1)
+    if "dict" in node:
+        return pairs
+    ordered = OrderedDict(pairs)
+    versions = _decoded(node["versions"], tensors, depth + 1)
+    if versions is not None:
+        ordered._metadata = versions  # type: ignore[attr-defined]
+    return ordered
+
+
+def _listed(node: Any) -> list[Any]:
+    if type(node) is not list:
+        raise ValueError("a part of unknown form")
+    return node
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file that cannot be used, so that it is neither read again nor lost."""
+    aside = path.with_name(path.name + ASIDE)
+    path.replace(aside)
+    return aside

@@ -1,0 +1,250 @@
+"""What a result was computed from, as short texts that are the same in every process: data by
+their bytes, functions by their code and by the values they use.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
+from hashlib import blake2b
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_CHANGES = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "clear", "remove"}
+
+
+def digest(*parts: bytes | memoryview) -> str:
+    """A short hash of some bytes.
+
+    Example:
+        >>> digest(b"a") == digest(b"a"), digest(b"a") == digest(b"b")
+        (True, False)
+    """
+    found = blake2b(digest_size=8)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
+
+
+def array_text(value: Tensor | np.ndarray[Any, Any]) -> str:
+    """Dtype, shape and a hash of the numbers of an array.
+
+    Example:
+        >>> array_text(torch.zeros(2)) == array_text(torch.zeros(2)), array_text(np.zeros(3))[:7]
+        (True, 'float64')
+    """
+    if isinstance(value, Tensor):
+        name, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
+        if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+            return f"{name} {shape} {value.layout}"
+        flat = value.detach().resolve_conj().resolve_neg().contiguous().cpu().reshape(-1)
+        raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+    else:
+        name, shape = str(value.dtype), value.shape
+        if value.dtype.hasobject:
+            return f"{name} {shape}"
+        raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8) if value.size else value
+    return f"{name} {shape} {digest(memoryview(raw.reshape(-1)).cast('B'))}"
+
+
+def data_text(data: Any) -> str:
+    """Data in tensors, arrays, tuples, lists and mappings by their bytes; any other data set by its
+    type, its length and the arrays it holds.
+
+    Example:
+        >>> one, two = (torch.utils.data.TensorDataset(torch.full((3,), v)) for v in (1.0, 2.0))
+        >>> data_text(one) == data_text(one), data_text(one) == data_text(two)
+        (True, False)
+    """
+    parts = sorted(_data_parts(data, 0))
+    return f"{type(data).__name__} {digest(repr(parts).encode())}"
+
+
+def _data_parts(data: Any, depth: int) -> Iterator[str]:
+    if isinstance(data, (Tensor, np.ndarray)):
+        yield array_text(data)
+    elif isinstance(data, (int, float, complex, str, bytes, type(None))):
+        yield repr(data)
+    elif isinstance(data, (tuple, list, Mapping)) and depth < 8:
+        entries = data.items() if isinstance(data, Mapping) else enumerate(data)
+        for name, part in entries:
+            yield from (f"{name!r} {text}" for text in _data_parts(part, depth + 1))
+    else:
+        yield f"{type(data).__qualname__} {len(data) if hasattr(data, '__len__') else ''}"
+        for name, part in getattr(data, "__dict__", {}).items() if depth < 4 else ():
+            if isinstance(part, (Tensor, np.ndarray, torch.utils.data.Dataset)) or name in (
+                "tensors",
+                "indices",
+            ):
+                yield from (f"{name} {text}" for text in _data_parts(part, depth + 1))
+
+
+def settings_text(value: object) -> str:
+    """A setting as text: functions by their code, not by address; everything else by its repr.
+
+    Example:
+        >>> one, two = (lambda t: 0.1 / (t + 1) for _ in range(2))
+        >>> settings_text(0.5), settings_text(one) == settings_text(two)
+        ('0.5', True)
+    """
+    if isinstance(value, (FunctionType, MethodType)):
+        return function_text(value)
+    if isinstance(value, partial):
+        arguments = [settings_text(a) for a in (*value.args, *sorted(value.keywords.items()))]
+        return f"<partial {settings_text(value.func)} {arguments}>"
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = [f"{f.name}={settings_text(getattr(value, f.name))}" for f in fields(value)]
+        return f"{type(value).__name__}({', '.join(parts)})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def function_text(function: Any, own: tuple[object, ...] = ()) -> str:
+    """Name and hash of a function: its code, its defaults, and the values it uses from outside.
+
+    Of the values from outside, numbers, texts, arrays, functions of the same module and modules'
+    parameters count. What the function itself changes does not: a counter, a list it appends to.
+
+    Args:
+        function: any callable.
+        own: modules that do not count, because the run changes them.
+
+    Example:
+        >>> def loss(weight):
+        ...     return lambda x: weight * x
+        >>> function_text(loss(1.0)) == function_text(loss(1.0))
+        True
+        >>> function_text(loss(1.0)) == function_text(loss(2.0))
+        False
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    inside = _Text(own).of(function)
+    return f"<function {name} {digest(inside.encode('utf-8', 'replace'))}, Python {version}>"
+
+
+class _Text:
+    """The long text behind a function's hash."""
+
+    def __init__(self, own: tuple[object, ...]) -> None:
+        self._own = {id(thing) for thing in own}
+        self._seen: set[int] = set()
+
+    def of(self, value: Any, fixed: bool = True, depth: int = 0) -> str:
+        """One value; containers are looked into only where nothing changes them (``fixed``)."""
+        if depth > 8 or id(value) in self._own:
+            return "..."
+        if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+            return repr(value)
+        if isinstance(value, (Tensor, np.ndarray)):
+            return array_text(value)
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, FunctionType):
+            return self._function(value, depth)
+        if isinstance(value, MethodType):
+            code = getattr(value.__func__, "__code__", None)
+            stored = set() if code is None else _stored(code, "ATTR")
+            owner = self._owner(value.__self__, stored, depth)
+            return f"{self.of(value.__func__, fixed, depth + 1)} of {owner}"
+        if isinstance(value, partial):
+            inner = (value.func, value.args, sorted(value.keywords.items()))
+            return f"partial {self.of(inner, True, depth + 1)}"
+        if isinstance(value, nn.Module):
+            weights = [f"{n} {array_text(p)}" for n, p in value.named_parameters()]
+            call = self.of(type(value).forward, True, depth + 1)
+            return f"{type(value).__qualname__} {weights} {call}"
+        if isinstance(value, (frozenset, set)) and (fixed or isinstance(value, frozenset)):
+            return f"set {sorted(self.of(part, fixed, depth + 1) for part in value)}"
+        if isinstance(value, tuple) or (isinstance(value, list) and fixed):
+            return f"{[self.of(part, fixed, depth + 1) for part in value]}"
+        if isinstance(value, Mapping) and fixed:
+            return f"{[self.of(pair, fixed, depth + 1) for pair in value.items()]}"
+        if is_dataclass(value) and not isinstance(value, type):
+            return self._owner(value, set(), depth)
+        call = None if isinstance(value, type) else vars(type(value)).get("__call__")
+        if isinstance(call, FunctionType):
+            owner = self._owner(value, _stored(call.__code__, "ATTR"), depth)
+            return f"{owner} {self.of(call, fixed, depth + 1)}"
+        kind = value if isinstance(value, type) else type(value)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    def _function(self, value: FunctionType, depth: int) -> str:
+        code = value.__code__
+        if id(code) in self._seen:
+            return value.__qualname__
+        self._seen.add(id(code))
+        names = set(_names(code))
+        fixed = not (names & _CHANGES) and not _stored(code, "SUBSCR")
+        outside: list[tuple[str, Any]] = [("defaults", value.__defaults__)]
+        outside.append(("defaults by name", value.__kwdefaults__))
+        changed = _stored(code, "DEREF")
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
+            if name not in changed:
+                try:
+                    outside.append((name, cell.cell_contents))
+                except ValueError:  # not filled yet
+                    continue
+        changed = _stored(code, "GLOBAL")
+        for name in sorted(names - changed):
+            used = value.__globals__.get(name)
+            near = isinstance(used, FunctionType) and used.__module__ == value.__module__
+            if near or isinstance(
+                used, (int, float, complex, str, bytes, tuple, Tensor, np.ndarray)
+            ):
+                outside.append((name, used))
+        texts = [f"{name} = {self.of(part, fixed, depth + 1)}" for name, part in outside]
+        return f"{self._code(code)} {texts}"
+
+    def _code(self, code: CodeType) -> str:
+        inner = [self.of(part) for part in code.co_consts]
+        return repr((code.co_code, inner, code.co_names, code.co_varnames))
+
+    def _owner(self, value: Any, changed: set[str], depth: int) -> str:
+        """An object by its type and by those attributes that no call changes."""
+        kind = type(value)
+        if isinstance(value, (nn.Module, type)):
+            return self.of(value, True, depth + 1)
+        names = (
+            [f.name for f in fields(value)]
+            if is_dataclass(value)
+            else [*getattr(value, "__dict__", {})]
+        )
+        parts = []
+        for name in sorted(names):
+            part = getattr(value, name, None)
+            skipped = name in changed or isinstance(getattr(kind, name, None), cached_property)
+            known = (bool, int, float, complex, str, bytes, tuple, Tensor, np.ndarray, FunctionType)
+            if not skipped and isinstance(part, known):
+                parts.append(f"{name} = {self.of(part, True, depth + 1)}")
+        return f"{kind.__module__}.{kind.__qualname__} {parts}"
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for part in _codes(code):
+        yield from part.co_names
+
+
+def _stored(code: CodeType, kind: str) -> set[str]:
+    """Names of one kind (``"GLOBAL"``, ``"DEREF"``, ``"ATTR"``, ``"SUBSCR"``) that the code
+    stores to."""
+    return {
+        str(step.argval)
+        for part in _codes(code)
+        for step in dis.get_instructions(part)
+        if step.opname == f"STORE_{kind}"
+    }
