@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -35,7 +35,9 @@ from mindgap.advise.candidates import (
     other_candidates,
     variant,
 )
-from mindgap.advise.training import Factory, Progress, build, start_loss, train_until
+from mindgap.advise.training import Factory, Problem, Progress, build, start_loss, train_until
+from mindgap.base.checkpoint import CheckpointError, read_checkpoint, set_aside, write_checkpoint
+from mindgap.base.fingerprint import data_text, function_text
 
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
@@ -49,6 +51,8 @@ LEADERS = 4
 COST = 5.0
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
 CALMEST = "AdamW with clipping"
+#: What a piece is a checkpoint of.
+KIND = "run in a race"
 #: A setting is looked at further while its loss is above the best by at most this share of the fall
 #: of the loss since the start.
 NEAR = 0.1
@@ -142,6 +146,7 @@ class Race:
         self._leaders: list[Entry] = []
         self.start = math.nan
         self.notes: list[str] = []
+        self._problems: dict[int, dict[str, str]] = {}
         self._told = told or (lambda sentence, share: None)
 
     def run(self) -> None:
@@ -404,8 +409,7 @@ class Race:
             if run.diverged:
                 run.scores[until] = math.inf
             return
-        share = min(1.0, self.cost() / COST)
-        self._told(f"{entry.candidate.name}, step {run.steps} to {until}", share)
+        self._told(f"{entry.candidate.name}, step {run.steps} to {until}", self._share())
         if self._load(entry, seed, until):
             return
         train_until(
@@ -429,9 +433,11 @@ class Race:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._piece(entry, seed, until)
-        whole = path.with_suffix(".part")
-        torch.save(vars(entry.runs[seed]), whole)
-        whole.replace(path)
+        try:
+            write_checkpoint(path, KIND, vars(entry.runs[seed]), self._belongs_to(entry, seed))
+        except CheckpointError as error:  # a model may keep things that no file of ours holds
+            self._told(f"{entry.candidate.name}, step {until}: not kept ({error})", self._share())
+            return
         for earlier in self.rungs:
             if (
                 earlier < until
@@ -439,12 +445,108 @@ class Race:
                 self._piece(entry, seed, earlier).unlink(missing_ok=True)
 
     def _load(self, entry: Entry, seed: int, until: int) -> bool:
-        """Take a finished piece, or any later piece of the same run, from the folder."""
+        """Take a finished piece, or any later piece of the same run, from the folder.
+
+        A damaged piece is named, set aside and computed again.
+
+        Raises:
+            CheckpointError: a piece of another problem, start or setting; it says what differs.
+        """
         if self.folder is None:
             return False
         for rung in (until, *(r for r in self.rungs if r > until)):
             path = self._piece(entry, seed, rung)
-            if path.exists():
-                entry.runs[seed] = Progress(**torch.load(path, weights_only=False))
+            if not path.exists():
+                continue
+            try:
+                content = read_checkpoint(path, KIND, self._belongs_to(entry, seed))
+                entry.runs[seed] = self._progress(content, entry, seed, path)
                 return True
+            except CheckpointError as error:
+                if error.reason == "other":
+                    raise
+                self._told(f"{error}: now {set_aside(path).name}, computed again", self._share())
         return False
+
+    def _share(self) -> float:
+        return min(1.0, self.cost() / COST)
+
+    def _belongs_to(self, entry: Entry, seed: int) -> dict[str, str]:
+        """What a piece must agree with: settings, start, data and the code of the loss."""
+        if seed not in self._problems:
+            # What differs between two builds of one seed cannot be compared.
+            one, two = (_problem_text(build(self.factory, seed)) for _ in range(2))
+            self._problems[seed] = {
+                name: text if text == two[name] else "another one per build"
+                for name, text in one.items()
+            }
+        made = entry.candidate
+        return {
+            "candidate": repr(made),
+            "scale": repr(self.scale),
+            "run": f"seed {seed}, {self.total} steps",
+            **self._problems[seed],
+        }
+
+    def _progress(self, content: Any, entry: Entry, seed: int, path: Path) -> Progress:
+        """A run from its written form, after a look at every field: a file may be made up."""
+        run = _checked_progress(content, path)
+        if run.state is not None:
+            model = build(self.factory, seed).objective.model
+            optimizer = entry.candidate.optimizer(model)
+            try:
+                model.load_state_dict(run.state["model"])
+                optimizer.load_state_dict(run.state["optimizer"])
+                for parameter, kept in optimizer.state.items():
+                    for value in kept.values():
+                        if isinstance(value, torch.Tensor) and value.numel() > 1:
+                            value.view(parameter.shape)
+            except Exception as error:  # torch raises whatever the wrong field leads to
+                _refuse(path, f"a state that does not load ({type(error).__name__}: {error})")
+        return run
+
+
+def _problem_text(problem: Problem) -> dict[str, str]:
+    model = problem.objective.model
+    return {
+        "start": data_text(dict(model.state_dict())),
+        "training data": data_text(problem.train),
+        "validation data": data_text(problem.valid),
+        "loss": function_text(problem.objective.loss, (model,)),
+    }
+
+
+def _refuse(path: Path, got: str) -> NoReturn:
+    raise CheckpointError(f"checkpoint must hold a run, got {got} in {path}", "damaged")
+
+
+def _checked_progress(content: Any, path: Path) -> Progress:
+    if not isinstance(content, dict) or content.keys() != vars(Progress()).keys():
+        _refuse(path, "other fields")
+    run = Progress(**content)
+
+    def is_number(value: Any) -> bool:
+        return type(value) in (int, float)
+
+    fits = (
+        type(run.steps) is int
+        and run.steps >= 0
+        and is_number(run.seconds)
+        and isinstance(run.scores, dict)
+        and all(type(step) is int and is_number(v) for step, v in run.scores.items())
+        and isinstance(run.curve, list)
+        and all(
+            isinstance(pair, tuple)
+            and len(pair) == 2
+            and type(pair[0]) is int
+            and is_number(pair[1])
+            for pair in run.curve
+        )
+        and (
+            run.state is None
+            or (isinstance(run.state, dict) and run.state.keys() == {"model", "optimizer"})
+        )
+    )
+    if not fits:
+        _refuse(path, "fields of other types")
+    return run

@@ -245,7 +245,7 @@ def _plan(
     asked = {"minutes": minutes, "steps": steps, "seed": seed, "measure": measure}
     path = None if folder is None else folder / "plan.json"
     if path is not None and path.exists():
-        plan: dict[str, Any] = read_json(path)
+        plan = _checked_plan(read_json(path), path)
         if plan["asked"] != asked:
             raise RuleError(
                 f"folder must hold a race with the same arguments, got {plan['asked']} instead of "
@@ -269,6 +269,32 @@ def _plan(
     if path is not None:
         write_atomically(path, to_json(plan, indent=1) + "\n")
     return plan
+
+
+def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
+    """A plan as it was read, after a look at every field: a file may be made up.
+
+    Raises:
+        RuleError: it is no plan of a race; the message names the file.
+    """
+
+    def is_number(value: Any) -> bool:
+        return type(value) in (int, float) and value >= 0
+
+    found = plan if isinstance(plan, dict) else {}
+    fits = (
+        isinstance(found.get("asked"), dict)
+        and all(type(found.get(name)) is int for name in ("total", "parameters"))
+        and all(is_number(found.get(n)) for n in ("total", "seconds_per_step", "seconds_per_piece"))
+        and is_number(found.get("seconds"))
+        and "loading" in found
+        and all(type(found.get(n)) in (int, float) for n in ("gradient_norm", "sharpness"))
+        and isinstance(found.get("found"), list)
+        and all(isinstance(sentence, str) for sentence in found["found"])
+    )
+    if not fits:
+        raise RuleError(f"folder must hold the plan of a race in {path}, got other content")
+    return found
 
 
 def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, Any]:

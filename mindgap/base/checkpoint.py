@@ -144,7 +144,8 @@ def _placed(value: Tensor, arrays: list[np.ndarray[Any, Any]], where: str) -> di
             f"checkpoint must hold dense tensors only, got {form} at {where}", "content"
         )
     # Axes from the slowest to the fastest: a tensor keeps its order in memory.
-    order = sorted(range(value.dim()), key=lambda axis: -value.stride(axis))
+    strides: tuple[int, ...] = value.stride()
+    order = sorted(range(value.dim()), key=lambda axis: -strides[axis])
     flat = value.permute(order).resolve_conj().resolve_neg().contiguous().cpu().reshape(-1)
     raw = flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
     arrays.append(raw.numpy())

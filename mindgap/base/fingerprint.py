@@ -46,7 +46,7 @@ def array_text(value: Tensor | np.ndarray[Any, Any]) -> str:
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             return f"{name} {shape} {value.layout}"
         flat = value.detach().resolve_conj().resolve_neg().contiguous().cpu().reshape(-1)
-        raw = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        raw: Any = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
     else:
         name, shape = str(value.dtype), value.shape
         if value.dtype.hasobject:
@@ -169,10 +169,10 @@ class _Text:
             return f"{[self.of(pair, fixed, depth + 1) for pair in value.items()]}"
         if is_dataclass(value) and not isinstance(value, type):
             return self._owner(value, set(), depth)
-        call = None if isinstance(value, type) else vars(type(value)).get("__call__")
-        if isinstance(call, FunctionType):
-            owner = self._owner(value, _stored(call.__code__, "ATTR"), depth)
-            return f"{owner} {self.of(call, fixed, depth + 1)}"
+        method = None if isinstance(value, type) else vars(type(value)).get("__call__")
+        if isinstance(method, FunctionType):
+            owner = self._owner(value, _stored(method.__code__, "ATTR"), depth)
+            return f"{owner} {self.of(method, fixed, depth + 1)}"
         kind = value if isinstance(value, type) else type(value)
         return f"{kind.__module__}.{kind.__qualname__}"
 

@@ -127,7 +127,7 @@ def solve(
         checkpoint: file to save the state to, every ``checkpoint_every`` iterations and at the end;
             a state that is not finite or has diverged is not written.
         resume: start from that file if it exists; the trajectory is bitwise that of an
-            uninterrupted run.
+            uninterrupted run. A damaged file is set aside with a warning, and the run begins again.
         start: a state to go on from, of this or another method, step size or backend
             (``method.take_over``); its seed, draws and counters go on.
         progress: write a line on standard error now and then.
@@ -139,8 +139,8 @@ def solve(
         ``Solution.check``).
 
     Raises:
-        RuleError: for a bad argument, a run without any budget, or a checkpoint of another problem
-            or method.
+        RuleError: for a bad argument, a run without any budget, or a checkpoint of another problem,
+            other data, another start or method (the message says what differs).
 
     Example:
         >>> import torch

@@ -300,10 +300,13 @@ def _carry_out(
         "recorded already"
     )
     failed: list[tuple[Header, End]] = []
+    noted: list[tuple[Header, End]] = []
 
     def on_end(header: Header, end: End) -> None:
         if end.outcome != "done":
             failed.append((header, end))
+        elif end.message:
+            noted.append((header, end))
 
     def words() -> str:
         return how_to_go_on(planned - sum(len(item.missing(out)) for item in plans), planned)
@@ -312,11 +315,12 @@ def _carry_out(
         run_all(plans, out, sweep=sweep, every=every, on_end=on_end)
     verdicts = [(item.study.claim, item.study.name, verdict_of(item, out)) for item in plans]
     print_verdicts(verdicts)
-    for header, end in failed:
-        print(
-            f"failed: {header.study}, {header.method}, seed {header.seed}: {end.message}",
-            file=sys.stderr,
-        )
+    for word, ends in (("note", noted), ("failed", failed)):
+        for header, end in ends:
+            print(
+                f"{word}: {header.study}, {header.method}, seed {header.seed}: {end.message}",
+                file=sys.stderr,
+            )
     if failed or any(verdict.verdict == "error" for _, _, verdict in verdicts):
         raise typer.Exit(3)
 

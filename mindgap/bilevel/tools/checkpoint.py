@@ -208,7 +208,7 @@ def _state(content: Any, method: Method, oracle: ProblemOracle) -> State:
         values |= _optimizer(method.x_step, found["x"], kept)
     elif kept:
         fail("checkpoint", "must hold no optimizer, as the method has none", sorted(kept))
-    return State(method, oracle, values, **cast("dict[str, Any]", counters))
+    return State(method, oracle, values, **counters)
 
 
 def _optimizer(step: TorchStep, x: Tensor, kept: dict[str, Any]) -> dict[str, Any]:

@@ -75,9 +75,10 @@ class Trial:
         """Offer a checkpoint: ``state`` is everything the loop needs to go on after the row it
         yields next.
 
-        Tensors, numbers, texts, lists and mappings only, so that it loads with ``weights_only``; or
-        a function that makes such a mapping, called only when a checkpoint is due. The runner
-        decides when that is. A loop that finds :attr:`restored` filled goes on from there::
+        Tensors, numbers, texts, None, lists, tuples and mappings only
+        (:mod:`mindgap.base.checkpoint`); or a function that makes such a mapping, called only when
+        a checkpoint is due. The runner decides when that is. A loop that finds :attr:`restored`
+        filled goes on from there::
 
             start = trial.restored.get("step", 0)
             for step in range(start, trial["steps"]):

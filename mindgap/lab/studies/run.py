@@ -138,7 +138,7 @@ def _record(
 ) -> End:
     begin = looked = time.perf_counter()
     trial = Trial(header.method, header.seed, header.settings)
-    checkpoints = Checkpoints(writer, every)
+    checkpoints = Checkpoints(writer, every, study.loop)
     checkpoints.restore(trial)
     if not str(header.settings.get("device", "cpu")).startswith("cpu"):
         writer.cut()  # a GPU does not repeat its last bits
@@ -160,6 +160,7 @@ def _record(
             looked = clock
             if not go_on():
                 return End("failed", message="it was called off; running again continues from here")
+    message = "; ".join(text for text in (message, checkpoints.note) if text)
     end = End(outcome, round(trial.seconds, 6), message, round(time.perf_counter() - begin, 3))
     writer.end(end)
     if outcome == "done":

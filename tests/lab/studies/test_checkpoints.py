@@ -121,7 +121,7 @@ def cut_short(study: Study, header: Header, folder: Path, after: int) -> None:
     """Run some rows with a checkpoint after each, and stop dead, as a killed process would."""
     with RunWriter(folder, header) as writer:
         trial = Trial(header.method, header.seed, header.settings)
-        checkpoints = Checkpoints(writer, 0)
+        checkpoints = Checkpoints(writer, 0, study.loop)
         for row, _ in zip(study.loop(trial), range(after)):
             writer.row({**row, "seconds": trial.seconds})
             checkpoints.offer(trial)
@@ -142,7 +142,9 @@ def test_a_run_cut_short_goes_on_bit_for_bit(
         cut_short(study, header, folder, after)
         restored = Trial(header.method, header.seed, header.settings)
         with RunWriter(folder, header) as writer:
-            assert Checkpoints(writer, 0).restore(restored), "it began again from its start"
+            assert Checkpoints(writer, 0, study.loop).restore(restored), (
+                "it began again from its start"
+            )
             assert 1 <= writer.position <= after
         assert execute(study, header, folder).outcome == "done"
         assert rows(folder) == whole

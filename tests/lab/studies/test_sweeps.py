@@ -201,7 +201,7 @@ def cut_short(study: Study, out: Path, after: int) -> Path:
     folder = item.folder(out)
     with RunWriter(folder, item.headers[0]) as writer:
         trial = Trial("plain", 0, item.headers[0].settings)
-        checkpoints = Checkpoints(writer, 0)
+        checkpoints = Checkpoints(writer, 0, study.loop)
         for row in study.loop(trial):
             writer.row({**row, "seconds": trial.seconds})
             if row["step"] == after:
