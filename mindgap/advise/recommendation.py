@@ -287,7 +287,7 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
         and all(type(found.get(name)) is int for name in ("total", "parameters"))
         and all(is_number(found.get(n)) for n in ("total", "seconds_per_step", "seconds_per_piece"))
         and is_number(found.get("seconds"))
-        and "loading" in found
+        and is_number(found.get("loading"))
         and all(type(found.get(n)) in (int, float) for n in ("gradient_norm", "sharpness"))
         and isinstance(found.get("found"), list)
         and all(isinstance(sentence, str) for sentence in found["found"])
