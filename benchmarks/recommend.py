@@ -40,7 +40,9 @@ def full_run(task: str, candidate: Any, seed: int, steps: int) -> float:
     from mindgap.advise.training import Progress, train_until
 
     progress = Progress()
-    train_until(progress, TASKS[task][0], candidate.optimizer, seed=seed, until=steps, total=steps)
+    shape = candidate.shape
+    factory, make = TASKS[task][0], candidate.optimizer
+    train_until(progress, factory, make, seed=seed, until=steps, total=steps, shape=shape)
     return progress.scores[steps]
 
 
