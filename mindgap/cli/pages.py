@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from mindgap.cli.show import point_to, say, table
+from mindgap.base.check import fail, one_of
+from mindgap.cli.show import paragraph, point_to, say, table
 
 RunsFolder = Annotated[
     Path, typer.Argument(help="Folder of records, as made by 'mindgap run --out'.", metavar="RUNS")
@@ -114,9 +115,30 @@ def methods(long: Long = False) -> None:
         _print(columns, rows, (0, 1, 5, 9), long)
 
 
-def theory(long: Long = False) -> None:
-    """List the papers' theorems and how their checks came out."""
+def theory(
+    action: Annotated[
+        str, typer.Argument(help="'refute' to search for counterexamples.", metavar="[refute]")
+    ] = "",
+    theorem: Annotated[
+        list[str] | None,
+        typer.Argument(help="The statement to attack, such as 3.4.5 or Lemma 2."),
+    ] = None,
+    tries: Annotated[int, typer.Option(help="Most instances per family (refute).")] = 400,
+    long: Long = False,
+) -> None:
+    """List the papers' theorems, their checks and errata; or try to refute one.
+
+    'mindgap theory refute 3.4.5' searches families of functions and noises that meet the theorem's
+    assumptions for the largest ratio of what is measured to the bound.
+    """
     from mindgap.lab.theory.theorem import THEOREMS
+
+    if action:
+        one_of("action", action, ("refute",))
+        if not theorem:
+            fail("THEOREM", "must be named: mindgap theory refute THEOREM", theorem)
+        _refute(" ".join(theorem), tries)
+        return
 
     rows = [
         (
@@ -131,3 +153,16 @@ def theory(long: Long = False) -> None:
     ]
     columns = ("place", "statement", "formula", "checked by", "outcome", "errata")
     _print(columns, rows, (0, 1, 4, 5), long)
+
+
+def _refute(theorem: str, tries: int) -> None:
+    """Print what a search found: the answer first, then the instance and its checks."""
+    from mindgap.lab.theory.refute import refute
+
+    for outcome in refute(theorem, tries=tries):
+        attack, best = outcome.attack, outcome.best
+        paragraph(f"{attack.place}, {attack.reading}: {outcome.words()}")
+        if best is not None:
+            paragraph(f"- instance: {best.words('stated')}")
+        if best is not None and outcome.refuted:
+            paragraph(f"- certificate: {'; '.join(best.assumptions)}")

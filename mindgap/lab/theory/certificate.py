@@ -66,12 +66,12 @@ class Certificate:
         """Measured over printed; infinite where 0 is printed."""
         return float(self.measured / self.printed) if self.printed else float("inf")
 
-    def words(self) -> str:
-        """Instance and margin in one sentence."""
+    def words(self, said: str = "printed") -> str:
+        """Instance and margin in one sentence; ``said``: where the bound comes from."""
         given = ", ".join(f"{name} = {_short(value)}" for name, value in self.instance.items())
         return (
             f"{given}: {_short(self.measured)} where {self.claim} {_short(self.printed)} is "
-            f"printed ({self.method})"
+            f"{said} ({self.method})"
         )
 
 

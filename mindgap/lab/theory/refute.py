@@ -1,0 +1,196 @@
+"""Search for counterexamples: the largest ratio of what a statement bounds to its bound, at
+parameters that meet its assumptions.
+
+An attack is one family of instances for one reading of a statement, solved exactly or bounded on
+the safe side. The search tries a grid of its parameters, then moves from the best points in smaller
+and smaller steps. A ratio above 1 refutes the statement, and its certificate says why; no ratio
+above 1 proves nothing beyond the tries.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mindgap.base.check import fail, positive, whole
+from mindgap.lab.theory.attack import Attack
+from mindgap.lab.theory.attacks import ATTACKS
+from mindgap.lab.theory.certificate import Certificate
+from mindgap.lab.theory.erratum import ERRATA, Erratum
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found.
+
+    Example:
+        >>> attack = Attack("x", "as printed", "numbers", {"a": (1.0, 8.0)}, lambda p: None)
+        >>> Outcome(attack, tries=5, best=None).words()
+        'not refuted in 5 tries (no instance met the assumptions)'
+    """
+
+    attack: Attack
+    tries: int
+    best: Certificate | None
+
+    @property
+    def refuted(self) -> bool:
+        """The best instance contradicts the statement, with a margin above rounding."""
+        return self.best is not None and self.best.valid and strength(self.best) > 1 + 1e-9
+
+    def words(self) -> str:
+        """The answer in one line."""
+        if self.best is None:
+            return f"not refuted in {self.tries} tries (no instance met the assumptions)"
+        tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
+        if self.refuted:
+            return f"refuted in {tries}, ratio {strength(self.best):.3g}"
+        return f"not refuted in {tries}, largest ratio {strength(self.best):.6g}"
+
+
+def strength(found: Certificate) -> float:
+    """How far an instance goes: measured over bound, or bound over measured where the statement is
+    a lower bound. Above 1 it contradicts the statement.
+
+    Example:
+        >>> strength(Certificate({}, {"x": True}, 2, 4, "at least", "counting"))
+        2.0
+    """
+    if not all(found.assumptions.values()):
+        return 0.0
+    if found.claim == "equal to":
+        return math.inf if found.contradicts else 1.0
+    if found.claim == "at most":
+        return found.ratio
+    return 1 / found.ratio if found.ratio > 0 else math.inf
+
+
+def search(attack: Attack, *, tries: int = 400, seconds: float = 20.0) -> Outcome:
+    """The best instance of a family: a grid, then a local search from the three best points.
+
+    Args:
+        tries: most instances.
+        seconds: most time; the search ends early, and says after how many tries.
+
+    Example:
+        >>> def attempt(p):
+        ...     return Certificate(dict(p), {"a > 0": True}, p["a"], 4.0, "at most", "counting")
+        >>> found = search(Attack("x", "as printed", "numbers", {"a": (1.0, 8.0)}, attempt))
+        >>> found.refuted, round(found.best.ratio, 3)
+        (True, 2.0)
+    """
+    whole("tries", tries, least=1)
+    until = time.monotonic() + positive("seconds", seconds)
+    names = list(attack.ranges)
+    logs = {name: (math.log(low), math.log(high)) for name, (low, high) in attack.ranges.items()}
+    seen: dict[tuple[float, ...], float] = {}
+    best: Certificate | None = None
+    best_strength = -1.0
+
+    def value(point: tuple[float, ...]) -> float:
+        nonlocal best, best_strength
+        if point not in seen:
+            found = attack.attempt({n: math.exp(x) for n, x in zip(names, point)})
+            seen[point] = -1.0 if found is None else strength(found)
+            if found is not None and seen[point] > best_strength:
+                best, best_strength = found, seen[point]
+        return seen[point]
+
+    def left() -> bool:
+        return len(seen) < tries and time.monotonic() < until
+
+    lines = [_line(*logs[name], attack.points) for name in names]
+    for point in _spread(list(itertools.product(*lines)), tries // 2):
+        if not left():
+            break
+        value(point)
+    for start in sorted(seen, key=lambda p: -seen[p])[:3]:
+        _climb(start, logs, names, value, left)
+    return Outcome(attack, len(seen), best)
+
+
+def _line(low: float, high: float, points: int) -> list[float]:
+    return [low + (high - low) * (i + 0.5) / points for i in range(points)]
+
+
+def _spread(points: list[tuple[float, ...]], most: int) -> list[tuple[float, ...]]:
+    """At most so many of the points, evenly from the whole list."""
+    return points[:: max(1, math.ceil(len(points) / max(1, most)))]
+
+
+def _climb(
+    start: tuple[float, ...],
+    logs: Mapping[str, tuple[float, float]],
+    names: Sequence[str],
+    value: Callable[[tuple[float, ...]], float],
+    left: Callable[[], bool],
+) -> None:
+    """Coordinate steps that halve where none helps."""
+    here, step = start, 0.25
+    while step > 0.01 and left():
+        moved = False
+        for i, name in enumerate(names):
+            low, high = logs[name]
+            for sign in (1, -1):
+                place = min(high, max(low, here[i] + sign * step * (high - low)))
+                there = (*here[:i], place, *here[i + 1 :])
+                if left() and value(there) > value(here):
+                    here, moved = there, True
+                    break
+        step = step if moved else step / 2
+
+
+def attacks_on(theorem: str) -> list[Attack]:
+    """The attacks on a statement, named in full or by its number.
+
+    Example:
+        >>> sorted({attack.place for attack in attacks_on("3.4.5")})
+        ['Theorem 3.4.5']
+
+    Raises:
+        RuleError: no such statement is attacked here.
+    """
+    searched = {attack.place for attack in ATTACKS}
+    known = [
+        _certified(row) for row in ERRATA if row.kind == "refuted" and row.theorem not in searched
+    ]
+    every, wanted = [*ATTACKS, *known], _words(theorem)
+    exact = [attack.place for attack in every if wanted == _words(attack.place)]
+    part = [attack.place for attack in every if wanted and wanted <= _words(attack.place)]
+    places = set(exact or part)
+    if len(places) != 1:
+        names = ", ".join(dict.fromkeys(attack.place for attack in every))
+        rule = "must name one statement of" if places else "must be one of"
+        fail("THEOREM", f"{rule} {names}", theorem)
+    return [attack for attack in every if attack.place in places]
+
+
+def _words(text: str) -> set[str]:
+    """Words and numbers of a name, in any order and case."""
+    return set(re.findall(r"[a-z]+|\d+(?:[.-]\d+)*", text.lower()))
+
+
+def _certified(row: Erratum) -> Attack:
+    """The one instance of an erratum's certificate, for a statement without a family to search."""
+    return Attack(
+        row.place,
+        "as printed",
+        "one instance",
+        {},
+        lambda p: row.certify(),
+    )
+
+
+def refute(theorem: str, *, tries: int = 400, seconds: float = 55.0) -> list[Outcome]:
+    """Search every family against a statement, the time shared among them.
+
+    Example:
+        >>> [outcome.refuted for outcome in refute("Lemma 4.7.5", tries=60)]
+        [True, False]
+    """
+    attacks = attacks_on(theorem)
+    return [search(attack, tries=tries, seconds=seconds / len(attacks)) for attack in attacks]
