@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import lzma
 import re
 import shutil
 import tarfile
@@ -26,6 +27,7 @@ from mindgap.record.store import (
     read_run,
     replacing,
 )
+from mindgap.record.unpacking import members
 
 SUFFIX = ".tar.xz"
 #: The files of an archive: nothing else is unpacked, and nothing outside its folder is written.
@@ -75,23 +77,18 @@ def unpacked(archive: Path) -> Path:
     """A folder ``.../<study>/<scale>`` with the files of an archive, removed when the program ends.
 
     Raises:
-        RecordError: the archive cannot be read.
+        RecordError: the archive cannot be read, or unpacks to more than it may
+            (:mod:`mindgap.record.unpacking`).
     """
     top = Path(tempfile.mkdtemp(prefix="mindgap-"))
     atexit.register(shutil.rmtree, top, ignore_errors=True)
     folder = top / archive.parent.name / archive.name.removesuffix(SUFFIX)
     folder.mkdir(parents=True)
     try:
-        with tarfile.open(archive, "r:xz") as packed:
-            for member in packed:
-                content = (
-                    packed.extractfile(member)
-                    if member.isfile() and _MEMBER.fullmatch(member.name)
-                    else None
-                )
-                if content is None:
-                    raise ValueError(f"it holds {member.name!r}, which is no record")
-                (folder / member.name).write_bytes(content.read())
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        for name, content in members(archive):
+            if not _MEMBER.fullmatch(name):
+                raise ValueError(f"it holds {name!r}, which is no record")
+            (folder / name).write_bytes(content)
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError, ValueError) as error:
         raise RecordError(f"{archive} cannot be read: {error}") from error
     return folder

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mindgap.base.check import fail, one_of
 from mindgap.bilevel.registry import METHODS, SIXTEEN
 from mindgap.lab.studies.spec import Parts, Row, Run, Trial
+from mindgap.record.unpacking import FREE, PER_BYTE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -281,11 +282,13 @@ def kept_vector(values: Tensor) -> str:
 def read_vector(text: str) -> Any:
     """The vector that :func:`kept_vector` wrote, as a numpy array."""
     from base64 import b85decode
-    from zlib import decompress
+    from zlib import decompressobj
 
     import numpy as np
 
-    return np.frombuffer(decompress(b85decode(text)), dtype=np.float16)
+    packed = b85decode(text)
+    content = decompressobj().decompress(packed, FREE + PER_BYTE * len(packed))
+    return np.frombuffer(content, dtype=np.float16)
 
 
 def end_of(

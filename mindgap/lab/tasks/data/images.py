@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import zipfile
 from functools import cache
 from typing import Any
 
@@ -15,6 +13,7 @@ from mindgap.base.check import fail, one_of
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import DataError, find
 from mindgap.lab.tasks.data.tabular import Table
+from mindgap.record.unpacking import members, unpacking
 
 Array = np.ndarray[Any, Any]
 
@@ -62,8 +61,10 @@ def mnist(split: str = "train") -> Table:
         DataError: when the files are neither here nor to be had.
     """
     prefix = {"train": "train", "test": "t10k"}[one_of("split", split, ("train", "test"))]
-    images = read_idx(gzip.decompress(find("mnist", f"{prefix}-images-idx3-ubyte.gz").read_bytes()))
-    labels = read_idx(gzip.decompress(find("mnist", f"{prefix}-labels-idx1-ubyte.gz").read_bytes()))
+    images, labels = (
+        read_idx(unpacking(find("mnist", f"{prefix}-{what}-ubyte.gz")).read())
+        for what in ("images-idx3", "labels-idx1")
+    )
     return Table(images.reshape(len(images), -1) / 255.0, labels.astype(np.int64), "MNIST")
 
 
@@ -112,12 +113,11 @@ def cifar10(split: str = "train", *, batches: int = 5) -> Table:
     labels = json.loads(find("cifar10", f"{split}_labels.json").read_text())
     sheets = []
     for name in names:
-        with zipfile.ZipFile(find("cifar10", f"{name}.webp.zip")) as archive:
-            for sheet in sorted(archive.namelist()):
-                pixels = np.asarray(Image.open(io.BytesIO(archive.read(sheet))).convert("RGB"))
-                sheets.append(
-                    pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1)
-                )
+        for _, content in sorted(members(find("cifar10", f"{name}.webp.zip"))):
+            pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+            sheets.append(
+                pixels.reshape(20, 32, 20, 32, 3).transpose(0, 2, 4, 1, 3).reshape(400, -1)
+            )
     features = np.concatenate(sheets)
     return Table(features / 255.0, np.asarray(labels[: len(features)], np.int64), "CIFAR-10")
 

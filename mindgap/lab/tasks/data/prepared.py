@@ -11,6 +11,7 @@ from filelock import FileLock
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import cache_folder
 from mindgap.record.store import replacing
+from mindgap.record.unpacking import checked_zip
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +35,7 @@ def prepared(name: str, make: Callable[[], Mapping[str, Array]]) -> dict[str, Ar
         if not path.is_file():
             with replacing(path) as file:
                 np.savez(file, **make())  # type: ignore[arg-type]
-    with np.load(path) as arrays:
+    with np.load(checked_zip(path)) as arrays:
         return {key: arrays[key] for key in arrays.files}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import lzma
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +11,7 @@ from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.base.rng import numpy_stream
 from mindgap.lab.tasks.data.fetch import available, find
+from mindgap.record.unpacking import unpacking, unpacking_text
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +67,7 @@ def ijcnn1(
     rows = _rows(rows, total)
     if _real("ijcnn1", source):
         suffix = {"train": "trn", "test": "tst"}[split]
-        text = bz2.decompress(find("ijcnn1", f"ijcnn1.{suffix}.bz2").read_bytes())
+        text = unpacking(find("ijcnn1", f"ijcnn1.{suffix}.bz2")).read()
         features, labels = read_libsvm(text, 22, rows)
         return Table(features, (labels > 0).astype(np.int64), "ijcnn1")
     features, score = _synthetic(seed, "ijcnn1", split, rows, 22, 1)
@@ -99,7 +98,7 @@ def covtype(
     part = names.index(one_of("split", split, names))
     rows = _rows(rows, _COVTYPE_ROWS[part])
     if _real("covtype", source):
-        with lzma.open(find("covtype", "covtype.csv.xz"), "rt") as file:
+        with unpacking_text(find("covtype", "covtype.csv.xz")) as file:
             table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.int32)
         order = numpy_stream(seed, "covtype", "split").permutation(len(table))
         train = table[order[: _COVTYPE_ROWS[0]], :54].astype(np.float64)

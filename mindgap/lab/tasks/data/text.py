@@ -5,9 +5,7 @@ questions.
 from __future__ import annotations
 
 import json
-import lzma
 import re
-import tarfile
 from collections.abc import Container
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from mindgap.base.check import missing, one_of
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.fetch import find
+from mindgap.record.unpacking import members, unpacking_text
 
 _SNLI = {"train": "snli_1.0_train_100k", "dev": "snli_1.0_dev_tokenised", "test": "snli_1.0_test"}
 _SENTIMENT = {
@@ -35,7 +34,7 @@ def language_tokens(name: str = "ptb", split: str = "train") -> list[str]:
     one_of("name", name, ("ptb", "wikitext-2"))
     one_of("split", split, ("train", "valid", "test"))
     file = f"ptb.{split}.txt.xz" if name == "ptb" else f"{split}.txt.xz"
-    with lzma.open(find(name, file), "rt", encoding="utf-8") as lines:
+    with unpacking_text(find(name, file)) as lines:
         return [word for line in lines for word in [*line.split(), "<eos>"]]
 
 
@@ -72,18 +71,14 @@ def sentiment140(part: str = "exact") -> list[dict[str, str]]:
 def amazon_reviews() -> list[tuple[str, int, str]]:
     """ARD: (domain, 1 for a positive review and 0 for a negative one, text), 4 domains x 2,000."""
     reviews = []
-    with tarfile.open(find("ard", "sorted_data_acl_labelled.tar.xz")) as archive:
-        for member in archive.getmembers():
-            file = archive.extractfile(member) if member.name.endswith(".review") else None
-            if file is None:
-                continue
-            domain, positive = member.name.split("/")[1], int("positive" in member.name)
-            for review in re.findall(
-                r"<review>(.*?)</review>", file.read().decode("latin-1"), re.S
-            ):
-                body = re.search(r"<review_text>\n(.*?)\n?</review_text>", review, re.S)
-                if body is not None:
-                    reviews.append((domain, positive, body.group(1).strip()))
+    for name, content in members(find("ard", "sorted_data_acl_labelled.tar.xz")):
+        if not name.endswith(".review"):
+            continue
+        domain, positive = name.split("/")[1], int("positive" in name)
+        for review in re.findall(r"<review>(.*?)</review>", content.decode("latin-1"), re.S):
+            body = re.search(r"<review_text>\n(.*?)\n?</review_text>", review, re.S)
+            if body is not None:
+                reviews.append((domain, positive, body.group(1).strip()))
     return reviews
 
 
@@ -95,10 +90,9 @@ def rated_reviews(split: str = "train") -> list[str]:
     """
     one_of("split", split, ("train", "test"))
     texts = []
-    with tarfile.open(find("fdu-mtl", "fdu-mtl_train_test.tar.xz")) as archive:
-        for member in sorted(archive.getmembers(), key=lambda one: one.name):
-            file = archive.extractfile(member) if member.name.endswith(f".{split}") else None
-            lines = [] if file is None else file.read().decode("utf-8", "replace").split("\n")
+    for name, content in sorted(members(find("fdu-mtl", "fdu-mtl_train_test.tar.xz"))):
+        if name.endswith(f".{split}"):
+            lines = content.decode("utf-8", "replace").split("\n")
             texts += [line.partition("\t")[2] for line in lines if "\t" in line]
     return texts
 
@@ -108,9 +102,7 @@ def glove(words: Container[str] | None = None) -> tuple[list[str], np.ndarray[An
     float32 row for each.
     """
     found, rows = [], []
-    with lzma.open(
-        find("glove", "glove.6B.50d.vocab-subset.txt.xz"), "rt", encoding="utf-8"
-    ) as lines:
+    with unpacking_text(find("glove", "glove.6B.50d.vocab-subset.txt.xz")) as lines:
         for line in lines:
             word, _, numbers = line.partition(" ")
             if words is None or word in words:
@@ -123,7 +115,7 @@ def squad() -> list[dict[str, Any]]:
     """The answerable questions of SQuAD dev-v2.0: ``context``, ``question``, ``answers`` (list
     of (start, text)).
     """
-    with lzma.open(find("squad", "dev-v2.0.json.xz"), "rt", encoding="utf-8") as file:
+    with unpacking_text(find("squad", "dev-v2.0.json.xz")) as file:
         articles = json.load(file)["data"]
     return [
         {
@@ -139,7 +131,7 @@ def squad() -> list[dict[str, Any]]:
 
 
 def _tsv(name: str, file: str) -> list[dict[str, str]]:
-    with lzma.open(find(name, f"{file}.tsv.xz"), "rt", encoding="utf-8", newline="\n") as lines:
+    with unpacking_text(find(name, f"{file}.tsv.xz"), newline="\n") as lines:
         head = lines.readline().rstrip("\n").split("\t")
         return [dict(zip(head, line.rstrip("\n").split("\t"), strict=True)) for line in lines]
 

@@ -21,6 +21,7 @@ from mindgap.lab.tasks.data.fetch import cache_folder
 from mindgap.lab.tasks.data.tabular import Table
 from mindgap.lab.tasks.data.text import amazon_reviews, glove, sentiment140, snli
 from mindgap.lab.tasks.data.vectors import SNLI_LABELS, words_of
+from mindgap.record.unpacking import checked_zip
 
 Array = np.ndarray[Any, Any]
 
@@ -111,7 +112,7 @@ def _kept(name: str, make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
             part = path.with_suffix(".part.npz")
             np.savez(part, **make())  # type: ignore[arg-type]
             os.replace(part, path)
-    with np.load(path) as kept:
+    with np.load(checked_zip(path)) as kept:
         return dict(kept)
 
 
