@@ -14,11 +14,13 @@ import pickle
 import random
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import nn
@@ -30,9 +32,13 @@ from mindgap.base.check import RuleError
 from mindgap.base.checkpoint import ASIDE, MAGIC
 from mindgap.bilevel import SLIP, AdamStep, load_state, save_state
 from mindgap.bilevel.data.problem import example_problem
+from mindgap.lab.report.load import load
+from mindgap.lab.report.page import write_page
+from mindgap.lab.studies.catalogue import find
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
-from mindgap.lab.studies.run import execute, plan
+from mindgap.lab.studies.run import execute, judge_folder, plan, run_all, write_verdict
+from mindgap.record.forms import MethodTuning, TunedTrial, Tuning, write_form
 from mindgap.record.schema import RecordError, Row, without_timing
 from mindgap.record.store import RunWriter, read_run
 
@@ -143,6 +149,84 @@ def race(folder: Path) -> tuple[Path, Use]:
     return path, use
 
 
+def studies(folder: Path) -> tuple[Path, Use]:
+    """The files of a finished study; used by drawing its page and by judging it again."""
+    study = find("e5-cycle")
+    item = plan(study, "quick", seeds=2)
+    run_all([item], folder)
+    write_form(item.folder(folder) / "tuning.json", TUNING)
+    write_verdict(item, folder)
+    page = folder / "page.html"
+
+    def use(changed: Path) -> tuple[Any, str]:
+        write_page(folder, page)
+        load(folder)
+        _, _, verdict = judge_folder(item.folder(folder))
+        return "", page.read_text(encoding="utf-8") + verdict.measured
+
+    return item.folder(folder) / "study.json", use
+
+
+TUNING = Tuning(
+    "e5-cycle",
+    "quick",
+    "loss",
+    {"lr": [0.1, 1.0]},
+    2,
+    (0,),
+    {"m": MethodTuning({"lr": 0.1}, 1.0, 2.0, (TunedTrial({"lr": 0.1}, 1.0),))},
+)
+
+
+def hostile_json(data: bytes, rng: random.Random) -> bytes:
+    """A form or a record with parts replaced, its checksums right again."""
+    if rng.random() < 0.15:
+        cut = data[: rng.randrange(len(data))]
+        return rng.choice([cut, b"null", b"[]", b"[" * 50_000, rng.randbytes(50), data + b"x"])
+    if not data.startswith(b'{"header"'):
+        content = tampered(json.loads(data), rng)
+        if isinstance(content, dict) and rng.random() < 0.8:
+            content.pop("sum", None)
+        return json.dumps(content).encode()
+    lines = data.splitlines()
+    number = rng.randrange(len(lines))
+    content = json.loads(lines[number])
+    content.pop("sum")
+    changed = tampered(content, rng) if rng.random() < 0.5 else content
+    for kind in content if isinstance(content, dict) else ():
+        if isinstance(changed, dict) and isinstance(content[kind], dict):
+            changed = {kind: tampered(content[kind], rng)}
+    text = json.dumps(changed, separators=(",", ":")).encode()[:-1]
+    lines[number] = text + f',"sum":"{crc32(text):08x}"}}'.encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def sweep_studies(count: int) -> Counter[str]:
+    """How many changed files of a study were taken in which way."""
+    found: Counter[str] = Counter()
+    rng = random.Random(count)
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        first, use = studies(top)
+        use(first)
+        files = sorted(p for p in first.parent.iterdir() if p.suffix in (".json", ".jsonl"))
+        for _ in range(count):
+            path = rng.choice(files)
+            data = path.read_bytes()
+            path.write_bytes(hostile_json(data, rng))
+            try:
+                _, text = use(path)
+                found["named" if path.name in text else "drawn"] += 1
+            except (RuleError, RecordError) as error:
+                found["named" if path.name in str(error) else f"not named: {error}"] += 1
+            except Exception as error:
+                trace = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(trace.filename).name}:{trace.lineno}"
+                found[f"foreign: {type(error).__name__}: {error} ({place}, {path.suffix})"] += 1
+            path.write_bytes(data)
+    return found
+
+
 KINDS = {"bilevel": bilevel, "trial": trial, "race": race}
 
 
@@ -251,7 +335,7 @@ def judged(path: Path, use: Use, right: Any, forged: bool) -> str:
     return "forged" if forged else "other numbers, and nothing said"
 
 
-GOOD = ("harmless", "named", "forged")
+GOOD = ("harmless", "named", "forged", "drawn")
 
 
 def sweep(kind: str, change: Callable[[bytes, random.Random], Any], count: int) -> Counter[str]:
@@ -282,4 +366,7 @@ if __name__ == "__main__":
             ways = sweep(name, change, number)
             wrong += sum(n for way, n in ways.items() if way not in GOOD)
             print(f"{name}, {what}: {dict(ways)}", flush=True)
+    ways = sweep_studies(number)
+    wrong += sum(n for way, n in ways.items() if way not in GOOD)
+    print(f"study files, made up: {dict(ways)}", flush=True)
     sys.exit(wrong > 0)

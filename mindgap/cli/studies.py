@@ -16,8 +16,9 @@ from mindgap.lab.studies.catalogue import broken, catalogue, find
 from mindgap.lab.studies.spec import SCALES
 from mindgap.lab.studies.times import reference_times
 from mindgap.record.claims import claim_order
-from mindgap.record.schema import End, Header, Verdict
-from mindgap.record.store import VERDICT_FILE, read_json
+from mindgap.record.forms import read_form
+from mindgap.record.schema import End, Header, RecordError, Verdict
+from mindgap.record.store import VERDICT_FILE
 
 if TYPE_CHECKING:
     from mindgap.lab.studies.run import StudyPlan
@@ -91,7 +92,10 @@ def _verdict(runs: Path, study: Study) -> str:
     for scale in reversed(list(study.scales)):
         path = runs / study.name / scale / VERDICT_FILE
         if path.exists():
-            return str(read_json(path).get("verdict", ""))
+            try:
+                return read_form(Verdict, path).verdict
+            except RecordError:
+                return "cannot be read"
     return ""
 
 

@@ -7,12 +7,12 @@ its content under ``sum``; files from before the checksum are read without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
 
-from mindgap.record.schema import RecordError, Verdict, to_json
+from mindgap.record.schema import RecordError, Verdict, check_fields, to_json
 from mindgap.record.store import read_json, write_atomically
 
 KINDS = ("lines", "points", "path")
@@ -221,8 +221,7 @@ def read_form(kind: type[Form], path: Path) -> Form:
         given = content.pop("sum", None)
         if given is not None and given != _sum(content):
             raise ValueError("its checksum does not fit its content")
-        if unknown := sorted(content.keys() - {f.name for f in fields(kind)}):
-            raise ValueError(f"no field {unknown[0]!r} is known")
+        check_fields(kind, content)
         return kind(**content)
     except (ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} cannot be read: {error}") from error

@@ -12,8 +12,10 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 #: Version of the written form. Older versions are migrated when read; a reader refuses a version it
@@ -182,7 +184,12 @@ def from_json(text: str) -> Any:
         >>> from_json('{"loss":"Infinity"}')
         {'loss': inf}
     """
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+        if "\\ud" in text.lower():  # half of a pair: such a text can be neither shown nor written
+            to_json(value).encode("utf-8")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     # Most lines have no such number: looking for the words is a tenth of the work of walking
     # through the values.
     return _restore(value) if '"NaN"' in text or 'Infinity"' in text else value
@@ -216,6 +223,69 @@ def _restore(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _restore(v) for k, v in value.items()}
     return value
+
+
+_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def check_fields(kind: type[Any], content: Mapping[str, Any], where: str = "") -> None:
+    """Compare the fields of a written form with the types of its dataclass: a file may be made up.
+
+    Example:
+        >>> check_fields(End, {"outcome": "done", "seconds": None})
+        Traceback (most recent call last):
+        ValueError: seconds must be a number, got None
+
+    Raises:
+        ValueError: a field of another type, or one that is not known; the message names it.
+    """
+    hints = _hints(kind)
+    for name, value in content.items():
+        if name not in hints:
+            raise ValueError(f"no field {where + str(name)!r} is known")
+        _check(where + name, value, hints[name])
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    kind, inside = get_origin(hint) or hint, get_args(hint)
+    if hint is Any:
+        return
+    if kind is UnionType:
+        if not any(_fits(value, one) for one in inside):
+            _refuse(name, str(hint), value)
+    elif is_dataclass(kind):
+        if not isinstance(value, dict):
+            _refuse(name, "an object", value)
+        check_fields(kind, value, f"{name}.")
+    elif kind is tuple:
+        if not isinstance(value, (list, tuple)):
+            _refuse(name, "a list", value)
+        for number, part in enumerate(value):
+            _check(f"{name}[{number}]", part, inside[0])
+    elif kind in (dict, Mapping):
+        if not isinstance(value, dict):
+            _refuse(name, "an object", value)
+        for key, part in value.items():
+            _check(f"{name}.{key}", part, inside[1])
+    elif not _fits(value, kind):
+        _refuse(name, _WORDS.get(kind, kind.__name__), value)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is float:
+        return type(value) in (int, float)
+    return type(value) is kind
+
+
+def _refuse(name: str, what: str, value: Any) -> NoReturn:
+    text = repr(value)
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    raise ValueError(f"{name} must be {what}, got {shown}")
 
 
 def line(kind: str, content: Any) -> str:

@@ -8,6 +8,7 @@ everything before it is kept.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from mindgap.record.schema import (
     RecordError,
     Row,
     Run,
+    check_fields,
     from_json,
     line,
     read_line,
@@ -72,9 +74,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the disk is full or refuses it; the error names the file.
     """
+    with naming(path), _replacing(path) as file:
+        yield file
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system name the file: one that comes while a file is written does not."""
     try:
-        with _replacing(path) as file:
-            yield file
+        yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
@@ -181,7 +189,7 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
     header: Header | None = None
     rows: list[Row] = []
     end: End | None = None
-    version = SCHEMA
+    version, named = SCHEMA, ""
     for number, raw in enumerate(lines, 1):
         try:
             kind, content, summed = read_line(raw)
@@ -190,12 +198,17 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             if version >= 3 and not summed:
                 raise ValueError("the line has no checksum")
             if kind == "header" and number == 1:
-                header = Header(**migrate(kind, content, version, SCHEMA))
+                content = migrate(kind, content, version, SCHEMA)
+                check_fields(Header, content)
+                header = Header(**content)
+                named = run_file(path.parent, header).name
             elif kind == "row" and header is not None:
                 rows.append(content)
                 end = None
             elif kind == "end" and header is not None:
-                end = End(**migrate(kind, content, version, SCHEMA))
+                content = migrate(kind, content, version, SCHEMA)
+                check_fields(End, content)
+                end = End(**content)
             else:
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
         except RecordError:
@@ -209,7 +222,6 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
             raise RecordError(f"{path}:{number}: damaged line: {_short(raw)}{why}") from error
     if header is None:
         raise RecordError(f"{path}:1: no header line")
-    named = run_file(path.parent, header).name
     if path.name != named or header.run not in ("", header.key):
         raise RecordError(
             f"{path}:1: damaged header, or the file was renamed: its content belongs to {named}"
@@ -219,7 +231,7 @@ def _parse(path: Path, lines: list[bytes]) -> Run:
 
 def _version(path: Path, content: dict[str, Any]) -> int:
     version = content.get("schema")
-    if version != SCHEMA and version not in STEPS:
+    if type(version) is not int or (version != SCHEMA and version not in STEPS):
         raise RecordError(
             f"{path}:1: schema must be {SCHEMA}, the version this program writes, or older, got "
             f"{version!r}"
@@ -371,13 +383,12 @@ class RunWriter:
             raise RecordError(f"{self.path} is closed")
         data = (text + "\n").encode("utf-8")
         try:
-            written = os.write(
-                self._file, data
-            )  # one call, so that a killed process leaves whole lines
-            if written != len(data):
-                raise OSError(
-                    f"only {written} of {len(data)} bytes were written (is the disk full?)"
-                )
+            with naming(self.path):
+                # one call, so that a killed process leaves whole lines
+                written = os.write(self._file, data)
+                if written != len(data):
+                    told = f"only {written} of {len(data)} bytes were written (is the disk full?)"
+                    raise OSError(errno.ENOSPC, told)
         except OSError:
             self.close()  # nothing may follow an incomplete line; the next writer removes it
             raise

@@ -262,3 +262,44 @@ def test_a_form_without_a_checksum_is_read(tmp_path: Path) -> None:
         '"seeds": 1}'
     )
     assert read_form(Verdict, path) == Verdict("holds", "all well", files=("a.jsonl",), seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"claim": None}, "claim must be a text, got None"),
+        ({"files": [{}]}, r"files\[0\] must be a text, got \{\}"),
+        ({"figures": [{"title": 1, "y": "a", "y_label": "b"}]}, r"figures\[0\]\.title must be a"),
+        ({"axes": {"step": []}}, r"axes\.step must be a text, got \[\]"),
+        ({"methods": "abc"}, "methods must be a list, got 'abc'"),
+        ({"title": "\ud800"}, "surrogates not allowed"),
+    ],
+)
+def test_a_made_up_study_file_is_named(changed, says, tmp_path):
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps({"name": "s", "scale": "quick", **changed}))
+    with pytest.raises(RecordError, match=rf"study\.json cannot be read: .*{says}"):
+        read_form(StudyDescription, path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("settings", None, "settings must be an object, got None"),
+        ("seed", "0", "seed must be a whole number, got '0'"),
+        ("method", 3, "method must be a text, got 3"),
+    ],
+)
+def test_a_made_up_header_is_named(field, value, says, tmp_path):
+    header = vars(Header("s", "S1", "quick", "m", 0, {})) | {field: value}
+    path = tmp_path / "m-0-x.jsonl"
+    path.write_text(line("header", header) + "\n")
+    with pytest.raises(RecordError, match=rf"m-0-x\.jsonl:1: damaged line: .*\({says}\)"):
+        read_run(path)
+
+
+def test_a_deeply_nested_file_is_named(tmp_path):
+    path = tmp_path / "study.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(RecordError, match=r"study\.json cannot be read: it is nested too deeply"):
+        read_form(StudyDescription, path)

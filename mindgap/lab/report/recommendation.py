@@ -33,7 +33,14 @@ def write_recommendation_page(answer: Path, out: Path) -> Path:
         raise RecordError(f"{answer} must be a recommendation written by 'mindgap recommend'")
     if content.get("schema") != SCHEMA:
         raise RecordError(f"{answer} must have schema {SCHEMA}, got {content.get('schema')!r:.50}")
-    write_atomically(Path(out), page(content))
+    try:
+        drawn = page(content)
+    except Exception as error:  # a file may be made up: any of its fields may be anything
+        raise RecordError(
+            f"{answer} must be whole, got a field that cannot be drawn "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    write_atomically(Path(out), drawn)
     return Path(out)
 
 

@@ -18,6 +18,7 @@ from mindgap.advise import diagnose, prescribe
 from mindgap.lab.report.figure import CONFIG, SCHEMA_URL, figure_svg
 from mindgap.lab.report.templates import asset, template
 from mindgap.lab.report.words import plain
+from mindgap.record.schema import RecordError
 from mindgap.record.store import write_atomically
 from mindgap.record.survey import Survey, read_survey
 
@@ -34,7 +35,14 @@ def write_survey_page(survey: Path, out: Path) -> Path:
     """Draw the page of a survey; the file appears whole or not at all."""
     content = read_survey(Path(survey))
     out = Path(out)
-    write_atomically(out, render(content))
+    try:
+        drawn = render(content)
+    except Exception as error:  # a file may be made up: any of its fields may be anything
+        raise RecordError(
+            f"{survey} must be whole, got a field that cannot be drawn "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    write_atomically(out, drawn)
     return out
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from mindgap.lab.studies.processes import Lost, in_processes
 from mindgap.record.forms import TunedTrial
 from mindgap.record.schema import to_json
+from mindgap.record.store import naming
 
 Settings = dict[str, Any]
 
@@ -99,10 +100,9 @@ def grid_search(
         with journal.open("a") as file:
             for place, result in _values([names[key] for key in missing], jobs):
                 known[missing[place]] = result
-                file.write(
-                    "\n" + to_json([missing[place], *result])
-                )  # a line cut short before stays alone
-                file.flush()
+                with naming(journal):  # a line cut short before stays alone
+                    file.write("\n" + to_json([missing[place], *result]))
+                    file.flush()
         for m, point in todo:
             values, seconds = zip(*(known[name(m, point, seed)] for seed in seeds))
             made[m].append(TunedTrial(point, sum(values) / len(values), sum(seconds)))
@@ -130,7 +130,7 @@ def _read(journal: Path) -> dict[str, tuple[float, float]]:
     for line in journal.read_text().splitlines() if journal.exists() else []:
         try:
             key, value, seconds = json.loads(line)
-            known[key] = float(value), float(seconds)
-        except ValueError:
+            known[str(key)] = float(value), float(seconds)
+        except (ValueError, TypeError):
             continue
     return known

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 from mindgap.base.alarm import time_limit
 from mindgap.base.check import between, fail, missing, one_of, whole
 from mindgap.lab.studies.processes import ATTEMPTS, Lost, in_processes, stop_workers
-from mindgap.record.schema import End, Header
+from mindgap.record.schema import End, Header, RecordError
 
 __all__ = ["BACKENDS", "Sweep", "spread", "stop_workers"]
 
@@ -117,22 +118,43 @@ def _on_cluster(
         while True:
             room = len(work) if sweep.jobs is None else sweep.jobs - len(running)
             for study, header, folder in islice(waiting, room):
-                running[cluster.submit(partial(execute, study, header, folder, go_on=wanted))] = (
-                    header
-                )
+                call = partial(execute, study, header, folder, go_on=wanted)
+                with _reachable(sweep):
+                    running[cluster.submit(call)] = header
             if not running:
                 return
-            future = cluster.first(list(running))
+            with _reachable(sweep):
+                future = cluster.first(list(running))
             header = running.pop(future)
             try:
                 end = cluster.result(future)
             except Exception as error:
                 if not died(error):
                     raise
-                end = End("failed", message=f"its worker died {ATTEMPTS} times (out of memory?)")
+                end = End("failed", message=f"its worker or node was lost ({_first_line(error)})")
             yield header, end
     finally:
-        cluster.close()
+        with suppress(Exception):  # what is gone cannot be closed
+            cluster.close()
+
+
+@contextmanager
+def _reachable(sweep: Sweep) -> Iterator[None]:
+    """Say in one sentence that the whole cluster is gone, if that is what an error means."""
+    try:
+        yield
+    except Exception as error:
+        if not (died(error) or isinstance(error, OSError)):
+            raise
+        raise RecordError(
+            f"the {sweep.backend} cluster at {sweep.address} cannot be reached any more "
+            f"({_first_line(error)}); finished records are kept, running again goes on"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -184,9 +206,17 @@ def _ray(address: str) -> Cluster:
 
 
 def died(error: Exception) -> bool:
-    """Whether an error says that a worker process is gone, and not that a trial went wrong."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"KilledWorker", "WorkerCrashedError", "RayActorError", "ActorDiedError"})
+    """Whether an error says that a worker, its node or the cluster is gone, and not that a trial
+    went wrong: Ray and Dask raise errors of their own then, and Ray wraps those of a trial.
+
+    Example:
+        >>> died(ValueError("a trial's own"))
+        False
+    """
+    kinds = type(error).__mro__
+    own = {kind.__module__.partition(".")[0] for kind in kinds} & {"ray", "distributed", "dask"}
+    lost = isinstance(error, ConnectionError) or type(error).__name__ == "CancelledError"
+    return (bool(own) or lost) and "RayTaskError" not in {kind.__name__ for kind in kinds}
 
 
 def wanted() -> bool:

@@ -16,15 +16,23 @@ import pytest
 from references.made_up_runs import toy_study
 
 from mindgap.base.check import RuleError
+from mindgap.lab.studies import sweep as sweeping
 from mindgap.lab.studies.checkpoint import SUFFIX, Checkpoints
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.processes import ATTEMPTS
 from mindgap.lab.studies.run import execute, forget, overwritten, plan, run_all
 from mindgap.lab.studies.spec import Study
-from mindgap.lab.studies.sweep import Sweep
+from mindgap.lab.studies.sweep import Cluster, Sweep
 from mindgap.record.migrate import STEPS, migrate
 from mindgap.record.schema import SCHEMA, End, Header, RecordError, Row
-from mindgap.record.store import RunWriter, migrate_file, read_run, run_file, schema_of
+from mindgap.record.store import (
+    RunWriter,
+    migrate_file,
+    read_run,
+    run_file,
+    schema_of,
+    write_atomically,
+)
 
 
 def walk(trial: Trial) -> Iterator[Row]:
@@ -343,3 +351,62 @@ def test_every_version_below_todays_has_a_step(tmp_path: Path) -> None:
     old = {"outcome": "done", "seconds": 0.25, "message": ""}
     assert migrate("end", old, 1, SCHEMA) == {**old, "wall": None}
     assert migrate("header", {"schema": 1}, 1, SCHEMA) == {"schema": SCHEMA}
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    item = plan(STUDY, "quick", seeds=1)
+    path = run_file(item.folder(tmp_path), item.headers[0])
+    with RunWriter(path.parent, item.headers[0]) as writer:
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match=f"No space left on device: '{re.escape(str(path))}'"):
+            writer.row({"step": 0})
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", lambda _: full(0, b""))
+    with pytest.raises(OSError, match=r"No space left on device: '.*study\.json'") as caught:
+        write_atomically(tmp_path / "study.json", "{}")
+    assert caught.value.filename == str(tmp_path / "study.json")
+    assert list(tmp_path.glob("*.json*")) == []
+
+
+def test_a_lost_node_is_no_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Ray raises when a node dies fails one trial; a cluster that is gone is one sentence; an
+    error of our own code goes on.
+    """
+
+    def made(name: str, *bases: type[Exception]) -> Exception:
+        kind = type(name, bases or (Exception,), {"__module__": "ray.exceptions"})
+        return kind(f"{name} happened\nand more")
+
+    item = plan(STUDY, "quick")
+    work = [(STUDY, header, Path()) for header in item.headers]
+    told: list[Exception | None] = []
+
+    def result(future: int) -> End:
+        if (error := told[future]) is not None:
+            raise error
+        return End("done")
+
+    def run(*errors: Exception | None) -> list[End]:
+        told[:] = [*errors, *[None] * len(work)]
+        numbers = iter(range(len(work)))
+        cluster = Cluster(lambda call: next(numbers), lambda futures: futures[0], result, list)
+        monkeypatch.setattr(sweeping, "_ray", lambda address: cluster)
+        sweep = Sweep(backend="ray", address="head:1")
+        return [end for _, end in sweeping.spread(execute, work, sweep)]
+
+    ends = run(made("NodeDiedError"), None, made("ObjectLostError"))
+    assert [end.outcome for end in ends[:3]] == ["failed", "done", "failed"]
+    assert ends[0].message == "its worker or node was lost (NodeDiedError: NodeDiedError happened)"
+    with pytest.raises(ValueError, match="RayTaskError happened"):
+        run(made("RayTaskError", ValueError))
+
+    def gone(futures: list[int]) -> int:
+        raise made("RaySystemError")
+
+    cluster = Cluster(lambda call: 0, gone, result, lambda: gone([]))
+    monkeypatch.setattr(sweeping, "_ray", lambda address: cluster)
+    with pytest.raises(RecordError, match=r"the ray cluster at head:1 cannot be reached any more"):
+        list(sweeping.spread(execute, work, Sweep(backend="ray", address="head:1")))

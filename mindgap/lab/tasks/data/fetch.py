@@ -24,6 +24,7 @@ from filelock import FileLock
 from mindgap.base.check import fail, one_of, whole
 from mindgap.base.checked import check_arguments
 from mindgap.lab.tasks.data.datasets import DATASETS, DataFile, DataSet
+from mindgap.record.store import naming
 
 Progress = Callable[[int, int], None]
 
@@ -217,7 +218,8 @@ def _receive(address: str, part: Path, size: int | None, progress: Progress | No
             while chunk := answer.read(_CHUNK):
                 done += len(chunk)
                 _not_longer(address, done, size, part)
-                file.write(chunk)
+                with naming(part):
+                    file.write(chunk)
                 if progress is not None:
                     progress(done, total)
     return total == 0 or done >= total
