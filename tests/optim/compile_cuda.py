@@ -52,7 +52,11 @@ RULES = {
         for eps in (1e-8, 0.0)
         for corrected in (False, True)
     },
-    **{f"adamw {eps}": partial(AdamW, eps=eps) for eps in (1e-8, 0.0)},
+    **{
+        f"adamw {eps} {more}": partial(AdamW, eps=eps, **more)
+        for eps in (1e-8, 0.0)
+        for more in ({}, {"clip": "unit"}, {"clip": "unit", "coordinates": 3.0}, {"amsgrad": True})
+    },
     **{
         f"sgd {m} {nesterov} {decay}": partial(
             SGD, momentum=m, nesterov=nesterov, weight_decay=decay
@@ -178,7 +182,10 @@ def main():
         ] * arguments.all:
             step(partial(make, nonfinite=how), dtype, lr, odd)
     for policy in POLICIES:
-        for make, clip in itertools.product(CLIPPED.values(), CLIPS):
+        for make, clip in [
+            *itertools.product(CLIPPED.values(), CLIPS),
+            *((CLIPPED[name], "unit") for name in ("clipped adamw", "clipped acclip")),
+        ]:
             step(partial(make, **policy), torch.float32, 0.1, clip=clip)
         for name in ("gclip 0.9 gradient", "gclip auto 0.9", "gclip 0.9 momentum", "normalized"):
             step(partial(RULES[name], **policy), torch.float32, torch.tensor(0.1))

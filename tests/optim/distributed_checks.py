@@ -28,6 +28,7 @@ MAKES = {
     "cclip": lambda ps: CClip(ps, 0.1, 0.01, beta=0.5),
     "acclip": lambda ps: ACClip(ps, 0.02),
     "adamw": lambda ps: AdamW(ps, 0.02, clip="auto", spike_guard="skip"),
+    "adamw-unit": lambda ps: AdamW(ps, 0.02, clip="unit", coordinates=2.0),
     "sgd": lambda ps: SGD(ps, 0.1, 0.9, clip=0.05),
     "normalized_sgd": lambda ps: NormalizedSGD(ps, 0.05, beta=0.5),
     "ingd": lambda ps: INGD(ps, lr=0.05, epsilon=1e-3, lipschitz=2.0, inner=8),

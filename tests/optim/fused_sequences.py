@@ -51,6 +51,8 @@ MAKES = {
     "acclip second": lambda p, **o: ACClip(p, 0.1, form="second_moment", weight_decay=0.1, **o),
     "adamw": lambda p, **o: AdamW(p, 0.1, clip=1.0, **o),
     "adamw auto": lambda p, **o: AdamW(p, 0.1, clip="auto", maximize=True, **o),
+    "adamw coordinates": lambda p, **o: AdamW(p, 0.1, clip="unit", coordinates=2.0, **o),
+    "adamw largest": lambda p, **o: AdamW(p, 0.1, amsgrad=True, **o),
     "sgd": lambda p, **o: SGD(p, 0.1, momentum=0.9, weight_decay=0.1, nesterov=True, clip=1.0, **o),
     "sgd dampening": lambda p, **o: SGD(p, 0.1, momentum=0.9, dampening=0.5, clip=None, **o),
     "normalized_sgd": lambda p, **o: NormalizedSGD(p, 0.1, beta=0.9, damping=0.5, **o),
