@@ -7,6 +7,7 @@ The library, from the lowest layer up (a layer imports the layers below it, neve
 * ``rules`` - pure update rules on lists of tensors, and their fused kernels;
 * ``optim``, ``measure``, ``bilevel`` - optimizers, instruments, bilevel methods; they never import
   each other;
+* ``testing`` - contracts of torch optimizers, for anybody's class;
 * ``advise``, ``adapters`` - from measurements to advice; Lightning and Hugging Face.
 
 The laboratory (``pip install 'mindgap[lab]'``) uses the library, never the other way round:

@@ -170,6 +170,9 @@ def main() -> int:
     subprocess.run([str(python), "-c", PROBE], check=True, cwd=folder)
     types = [sys.executable, str(TESTS / "users_types.py"), str(python)]
     subprocess.run([*types, str(ROOT / "build" / "users_types")], check=True)
+    contracts = ["--pyargs", "mindgap.testing", "--optimizer", "torch.optim:SGD"]
+    words_of = ["-q", "-p", "no:cacheprovider", "-k", "nan or gradients or resume"]
+    subprocess.run([str(python), "-m", "pytest", *contracts, *words_of], check=True, cwd=folder)
     present = needed(INSTALLED)
     files = [
         p

@@ -18,7 +18,7 @@ LIBRARY = (
     ("record",),
     ("base",),
     ("rules",),
-    ("optim", "measure", "bilevel"),
+    ("optim", "measure", "bilevel", "testing"),
     ("advise", "adapters"),
 )
 LABORATORY = (("lab.theory",), ("lab.tasks",), ("lab.studies", "lab.report"), ("cli",))

@@ -7,42 +7,22 @@ never as an ``if`` in a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mindgap.optim import OPTIMIZERS
+from mindgap.testing.case import OptimizerCase as Case
 
 
 @dataclass(frozen=True)
-class OptimizerCase:
-    """A record.
+class OptimizerCase(Case):
+    """A record of ``mindgap.testing``, and what our own optimizers must refuse."""
 
-    Attributes:
-        name: key in ``OPTIMIZERS``, or torch's name.
-        build: class of the optimizer.
-        settings: arguments under which it descends on the contract's problem, keyed by name.
-        variants: further settings that every generic test is run with.
-        bad: (arguments that differ from ``settings``, the error's text).
-        bf16_atol: how far 20 steps in bf16 may be from float32.
-        closure: whether a step needs a closure (and may call it more than once).
-        excuses: test -> why it does not apply.
-    """
-
-    name: str
-    build: Callable[..., Any]
-    settings: dict[str, Any]
-    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: (arguments that differ from ``settings``, the error's text)
     bad: tuple[tuple[dict[str, Any], str], ...] = ()
-    closure: bool = False
     ours: bool = True
-    bf16_atol: float = 0.157
-    excuses: dict[str, str] = field(default_factory=dict)
-
-    def make(self, params: Any, **changes: Any) -> Any:
-        return self.build(params, **{**self.settings, **changes})
 
 
 def of_ours(name: str, settings: dict[str, Any], **more: Any) -> OptimizerCase:

@@ -17,6 +17,7 @@ from mindgap import optim
 from mindgap.base.check import RuleError
 from mindgap.base.tensors import robust_norm
 from mindgap.optim import OPTIMIZERS
+from mindgap.testing import contracts
 
 
 def test_every_optimizer_of_the_table_has_a_record():
@@ -125,14 +126,7 @@ def test_policies_for_gradients_that_are_not_finite(case, value):
 
 @pytest.mark.parametrize("case", own("propagates"))
 def test_by_default_nan_shows(case):
-    params = start()
-    optimizer = case.make(params)
-    drive(case, optimizer, params, 1, loss=lambda ps: loss_of(ps) + (ps[0] * float("nan")).sum())
-    to_evaluate(optimizer)
-    hidden = bool(torch.isfinite(params[0]).all())
-    assert not hidden, (
-        "a gradient of NaN must reach the parameters (torch.sign, for one, turns it into 0)"
-    )
+    contracts.nan_shows(case, {})
 
 
 @pytest.mark.parametrize("case", own("no_sync"))

@@ -1,0 +1,114 @@
+"""One record per optimizer: how to build it, and where it may differ and why."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+from mindgap.base.check import fail
+from mindgap.testing.loop import drive, loss_of, start, to_evaluate
+
+#: Learning rates that are tried where none is given, for the one that descends farthest.
+RATES = (0.05, 0.2, 0.01, 1.0, 0.001)
+
+
+@dataclass(frozen=True)
+class OptimizerCase:
+    """A record."""
+
+    name: str
+    build: Callable[..., Any]  # class of the optimizer
+    #: arguments under which it descends on the contracts' problem
+    settings: dict[str, Any]
+    #: further settings that every contract is run with
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: whether a step needs a closure (and may call it more than once)
+    closure: bool = False
+    #: how far 20 steps in bfloat16 may be from float32
+    bf16_atol: float = 0.157
+    #: contract -> why it does not apply
+    excuses: dict[str, str] = field(default_factory=dict)
+
+    def make(self, params: Any, **changes: Any) -> Any:
+        """The optimizer with the record's settings and some others."""
+        optimizer = self.build(params, **{**self.settings, **changes})
+        if hasattr(optimizer, "train"):  # schedule-free methods refuse to step before
+            optimizer.train()
+        return optimizer
+
+    def takes(self, argument: str) -> bool:
+        """Whether the class has an argument of that name."""
+        return argument in arguments_of(self.build)
+
+
+def arguments_of(build: Callable[..., Any]) -> set[str]:
+    """Names of the arguments of a class, those of a base class that it passes on included."""
+    kinds = [k for k in getattr(build, "__mro__", (build,)) if k is not object]
+    found: set[str] = set()
+    for kind in kinds:
+        parameters = inspect.signature(kind).parameters
+        found |= set(parameters)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return found
+
+
+def load_class(name: str) -> Any:
+    """The class that ``module:Class`` names.
+
+    Example:
+        >>> load_class("torch.optim:SGD").__name__
+        'SGD'
+        >>> load_class("torch.optim.SGD")
+        Traceback (most recent call last):
+        mindgap.base.check.RuleError: optimizer must be written module:Class, got 'torch.optim.SGD'
+    """
+    module, colon, kind = name.partition(":")
+    if not colon or not module or not kind:
+        fail("optimizer", "must be written module:Class", name)
+    try:
+        found = getattr(import_module(module), kind)
+    except (ImportError, AttributeError) as error:
+        fail("optimizer", f"must name a class that can be imported ({error})", name)
+    return found
+
+
+def case_of(build: Any, settings: dict[str, Any] | None = None) -> OptimizerCase:
+    """A record for anybody's class.
+
+    Args:
+        build: the class; its first argument is the parameters.
+        settings: its other arguments; where ``lr`` is missing, the rate of ``RATES`` (or the
+            default) that descends farthest on the contracts' problem is taken, and weight decay is
+            off.
+
+    Example:
+        >>> import torch
+        >>> case_of(torch.optim.SGD).settings
+        {'weight_decay': 0.0, 'lr': 0.2}
+    """
+    step = inspect.signature(build.step).parameters
+    needs = "closure" in step and step["closure"].default is inspect.Parameter.empty
+    given = dict(settings or {})
+    case = OptimizerCase(build.__name__, build, given, closure=needs)
+    if "weight_decay" not in given and case.takes("weight_decay"):
+        given["weight_decay"] = 0.0
+    case = replace(case, settings=given)
+    if "lr" in given or not case.takes("lr"):
+        return case
+    reached = {}
+    for rate in RATES:
+        params = start()
+        try:
+            optimizer = case.make(params, lr=rate)
+            drive(case, optimizer, params, 60)
+            to_evaluate(optimizer)
+            reached[rate] = float(loss_of(params).detach())
+        except Exception:  # what is wrong shows in the contracts
+            continue
+    finite = {rate: loss for rate, loss in reached.items() if loss == loss}
+    best = min(finite, key=finite.__getitem__) if finite else RATES[0]
+    return replace(case, settings={**given, "lr": best})

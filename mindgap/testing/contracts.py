@@ -1,0 +1,494 @@
+"""What people expect of a torch optimizer: one function per contract.
+
+Each takes a record (``mindgap.testing.case``) and settings that differ from it, and raises an error
+where the contract is broken, or :class:`NotApplicable` where the class does not offer what the
+contract is about.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mindgap.testing.case import OptimizerCase
+from mindgap.testing.loop import SHAPES, assert_same, drive, loss_of, start, to_evaluate, values
+
+Changes = dict[str, Any]
+#: Steps after which every parameter must have moved; some rules (RAdam's) wait for a few.
+WARM = 10
+
+
+class NotApplicable(Exception):
+    """The class does not offer what a contract is about; the text says what."""
+
+
+def _ask_for(case: OptimizerCase, argument: str) -> None:
+    if not case.takes(argument):
+        raise NotApplicable(f"it has no argument {argument}")
+
+
+def descends(case: OptimizerCase, changes: Changes, *, maximize: bool | None = None) -> None:
+    """60 steps lower the loss by at least 1 (raise it with ``maximize``)."""
+    params = start()
+    optimizer = case.make(params, **changes, **({} if maximize is None else {"maximize": maximize}))
+    before = float(loss_of(params).detach())
+    drive(case, optimizer, params, 60, sign=-1.0 if maximize else 1.0)
+    to_evaluate(optimizer)
+    after = float(loss_of(params).detach())
+    assert after < before - 1.0, f"the loss went from {before:.3g} to {after:.3g}"
+
+
+def maximize(case: OptimizerCase, changes: Changes) -> None:
+    """``maximize=True`` is minimising the negative."""
+    _ask_for(case, "maximize")
+    ascending, descending = start(), start()
+    up = case.make(ascending, maximize=True, **changes)
+    down = case.make(descending, **changes)
+    drive(case, up, ascending, 15)
+    drive(case, down, descending, 15, sign=-1.0)
+    assert_same(ascending, descending, rtol=1e-12, atol=1e-12)
+
+
+def nan_shows(case: OptimizerCase, changes: Changes) -> None:
+    """A gradient of NaN reaches the parameters, or raises an error; it is never swallowed."""
+    params = start()
+    optimizer = case.make(params, **changes)
+    try:
+        drive(
+            case, optimizer, params, 1, loss=lambda ps: loss_of(ps) + (ps[0] * float("nan")).sum()
+        )
+    except Exception as error:
+        if re.search(r"nan|finite|inf", str(error), re.IGNORECASE):
+            return
+        raise
+    to_evaluate(optimizer)
+    hidden = bool(torch.isfinite(params[0]).all())
+    assert not hidden, (
+        "a gradient of NaN must reach the parameters (torch.sign, for one, turns it into 0)"
+    )
+
+
+def gradients_are_read_only(case: OptimizerCase, changes: Changes) -> None:
+    """A step leaves ``p.grad`` bit for bit as it was; with ``maximize`` and weight decay too."""
+    runs = [changes]
+    runs += [{**changes, "maximize": True}] if case.takes("maximize") else []
+    runs += [{**changes, "weight_decay": 0.1}] if case.takes("weight_decay") else []
+    for settings in runs:
+        params: list[Any] = start()
+        left: list[Any] = []
+        optimizer = case.make(params, **settings)
+
+        def closure(params: Any = params, optimizer: Any = optimizer, left: Any = left) -> Any:
+            optimizer.zero_grad()
+            value = loss_of(params)
+            value.backward()
+            left[:] = [p.grad.clone() for p in params]
+            return value
+
+        for _ in range(5):
+            if case.closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+            assert_same([p.grad for p in params], left)
+
+
+def missing_gradients(case: OptimizerCase, changes: Changes) -> None:
+    """A parameter without a gradient stays where it is; the others move."""
+    params = start()
+    optimizer = case.make(params, **changes)
+    before = values(params)
+    if not case.closure:
+        optimizer.step()
+        assert_same(before, params)
+    drive(case, optimizer, params, WARM, loss=lambda ps: loss_of(ps, used=(0, 2)))
+    to_evaluate(optimizer)
+    assert torch.equal(before[1], params[1])
+    assert not torch.equal(before[0], params[0])
+
+
+def frozen_and_thawed(case: OptimizerCase, changes: Changes) -> None:
+    """A parameter frozen in mid-run stays where it is, and moves again when it is thawed."""
+    params = start()
+    optimizer = case.make(params, **changes)
+    drive(case, optimizer, params, 2)
+    params[0].requires_grad_(False)
+    frozen = values(params)
+    drive(case, optimizer, params, 2)
+    assert torch.equal(frozen[0], params[0])
+    params[0].requires_grad_(True)
+    drive(case, optimizer, params, WARM)
+    assert not torch.equal(frozen[0], params[0])
+
+
+def zero_gradients(case: OptimizerCase, changes: Changes) -> None:
+    """Gradients of zero change nothing (without weight decay)."""
+    params = start()
+    no_decay = {"weight_decay": 0.0} if "weight_decay" in changes else {}
+    optimizer = case.make(params, **{**changes, **no_decay})
+    before = values(params)
+    drive(case, optimizer, params, 3, loss=lambda ps: 0.0 * loss_of(ps))
+    assert_same(before, params)
+
+
+def order(case: OptimizerCase, changes: Changes) -> None:
+    """The order of the parameters does not matter."""
+    forwards, backwards = start(), start()
+    drive(case, case.make(forwards, **changes), forwards, 15)
+    drive(case, case.make(backwards[::-1], **changes), backwards, 15)
+    assert_same(forwards, backwards, rtol=1e-9, atol=1e-9)
+
+
+def groups(case: OptimizerCase, changes: Changes) -> None:
+    """Groups have their own settings: one whose learning rate is 1e-28 stays where it is."""
+    _ask_for(case, "lr")
+    params = start()
+    two = [{"params": params[:1]}, {"params": params[1:], "lr": 1e-28}]
+    optimizer = case.make(two, **changes)
+    before = values(params)
+    drive(case, optimizer, params, WARM)
+    to_evaluate(optimizer)
+    assert not torch.equal(before[0], params[0])
+    if not changes.get("weight_decay"):
+        assert_same(before[1:], values(params[1:]))
+
+
+def added_group(case: OptimizerCase, changes: Changes) -> None:
+    """A group added in mid-run is trained, and the others go on."""
+    params = start()
+    optimizer = case.make(params[:2], **changes)
+    drive(case, optimizer, params, 3)
+    optimizer.add_param_group({"params": params[2:]})
+    if hasattr(optimizer, "train"):
+        optimizer.train()
+    before = values(params)
+    drive(case, optimizer, params, WARM)
+    to_evaluate(optimizer)
+    assert all(not torch.equal(b, p) for b, p in zip(before, params))
+
+
+def tensor_lr(case: OptimizerCase, changes: Changes) -> None:
+    """``lr`` may be a tensor, and steps are those of the number."""
+    _ask_for(case, "lr")
+    floats, tensors = start(), start()
+    lr = changes.get("lr", case.settings.get("lr", 1.0))
+    drive(case, case.make(floats, **changes), floats, 10)
+    try:
+        rate = torch.tensor(lr, dtype=torch.float64)
+        optimizer = case.make(tensors, **{**changes, "lr": rate})
+    except Exception as error:
+        raise NotApplicable(f"it refuses a tensor as lr ({error})") from error
+    drive(case, optimizer, tensors, 10)
+    assert_same(floats, tensors, rtol=1e-12, atol=1e-12)
+
+
+def schedulers() -> dict[str, Callable[[Any], Any]]:
+    """Name of a scheduler of torch -> how to make one for a few steps."""
+    sched = torch.optim.lr_scheduler
+    return {
+        "LambdaLR": lambda o: sched.LambdaLR(o, lambda e: 0.5**e),
+        "MultiplicativeLR": lambda o: sched.MultiplicativeLR(o, lambda e: 0.9),
+        "StepLR": lambda o: sched.StepLR(o, 2),
+        "MultiStepLR": lambda o: sched.MultiStepLR(o, [1, 3]),
+        "ConstantLR": lambda o: sched.ConstantLR(o),
+        "LinearLR": lambda o: sched.LinearLR(o),
+        "ExponentialLR": lambda o: sched.ExponentialLR(o, 0.8),
+        "PolynomialLR": lambda o: sched.PolynomialLR(o, 4),
+        "CosineAnnealingLR": lambda o: sched.CosineAnnealingLR(o, 4),
+        "CosineAnnealingWarmRestarts": lambda o: sched.CosineAnnealingWarmRestarts(o, 2),
+        "CyclicLR": lambda o: sched.CyclicLR(o, 0.01, 0.1, step_size_up=2),
+        "OneCycleLR": lambda o: sched.OneCycleLR(o, 0.1, total_steps=9),
+        "ReduceLROnPlateau": lambda o: sched.ReduceLROnPlateau(o, patience=0),
+        "SequentialLR": lambda o: sched.SequentialLR(
+            o, [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)], [2]
+        ),
+        "ChainedScheduler": lambda o: sched.ChainedScheduler(
+            [sched.ConstantLR(o), sched.ExponentialLR(o, 0.5)]
+        ),
+        "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.01, anneal_epochs=2),
+    }
+
+
+def scheduler(case: OptimizerCase, changes: Changes, name: str = "StepLR") -> None:
+    """A run that follows a learning rate scheduler equals one with the rates set by hand."""
+    _ask_for(case, "lr")
+    followed, by_hand = start(), start()
+    rates: list[dict[str, Any]] = []
+    optimizer = case.make(followed, **changes)
+    schedule = schedulers()[name](optimizer)
+    names = [n for n in ("lr", "momentum", "betas") if n in optimizer.param_groups[0]]
+    for _ in range(6):
+        rates.append({n: optimizer.param_groups[0][n] for n in names})
+        drive(case, optimizer, followed)
+        schedule.step(*([1.0] if name == "ReduceLROnPlateau" else []))
+    assert len({rate["lr"] for rate in rates}) > 1
+    assert name not in ("CyclicLR", "OneCycleLR") or rates[0] != {**rates[2], "lr": rates[0]["lr"]}
+    optimizer = case.make(by_hand, **changes)
+    for rate in rates:
+        optimizer.param_groups[0].update(rate)
+        drive(case, optimizer, by_hand)
+    assert_same(followed, by_hand)
+
+
+def resumes_bitwise(case: OptimizerCase, changes: Changes) -> None:
+    """A run saved and loaded in mid-run (``torch.load(weights_only=True)``) goes on bit for
+    bit.
+    """
+    params = start()
+    optimizer = case.make(params, **changes)
+    drive(case, optimizer, params, 7)
+    file = io.BytesIO()
+    torch.save({"model": values(params), "optimizer": optimizer.state_dict()}, file)
+    drive(case, optimizer, params, 10)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    resumed: list[Any] = [torch.nn.Parameter(v) for v in saved["model"]]
+    again = case.make(resumed, **changes)
+    again.load_state_dict(saved["optimizer"])
+    drive(case, again, resumed, 10)
+    assert_same(params, resumed)
+
+
+def copies(case: OptimizerCase, changes: Changes, how: str = "deepcopy") -> tuple[Any, Any]:
+    """A copy goes the same way and stands apart: ``copy.deepcopy``, or ``"pickle"``. Returns both
+    optimizers.
+    """
+    params = start()
+    optimizer = case.make(params, **changes)
+    drive(case, optimizer, params, 4)
+    if how == "deepcopy":
+        twin_params, twin = copy.deepcopy((params, optimizer))
+    else:
+        twin_params, twin = pickle.loads(pickle.dumps((params, optimizer)))
+    frozen = values(twin_params)
+    drive(case, optimizer, params, 5)
+    assert_same(frozen, twin_params)
+    drive(case, twin, twin_params, 5)
+    assert_same(params, twin_params)
+    return optimizer, twin
+
+
+def hooks(case: OptimizerCase, changes: Changes) -> None:
+    """Hooks before and after a step, and around ``state_dict``, run once each."""
+    params = start()
+    seen: list[str] = []
+    optimizer = case.make(params, **changes)
+    handles = [
+        optimizer.register_step_pre_hook(lambda *a: seen.append("pre")),
+        optimizer.register_step_post_hook(lambda *a: seen.append("post")),
+        optimizer.register_state_dict_pre_hook(lambda o: seen.append("state")),
+        optimizer.register_load_state_dict_post_hook(lambda o: seen.append("load")),
+    ]
+    drive(case, optimizer, params, 2)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert seen == ["pre", "post", "pre", "post", "state", "load"]
+    for handle in handles:
+        handle.remove()
+    drive(case, optimizer, params)
+    assert len(seen) == 6
+
+
+def closure_gives_the_loss(case: OptimizerCase, changes: Changes) -> None:
+    """``step(closure)`` returns what the closure returned, and calls it with gradients on."""
+    params = start()
+    calls: list[float] = []
+    optimizer = case.make(params, **changes)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        value = loss_of(params)
+        value.backward()
+        calls.append(float(value.detach()))
+        return value
+
+    expected = float(loss_of(params).detach())
+    assert float(optimizer.step(closure).detach()) == expected
+    assert calls[0] == expected
+    assert len(calls) == 1 or case.closure
+
+
+def non_contiguous(case: OptimizerCase, changes: Changes) -> None:
+    """Parameters with holes in memory take the steps of dense ones."""
+    plain = start()
+    zeros = [
+        torch.zeros(p.shape[::-1] if p.dim() == 2 else (*p.shape, 2), dtype=p.dtype) for p in plain
+    ]
+    holes = [z.t() if p.dim() == 2 else z[..., 0] for z, p in zip(zeros, plain)]
+    strided: list[Any] = [
+        torch.nn.Parameter(hole.copy_(p.detach())) for hole, p in zip(holes, plain)
+    ]
+    assert not strided[0].is_contiguous()
+    assert not strided[2].is_contiguous()
+    for params in (plain, strided):
+        drive(case, case.make(params, **changes), params, 10)
+    assert_same(plain, strided, rtol=1e-12, atol=1e-12)
+
+
+def bfloat16(case: OptimizerCase, changes: Changes) -> None:
+    """20 steps in bfloat16 stay near those in float32, and the parameters keep their dtype."""
+    narrow = start(torch.bfloat16)
+    wide: list[Any] = [torch.nn.Parameter(p.detach().float()) for p in start(torch.bfloat16)]
+    for params in (narrow, wide):
+        optimizer = case.make(params, **changes)
+        drive(case, optimizer, params, 20)
+        to_evaluate(optimizer)
+    # 20 steps, each rounded by at most half of bf16's spacing between 2 and 4, 2^-6/2: at most
+    # 20·2^-7 = 0.157 apart.
+    assert_same([p.float() for p in narrow], wide, rtol=0, atol=case.bf16_atol)
+    assert all(p.dtype == torch.bfloat16 for p in narrow)
+    assert not torch.equal(narrow[0], start(torch.bfloat16)[0])
+
+
+def complex_numbers(case: OptimizerCase, changes: Changes) -> None:
+    """Complex parameters take the steps of pairs of real ones."""
+    generator = torch.Generator().manual_seed(0)
+    begin = [torch.randn(s, generator=generator, dtype=torch.complex128) for s in SHAPES]
+    complexes: list[Any] = [torch.nn.Parameter(z.clone()) for z in begin]
+    pairs: list[Any] = [torch.nn.Parameter(torch.view_as_real(z).clone()) for z in begin]
+    trial: list[Any] = [torch.nn.Parameter(z.clone()) for z in begin]
+    try:
+        drive(case, case.make(trial, **changes), trial)
+    except Exception as error:
+        if "complex" not in str(error).lower():
+            raise
+        raise NotApplicable(f"it refuses complex parameters ({error})") from error
+    if case.closure:
+        drive(case, case.make(complexes, **changes), complexes, 8)
+        drive(
+            case,
+            case.make(pairs, **changes),
+            pairs,
+            8,
+            loss=lambda ps: loss_of([torch.view_as_complex(p) for p in ps]),
+        )
+    else:
+        first, second = case.make(complexes, **changes), case.make(pairs, **changes)
+        for _ in range(8):
+            drive(case, first, complexes)
+            for z, p in zip(complexes, pairs):
+                p.grad = torch.view_as_real(z.grad).clone()
+            second.step()
+    assert_same([torch.view_as_real(z) for z in complexes], pairs, rtol=1e-12, atol=1e-12)
+
+
+def foreach(case: OptimizerCase, changes: Changes) -> None:
+    """``foreach`` and the plain loop take the same steps."""
+    _ask_for(case, "foreach")
+    runs = []
+    for form in (None, True, False):
+        params = start()
+        optimizer = case.make(params, foreach=form, **changes)
+        drive(case, optimizer, params, 3)
+        params[2].requires_grad_(False)
+        drive(case, optimizer, params, 2, loss=lambda ps: loss_of(ps, used=(0, 1)))
+        params[2].requires_grad_(True)
+        drive(case, optimizer, params, 2)
+        states = [
+            v
+            for p in params
+            for _, v in sorted(optimizer.state[p].items())
+            if isinstance(v, torch.Tensor)
+        ]
+        runs.append(values(params) + states)
+    assert_same(runs[0], runs[2], rtol=1e-12, atol=1e-12)
+    assert_same(runs[1], runs[2], rtol=1e-12, atol=1e-12)
+
+
+def grad_scaler(case: OptimizerCase, changes: Changes) -> None:
+    """``torch.amp.GradScaler`` changes no step, and leaves one with an infinite gradient out."""
+    if case.closure:
+        raise NotApplicable("GradScaler.step takes no closure")
+    scaled, plain = start(torch.float32), start(torch.float32)
+    optimizer, other = case.make(scaled, **changes), case.make(plain, **changes)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in range(6):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(scaled)).backward()
+        if step == 3:
+            scaled[0].grad[0, 0] = float("inf")
+            before = values(scaled)
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 3:
+            assert_same(before, scaled)
+        else:
+            drive(case, other, plain)
+    assert_same(scaled, plain, rtol=1e-5, atol=1e-6)
+
+
+def compiles(case: OptimizerCase, changes: Changes) -> None:
+    """``torch.compile`` of the step gives the eager steps, and compiles no graph per step."""
+    eager, compiled = start(), start()
+    first, second = case.make(eager, **changes), case.make(compiled, **changes)
+    torch._dynamo.reset()
+
+    def closure() -> Any:
+        second.zero_grad(set_to_none=False)
+        value = loss_of(compiled)
+        value.backward()
+        return value.detach()
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        second.step(closure) if case.closure else second.step()
+
+    # The first steps make states and meet a second step number; after that nothing may be compiled
+    # again.
+    with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
+        for _ in range(8):
+            drive(case, first, eager)
+            if not case.closure:
+                closure()
+            step()
+    assert_same(eager, compiled, rtol=1e-10, atol=1e-12)
+
+
+#: Every contract by name, as the table of docs/contracts.md and ``excuses`` call it.
+CONTRACTS: dict[str, Callable[[OptimizerCase, Changes], Any]] = {
+    "descends": descends,
+    "maximize": maximize,
+    "nan": nan_shows,
+    "gradients": gradients_are_read_only,
+    "missing": missing_gradients,
+    "frozen": frozen_and_thawed,
+    "zero": zero_gradients,
+    "order": order,
+    "groups": groups,
+    "added group": added_group,
+    "tensor lr": tensor_lr,
+    "scheduler": scheduler,
+    "resume": resumes_bitwise,
+    "copy": copies,
+    "hooks": hooks,
+    "closure": closure_gives_the_loss,
+    "strides": non_contiguous,
+    "bfloat16": bfloat16,
+    "complex": complex_numbers,
+    "foreach": foreach,
+    "scaler": grad_scaler,
+    "compile": compiles,
+}
+
+
+def outcomes(case: OptimizerCase) -> dict[str, str]:
+    """Contract -> ``"kept"``, ``"not offered: ..."`` or ``"broken: ..."``, with the reason, for
+    every contract.
+    """
+    found = {}
+    for name, contract in CONTRACTS.items():
+        try:
+            contract(case, {})
+            found[name] = "kept"
+        except NotApplicable as reason:
+            found[name] = f"not offered: {reason}"
+        except Exception as error:
+            first = str(error).strip().splitlines() or [""]
+            found[name] = f"broken: {type(error).__name__}: {first[0]}"
+    return found
