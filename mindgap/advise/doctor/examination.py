@@ -39,6 +39,7 @@ from mindgap.advise.doctor.model_readings import (
     read_start,
     weight_of,
 )
+from mindgap.advise.doctor.page import fragment
 from mindgap.advise.doctor.patient import Admission, Patient
 from mindgap.advise.training import Factory, untouched_randomness
 from mindgap.base.check import RuleError, positive, whole
@@ -93,8 +94,6 @@ class Examination:
         return "\n".join([*lines, *(["", self.code] if self.code else [])])
 
     def _repr_html_(self) -> str:
-        from mindgap.advise.doctor.page import fragment
-
         return fragment(self)
 
     def write(self, path: str | Path) -> Path:

@@ -7,10 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mindgap.advise.doctor.examination import Examination
+from typing import Any, Protocol
 
 _WIDTH, _HEIGHT, _MARGIN = 560, 220, 46
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:2rem auto;padding:0 1rem}
@@ -18,7 +15,26 @@ pre{background:#8881;padding:.8rem;overflow:auto}h1{font-size:1.25rem}li{margin:
 @media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"""
 
 
-def fragment(answer: Examination) -> str:
+class Answer(Protocol):
+    """What the page shows (``Examination`` of ``mindgap.advise``, which uses this module)."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def sentence(self) -> str: ...
+    @property
+    def findings(self) -> tuple[str, ...]: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def trial(self) -> Any: ...
+    @property
+    def curve(self) -> tuple[float, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+def fragment(answer: Answer) -> str:
     """Sentence, picture, findings and code."""
     parts = [f"<h1>{escape(answer.sentence)}</h1>", picture(answer)]
     if answer.findings:
@@ -34,7 +50,7 @@ def fragment(answer: Examination) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def page(answer: Examination) -> str:
+def page(answer: Answer) -> str:
     """A whole page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -44,7 +60,7 @@ def page(answer: Examination) -> str:
     )
 
 
-def picture(answer: Examination) -> str:
+def picture(answer: Answer) -> str:
     """The training loss as it is and with the cure, on one logarithmic or linear axis."""
     curves = [("as it is", "#c0392b", _smooth(answer.curve))]
     if answer.trial is not None and answer.trial.helps:
