@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FRESH_SEEDS = (101, 102, 103)
-RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 Problem = tuple[tuple[nn.Module, Callable[[Any, Any], Tensor]], list[Any], list[Any]]
 
 

@@ -183,7 +183,6 @@ FAMILIES: dict[str, Family] = {
     "AdamW with unit gradients": Family(
         lambda model, lr: mindgap.optim.AdamW(_weights(model), lr=lr, clip=UNIT, nonfinite="skip"),
         f'mindgap.optim.AdamW({_PARAMS}, lr={{lr}}, clip={UNIT:g}, nonfinite="skip")',
-        begin=(1.0, FACTOR),
     ),
     "AdamW with clipping": Family(
         lambda model, lr: mindgap.optim.AdamW(

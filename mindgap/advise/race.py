@@ -42,11 +42,11 @@ from mindgap.base.fingerprint import data_text, function_text
 #: Shares of the full length at which the field is judged.
 RUNGS = (1 / 24, 1 / 6, 1 / 2, 1.0)
 #: Settings that go on from each rung but the last; the best of AdamW's is always among them.
-KEEP = (7, 3, 2)
+KEEP = (5, 3, 2)
 #: Seeds beside the first, run to the first rung by the leaders to estimate the noise between seeds.
 EXTRA_SEEDS = 1
 #: Leaders that run with the extra seeds.
-LEADERS = 4
+LEADERS = 3
 #: Full-length runs that the whole race costs at most.
 COST = 5.0
 #: The family that gets a smaller learning rate when the losses of all candidates rise.
@@ -157,7 +157,7 @@ class Race:
         if math.isnan(self.start):  # no validation batches: the first training losses
             curves = [e.runs[self.seed].curve for e in self.entries]
             self.start = max((c[0][1] for c in curves if c), default=math.nan)
-        self._extend(first, [BASELINE.family])
+        self._extend(first, [BASELINE.family], times=2)
         best = self._ranked(self._family(BASELINE.family), first)[0].candidate.rate
         model = build(self.factory, self.seed).objective.model
         self._join(other_candidates(model, self.scale, best), first)
@@ -170,12 +170,14 @@ class Race:
             self._advance_all(field, rung)
             if position == 0 and self.rises(rung, [first]):
                 field = [*field, self._smaller_rate(rung)]
+            if position == 0 and self._has_time(1 / 3 + 2 * (1 - RUNGS[1])):
+                field = [*field, *self._neighbours(field, rung)]
             if rung < self.total:
                 field = self._go_on(field, position + 1)
         self._vary()
 
     def _second_rung(self, step: int) -> list[Entry]:
-        """AdamW's best setting, the three best, and the best of every other kind of optimizer:
+        """AdamW's best setting, the two best, and the best of every other kind of optimizer:
         what wins late is slow at first.
         """
         ranked = self._ranked(self.entries, step)
@@ -183,8 +185,33 @@ class Race:
         kinds: dict[str, Entry] = {}
         for entry in ranked:
             kinds.setdefault(FAMILIES[entry.candidate.family].kind, entry)
-        chosen = [self._reference(step), *ranked[: min(3, keep)], *kinds.values(), *ranked]
+        chosen = [self._reference(step), *ranked[: min(2, keep)], *kinds.values(), *ranked]
         return list({id(e): e for e in chosen}.values())[:keep]
+
+    def _neighbours(self, field: Sequence[Entry], step: int) -> list[Entry]:
+        """The leader at the next smaller and the next larger learning rate, and AdamW at the
+        leader's rate, run to a step: the best rate of short runs is not the best of longer ones.
+        """
+        leader = self._ranked(field, step)[0].candidate
+        wanted = [
+            candidate(leader.family, leader.rate * factor, self.scale)
+            for factor in (FACTOR, 1 / FACTOR)
+        ]
+        # AdamW, with which the leader is compared, gets the leader's rate too.
+        wanted.append(candidate(BASELINE.family, leader.rate, self.scale))
+        found = []
+        for new in wanted:
+            entry = next((e for e in self.entries if e.candidate.name == new.name), None)
+            if any(entry is e for e in field):
+                continue
+            if entry is None:
+                entry = Entry(new, {})
+                self.entries.append(entry)
+            for rung in self.rungs:
+                if rung <= step:
+                    self._advance(entry, self.seed, rung)
+            found.append(entry)
+        return found
 
     def _go_on(self, field: list[Entry], position: int) -> list[Entry]:
         """The settings that go on from a rung: the best, AdamW's best, and the one whose curve
@@ -354,11 +381,11 @@ class Race:
                 self.entries.append(Entry(new, {}))
                 self._advance(self.entries[-1], self.seed, step)
 
-    def _extend(self, step: int, families: Sequence[str]) -> None:
+    def _extend(self, step: int, families: Sequence[str], times: int = 1) -> None:
         """Try the next learning rate of a family whose best is its smallest or largest, while
         it is worth it.
         """
-        for _ in range(2):
+        for _ in range(times):
             best = self._ranked(self.entries, step)[0].score(step, self.seed)
             added = []
             for family in families:
