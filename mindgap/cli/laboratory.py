@@ -178,7 +178,7 @@ def register(
     scale: ScaleName = "quick",
     out: Records = Path("runs"),
 ) -> None:
-    """Write down rule, sizes, seeds, search space and power before a run.
+    """Write down a study's rule, sizes and power before a run.
 
     'mindgap tune' and 'mindgap run' write the hash of what was written down into their records.
     """

@@ -38,8 +38,7 @@ class Erratum:
         False
         >>> Erratum("1", "Theorem 0", "refuted", "1 + 1 = 3", "1 + 1 = 2", "count", "reading")
         Traceback (most recent call last):
-        mindgap.base.check.RuleError: certificate must be named: without one nothing is refuted, \
-got ''
+        mindgap.base.check.RuleError: certificate must be named: without one nothing is ...
     """
 
     chapter: str  # the thesis' chapter that the place belongs to, or "slip"
