@@ -118,10 +118,11 @@ def best(results: Path = RESULTS) -> dict[str, Path]:
     there is one, else one whose network is trained, else the largest scale that is kept.
     """
 
-    def worth(folder: Path) -> tuple[bool, bool, int]:
-        verdict = read_form(Verdict, folder / VERDICT_FILE)
+    def worth(folder: Path) -> tuple[bool, bool, bool, int]:
+        verdict, scale = read_form(Verdict, folder / VERDICT_FILE), folder.name
         registered = verdict.registered.startswith("registered")
-        return registered, verdict.verdict != "not trained", SCALES.index(folder.name)
+        large = scale in ("gpu", "paper")
+        return registered, large, verdict.verdict != "not trained", SCALES.index(scale)
 
     folders = sorted(study_folders(results), key=worth)
     return {folder.parent.name: folder for folder in folders}
