@@ -208,9 +208,22 @@ def lower_of(state: State) -> Any:
 
     F²SA's y minimises f + λ g, so that it learns from the upper level's data; its w minimises g.
     """
-    name = type(state.method).__name__
+    return state.values[lower_name(state.method)]
+
+
+def lower_name(method: Any) -> str:
+    """The name of the value that holds a method's solution of the lower level."""
     names = {row.class_name: row.lower_variable for row in METHODS.values()}
-    return state.values[names.get(name, "y")]
+    return names.get(type(method).__name__, "y")
+
+
+def read_at_its_solution(run: Run) -> bool:
+    """Whether a record was read at the method's lower-level solution: records from before
+    2026-11-18 were read at y.
+    """
+    key = run.header.settings.get("key", "")
+    wanted = METHODS[key].lower_variable if key in METHODS else "y"
+    return wanted == "y" or run.rows[-1].get("read_at") == wanted
 
 
 def measured(
@@ -238,6 +251,8 @@ def measured(
     for state in states(trial, problem, method, **how):
         finite = bool(torch.isfinite(state.x).all() and torch.isfinite(state.y).all())
         found = measure(state.x, lower_of(state)) if finite else lost
+        if lower_of(state) is not state.y:
+            found = {**found, "read_at": lower_name(state.method)}
         if at_end is not None and finite and spent(state) >= budget and state.t >= least:
             found = {**found, **at_end(state.x)}
         yield {**counters(state), **found, "diverged": not finite}

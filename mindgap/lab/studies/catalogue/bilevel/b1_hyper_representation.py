@@ -14,11 +14,12 @@ at scale paper with ``--scale paper oracle_calls=100 readings=1 tasks=500,50,1``
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from mindgap.lab.studies.bilevel_runs import read_at_its_solution, trained_gate
 from mindgap.lab.studies.representation_runs import (
     CPU,
     FURTHER,
@@ -38,7 +39,7 @@ from mindgap.lab.studies.representation_runs import (
     rows_of,
     task_of,
 )
-from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
+from mindgap.lab.studies.spec import Design, Figure, Parts, Row, Run, Scale, Source, Study, Trial
 from mindgap.lab.studies.verdict import against_all, by_seed, mean_interval, spread
 
 CASES = {"train": "training", "test": "test"}
@@ -58,29 +59,35 @@ def judge(runs: Sequence[Run]) -> Parts:
     """SLIP's final training and test accuracy against every other method's, over paired seeds."""
     parts, groups = Parts(), by_seed(runs)
     shared = groups.pop(SHARED, None)
-    interval = partial(mean_interval, miss=0.05 / (len(CASES) * (len(groups) - 1)))
     common = min(run.rows[-1]["x_epoch"] for group in groups.values() for run in group)
+    tests = {
+        name: np.array([run.rows[-1]["test_accuracy"] for run in group])
+        for name, group in groups.items()
+    }
+    if runs[0].header.scale in ("gpu", "paper"):
+        trained_gate(parts, groups[max(tests, key=lambda name: float(tests[name].mean()))])
     parts.note("", {"equal_epochs": common})
+    elsewhere = [
+        name for name, group in groups.items() if not all(map(read_at_its_solution, group))
+    ]
     for case, word in CASES.items():
         column = f"{case}_accuracy"
-        ends = {
-            name: np.array([run.rows[-1][column] for run in group])
+        used = {
+            name: group
             for name, group in groups.items()
+            if case == "test" or name not in elsewhere  # the test trains new heads for every method
+        }
+        ends = {
+            name: np.array([run.rows[-1][column] for run in group]) for name, group in used.items()
         }
         early = {
             name: np.array([at_epoch(run, column, common) for run in group])
-            for name, group in groups.items()
+            for name, group in used.items()
         }
-        standing, equal = (against_all(values, "SLIP", interval) for values in (ends, early))
-        place, best = standing.order.index("SLIP") + 1, standing.order[0]
-        parts.add(
-            f"SLIP ahead in {word} accuracy",
-            len(standing.ahead) == len(standing.leads),
-            bool(standing.behind),
-            f"{ends['SLIP'].mean():.3f} ± {spread(ends['SLIP']):.3f}, place {place} of "
-            f"{len(ends)}; best: {best} "
-            f"{ends[best].mean():.3f}; {standing.words}; at equal epochs ({common:.3g}) "
-            f"{equal.words}",
+        standing = parts.ahead_of_all(f"SLIP ahead in {word} accuracy", ends, "SLIP", SMALLEST)
+        equal = against_all(early, "SLIP")
+        parts.note(
+            f"at equal epochs ({common:.3g}) it {equal.words} in {word} accuracy",
             {
                 word: {
                     "accuracy": {name: float(values.mean()) for name, values in ends.items()},
@@ -99,6 +106,12 @@ def judge(runs: Sequence[Run]) -> Parts:
                 f"with shared samples SLIP ends {gain.words(100)} points above in {word} accuracy",
                 {f"gain_of_sharing_in_{word}": gain.triple},
             )
+    if elsewhere:
+        parts.note(
+            f"left out of training accuracy: {', '.join(elsewhere)}, read at a variable that "
+            "learns from the query examples",
+            {"left_out_of_training": elsewhere},
+        )
     return parts
 
 
@@ -137,15 +150,38 @@ _PAPER_DIFFERS = (
 )
 
 
+#: The smallest difference in accuracy that matters.
+SMALLEST = 0.005
+
+#: Fig. 1 prints no number: a lead of 1.5 points is assumed. The deviation is that of SLIP's lead
+#: over the other contenders in B1's record (0.8 to 1.4 points).
+DESIGN = Design(
+    "lead",
+    false=-100 * SMALLEST,
+    paper=1.5,
+    deviation=1.5,
+    unit="points",
+    source="a lead of 1.5 points is assumed, for the figure prints none; deviation of earlier "
+    "records of B1",
+    parts=10,
+    smallest=100 * SMALLEST,
+)
+
+
+def _length(settings: Mapping[str, Any]) -> str:
+    steps = 10 if settings["batch_size"] == 2 else 20  # per epoch
+    return f"{settings['oracle_calls'] / 5 / steps:.3g} of 20 epochs (SLIP)"
+
+
 def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) -> Study:
     none = dict.fromkeys(FURTHER, 0)
     scales = {
         "quick": Scale(
-            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}, 5, own_steps(quick), none
+            {**QUICK, "data": quick, "oracle_calls": 375, "readings": 3}, 8, own_steps(quick), none
         ),
-        "cpu": Scale({**CPU, "data": cpu}, 5, own_steps(cpu), none),
+        "cpu": Scale({**CPU, "data": cpu}, 8, own_steps(cpu), none),
     }
-    scales["gpu"] = Scale(GPU_SIZES[cpu], 8, GPU_STEPS, grid=GPU_GRID, tuning_seeds=(1000,))
+    scales["gpu"] = Scale(GPU_SIZES[cpu], 16, GPU_STEPS, grid=GPU_GRID, tuning_seeds=(1000,))
     models = {
         "quick": f"tanh encoder and linear heads on {quick}",
         "cpu": f"averaged word vectors on {cpu}",
@@ -167,10 +203,12 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         methods={**KEYS, **FURTHER},
         loop=loop,
         judge=judge,
-        rule="SLIP's final training and test accuracy is above every other "
-        "method's: the differences over paired seeds get intervals that together miss with "
-        "probability 5 %, and all "
-        "lie above 0. Refuted where one lies below 0.",
+        rule="SLIP's final training and test accuracy is above every other method's: each paired "
+        "difference over at least 8 seeds is above 0, one-sided at 95 %, and at least half a point "
+        "on average (all must say so: no correction). Refuted where another method is ahead by at "
+        "least half a point on average, at 95 % for all comparisons together. For the test new "
+        "heads are trained to the end for every method alike. At scales gpu and paper the best "
+        "method's encoder must end two points above its start: otherwise not trained.",
         history=(
             "The rule was settled before the first run. Sizes were chosen by training the encoder "
             "with exact "
@@ -200,7 +238,14 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
             "Scale quick has 375 oracle calls in place of 500, for time: the study was undecided "
             "with both.",
             *((_PAPER_HISTORY,) if cpu == "snli" else ()),
+            "Until 2026-11-18 the rule asked all intervals to hold together for *yes* too, which a "
+            "claim about all rivals does not need (its power at a lead of two deviations was 0 %), "
+            "and F²SA's training accuracy was read at its y, which learns from the query examples: "
+            "it is left out of training accuracy in such records.",
         ),
+        lengths={"gpu": "16 of 20 epochs (SLIP)", "paper": "2.4 of 20 epochs (SLIP)"},
+        length_of=_length,
+        designs={"gpu": DESIGN},
         differs="At cpu a text is the mean and the maximum of its word vectors, which have 50 "
         "dimensions. At gpu a "
         "two-layer tanh net of 64 units reads 16 words of a sentence or the first 24 of a review, "

@@ -14,6 +14,7 @@ from typing import Any
 
 from mindgap.lab.studies.noise_runs import (
     BERT_PROXY,
+    FIXED_DESIGN,
     IMAGES_ON_DEVICE,
     ON_DEVICE,
     PROXIES,
@@ -23,6 +24,7 @@ from mindgap.lab.studies.noise_runs import (
     noise_side_by_side,
     norm_rows,
     number,
+    of_fixed_design,
     word,
 )
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial
@@ -86,6 +88,8 @@ def judge_norms(runs: Sequence[Run]) -> Parts:
     right_tails = gauss["hill_heavier"] < 1.0 == stable["hill_heavier"]
     if not right_tails or gauss["settles"] < 1.0 or stable["settles"] == 1.0:
         parts.decide_nothing("the controls are not told apart")
+    if of_fixed_design(by_method(runs)["transformer"][0].header.settings):
+        parts.decide_nothing(FIXED_DESIGN)
     image, text = middle["convolutional network"], middle["transformer"]
     parts.add(
         "the transformer's noise is heavier",

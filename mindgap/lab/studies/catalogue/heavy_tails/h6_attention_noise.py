@@ -14,12 +14,14 @@ from typing import Any
 
 from mindgap.lab.studies.noise_runs import (
     BERT_PROXY,
+    FIXED_DESIGN,
     ON_DEVICE,
     PROXIES,
     control_norms,
     noise_at_start,
     noise_side_by_side,
     norm_rows,
+    of_fixed_design,
     of_nearly_all,
     word,
 )
@@ -70,6 +72,8 @@ def judge(runs: Sequence[Run]) -> Parts:
             parts.note(f"{name}: {words}", numbers)
     if answers["Gaussian vectors"] == 1.0 or answers["stable vectors"] != 1.0:
         parts.decide_nothing("the controls are not told apart")
+    if of_fixed_design(by_method(runs)["attention, text"][0].header.settings):
+        parts.decide_nothing(FIXED_DESIGN)
     return parts
 
 
