@@ -256,7 +256,7 @@ def test_b6_decides_nothing_where_the_encoder_has_learned_nothing():
     untrained = _b6("b6-epochs-pairs", "gpu", [0.0001, -0.0001, 0.0, 0.0002, 0.0001], begin=0.895)
     found = find("b6-epochs-pairs").judge(untrained)
     assert (found.verdict, found.build().as_printed) == ("not trained", "not trained")
-    assert "failed (90.0 and 89.5 %)" in found.build().gate
+    assert "failed (90.0 % and 89.5 %)" in found.build().gate
 
 
 @pytest.mark.parametrize("name", ["b6-epochs", "b6-epochs-pairs", "b6-epochs-reviews"])
