@@ -268,7 +268,7 @@ def trained_gate(parts: Parts, runs: Sequence[Run]) -> None:
     """The gate of a study on networks: its runs must end above what hardly needs a network.
 
     On hyper-cleaning that is a linear model with the same labels (:data:`LINEAR` where a record
-    does not have it), on hyper-representation the encoder at its start, by two points; an encoder of
+    does not have it), on hyper-representation the encoder at its start, by two points; one of
     4,096 units must also come within a point of the best one of 64 units.
     """
     import numpy as np
