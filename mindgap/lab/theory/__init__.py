@@ -205,6 +205,7 @@ if TYPE_CHECKING:
     from mindgap.lab.theory.chapter6.weight_decay import cross_entropy_peak as cross_entropy_peak
     from mindgap.lab.theory.erratum import ERRATA as ERRATA
     from mindgap.lab.theory.erratum import Erratum as Erratum
+    from mindgap.lab.theory.lifted import LiftedChain as LiftedChain
     from mindgap.lab.theory.noise import Bounded as Bounded
     from mindgap.lab.theory.noise import Gaussian as Gaussian
     from mindgap.lab.theory.noise import NoiseLaw as NoiseLaw
@@ -244,6 +245,7 @@ else:
         "HeavyTail": "assumptions",
         "HyperbolicCosine": "chapter3.hard_functions",
         "InvariantDistribution": "chapter6.averages",
+        "LiftedChain": "lifted",
         "LipschitzClass": "chapter5.adversaries",
         "Network": "chapter6.network",
         "NoiseLaw": "noise",

@@ -1,0 +1,121 @@
+"""Answer A2 to reviewer g3Q2 on SLIP: a hard single-level problem as a bilevel one, whose lower
+bound carries over.
+
+Upper level f(x, y) = the scaled zero-chain of Theorem 4.4.4 at α = 2 (Arjevani et al.), which does
+not look at y; lower level g(x, y) = ‖y‖²/2. Then y*(x) = 0, Φ = f, and the hypergradient of one
+upper sample is one draw of the chain's oracle, whatever y and the linear system are. A method that
+moves x along hypergradients it has seen needs as many upper calls as a single-level method:
+Ω(ε⁻⁴).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mindgap.base.check import whole
+from mindgap.base.checked import Positive, check_arguments
+from mindgap.lab.theory.chapter4.zero_chain import HardChain, ZeroChain, noise_probability
+
+if TYPE_CHECKING:
+    import torch
+
+    from mindgap.bilevel import BilevelProblem
+
+
+@dataclass(frozen=True)
+class LiftedChain:
+    """The zero-chain with noise of variance σ² as an upper level.
+
+    Example:
+        >>> hard = LiftedChain(L=1.0, delta=0.5, sigma=10.0, epsilon=0.0025)
+        >>> hard.dimension, round(hard.probability, 6)
+        (10, 0.000265)
+        >>> round(hard.upper_calls)  # before half of all runs may have reached ε
+        17013
+
+    Source: slip-rebuttal-a, A2 to g3Q2; thesis, 4.7.7 for the chain.
+    """
+
+    L: Positive  # smoothness of Φ
+    delta: Positive  # Φ(0) - inf Φ
+    sigma: Positive  # root of the variance of an upper sample's gradient
+    epsilon: Positive  # accuracy asked for: ‖∇Φ‖ <= ε
+
+    def __post_init__(self) -> None:
+        self._chain()
+
+    def _chain(self) -> HardChain:
+        """The single-level instance; its G only has to be large enough."""
+        return HardChain(2.0, self.L, self.delta, 1e9, self.epsilon)
+
+    @property
+    def dimension(self) -> int:
+        """d of the chain, and of x."""
+        return self._chain().dimension
+
+    @property
+    def probability(self) -> float:
+        """p with which an upper sample shows the next coordinate."""
+        return noise_probability(2.0, self.sigma, self.epsilon)
+
+    @property
+    def upper_calls(self) -> float:
+        """(d-1)/(2p): with fewer upper samples ‖∇Φ‖ > ε with probability 1/2 at least, for every
+        zero-respecting method. Of order L Δ σ²/ε⁴.
+        """
+        return (self.dimension - 1) / (2 * self.probability)
+
+    def problem(self, samples: int = 100_000, seed: int = 0) -> BilevelProblem:
+        """The bilevel problem; upper samples are draws z ~ Bernoulli(p), one per batch.
+
+        Args:
+            samples: how many draws the upper data hold.
+            seed: of the draws.
+        """
+        import torch
+
+        from mindgap.base.rng import torch_stream
+        from mindgap.bilevel import BilevelProblem
+
+        whole("samples", samples, least=1)
+        draw = torch_stream(seed, "lifted chain")
+        z = (torch.rand(samples, generator=draw) < self.probability).double()
+        chain, d = self._chain(), self.dimension
+        zero = torch.zeros(d, dtype=torch.float64)
+
+        def upper(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
+            return _chain_value(chain, self.probability, x, batch[0]) + 0.0 * y.sum()
+
+        def lower(x: torch.Tensor, y: torch.Tensor, batch: Any) -> torch.Tensor:
+            return y.square().sum() / 2 + 0.0 * x.sum() + 0.0 * batch[0].sum()
+
+        return BilevelProblem(
+            upper,
+            lower,
+            x=zero,
+            y=torch.ones(1, dtype=torch.float64),
+            batch_size=1,
+            upper_data=(z,),
+            lower_data=(torch.zeros(samples, dtype=torch.float64),),
+        )
+
+
+def _chain_value(
+    chain: HardChain, probability: float, x: torch.Tensor, z: torch.Tensor
+) -> torch.Tensor:
+    """f(x), with the chain's stochastic gradient in place of its own: the coordinate after the last
+    one above 1/4 is multiplied by z/p.
+    """
+    import torch
+
+    place = x.detach() / chain.scale
+    exact = 2 * chain.epsilon * ZeroChain(chain.dimension).gradient(place)
+    index = torch.arange(1, chain.dimension + 1, dtype=place.dtype)
+    reached = (index * (place.abs() > 0.25)).amax(-1)
+    factor = torch.where(index == reached + 1, z.mean() / probability, torch.ones_like(index))
+    value = chain.L * chain.scale**2 / 152 * ZeroChain(chain.dimension).value(place)
+    return value + (factor * exact * (x - x.detach())).sum()
+
+
+check_arguments(__name__)
