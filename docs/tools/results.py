@@ -18,12 +18,15 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from mindgap.base.check import RuleError
 from mindgap.lab.studies.catalogue import catalogue, find
 from mindgap.lab.studies.null import null_rates
 from mindgap.lab.studies.run import finished_runs, judge_folder
 from mindgap.lab.studies.spec import SCALES, Study
 from mindgap.lab.studies.times import reference_times
+from mindgap.lab.studies.verdict import LEAST_SEEDS
 from mindgap.lab.theory.erratum import ERRATA, about, counts
 from mindgap.record.claims import GROUPS, claim_order
 from mindgap.record.folders import study_folders
@@ -323,6 +326,7 @@ def document() -> str:
             lines.append(f"| {' | '.join(parts)} |")
         if not mine:
             stated, where = claims()[claim]
+            where = deviation() if claim == "B16" else where
             lines.append(
                 f"| {claim} | {cell(stated)} | – | no study of its own | {cell(where)} | – |"
             )
@@ -332,6 +336,52 @@ def document() -> str:
         for study in (s for s in studies if s.claim[0] == letter):
             lines += block(study, kept.get(study.name))
     return "\n".join(lines).rstrip() + "\n"
+
+
+def deviation() -> str:
+    """Answer A3 on SLIP: does every method's deviation between seeds grow from p = 0.2 to 0.4?
+
+    From the last test accuracies of the records of B3 and B4 at the largest scale that both have. A
+    method answers yes or no where an F-test of the two variances does, at 5 % for all methods
+    together.
+    """
+    from scipy.stats import f as fisher
+
+    kept = {(folder.parent.name, folder.name): folder for folder in study_folders(RESULTS)}
+    names = ("b3-hyper-cleaning", "b4-hyper-cleaning")
+    scale = next(s for s in reversed(SCALES) if all((name, s) in kept for name in names))
+    low, high = (_last_accuracies(kept[name, scale]) for name in names)
+    methods = [m for m in low if m in high and min(len(low[m]), len(high[m])) >= LEAST_SEEDS]
+    grows, clearly = [], {"grow": 0, "shrink": 0}
+    for method in methods:
+        ratio = float(np.var(high[method], ddof=1) / np.var(low[method], ddof=1))
+        degrees = len(high[method]) - 1, len(low[method]) - 1
+        grows += [method] if ratio > 1 else []
+        clearly["grow"] += fisher.sf(ratio, *degrees) < 0.05 / len(methods)
+        clearly["shrink"] += fisher.cdf(ratio, *degrees) < 0.05 / len(methods)
+    word = (
+        "does not hold"
+        if clearly["shrink"]
+        else "holds"
+        if clearly["grow"] == len(methods)
+        else "inconclusive"
+    )
+    return (
+        f"{word}, from the records of the studies of B3 and B4 at scale {scale}: the deviation of "
+        f"the last test accuracy is larger at p = 0.4 for {len(grows)} of {len(methods)} methods "
+        f"({', '.join(grows)}), clearly larger for {clearly['grow']} and clearly smaller for "
+        f"{clearly['shrink']} (8 seeds, F-tests at 5 % together)"
+    )
+
+
+def _last_accuracies(folder: Path) -> dict[str, list[float]]:
+    """Method -> the last test accuracy of each seed."""
+    found: dict[str, list[float]] = {}
+    for file in read_form(Verdict, folder / VERDICT_FILE).files:
+        run = read_run(folder / file)
+        if run.rows and "test_accuracy" in run.rows[-1]:
+            found.setdefault(run.header.method, []).append(run.rows[-1]["test_accuracy"])
+    return found
 
 
 def corrected_only() -> list[str]:

@@ -134,3 +134,21 @@ def test_packing_keeps_every_row_and_is_the_same_each_time(tmp_path: Path) -> No
     (tmp_path / "c" / "quick.tar.xz").write_bytes(b"no archive")
     with pytest.raises(RecordError, match=r"c/quick.tar.xz cannot be read"):
         unpacked(tmp_path / "c" / "quick.tar.xz")
+
+
+def test_deviation_between_seeds_is_judged_from_the_records_of_b3_and_b4(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tool.deviation()
+    assert said in (ROOT / "docs" / "reproduction.md").read_text()
+    assert said.split(",")[0] in VERDICTS
+    # Known answers: a spread that grows tenfold, one that shrinks, one that stays.
+    narrow, wide = [0.5 + 0.001 * i for i in range(8)], [0.5 + 0.01 * i for i in range(8)]
+    for first, second, word in (
+        (narrow, wide, "holds"),
+        (wide, narrow, "does not hold"),
+        (narrow, narrow, "inconclusive"),
+    ):
+        pair = iter(({"SLIP": first}, {"SLIP": second}))
+        monkeypatch.setattr(tool, "_last_accuracies", lambda folder, pair=pair: next(pair))
+        assert tool.deviation().split(",")[0] == word
