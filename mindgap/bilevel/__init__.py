@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from mindgap.bilevel.tools.exact import hypergradient as hypergradient
     from mindgap.bilevel.tools.exact import implicit_solution as implicit_solution
     from mindgap.bilevel.tools.exact import lower_solution as lower_solution
+    from mindgap.bilevel.tools.grid import SweptMethod as SweptMethod
+    from mindgap.bilevel.tools.grid import sweep as sweep
     from mindgap.bilevel.tools.meta import MetaLearner as MetaLearner
     from mindgap.bilevel.tools.meta import adapt as adapt
     from mindgap.bilevel.tools.meta import side_by_side as side_by_side
@@ -114,6 +116,7 @@ else:
         "StepAdvice": "tools.advice",
         "StocBio": "methods.stocbio",
         "Stream": "data.sample",
+        "SweptMethod": "tools.grid",
         "TTSA": "methods.ttsa",
         "TorchOracle": "backends.oracles",
         "TorchStep": "core.steps",
@@ -130,6 +133,7 @@ else:
         "side_by_side": "tools.meta",
         "solve": "solver",
         "suggest_steps": "tools.advice",
+        "sweep": "tools.grid",
         "task_problem": "tools.meta",
         "unpack_state": "tools.checkpoint",
     }

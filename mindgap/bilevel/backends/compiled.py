@@ -100,7 +100,7 @@ class JaxBackend(Backend):
         self.losses = (upper, lower)
         self.chunk = whole("chunk", chunk, least=1)
         self.unroll = whole("unroll", unroll, least=1)
-        self._compiled: dict[Any, Any] = {}
+        self.compiled: dict[Any, Any] = {}
 
     def oracle(
         self, problem: BilevelProblem, method: AnyMethod, seed: int, distributed: bool
@@ -146,18 +146,10 @@ class JaxBackend(Backend):
         the dispatch.
         """
         method, problem = state.method, state.problem
-        plan = method.plan()
-        prelude, period = len(plan.first), len(plan.period)
         with precision(problem):
             done = 0
             while done < steps:
-                left = min(steps - done, self.chunk)
-                if state.t < prelude:
-                    count = min(left, prelude - state.t)
-                elif (state.t - prelude) % period or left < period:
-                    count = min(left, period - (state.t - prelude) % period)
-                else:
-                    count = left - left % period
+                count = next_length(method, state.t, min(steps - done, self.chunk))
                 chunk = draw_chunk(method, state.oracle, state.seed, state.t, count, state.drawn)
                 spent = calls_of_chunk(method, problem, chunk)
                 if (
@@ -202,12 +194,11 @@ class JaxBackend(Backend):
             The values, and the cycles done: all, or fewer where x or y is no number any more.
         """
         cycles = 1 if chunk.cycles == 1 else self._padded_cycles(state.method, chunk)
-        packed = [
-            _packed(block, cycles, self._room(block, chunk), state.problem)
-            for block in chunk.blocks
+        parts = [
+            packed(block, cycles, self._room(block, chunk), state.problem) for block in chunk.blocks
         ]
-        tables, layouts = [p[0] for p in packed], [p[1] for p in packed]
-        numbers = [p[2] for p in packed]
+        tables, layouts = [p[0] for p in parts], [p[1] for p in parts]
+        numbers = [p[2] for p in parts]
         lengths = np.array([block.length for block in chunk.blocks], dtype=np.int32)
         single = chunk.cycles == 1
         key = (
@@ -222,11 +213,11 @@ class JaxBackend(Backend):
         oracle = state.oracle
         if not isinstance(oracle, JaxOracle):
             fail("state", "must be of the compiled backend", type(oracle).__name__)
-        if key not in self._compiled:
-            self._compiled[key] = jax.jit(
-                partial(self._iterate, state.method, oracle, chunk, layouts, single)
+        if key not in self.compiled:
+            self.compiled[key] = jax.jit(
+                partial(self.iterate, state.method, oracle, chunk, layouts, single)
             )
-        values, done = self._compiled[key](
+        values, done = self.compiled[key](
             state.values, oracle.arrays, tables, numbers, np.int32(chunk.cycles), lengths
         )
         return values, chunk.cycles if single else int(done)
@@ -243,7 +234,7 @@ class JaxBackend(Backend):
         )
 
     @staticmethod
-    def _iterate(
+    def iterate(
         method: AnyMethod,
         oracle: JaxOracle,
         chunk: Chunk,
@@ -255,7 +246,11 @@ class JaxBackend(Backend):
         numbers: list[Array],
         cycles: Scalar,
         lengths: Array,
+        look: bool = True,
     ) -> tuple[Values, Scalar]:
+        """The iterations of a chunk, traced: the values after them and the cycles done. Without
+        ``look`` all of them are done, whatever the numbers are.
+        """
         inside = oracle.with_arrays(arrays)
 
         def one(r: int, c: Scalar, i: Scalar, v: Values) -> Values:
@@ -312,12 +307,32 @@ class JaxBackend(Backend):
         values = open_tables(values)
         if single:
             return close_tables(cycle(0, values)), cycles
+        if not look:
+            return close_tables(lax.fori_loop(0, cycles, cycle, values)), cycles
         each = max(1, LOOK // sum(block.length for block in chunk.blocks))
         done, values = lax.while_loop(go_on, some, (jnp.int32(0), values))
         return close_tables(values), done
 
 
-def _packed(
+def next_length(method: AnyMethod, t: int, left: int) -> int:
+    """Iterations of the next dispatch: up to the end of the first iterations or of a period, or as
+    many whole periods as there are left.
+
+    Example:
+        >>> from mindgap.bilevel import SRBA
+        >>> [next_length(SRBA(lr_x=0.1, lr_y=0.1, period=3), t, 10) for t in (0, 2)]
+        [9, 1]
+    """
+    plan = method.plan()
+    prelude, period = len(plan.first), len(plan.period)
+    if t < prelude:
+        return min(left, prelude - t)
+    if (t - prelude) % period or left < period:
+        return min(left, period - (t - prelude) % period)
+    return left - left % period
+
+
+def packed(
     block: Block, cycles: int, room: int, problem: BilevelProblem
 ) -> tuple[tuple[Table, Table], list[Any], Table]:
     """The draws of a run as two tables (whole numbers in 32 bits, others in the problem's

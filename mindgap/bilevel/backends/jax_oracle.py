@@ -29,7 +29,7 @@ from mindgap.bilevel.core.types import (
     Values,
 )
 from mindgap.bilevel.data.problem import BilevelProblem, Pack
-from mindgap.bilevel.data.sample import Batch, Batches, Sample, is_full
+from mindgap.bilevel.data.sample import FULL, Batch, Batches, Sample, is_full
 
 try:
     import jax
@@ -249,6 +249,10 @@ class JaxOracle(ProblemOracle):
     def _loss(self, level: str, token: Sample) -> Callable[[Any, Any], Any]:
         loss, batch = self._in_form(level), self._batch(level, token)
         return lambda x, y: loss(x, y, batch)
+
+    def loss(self, level: str, x: Array, y: Array) -> Any:
+        """A level's loss over all samples."""
+        return self._loss(level, FULL)(x, y)
 
     def first(self, level: str, of: str, x: Array, y: Array, token: Sample) -> Array:
         return jax.grad(self._loss(level, token), "xy".index(of))(x, y)

@@ -1,0 +1,196 @@
+"""Many runs of one method in one compiled program: all points of a grid of rates with all seeds.
+
+Rates are inputs of a compiled iteration, so the points differ in numbers alone; those of one seed
+read the same samples, so that a product of a batch with one vector becomes a product with a matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mindgap.base.check import fail
+from mindgap.bilevel.backends.compiled import JaxBackend, next_length, packed
+from mindgap.bilevel.backends.count import calls_of_chunk
+from mindgap.bilevel.backends.jax_oracle import JaxOracle, precision
+from mindgap.bilevel.core.types import Array, Values
+from mindgap.bilevel.data.draws import Chunk, draw_chunk, draw_start, rates_at
+from mindgap.bilevel.data.problem import BilevelProblem
+from mindgap.bilevel.data.sample import Sample
+from mindgap.bilevel.method import Method
+
+
+class ManyRuns:
+    """Runs of several points (methods that differ in rates alone) with several seeds.
+
+    Args:
+        backend: the losses in JAX; it keeps what was compiled.
+        problem: what to solve.
+        points: methods of one class, equal but for rates.
+        seeds: of the draws.
+
+    Attributes:
+        values: the runs' values, with leading axes (seeds, points).
+        t: iterations done.
+        calls: oracle calls of a run so far, by seed.
+
+    Example:
+        >>> from mindgap.bilevel import SOBA, solve
+        >>> from mindgap.bilevel.data.problem import example_problem
+        >>> problem = example_problem()
+        >>> losses = (
+        ...     lambda x, y, b: ((y - b) ** 2).mean(),
+        ...     lambda x, y, b: ((y - x * b) ** 2).mean(),
+        ... )
+        >>> points = [SOBA(lr_x=lr, lr_y=0.2) for lr in (0.05, 0.1)]
+        >>> runs = ManyRuns(JaxBackend(*losses), problem, points, [0, 1, 2])
+        >>> runs.run(40)
+        >>> alone = solve(problem, points[1], 40, seed=2).state
+        >>> runs.values["x"].shape, abs(float(runs.values["x"][2, 1, 0]) - float(alone.x)) < 1e-6
+        ((3, 2, 1), True)
+    """
+
+    def __init__(
+        self,
+        backend: JaxBackend,
+        problem: BilevelProblem,
+        points: Sequence[Method],
+        seeds: Sequence[int],
+    ) -> None:
+        method = points[0]
+        if any(point.without_rates() != method.without_rates() for point in points):
+            fail("points", "must be methods that differ in rates alone", list(points)[:2])
+        if method.plan().growing is not None:
+            fail("points", "must have iterations that do not grow", method)
+        self.backend, self.points, self.seeds = backend, list(points), list(seeds)
+        self.oracle: JaxOracle = backend.oracle(problem, method, self.seeds[0], False)
+        self.t, self.calls = 0, [0] * len(self.seeds)
+        self.values, self._drawn = self._start()
+
+    def _compiled(self, key: tuple[Any, ...], make: Any) -> Any:
+        """A compiled function, made once for each form."""
+        form = (*key, self.points[0].without_rates(), id(self.oracle.problem))
+        if form not in self.backend.compiled:
+            self.backend.compiled[form] = jax.jit(make())
+        return self.backend.compiled[form]
+
+    def _start(self) -> tuple[Values, list[dict[str, int]]]:
+        method, oracle = self.points[0], self.oracle
+        started = [draw_start(method, oracle, seed) for seed in self.seeds]
+        tokens = {n: np.stack([d[n].which for d, _ in started]) for n in started[0][0]}
+        real = np.float64 if oracle.problem.dtype == torch.float64 else np.float32
+        first = [point.rates(0) for point in self.points]
+        rates = {name: np.array([r[name] for r in first], real) for name in first[0]}
+
+        def start(rates: dict[str, Any], tokens: dict[str, Any], arrays: Any) -> Values:
+            twin = copy(method)
+            object.__setattr__(twin, "rates", lambda t: rates)  # ``prepare`` asks for iteration 0
+            inside = oracle.with_arrays(arrays)
+            draws = {name: Sample(which) for name, which in tokens.items()}
+            return twin.prepare(twin.start_values(inside), draws, inside)
+
+        def make() -> Any:
+            over_points = jax.vmap(start, (0, None, None), axis_size=len(self.points))
+            return jax.vmap(over_points, (None, 0, None), axis_size=len(self.seeds))
+
+        key = ("start", len(self.points), len(self.seeds))
+        with precision(oracle.problem):
+            values: Values = self._compiled(key, make)(rates, tokens, oracle.arrays)
+        for s, (draws, _) in enumerate(started):
+            self.calls[s] += sum(oracle.start_calls(method, draws).values())
+        return values, [drawn for _, drawn in started]
+
+    def run(self, steps: int) -> None:
+        """So many iterations more."""
+        method, problem, end = self.points[0], self.oracle.problem, self.t + steps
+        while self.t < end:
+            count = next_length(method, self.t, min(end - self.t, self.backend.chunk))
+            chunks = [
+                draw_chunk(method, self.oracle, seed, self.t, count, drawn)
+                for seed, drawn in zip(self.seeds, self._drawn, strict=True)
+            ]
+            for s, chunk in enumerate(chunks):
+                self.calls[s] += sum(calls_of_chunk(method, problem, chunk).values())
+            with precision(problem):
+                self.values = self._dispatch(chunks)
+            self._drawn = [chunk.drawn for chunk in chunks]
+            self.t += count
+
+    def _dispatch(self, chunks: list[Chunk]) -> Values:
+        first, method, oracle = chunks[0], self.points[0], self.oracle
+        single = first.cycles == 1
+        cycles = _room(first.cycles)
+        whole, others, numbers, layouts = [], [], [], []
+        for r, block in enumerate(first.blocks):
+            room = _room(block.length) if single else block.length
+            by_seed = [packed(c.blocks[r], cycles, room, oracle.problem) for c in chunks]
+            by_point = []
+            for point in self.points:
+                rates = rates_at(point, block.times)
+                draws = {name: rates.get(name, value) for name, value in block.draws.items()}
+                by_point.append(packed(replace(block, draws=draws), cycles, room, oracle.problem))
+            forms = {str(p[1]) for p in (*by_seed, *by_point)}
+            if len(forms) > 1:
+                fail("points", "must have rates that all stay or all change", self.points)
+            whole.append(np.stack([p[0][0] for p in by_seed]))
+            others.append(np.stack([p[0][1] for p in by_point]))
+            numbers.append(np.stack([p[2] for p in by_point]))
+            layouts.append(by_seed[0][1])
+        lengths = np.array([block.length for block in first.blocks], dtype=np.int32)
+
+        def iterate(
+            values: Values,
+            arrays: Any,
+            whole: list[Any],
+            others: list[Any],
+            numbers: list[Any],
+            cycles: Any,
+            lengths: Any,
+        ) -> Values:
+            tables = list(zip(whole, others, strict=True))
+            form = (method, oracle, first, layouts, single)
+            found, _ = self.backend.iterate(
+                *form, values, arrays, tables, numbers, cycles, lengths, look=False
+            )
+            return found
+
+        def make() -> Any:
+            over_points = jax.vmap(iterate, (0, None, None, 0, 0, None, None))
+            return jax.vmap(over_points, (0, None, 0, None, None, None, None))
+
+        shapes = tuple(a.shape for a in (*whole, *others, *numbers))
+        kinds = tuple((b.kind, None if single else b.length) for b in first.blocks)
+        key = ("many", kinds, single, str(layouts), shapes)
+        found: Values = self._compiled(key, make)(
+            self.values, oracle.arrays, whole, others, numbers, np.int32(first.cycles), lengths
+        )
+        return found
+
+    def losses(self, lower: str = "y") -> NDArray[np.float64]:
+        """The upper loss over all samples at each run's x and lower variable, of shape (seeds,
+        points).
+        """
+        oracle = self.oracle
+
+        def loss(x: Array, y: Array, arrays: Any) -> Any:
+            return oracle.with_arrays(arrays).loss("upper", x, y)
+
+        def make() -> Any:
+            return jax.vmap(jax.vmap(loss, (0, 0, None)), (0, 0, None))
+
+        with precision(oracle.problem):
+            at = self.values["x"], self.values[lower], oracle.arrays
+            return np.asarray(self._compiled(("losses",), make)(*at), np.float64)
+
+
+def _room(length: int) -> int:
+    """The next power of two: a run that is a little longer needs no new compilation."""
+    return int(2 ** math.ceil(math.log2(max(length, 1))))
