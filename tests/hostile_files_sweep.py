@@ -201,10 +201,10 @@ def hostile_json(data: bytes, rng: random.Random) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def sweep_studies(count: int) -> Counter[str]:
+def sweep_studies(count: int, seed: int = 0) -> Counter[str]:
     """How many changed files of a study were taken in which way."""
     found: Counter[str] = Counter()
-    rng = random.Random(count)
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         first, use = studies(top)

@@ -114,6 +114,11 @@ class MethodTuning:
     def __post_init__(self) -> None:
         trials = tuple(t if isinstance(t, TunedTrial) else TunedTrial(**t) for t in self.trials)
         object.__setattr__(self, "trials", trials)
+        for settings in (self.chosen, *(trial.settings for trial in trials)):
+            if not self.chosen.keys() <= settings.keys():
+                raise ValueError(f"every trial must have the settings {sorted(self.chosen)}")
+            if not all(isinstance(value, (int, float)) for value in settings.values()):
+                raise ValueError(f"settings must be numbers, got {dict(settings)!r:.100}")
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -159,6 +164,10 @@ class Tuning:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(self.seeds))
+        for name, ends in self.space.items():
+            known = isinstance(ends, (list, tuple)) and len(ends) >= 2
+            if not known or not all(isinstance(end, (int, float)) for end in ends):
+                raise ValueError(f"space.{name} must be two numbers or more, got {ends!r:.60}")
         methods = {
             m: t if isinstance(t, MethodTuning) else MethodTuning(**t)
             for m, t in self.methods.items()

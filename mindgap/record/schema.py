@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, cast, get_args, get_origin, get_type_hints
 from zlib import crc32
 
 #: Version of the written form. Older versions are migrated when read; a reader refuses a version it
@@ -229,7 +229,7 @@ _WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -244,7 +244,7 @@ def check_fields(kind: type[Any], content: Mapping[str, Any], where: str = "") -
     Raises:
         ValueError: a field of another type, or one that is not known; the message names it.
     """
-    hints = _hints(kind)
+    hints: dict[str, Any] = _hints(cast("Hashable", kind))
     for name, value in content.items():
         if name not in hints:
             raise ValueError(f"no field {where + str(name)!r} is known")
@@ -258,7 +258,7 @@ def _check(name: str, value: Any, hint: Any) -> None:
     if kind is UnionType:
         if not any(_fits(value, one) for one in inside):
             _refuse(name, str(hint), value)
-    elif is_dataclass(kind):
+    elif isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
             _refuse(name, "an object", value)
         check_fields(kind, value, f"{name}.")

@@ -78,6 +78,11 @@ def _of_run(run: Run, facet: str) -> Any:
     return run.header.method if facet == "method" else run.header.settings.get(facet)
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value of a row can be drawn; JSON has whole numbers that no float holds."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1000)
+
+
 class Readings:
     """One run as columns of numbers, each made once however many figures ask for it."""
 
@@ -89,7 +94,7 @@ class Readings:
         """The values of a quantity and in which rows it is a number."""
         if name not in self._columns:
             raw = [row.get(name) for row in self.run.rows]
-            number = np.array([isinstance(v, (int, float)) for v in raw], dtype=bool)
+            number = np.array([_is_number(v) for v in raw], dtype=bool)
             values = np.array(
                 [v if ok else np.nan for v, ok in zip(raw, number.tolist())], dtype=float
             )
