@@ -168,14 +168,7 @@ class _Graph:
         device = problem.device
         # a captured graph reads its data: they must live as long, and no other may have its id
         self.problem = problem
-        self.iteration = iteration
-        # Rates that never change lie on the device: another step size needs no other graph.
-        self.numbers = {
-            name: torch.zeros((), dtype=problem.dtype, device=device)
-            for name, value in constants.items()
-            if isinstance(value, float)
-        }
-        self.constants = {n: v for n, v in constants.items() if n not in self.numbers}
+        self.iteration, self.constants = iteration, constants
         self.row = torch.zeros((), dtype=torch.int64, device=device)
         self.rates = {name: torch.zeros(rows, dtype=problem.dtype, device=device) for name in rates}
         self.tokens: dict[str, Tensor] = {}
@@ -187,18 +180,9 @@ class _Graph:
             self.tokens[name] = torch.zeros(rows, *shape, *size, dtype=torch.int64, device=device)
         self.replay: Callable[[], None] = lambda: None
 
-    def fits(self, constants: dict[str, Any], rates: set[str]) -> bool:
-        """Whether it can run with these constants, whatever the numbers are, and varying rates."""
-        kept = {n: v for n, v in constants.items() if n not in self.numbers}
-        return (
-            kept == self.constants
-            and self.numbers.keys() <= constants.keys()
-            and self.rates.keys() == rates
-        )
-
     def draws(self) -> dict[str, Any]:
         """The draws of the present row, on the device."""
-        found: dict[str, Any] = {**self.constants, **self.numbers}
+        found: dict[str, Any] = dict(self.constants)
         found.update(
             {name: table.index_select(0, self.row[None])[0] for name, table in self.rates.items()}
         )
@@ -338,7 +322,7 @@ class CudaGraphs(Backend):
         or y is no number any more.
         """
         oracle, problem = state.oracle, state.problem
-        key = (state.method.without_rates(), id(problem))
+        key = (state.method, id(problem))
         if key not in self._graphs or _tables(self._graphs[key][0]) != _tables(state.values):
             self._graphs[key] = _copied(state.values), {}
         held, graphs = self._graphs[key]
@@ -366,7 +350,7 @@ class CudaGraphs(Backend):
                 n: v[0] for n, v in of.items() if n not in rates and not isinstance(v[0], Sample)
             }
             graph = graphs.get(place)
-            if graph is None or not graph.fits(constants, rates):
+            if graph is None or graph.constants != constants:
                 begin = time.perf_counter()
                 graph = graphs[place] = _Graph(
                     iterations[place[0]], constants, rates, problem, self.chunk
@@ -387,8 +371,6 @@ class CudaGraphs(Backend):
         row.
         """
         graph.row.zero_()
-        for name, number in graph.numbers.items():
-            number.fill_(of[name][0])
         for name, table in graph.rates.items():
             table[: len(of[name])] = torch.tensor(of[name], dtype=table.dtype)
         for name, table in graph.tokens.items():
