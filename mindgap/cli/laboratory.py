@@ -15,7 +15,7 @@ import typer
 
 from mindgap.base.check import fail, positive, whole
 from mindgap.cli.pages import RunsFolder
-from mindgap.cli.show import progress, say, shown, span, table
+from mindgap.cli.show import paragraph, progress, say, shown, span, table
 from mindgap.cli.studies import (
     MethodNames,
     Names,
@@ -191,7 +191,7 @@ def register(
         found = write_down(study, scale, out)
         print(f"{study.name} {scale}: {found.hash}")
         if found.power:
-            say(str(found.power["words"]))
+            paragraph(str(found.power["words"]))
         say(f"written to {out / study.name / scale / REGISTERED_FILE}")
 
 

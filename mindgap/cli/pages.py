@@ -126,7 +126,7 @@ def theory(
     tries: Annotated[int, typer.Option(help="Most instances per family (refute).")] = 400,
     long: Long = False,
 ) -> None:
-    """List the papers' theorems, their checks and errata; or try to refute one.
+    """List the papers' theorems and errata, or try to refute one.
 
     'mindgap theory refute 3.4.5' searches families of functions and noises that meet the theorem's
     assumptions for the largest ratio of what is measured to the bound.

@@ -69,6 +69,10 @@ COMMANDS = {
         ["e5-cycle", "survey.html", "mindgap measure module:function"],
     ),
     "show": (["show", TUNED], [TUNED]),
+    "register": (
+        ["register", "b3-hyper-cleaning", "--scale", "gpu", "--out", "registered"],
+        ["b3-hyper-cleaning"],
+    ),
     "list": (["list", "--long"], [*STUDIES, TUNED]),
     "methods": (["methods"], ["slip"]),
     "optimizers": (["optimizers"], ["StochasticINGD"]),
