@@ -85,6 +85,8 @@ def read_loop(chart: Chart, patient: Patient, course: Course) -> None:
     idle = course.updates == 0 and not any(v > 0 for v in course.moved.values())
     if "step" in patient.given and idle and course.error is None:
         chart.find("never_steps", 1.0, "No call of optimizer.step() was seen; nothing moves.")
+    if chart.has("cut") and any(course.moved.get(n, 0) > 0 for n in chart.facts["cut"]):
+        del chart.findings["cut"]  # they follow others on purpose
     if chart.has("left_out"):
         still = [n for n in chart.facts["left_out"] if course.moved.get(n, 0) == 0]
         if not still:
@@ -141,6 +143,8 @@ def read_error(chart: Chart, course: Course) -> None:
     text = str(course.error)
     if "does not require grad" in text or "does not have a grad_fn" in text:
         chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
+    elif "Target " in text and "out of bounds" in text:
+        chart.find("labels_outside", 1.0, f"The loss refuses a label: {text.splitlines()[0][:80]}.")
     elif "more than 1 value per channel" in text:
         chart.find("batch_of_one", 1.0, "Batch norm refuses batches of one sample.")
 

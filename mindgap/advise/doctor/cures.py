@@ -206,6 +206,18 @@ def shuffle(patient: Patient, chart: Chart, _: float) -> None:
 
 
 def shift_labels(patient: Patient, chart: Chart, _: float) -> None:
+    if chart.has("labels_outside"):
+
+        def lowered(batch: Any) -> Any:
+            _, y = pair(batch)
+            assert y is not None
+            return replaced(batch, y=y - 1)
+
+        ys = [y for _, y in map(pair, patient.train) if y is not None]
+        if not ys or min(int(y.min()) for y in ys) < 1:
+            raise RuleError("some labels are zero: they are not shifted by one")
+        _each(patient, lowered)
+        return
     shift = chart.facts["shift"]
 
     def change(batch: Any) -> Any:

@@ -33,6 +33,7 @@ def read_data(chart: Chart, patient: Patient) -> None:
             chart.attempt("outliers of the targets", lambda: _outliers(chart, ys, "targets"))
             chart.attempt("tails of the targets", lambda: _tails(chart, ys))
         chart.attempt("the order of the data", lambda: _order(chart, ys))
+        chart.attempt("the targets", lambda: _targets(chart, xs, ys))
     if "valid" in patient.given:
         held = [x for x, _ in map(pair, patient.valid) if x is not None]
         if held:
@@ -141,6 +142,18 @@ def _outliers(chart: Chart, parts: list[Tensor], what: str) -> None:
             )
             chart.find("sample_outlier", 1.0, text)
             return
+
+
+def _targets(chart: Chart, xs: list[Tensor], ys: list[Tensor]) -> None:
+    """Targets that are all equal, and targets that are the inputs themselves."""
+    whole = torch.cat([y.flatten() for y in ys])
+    if len(whole) > 20 and bool((whole == whole[0]).all()):
+        chart.find("targets_equal", 1.0, f"All {len(whole)} targets are {float(whole[0]):g}.")
+    symbols = not xs[0].is_floating_point() and not ys[0].is_floating_point()
+    if symbols and len(xs) == len(ys) and all(x.shape == y.shape for x, y in zip(xs, ys)):
+        same = torch.cat([(x == y).flatten() for x, y in zip(xs, ys)]).double().mean()
+        text = f"{float(same):.0%} of the targets equal the input at the same place."
+        chart.find("targets_are_inputs", ramp(float(same), 0.95, 0.99), text)
 
 
 def _tails(chart: Chart, ys: list[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -126,8 +127,11 @@ def _opened(made: Any) -> Patient:
     valid = _listed("valid", parts["valid"]) if parts.get("valid") is not None else []
     numbers = list(range(len(train)))
     if "valid" not in given and len(train) >= 10:
-        valid = train[9::10]
-        numbers = [i for i in numbers if i % 10 != 9]
+        sizes = [_largest(batch) for batch in train]
+        usual = sorted(sizes)[len(sizes) // 2]
+        held = {i for i in numbers[9::10] if sizes[i] <= 50 * usual}  # an outlier stays in training
+        valid = [train[i] for i in sorted(held)]
+        numbers = [i for i in numbers if i not in held]
         train = [train[i] for i in numbers]
     optimizer = parts.get("optimizer")
     if optimizer is None:
@@ -149,6 +153,16 @@ def _opened(made: Any) -> Patient:
         given,
         numbers=numbers,
     )
+
+
+def _largest(batch: Any) -> float:
+    """Largest absolute number of a batch; infinite where one is not finite."""
+    found = 0.0
+    for part in pair(batch):
+        if part is not None and part.is_floating_point() and part.numel():
+            top = float(part.detach().abs().max())
+            found = max(found, top if math.isfinite(top) else math.inf)
+    return found
 
 
 def _kind(part: Any) -> str:
