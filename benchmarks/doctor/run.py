@@ -1,6 +1,6 @@
 """Examine the hospital and write the track record.
 
-    python benchmarks/doctor/run.py --part development|judged [--names A B] [--out FOLDER]
+    python benchmarks/doctor/run.py --part development|judged|judged_again [--names A ...]
     python benchmarks/doctor/run.py --table [--docs docs/doctor.md]
 
 Every case appends one line to ``FOLDER/PART.jsonl``; a second call does only what is missing.
@@ -62,7 +62,7 @@ def main() -> None:
     from hospital import all_cases
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("development", "judged"))
+    parser.add_argument("--part", choices=("development", "judged", "judged_again"))
     parser.add_argument("--names", nargs="*")
     parser.add_argument("--out", type=Path, default=RECORDS)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -83,7 +83,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     done = read(path)
     for name, case in all_cases().items():
-        if case.part != options.part or name in done:
+        if case.part != str(options.part).removesuffix("_again") or name in done:
             continue
         if options.names and name not in options.names:
             continue

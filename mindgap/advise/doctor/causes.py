@@ -192,7 +192,7 @@ _ROWS = (
         "gradients explode through {through}",
         {
             "explodes_time": 6.0,
-            "explodes_depth": 5.0,
+            "explodes_depth": 6.5,
             "huge_gradient": 0.5,
             "large_weights": -2.0,
             "residual": -1.5,
@@ -256,6 +256,7 @@ _ROWS = (
         "# indices of suspicious samples: answer.facts['suspects']",
         "Northcutt, Jiang, Chuang 2021: confident learning",
         needs=("labels_disagree", "labels_carry_nothing", "targets_equal"),
+        proof=False,
     ),
     Cause(
         "labels_shifted",
@@ -353,6 +354,7 @@ _ROWS = (
         "self.layers = torch.nn.ModuleList(layers)",
         "PyTorch: nn.Module, nn.ModuleList",
         needs=("unregistered",),
+        proof=False,
     ),
     Cause(
         "detached_graph",

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from mindgap.advise.doctor.patient import MOST_VALID, Patient
 from mindgap.measure.restoring import undisturbed
 
-#: Steps in which the user's gradient is compared with a fresh one.
-COMPARED = 10
+#: Updates in which the user's gradient is compared with fresh ones, within so many batches.
+COMPARED, MOST_COMPARED = 8, 64
 #: Steps in a row whose loss is not finite, after which a run ends.
 PATIENCE = 5
 
@@ -236,7 +236,7 @@ class _Eyes:
     def before(self, k: int, batch: Any) -> None:
         if self.small or k % 10 == 0:
             self.state = {n: v.detach().clone() for n, v in self.patient.model.state_dict().items()}
-        if k < COMPARED:
+        if len(self.votes) < COMPARED and k < MOST_COMPARED:
             try:
                 self.fresh.append(gradient(self.patient, batch))
             except Exception:

@@ -16,6 +16,9 @@ from mindgap.advise.doctor.patient import Patient, merged, pair, rows, size
 from mindgap.advise.doctor.tracing import traced
 from mindgap.measure.restoring import undisturbed
 
+#: Functions that are undefined somewhere: what they give is no mere consequence of large weights.
+DOMAIN = ("log", "log2", "log10", "sqrt", "rsqrt", "div", "true_divide", "__truediv__", "std")
+
 
 def progress(chart: Chart, loss: float) -> float:
     """How far below the constant answer (or below the start) a loss is, over that one's size."""
@@ -156,15 +159,11 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
     model = patient.model
     model.load_state_dict(course.before)
     batch = patient.train[course.broken % len(patient.train)]
-    grown = max(
-        (
-            float(v.double().norm()) / max(float(w.double().norm()), 1e-12)
-            for v, w in zip(course.before.values(), chart.facts["first_state"].values())
-            if v.is_floating_point() and v.numel() > 1 and float(w.double().norm()) > 0
-        ),
-        default=1.0,
+    now, then = (
+        sum(float(v.double().square().sum()) for v in state.values() if v.is_floating_point())
+        for state in (course.before, chart.facts["first_state"])
     )
-    ordinary = not chart.has("blew_up") and grown < 20
+    grown = math.sqrt(now / then) if then > 0 else 1.0
     with undisturbed(model), around(patient):
         model.train()
         with torch.no_grad(), traced(model) as trace:
@@ -172,7 +171,7 @@ def read_break(chart: Chart, patient: Patient, course: Course) -> None:
     place = f"in {trace.origin_module}" if trace.origin_module else "in the loss"
     x, _ = pair(batch)
     clean = x is None or not x.is_floating_point() or bool(x.isfinite().all())
-    if not clean or not ordinary:
+    if not clean or grown > 20 or (chart.has("blew_up") and trace.origin not in DOMAIN):
         return
     if trace.origin and not math.isfinite(value):
         if trace.origin_half:
@@ -246,7 +245,7 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
         f"{share:.0%} of {len(wrong)} labels contradict a network trained on other samples, and "
         "rank at random among its other answers."
     )
-    strength = ramp(place, 0.3, 0.4) * ramp(share, 0.04, 0.1)
+    strength = ramp(place, 0.3, 0.4) * ramp(share, 0.06, 0.12)
     # A network that has learned nothing also ranks at random: it must be better than chance.
     strength *= ramp(1 - share, 1.5 / classes, 2.5 / classes)
     chart.find("labels_disagree", strength, text)

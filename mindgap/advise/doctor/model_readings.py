@@ -271,8 +271,11 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
             if not value.requires_grad:
                 chart.find("no_graph", 1.0, "The loss does not depend on any parameter by a graph.")
                 return
-            wanted = [*free.values(), *(x for _, _, x in grabbed)]
+            lost = [t for _, t in chart.facts.get("lost", ())]
+            wanted = [*free.values(), *(x for _, _, x in grabbed), *lost]
             found = torch.autograd.grad(value, wanted, allow_unused=True)
+            if lost and all(g is None for g in found[-len(lost) :]):
+                chart.findings.pop("unregistered", None)  # kept aside on purpose: not trained
     finally:
         for handle in handles:
             handle.remove()
@@ -318,7 +321,7 @@ def read_gradients(chart: Chart, patient: Patient) -> None:
         grows = chart.facts.get("growth", 1.0)
         if grows > 30 and not chart.facts.get("normalised"):
             text = f"Signal and gradient grow over {len(deep)} layers (factor {grows:.3g})."
-            chart.find("explodes_depth", ramp(math.log10(grows), 1.5, 2.5), text)
+            chart.find("explodes_depth", ramp(math.log10(grows), 1.3, 2.0), text)
     for (name, module, x), g in zip(grabbed, found[len(free) :]):
         if g is None or x.ndim != 3:
             continue
@@ -411,17 +414,15 @@ def _mixing(chart: Chart, patient: Patient, batch: Any, n: int) -> None:
         elif y is not None and y.is_floating_point() and y.ndim == 2 and out.ndim == 1 and n > 1:
             text = f"The model gives {tuple(out.shape)}, the targets have {tuple(y.shape)}."
             chart.find("broadcasts", 1.0, text)
-        elif y is not None and y.is_floating_point() and n > 2 and out.shape == (n, 1):
-            # A squeeze inside the loss: the loss of the batch is not the mean over its samples.
-            ratio = chart.facts.get("sum_ratio", 1.0)
-            trace: Trace | None = chart.facts.get("trace")
-            if abs(ratio - 1) > 0.02 and trace is not None:
-                shuffled = replaced(batch, y=y.flip(0))
-                with torch.no_grad():
-                    a, b = float(patient.value(batch)), float(patient.value(shuffled))
-                if abs(a - b) < 1e-5 * max(abs(a), 1e-9) and float(y.std()) > 0:
-                    text = "The loss stays the same when the targets are shuffled: it broadcasts."
-                    chart.find("broadcasts", 1.0, text)
+        elif y is not None and y.is_floating_point() and n > 2 and len(out) == n:
+            # A squeeze inside the loss: every output meets every target.
+            with torch.no_grad():
+                a, b = (float(patient.value(t)) for t in (batch, replaced(batch, y=y.flip(0))))
+            varied = float(out.double().std(0).max()) > 1e-4 * float(out.double().abs().max())
+            same = abs(a - b) < 1e-5 * max(abs(a), 1e-9)
+            if same and varied and float(y.double().std()) > 0:
+                text = "The loss stays the same when the targets are shuffled: it broadcasts."
+                chart.find("broadcasts", 1.0, text)
         if n >= 4 and len(out) == n and out.is_floating_point():
             outs.clear()
             few = rows(batch, slice(0, n // 2))
