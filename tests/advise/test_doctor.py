@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+import textwrap
 
 import pytest
 import torch
@@ -113,6 +114,14 @@ def test_the_nine_cases_of_a_new_user_are_right(name: str) -> None:
     assert answer.trial.helps
     assert len(answer.findings) <= 3
     compile(answer.code, "answer", "exec")
+    pytest.importorskip("typer")
+    from mindgap.cli.examine import screen
+
+    lines = [wrapped for line in screen(answer) for wrapped in textwrap.wrap(line, 80) or [""]]
+    assert len(lines) <= 24
+    html = answer._repr_html_()
+    assert html.index("<h1>") < html.index("<svg ") < html.index("<pre>")
+    assert html.count("<polyline") == 2
 
 
 def test_a_healthy_run_is_told_to_keep_its_own_optimizer() -> None:
@@ -142,6 +151,58 @@ def test_a_loop_that_forgets_zero_grad_is_seen_through_its_own_step() -> None:
 
     answer = examine(problem, seconds=60)
     assert answer.cause == "zero_grad_forgotten"
+
+
+def test_a_loss_that_broadcasts_inside_is_seen() -> None:
+    x = torch.randn(480, 12, generator=torch.Generator().manual_seed(2))
+
+    def problem():
+        model = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 1))
+
+        def loss(model, batch):
+            return (model(batch[0]) - batch[1].squeeze(1)).square().mean()
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        return (model, loss), split(x, x[:, :1] - x[:, 1:2]), optimizer
+
+    assert examine(problem, seconds=60).cause == "wrong_axis"
+
+
+def test_gradients_of_sixteen_batches_that_are_added_are_seen() -> None:
+    def problem():
+        (model, loss), batches, optimizer = of("SGD", 1.0)
+        calls = [0]
+
+        def step(batch):
+            value = loss(model, batch)
+            value.backward()
+            calls[0] += 1
+            if calls[0] % 16 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            return value
+
+        return {
+            "model": model,
+            "loss": loss,
+            "train": batches,
+            "optimizer": optimizer,
+            "step": step,
+        }
+
+    assert examine(problem, seconds=60).facts["findings"]["added"] == 1
+
+
+def test_labels_that_begin_at_one_and_labels_that_are_all_equal() -> None:
+    x, y = blobs(240)
+
+    def problem(labels):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return (model, classify), split(x, labels), optimizer
+
+    assert examine(lambda: problem(y + 1), seconds=60).cause == "labels_shifted"
+    assert examine(lambda: problem(0 * y), seconds=60).cause == "wrong_labels"
 
 
 class _Complex(nn.Module):
