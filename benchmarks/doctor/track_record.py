@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- track record: begin -->", "<!-- track record: end -->"
-#: Records -> their column. The second one is no longer independent: seven repairs came between.
+#: Records -> their column. The second one is no longer independent: repairs came between.
 PARTS = {
     "judged": "held out, first judgement",
     "judged_again": "held out, after the repairs",

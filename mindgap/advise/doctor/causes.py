@@ -370,7 +370,7 @@ _ROWS = (
     Cause(
         "optimizer_other_parameters",
         "the optimizer does not move the model's parameters",
-        {"left_out": 5.5, "never_steps": 8.0, "no_graph": -5.0, "stalled": 1.0},
+        {"left_out": 5.5, "foreign": 2.0, "never_steps": 8.0, "no_graph": -5.0, "stalled": 1.0},
         "rebuild",
         "build the optimizer from model.parameters() after the model is complete, and call step()",
         "optimizer = type(optimizer)(model.parameters(), lr=lr)",

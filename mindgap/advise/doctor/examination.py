@@ -487,7 +487,8 @@ class _Doctor:
                     continue
                 chosen = (routed, score + (2 if trial else 0), trial)
                 break
-            if not cause.proof:
+            stale = cause.key == "optimizer_other_parameters" and chart.has("foreign")
+            if not cause.proof or stale:
                 chosen = (routed, score, None)
                 self.trials.append(trial)
                 break

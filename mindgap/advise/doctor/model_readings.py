@@ -53,8 +53,9 @@ def read_parameters(chart: Chart, patient: Patient) -> None:
         share = sum(free[n].numel() for n in left) / total
         text = f"The optimizer does not hold {shown(left)} ({share:.0%} of the weights)."
         chart.find("left_out", max(0.5, ramp(share, 0.0, 0.2)), text)
-    if foreign and "optimizer" in patient.given:
-        chart.facts["foreign"] = foreign
+    if foreign and left and "optimizer" in patient.given and not list(unregistered(patient.model)):
+        text = f"The optimizer holds {foreign} tensors that are not the model's."
+        chart.find("foreign", 1.0, text)
     found = list(unregistered(patient.model))
     chart.facts["unregistered"] = found
     lost = [
