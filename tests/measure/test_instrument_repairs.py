@@ -156,8 +156,9 @@ def test_no_growth_of_smoothness_is_said_only_where_the_slope_s_interval_exclude
     g = np.geomspace(1, 10, 12)
     verdicts = set()
     for spread in (0.0, 0.05, 0.5, 1.0):
-        for _ in range(20):
-            fit = fit_relaxed_smoothness(g, np.exp(spread * rng.standard_normal(12)))
+        for _ in range(6):
+            values = np.exp(spread * rng.standard_normal(12))
+            fit = fit_relaxed_smoothness(g, values, repeats=50)
             verdicts.add(fit.grows)
             if fit.grows is False and "no growth" in fit.sentence:
                 assert fit.slope_interval[1] < 0.2
