@@ -60,6 +60,12 @@ def test_made_up_files_end_in_our_error(kind):
     assert found["named"] > 30
 
 
+def test_made_up_study_files_are_named_or_drawn():
+    found = hostile.sweep_studies(12)
+    assert not found.keys() - set(hostile.GOOD), found
+    assert found["named"] >= 3
+
+
 @pytest.mark.parametrize(
     ("problem", "what"),
     [
