@@ -87,3 +87,44 @@ def test_cells_say_what_the_losses_are(drop_in: ModuleType) -> None:
     assert drop_in.relative(0.99, 1.0) == "−1.0 %"
     assert drop_in.relative(drop_in.average([1.0, math.nan]), 1.0) == "**diverges**"
     assert drop_in.relative(drop_in.average([]), 1.0) == ""
+
+
+def test_the_page_on_clipping_has_the_tables_of_the_records() -> None:
+    page = ROOT / "docs" / "clipping.md"
+    assert script("clipping").document(RECORDS / "clipping", page) == page.read_text(), (
+        "run python benchmarks/clipping.py --table benchmarks/records/clipping --docs "
+        "docs/clipping.md"
+    )
+
+
+def test_tasks_of_clipping_are_judged_apart_and_their_noise_is_what_they_say() -> None:
+    """Both halves have noise and signal; a model of each task gets a finite gradient everywhere."""
+    import torch
+
+    tasks = script("clipping_tasks").TASKS
+    as_params = script("clipping").as_params
+    for split in ("develop", "judge"):
+        tails = [task.tail for task in tasks.values() if task.split == split]
+        assert min(tails.count("noise"), tails.count("signal")) >= 2
+    for task in tasks.values():
+        stream = torch.Generator().manual_seed(0)
+        world = task.world(stream)
+        start = torch.cat([v.reshape(-1) for v in task.init(stream).values()]).requires_grad_()
+        loss = task.loss(as_params(start, task), task.draw(world, stream))
+        (gradient,) = torch.autograd.grad(loss, start)
+        assert gradient.isfinite().all(), task.name
+        score = (task.score or task.loss)(as_params(start, task), task.held_out(world, stream))
+        assert math.isfinite(float(score)), task.name
+
+
+def test_a_unit_gradient_is_what_a_tiny_threshold_gives() -> None:
+    import torch
+
+    rules = script("clipping_rules")
+    g = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))
+    unit, tiny = rules.whole(g, {}, 1, [50]), rules.fixed(1e-3)(g, {}, 1, [50])
+    assert torch.allclose(unit * 1e-3, tiny, rtol=1e-5)
+    state: dict = {}
+    for k in range(1, 200):
+        rules.quantile(0.9)(g * (1 + k % 7), state, k, [50])
+    assert state["window"].shape[-1] == rules.WINDOW

@@ -1,8 +1,8 @@
 """Candidates for ``clip="auto"`` on tasks whose noise is known: all models of a task in one
 program.
 
-    python benchmarks/clipping/run.py --out benchmarks/records/clipping [--device cuda] [--jobs 4]
-    python benchmarks/clipping/run.py --table benchmarks/records/clipping
+    python benchmarks/clipping.py --out benchmarks/records/clipping [--device cuda] [--jobs 4]
+    python benchmarks/clipping.py --table benchmarks/records/clipping --docs docs/clipping.md
 
 Five learning rates, three seeds, 200 steps and the task's own length; warm-up over a twentieth,
 then cosine. One JSON line per task, length and candidate; a second call makes what is missing.
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from rules import FIXED, Candidate, candidates
-from tasks import TASKS, Batch, Params, Task
+from clipping_rules import Candidate, candidates
+from clipping_tasks import TASKS, Batch, Params, Task
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 SEEDS = (0, 1, 2)
@@ -121,38 +121,67 @@ def middle(values: list[float]) -> float:
     return statistics.median(good)
 
 
-def table(folder: Path, split: str) -> str:
-    """Per task: loss of the best fixed clip at lr 1e-3, and every candidate's ratio to it, at 1e-3
-    and at its best rate."""
+#: Candidates of the table in the guide, and what they are called there.
+SHOWN = {
+    "auto 0.9": '`clip="auto"`',
+    "unit": '`clip="unit"`',
+    "coordinates 3": "unit, coordinates at 3τ",
+    "coordinates 3, coordinate": "the same, signal kept",
+    "ACClip": "ACClip",
+    "ACClip unit": "ACClip, unit",
+    "AdaGC": "AdaGC",
+    "ZClip": "ZClip",
+    "AutoClip": "AutoClip",
+}
+
+
+def change(new: float, old: float) -> str:
+    """A change in percent.
+
+    Example:
+        >>> change(0.5, 1.0), change(math.inf, 1.0)
+        ('−50.0', 'diverges')
+    """
+    if not math.isfinite(new):
+        return "diverges"
+    return (
+        f"{100 * (new / old - 1):+.1f}".replace("-0.0", "0.0")
+        .replace("+0.0", "0.0")
+        .replace("-", "−")
+    )
+
+
+def markdown(folder: Path, split: str, tuned: bool) -> str:
+    """Median held-out loss over the seeds: AdamW's, and the change in percent of the best of five
+    fixed clips and of the candidates, at lr 1e-3 or each at its best rate."""
     rows = load(folder)
-    out = []
     at = RATES.index(1e-3)
+
+    def loss(losses: list[list[float]]) -> float:
+        return min(map(middle, losses)) if tuned else middle(losses[at])
+
+    head = ("task", "tail", "steps", "torch AdamW", "best of five clips", *SHOWN.values())
+    lines = [head, ("---",) * len(head)]
     for name, task in TASKS.items():
         for steps in (SHORT, task.steps):
-            here = {c: v for (t, s, c), v in rows.items() if t == name and s == steps}
-            if task.split != split or "AdamW" not in here:
+            here = {c: loss(v) for (t, s, c), v in rows.items() if (t, s) == (name, steps)}
+            if task.split != split or "AdamW" not in here or any(c not in here for c in SHOWN):
                 continue
-            base = middle(here["AdamW"][at])
-            best_base = min(middle(v) for v in here["AdamW"])
-            clips = [c for c in here if c in {f"clip {tau:g}" for tau in FIXED}]
-            best = min(middle(here[c][at]) for c in clips)
-            tuned = min(middle(v) for c in clips for v in here[c])
-            out.append(
-                f"{name} ({task.tail}), {steps} steps: AdamW {base:.4g} ({best_base:.4g}), "
-                f"best clip {best:.4g} ({tuned:.4g})"
-            )
-            for c, v in here.items():
-                own, own_best = middle(v[at]), min(middle(r) for r in v)
-                paired = statistics.mean(
-                    math.log(a / b) for a, b in zip(v[at], here["AdamW"][at]) if a > 0 and b > 0
-                )
-                out.append(
-                    f"    {c:32s} {own:9.4g} {100 * math.expm1(paired):+7.1f} % AdamW "
-                    f"{100 * (own / best - 1):+7.1f} % clip"
-                    f"   tuned {own_best:9.4g} {100 * (own_best / best_base - 1):+7.1f} % "
-                    f"{100 * (own_best / tuned - 1):+7.1f} %"
-                )
-    return "\n".join(out)
+            best = min(v for c, v in here.items() if c.startswith("clip "))
+            changes = [change(v, here["AdamW"]) for v in (best, *(here[c] for c in SHOWN))]
+            lines.append((name, task.tail, str(steps), f"{here['AdamW']:.3g}", *changes))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def document(folder: Path, page: Path) -> str:
+    """The page with its tables written anew, between their marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, tuned in (("at 1e-3", False), ("at the best rate", True)):
+        begin, end = f"<!-- clipping {name}: begin -->", f"<!-- clipping {name}: end -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n\n{markdown(folder, 'develop', tuned)}\n\n{end}{after}"
+    return text
 
 
 def main() -> None:
@@ -161,6 +190,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--docs", type=Path)
     parser.add_argument("--split", default="develop")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
@@ -170,7 +200,11 @@ def main() -> None:
     parser.add_argument("--tiny", type=int, default=0)
     options = parser.parse_args()
     if options.table:
-        print(table(options.table, options.split))
+        if options.docs:
+            options.docs.write_text(document(options.table, options.docs), encoding="utf-8")
+        else:
+            print(markdown(options.table, options.split, tuned=False))
+            print(markdown(options.table, options.split, tuned=True))
         return
     options.out.mkdir(parents=True, exist_ok=True)
     known = load(options.out)

@@ -1,7 +1,7 @@
-"""The candidates of ``rules.py`` on the six networks of ``drop_in.py``, one model at a time.
+"""The candidates of ``clipping_rules.py`` on the six networks of ``drop_in.py``, one model at a time.
 
-python benchmarks/clipping/networks.py --out OUT --device cuda --steps 1200 --jobs 4
-python benchmarks/clipping/networks.py --table benchmarks/records/clipping_networks
+python benchmarks/clipping_networks.py --out OUT --device cuda --steps 1200 --jobs 4
+python benchmarks/clipping_networks.py --table benchmarks/records/clipping_networks
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
 from drop_in_tasks import TASKS, batch_of, loss_of, prepared  # noqa: E402
-from rules import candidates  # noqa: E402
+from clipping_rules import candidates  # noqa: E402
 
 DECAY = 0.01
 
