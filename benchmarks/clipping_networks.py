@@ -1,4 +1,4 @@
-"""The candidates of ``clipping_rules.py`` on the six networks of ``drop_in.py``, one model at a time.
+"""The candidates of ``clipping_rules.py`` on the networks of ``drop_in.py``, one model at a time.
 
 python benchmarks/clipping_networks.py --out OUT --device cuda --steps 1200 --jobs 4
 python benchmarks/clipping_networks.py --table benchmarks/records/clipping_networks
@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from drop_in_tasks import TASKS, batch_of, loss_of, prepared  # noqa: E402
-from clipping_rules import candidates  # noqa: E402
+from clipping_rules import candidates
+from drop_in_tasks import TASKS, batch_of, loss_of, prepared
 
 DECAY = 0.01
 

@@ -114,7 +114,7 @@ def test_tasks_of_clipping_are_judged_apart_and_their_noise_is_what_they_say() -
         (gradient,) = torch.autograd.grad(loss, start)
         assert gradient.isfinite().all(), task.name
         score = (task.score or task.loss)(as_params(start, task), task.held_out(world, stream))
-        assert math.isfinite(float(score)), task.name
+        assert math.isfinite(score.item()), task.name
 
 
 def test_a_unit_gradient_is_what_a_tiny_threshold_gives() -> None:
