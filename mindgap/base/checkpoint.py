@@ -21,7 +21,7 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NoReturn
@@ -186,11 +186,21 @@ def read_checkpoint(
         _refuse(path, f"must be that of a {kind}", repr(header["kind"]), "other")
     _compare(path, of, header["of"])
     try:
-        tensors: list[Tensor | None] = list(_tensors(header["arrays"], arrays, device))
+        found = list(_tensors(header["arrays"], arrays))
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+        _refuse(path, "must be whole", f"damaged arrays ({_short(error)})", "damaged")
+    tensors: list[Tensor | None] = []
+    for tensor, place in zip(found, header["arrays"], strict=True):
+        try:
+            tensors.append(tensor.to(device or torch.device(place["device"])))
+        except Exception:  # torch raises an error of its own per missing device
+            rule = "must be of a device of this machine"
+            _refuse(path, rule, repr(place["device"]), "other")
+    try:
         content = _decoded(header["content"], tensors, 0)
         if any(tensor is not None for tensor in tensors):
             raise ValueError("an array that nothing refers to")
-    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, IndexError) as error:
         _refuse(path, "must be whole", f"a damaged content ({_short(error)})", "damaged")
     return content
 
@@ -248,8 +258,8 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _tensors(places: list[Any], arrays: memoryview, device: torch.device | None) -> Any:
-    """The tensors in the order in which they were written."""
+def _tensors(places: list[Any], arrays: memoryview) -> Iterator[Tensor]:
+    """The tensors in the order in which they were written, on the CPU."""
     at = 0
     for place in places:
         dtype = _DTYPES[place["dtype"]]
@@ -270,7 +280,7 @@ def _tensors(places: list[Any], arrays: memoryview, device: torch.device | None)
             flat = torch.empty(0, dtype=dtype)
         back = [order.index(axis) for axis in range(len(order))]
         value = flat.reshape([shape[axis] for axis in order]).permute(back)
-        yield value.to(device or torch.device(place["device"]))
+        yield value
         at += size + -size % _ALIGN
 
 
