@@ -74,8 +74,9 @@ class Tried:
 class Decision:
     """What was decided. Sentence, code, caption and figure are made from this alone."""
 
-    #: ``"fine"`` (AdamW at 1e-3), ``"rate"`` (AdamW at another rate), ``"optimizer"``, or why there
-    #: is no setting: ``"nothing trains"``, ``"at chance"``, ``"rises"``, ``"diverged"``.
+    #: ``"fine"`` (AdamW at 1e-3), ``"rate"`` (AdamW at another rate), ``"optimizer"``, ``"rises"``
+    #: (all of them ended above an earlier loss), or why there is no setting: ``"nothing trains"``,
+    #: ``"at chance"``, ``"diverged"``.
     kind: str
     setting: str  # name of the recommended setting; empty where there is none
     baseline: str  # AdamW at its own best rate
@@ -432,7 +433,7 @@ def decide(race: Race, problem: Problem) -> tuple[Decision, Candidate | None]:
     if kind == "optimizer" and best is reference:
         kind = "fine" if reference.candidate == BASELINE else "rate"
         gain = (0.0, 0.0, 0.0)
-    settled = kind in ("fine", "rate", "optimizer")
+    settled = kind in ("fine", "rate", "optimizer", "rises")
     decision = Decision(
         kind,
         best.candidate.name if settled else "",
@@ -501,13 +502,7 @@ def _answer(
         "baseline_loss": decision.baseline_loss,
         "noise": race.noise.deviation,
     }
-    if decision.kind in ("fine", "rate", "optimizer") and race.rises(race.total, race.rungs[:-1]):
-        low, step = race.lowest(race.rungs[:-1])
-        notes.append(
-            f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
-            "fewer steps, or keep the best weights."
-        )
-    if decision.kind == "rises":
+    if setting is not None and race.rises(race.total, race.rungs[:-1]):
         low, step = race.lowest(race.rungs[:-1])
         notes.append(
             f"The smallest validation loss, {low:.3g}, was at step {step} and not at the end: try "
@@ -558,8 +553,8 @@ def _sentence(race: Race, decision: Decision, setting: Candidate | None) -> str:
     if decision.kind == "rises":
         return (
             f"Nothing tried trains to the end: the best run, {best}, ends at {loss}, above the "
-            f"{race.lowest(race.rungs[:1])[0]:.3g} of step {race.rungs[0]}; look at the data "
-            "before the optimizer."
+            f"{race.lowest(race.rungs[:1])[0]:.3g} of step {race.rungs[0]}; train for fewer steps, "
+            "or keep the best weights."
         )
     parts = []
     if decision.kind == "fine":
