@@ -245,7 +245,7 @@ def test_mismatched_devices_dtypes_and_forms():
         ("x", [], "x must hold at least one tensor"),
         ("y", torch.zeros(0), "y must have at least one element"),
         ("y", torch.zeros(3, dtype=torch.int64), "y must be of floating point"),
-        ("project_x", 1.0, "project_x must be a function of the flat vector"),
+        ("project_x", 1.0, "project_x must be a function of the variable"),
         (
             "lower_data",
             7,
