@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-VERDICT_STYLE = {"holds": "green", "does not hold": "red", "inconclusive": "yellow", "error": "red"}
+VERDICT_STYLE = {
+    "holds": "green",
+    "does not hold": "red",
+    "inconclusive": "yellow",
+    "not trained": "yellow",
+    "error": "red",
+}
 
 
 class Advance(Protocol):

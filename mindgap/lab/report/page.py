@@ -29,7 +29,14 @@ from mindgap.record.store import slug, write_atomically
 POINTS = 250_000
 
 #: The order of verdicts, with the sign that stands beside the word.
-SIGNS = {"error": "!", "does not hold": "✗", "inconclusive": "?", "": "…", "holds": "✓"}
+SIGNS = {
+    "error": "!",
+    "does not hold": "✗",
+    "inconclusive": "?",
+    "not trained": "–",
+    "": "…",
+    "holds": "✓",
+}
 
 
 def write_page(
@@ -149,6 +156,11 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
         ),
         ("holds", "studies finds that a claim holds", "studies find that a claim holds"),
         ("inconclusive", "studies cannot decide:", "studies cannot decide, among them:"),
+        (
+            "not trained",
+            "studies has a network that is not trained:",
+            "studies have networks that are not trained, among them:",
+        ),
     ):
         these = [s for s in shown if s.word == word]
         if not these:
@@ -157,7 +169,7 @@ def main_findings(shown: Sequence[Section]) -> list[tuple[str, list[Section]]]:
         for s in these:
             groups.setdefault(s.claim[:1], []).append(s)
         firsts = [group[i] for i in range(3) for group in groups.values() if i < len(group)][
-            : 3 if word != "inconclusive" else 2
+            : 3 if word in ("holds", "does not hold") else 2
         ]
         words = one if len(these) == 1 else many
         if word == "holds":

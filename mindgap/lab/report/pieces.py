@@ -14,7 +14,7 @@ from mindgap.base.source import PAPERS
 from mindgap.lab.report.drawing import ENOUGH_SEEDS, SHAPES, Drawing
 from mindgap.lab.report.load import Loaded
 from mindgap.lab.report.words import number, plain
-from mindgap.record.schema import Run, to_json
+from mindgap.record.schema import Run, Verdict, to_json
 
 
 class Section:
@@ -32,6 +32,9 @@ class Section:
         self.measured = study.verdict.measured.removeprefix(f"{self.model}: ")
         self.parts, self.notes = evidence(study.verdict.parts, self.measured)
         self.decisive = decisive(self.word, self.parts, self.notes)
+        if self.word == "not trained":
+            self.decisive = [study.verdict.gate]
+        self.trust = trust(study.verdict)
         self.toy = self.model.startswith("toy")
         paper, _, place = self.about.source.partition(", ")
         self.source = f"{PAPERS.get(paper, paper)}, {place}" if place else PAPERS.get(paper, paper)
@@ -41,6 +44,24 @@ class Section:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.study, name)
+
+
+def trust(verdict: Verdict) -> list[tuple[str, str]]:
+    """What says how far a verdict on a network can be trusted: its length, gate, power and
+    registration, where a record has them.
+
+    Example:
+        >>> trust(Verdict("holds", "", length="25 of 25 epochs", gate="91 %: passed (92 %)"))
+        [('Length', '25 of 25 epochs'), ('Gate', '91 %: passed (92 %)')]
+    """
+    power = str(verdict.power.get("words", "")) if verdict.power else ""
+    named = {
+        "Length": verdict.length,
+        "Gate": verdict.gate,
+        "Power of the rule": power.replace("*", ""),
+        "Registered": verdict.registered,
+    }
+    return [(name, words) for name, words in named.items() if words]
 
 
 def sections(

@@ -142,11 +142,13 @@ STUDY = Study(
     methods=_METHODS,
     loop=loop,
     judge=judge,
+    lengths={"gpu": "10 of 25 epochs"},
+    length_of=lambda s: f"{s['oracle_calls'] / 100:.3g} of 25 epochs",
     rule="With each fault alone and with all together, the change of SLIP's lead lies within ± one "
-    "percentage point, "
-    "over paired seeds; all intervals together miss with probability 5 %. Refuted where one "
-    "excludes 0 and the change "
-    "is at least half a point on average.",
+    "percentage point, over paired seeds: two one-sided tests of 5 % each, and all must say so. "
+    "Refuted where an interval (all together miss with probability 5 %) excludes 0 and the change "
+    "is at least half a point on average. At scale gpu the best method without faults must end "
+    "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained.",
     history=(
         "The rule was settled before the first run. Steps are those of B3, tuned without faults.",
         "Scale quick has three seeds in place of four, for time: the study was undecided with "

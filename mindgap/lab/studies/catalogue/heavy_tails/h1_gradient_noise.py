@@ -222,6 +222,7 @@ H1_GRADIENT_NOISE = Study(
     ),
     differs=PROXIES,
     models=_MODELS,
+    lengths={"gpu": "at the start, as in the paper"},
     paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(
         Figure(

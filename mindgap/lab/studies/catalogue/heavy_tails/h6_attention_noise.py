@@ -137,6 +137,7 @@ STUDY = Study(
         "cpu": "two layers, prose",
         "gpu": f"proxy, {BERT_PROXY}, with and without attention",
     },
+    lengths={"gpu": "at the start, as in the paper"},
     paper_model="BERT of twelve layers on Wikipedia",
     figures=(
         Figure(

@@ -20,7 +20,7 @@ from mindgap.lab.studies.resnet_runs import RESNET20, SETTINGS, resnet_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.text_runs import AWD_LSTM, language_run
 from mindgap.lab.studies.training_runs import Training, descent, training_problem
-from mindgap.lab.studies.verdict import by_method, last, mean_interval
+from mindgap.lab.studies.verdict import Interval, by_method, last, mean_interval
 
 STRONG, PRESENT = 0.5, 0.3
 
@@ -184,6 +184,18 @@ def _move(parameters: Sequence[Any], values: Sequence[Any]) -> None:
         parameter.detach().copy_(value)
 
 
+def rank_interval(ranks: Sequence[float]) -> Interval:
+    """A 95 % interval for a mean correlation, by Fisher's transformation: it stays within ±1.
+
+    Example:
+        >>> found = rank_interval([0.1, 0.3])
+        >>> -1 < found.low < found.mean < found.high < 1
+        True
+    """
+    around = mean_interval(np.arctanh(np.clip(ranks, -0.9999, 0.9999)))
+    return Interval(*(float(np.tanh(value)) for value in around.triple))
+
+
 def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
     """Medians of rank correlations over the seeds, and how many seeds show growth by slope and
     rank.
@@ -232,7 +244,7 @@ def judge(runs: Sequence[Run], clipped: Sequence[str], least: float) -> Parts:
                 ).rank
                 for run in group
             ]
-            over = {"our": mean_interval([f.rank for f in fits]), "the naive": mean_interval(naive)}
+            over = {"our": rank_interval([f.rank for f in fits]), "the naive": rank_interval(naive)}
             perplexity = math.exp(float(np.mean([last(run, "validation_loss") for run in group])))
             parts.note(
                 f"{name}, mean over seeds with 95 % interval: "
@@ -326,6 +338,8 @@ S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
     null_draws=4,
     loop=loop,
     judge=partial(judge, clipped=("clipped, step 30",), least=STRONG),
+    lengths={"gpu": "6 epochs (the paper does not say)"},
+    length_of=lambda s: f"{s.get('steps', 990) / 166:.2g} epochs (the paper does not say)",
     rule=_RULE.format(STRONG),
     history=(
         *_HISTORY,
