@@ -106,7 +106,9 @@ def test_bad_grids_are_refused():
     for arguments, message in (
         ({"grid": {**good, "lr": [0.1]}}, "grid must name settings of the methods, got 'lr'"),
         ({"grid": {"lr_x": 0.1}}, "grid must map names of settings to lists"),
-        ({"methods": "sobaa"}, "methods must be of"),
+        ({"methods": "sobaa"}, "methods must be methods, or of"),
+        ({"methods": [1.0]}, "methods must be methods, or of"),
+        ({"metric": lambda x, y: "low"}, "metric must return a number"),
         ({"methods": []}, "methods must be methods or keys"),
         ({"seeds": 0}, "seeds must be a whole number of at least 1"),
         ({"seeds": []}, "seeds must hold at least one"),

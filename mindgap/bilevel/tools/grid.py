@@ -123,6 +123,14 @@ def sweep(
     return found
 
 
+def _measured(metric: Metric, x: Tensor, y: Tensor) -> float:
+    """What a user's metric says of a point."""
+    try:
+        return float(metric(x, y))
+    except (TypeError, ValueError) as error:
+        fail("metric", f"must return a number of flat x and y ({error})", metric)
+
+
 def _seeds(seeds: int | Iterable[int]) -> list[int]:
     if isinstance(seeds, int):
         return list(range(check_count("seeds", seeds)))
@@ -145,8 +153,8 @@ def _points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _names(method: str | Method) -> set[str]:
-    if isinstance(method, str) and method not in METHODS:
-        fail("methods", f"must be of {', '.join(METHODS)}", method)
+    if not isinstance(method, Method) and not (isinstance(method, str) and method in METHODS):
+        fail("methods", f"must be methods, or of {', '.join(METHODS)}", method)
     kind: Any = METHODS[method].load() if isinstance(method, str) else type(method)
     return {f.name for f in fields(kind)}
 
@@ -228,7 +236,7 @@ def _one_program(
             values.append(
                 np.array(
                     [
-                        [float(metric(a, b)) for a, b in zip(*pair, strict=True)]
+                        [_measured(metric, a, b) for a, b in zip(*pair, strict=True)]
                         for pair in zip(x, y, strict=True)
                     ]
                 )
@@ -256,8 +264,8 @@ def _one_by_one(
         def look(state: State, s: int = s, p: int = p, lower: str = lower) -> None:
             x, y = (state.oracle.to_torch(state.values[key]) for key in ("x", lower))
             at = places[state.t], s, p
-            measured = problem.loss("upper", x, y) if metric is None else metric(x, y)
-            values[at], calls[at] = float(measured), state.total_calls
+            loss = problem.loss("upper", x, y) if metric is None else _measured(metric, x, y)
+            values[at], calls[at] = float(loss), state.total_calls
 
         done = solve(
             problem, method, int(times[-1]), seed=seed, callbacks=look, every=every, backend=backend
