@@ -9,6 +9,7 @@ import typer
 from mindgap.cli.examine import examine
 from mindgap.cli.laboratory import compare, register, show, tune, watch
 from mindgap.cli.measure import advise, measure
+from mindgap.cli.new import new
 from mindgap.cli.pages import check, methods, optimizers, report, theory
 from mindgap.cli.recommend import recommend
 from mindgap.cli.status import STATUS
@@ -66,5 +67,6 @@ for command in (
     optimizers,
     methods,
     theory,
+    new,
 ):
     app.command(command.__name__)(command)

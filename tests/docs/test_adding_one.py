@@ -1,15 +1,12 @@
-"""A copy of the tree gets a new optimizer, bilevel method, probe and study, as CONTRIBUTING.md
-says.
+"""A copy of the tree gets a new optimizer, bilevel method, probe and study by ``mindgap new``.
 
-In the package that is one file and one row (one file for a study), and for optimizers and methods
-the public name; every command must then list and run them.
+Every command must then list and run them, ruff must accept the files, and the contract tests of the
+new things must pass without further edits.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -17,72 +14,28 @@ from pathlib import Path
 
 import pytest
 
+from mindgap.base.check import RuleError
+from mindgap.cli.new import Kind, new
+
 ROOT = Path(__file__).parents[2]
-NAMES = runpy.run_path(str(ROOT / "docs" / "tools" / "public_names.py"))
-
-
-def copy_file(package: Path, source: str, target: str, old: str, new: str) -> None:
-    """A new file: an old one under another name, with another class or study in it."""
-    text = (package / source).read_text(encoding="utf-8")
-    (package / target).write_text(re.sub(rf"\b{old}\b", new, text), encoding="utf-8")
-
-
-def add_row(path: Path, before: str, row: str) -> None:
-    """One row in a table, in front of another."""
-    text = path.read_text(encoding="utf-8")
-    assert text.count(before) == 1
-    path.write_text(text.replace(before, row + before), encoding="utf-8")
-
-
-def add_name(package: Path, room: str, module: str, name: str) -> None:
-    """A public name: one import for type checkers, one row for Python."""
-    path = package / room / "__init__.py"
-    add_row(path, "else:\n", f"    from mindgap.{room}.{module} import {name} as {name}\n")
-    path.write_text(NAMES["written"](f"mindgap.{room}", path.read_text(encoding="utf-8")))
+MADE = {
+    Kind.OPTIMIZER: "dummy",
+    Kind.METHOD: "dummy-soba",
+    Kind.PROBE: "dummy",
+    Kind.STUDY: "e5-dummy",
+}
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("tree")
-    package = top / "mindgap"
-    shutil.copytree(ROOT / "mindgap", package, ignore=shutil.ignore_patterns("__pycache__"))
-    # an optimizer
-    copy_file(
-        package,
-        "optim/optimizers/normalized_sgd.py",
-        "optim/optimizers/dummy.py",
-        "NormalizedSGD",
-        "Dummy",
-    )
-    add_row(
-        package / "optim/table.py",
-        '        _entry(\n            "normalized_sgd",',
-        '        _entry("dummy", "Dummy", Source("thesis", "nowhere"), "a dummy", "x ← x"),\n',
-    )
-    add_name(package, "optim", "optimizers.dummy", "Dummy")
-    # a bilevel method
-    template = str(ROOT / "examples/seventeenth_method.py")
-    copy_file(package, template, "bilevel/methods/dummy.py", "PeriodicSOBA", "DummySOBA")
-    add_row(
-        package / "bilevel/registry.py",
-        '    MethodInfo(\n        "adambo",',
-        '    MethodInfo("dummy", "Dummy", "Nobody, 2026", "single", _FINITE, "–", SMOOTH, SC2, '
-        '"O(1)",\n'
-        '               ("lr_x", "lr_y"), "jacobi", "dummy", "DummySOBA"),\n',
-    )
-    add_name(package, "bilevel", "methods.dummy", "DummySOBA")
-    # a probe
-    copy_file(
-        package, "measure/probes/update.py", "measure/probes/dummy.py", "UpdateProbe", "DummyProbe"
-    )
-    add_row(
-        package / "measure/table.py",
-        '    _entry(\n        "sharpness",',
-        '    _entry("dummy", "dummy", "DummyProbe", "nowhere", "a dummy", needs="update"),\n',
-    )
-    # a study
-    folder = "lab/studies/catalogue/never_at_rest"
-    copy_file(package, f"{folder}/e5_cycle.py", f"{folder}/e5_dummy.py", "e5-cycle", "e5-dummy")
+    skipped = shutil.ignore_patterns("__pycache__", "pictures", "appendix", "studies.json")
+    for name in ("mindgap", "tests", "docs"):
+        shutil.copytree(ROOT / name, top / name, ignore=skipped)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, top)
+    for kind, key in MADE.items():
+        new(kind, key, top)
     return top
 
 
@@ -102,7 +55,7 @@ def run(tree: Path, *words: str) -> str:
         (["list"], "e5-dummy"),
         (["list", "--long"], "b0-unbounded-smoothness"),
         (["optimizers"], "Dummy"),
-        (["methods"], "dummy"),
+        (["methods"], "dummy-soba"),
         (["theory"], "Theorem"),
         (["show", "e5-dummy"], "Loss settles"),
         (["show", "b0-unbounded-smoothness"], "SLIP"),
@@ -121,12 +74,60 @@ def test_the_new_things_can_be_used(tree: Path) -> None:
         "from mindgap.optim import Dummy\n"
         "x = torch.ones(2, requires_grad=True); x.square().sum().backward()\n"
         "optimizer = Dummy([x], lr=0.1); optimizer.step(); print(float(x[0]) < 1)\n"
-        "from mindgap.bilevel import METHODS, DummySOBA\n"
+        "from mindgap.bilevel import METHODS, DummySoba\n"
         "from mindgap.bilevel import suggest_steps\n"
         "from mindgap.bilevel.data.problem import example_problem\n"
-        "settings = suggest_steps(example_problem()).settings('dummy')\n"
-        "print(isinstance(METHODS['dummy'](**settings), DummySOBA))\n"
+        "settings = suggest_steps(example_problem()).settings('dummy-soba')\n"
+        "print(isinstance(METHODS['dummy-soba'](**settings), DummySoba))\n"
         "from mindgap.measure import PROBES\n"
         "print(type(PROBES['dummy'].load()()).__name__)\n"
     )
     assert run(tree, "-c", code).split() == ["True", "True", "DummyProbe"]
+
+
+CONTRACTS = {
+    "optimizer": ["tests/optim/test_optimizer_contract.py", "tests/optim/test_optimizer_own.py"],
+    "method": [
+        "tests/bilevel/test_bilevel_transcriptions.py",
+        "tests/bilevel/test_bilevel_defaults.py",
+    ],
+    "probe": ["tests/measure/test_dummy.py", "tests/docs/test_measure_guide.py"],
+    "study": ["tests/lab/studies/test_e5_dummy.py", "tests/docs/test_claims_page.py"],
+}
+
+
+@pytest.mark.parametrize("kind", CONTRACTS)
+def test_the_contract_tests_of_a_new_thing_pass(tree: Path, kind: str) -> None:
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    only = ["-k", "dummy or every_method or every_optimizer or table"]
+    only = only if kind in ("optimizer", "method") else []
+    said = run(tree, "-m", "pytest", *words, *CONTRACTS[kind], *only)
+    assert " passed" in said
+    assert " failed" not in said
+
+
+def test_ruff_accepts_what_was_written(tree: Path) -> None:
+    pytest.importorskip("ruff")
+    run(tree, "-m", "ruff", "check", "-q", "mindgap", "tests")
+    run(tree, "-m", "ruff", "format", "-q", "--check", "mindgap", "tests")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (Kind.OPTIMIZER, "adamw", "name must be new"),
+        (Kind.OPTIMIZER, "Soft Clip", "name must be small letters"),
+        (Kind.STUDY, "my-study", "must begin with its claim"),
+        (Kind.STUDY, "e99-study", "must begin with a claim that has its own row"),
+    ],
+)
+def test_a_bad_name_changes_nothing(tree: Path, kind: Kind, name: str, words: str) -> None:
+    before = {path: path.read_bytes() for path in tree.rglob("*.py")}
+    with pytest.raises(RuleError, match=words):
+        new(kind, name, tree)
+    assert {path: path.read_bytes() for path in tree.rglob("*.py")} == before
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match="root must be a checkout of mindgap"):
+        new(Kind.PROBE, "mine", tmp_path)

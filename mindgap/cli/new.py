@@ -1,0 +1,329 @@
+"""``mindgap new``: a new optimizer, method, probe or study in a checkout of the project.
+
+It starts as a working copy of one that is there, under its own name, with everything that the
+contract tests and the documents ask for: rows, public name, test record and line of a guide. Every
+edit is made in memory first; nothing is written where one of them has no place.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mindgap.base.check import fail
+
+#: Letter of a claim -> folder of its studies.
+GROUPS = {
+    "b": "bilevel",
+    "t": "textbook",
+    "s": "smoothness",
+    "h": "heavy_tails",
+    "n": "kinks",
+    "e": "never_at_rest",
+}
+NUMBERS = ("seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen")
+
+
+class Kind(str, Enum):
+    """What can be made."""
+
+    OPTIMIZER = "optimizer"
+    METHOD = "method"
+    PROBE = "probe"
+    STUDY = "study"
+
+
+class Tree:
+    """The texts of a checkout with edits that are not written yet."""
+
+    def __init__(self, root: Path) -> None:
+        if not (root / "mindgap/optim/table.py").is_file() or not (root / "tests/cases").is_dir():
+            fail("root", "must be a checkout of mindgap, with its tests", str(root))
+        self.root = root
+        self.texts: dict[str, str] = {}
+
+    def read(self, name: str) -> str:
+        """A file, with the edits made so far."""
+        return self.texts.get(name) or (self.root / name).read_text(encoding="utf-8")
+
+    def add(self, name: str, text: str) -> None:
+        """A new file."""
+        if name in self.texts or (self.root / name).exists():
+            fail("name", "must be new", f"{name} exists")
+        self.texts[name] = text
+
+    def edit(self, name: str, change: Callable[[str], str]) -> None:
+        """A change of a file that is there; one that changes nothing has found no place."""
+        old = self.read(name)
+        new = change(old)
+        if new == old:
+            fail("root", "must be a checkout in which new rows have their place", name)
+        self.texts[name] = new
+
+    def before(self, name: str, mark: str, row: str) -> None:
+        """A row in front of the only place where ``mark`` stands."""
+        if self.read(name).count(mark) != 1:
+            fail("root", f"must be a checkout with {mark.strip()!r} once in", name)
+        self.edit(name, lambda text: text.replace(mark, row + mark))
+
+    def write(self) -> list[str]:
+        """Write everything; returns the names of the files."""
+        for name, text in self.texts.items():
+            path = self.root / name
+            part = path.with_name(path.name + ".part")
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        return list(self.texts)
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """A text in which one name stands for another.
+
+    Example:
+        >>> renamed("class SOBA: 'SOBAs'", "SOBA", "Mine")
+        "class Mine: 'SOBAs'"
+    """
+    return re.sub(rf"\b{old}\b", new, text)
+
+
+def class_name_of(key: str) -> str:
+    """The class that a key stands for.
+
+    Example:
+        >>> class_name_of("soft_clip"), class_name_of("my-method")
+        ('SoftClip', 'MyMethod')
+    """
+    return "".join(word.capitalize() for word in re.split(r"[-_]", key))
+
+
+def _public(tree: Tree, room: str, module: str, name: str) -> None:
+    """The import for type checkers, in its place, and the table that follows from it."""
+    path = f"mindgap/{room}/__init__.py"
+    tool = runpy.run_path(str(tree.root / "docs/tools/public_names.py"))
+    line = f"    from mindgap.{room}.{module} import {name} as {name}\n"
+
+    def change(text: str) -> str:
+        rows = text.splitlines(keepends=True)
+        imports = [i for i, row in enumerate(rows) if row.startswith("    from mindgap.")]
+        imports = [i for i in imports if i < rows.index("else:\n")]
+        later = [i for i in imports if rows[i].split()[1] > f"mindgap.{room}.{module}"]
+        rows.insert(later[0] if later else imports[-1] + 1, line)
+        return str(tool["written"](f"mindgap.{room}", "".join(rows)))
+
+    tree.edit(path, change)
+
+
+def optimizer(tree: Tree, key: str, name: str) -> str:
+    """A copy of NormalizedSGD; returns the command that runs its tests."""
+    source = tree.read("mindgap/optim/optimizers/normalized_sgd.py")
+    tree.add(f"mindgap/optim/optimizers/{key}.py", renamed(source, "NormalizedSGD", name))
+    tree.before(
+        "mindgap/optim/table.py",
+        '        _entry(\n            "ingd",',
+        f'        _entry(\n            "{key}",\n            "{name}",\n'
+        '            Source("thesis", "(3.6)"),\n'
+        f'            "{name}: say in one sentence what it does",\n'
+        '            "x ← x − η·m with m an average of g/(‖g‖+b)",\n        ),\n',
+    )
+    _public(tree, "optim", f"optimizers.{key}", name)
+    tree.before(
+        "tests/cases/optimizers.py",
+        '        OptimizerCase(\n            "torch.SGD",',
+        f'        of_ours(\n            "{key}",\n            {{"lr": 0.05}},\n'
+        '            variants={"momentum": {"beta": 0.9}},\n'
+        "            bad=COMMON_BAD + BETA_BAD + PROJECT_BAD,\n        ),\n",
+    )
+    tree.before(
+        "tests/optim/test_optimizer_properties.py",
+        '    "ingd": Case(\n',
+        f'    "{key}": Case(\n        lambda p, g, x, **o: OPTIMIZERS["{key}"].load()(\n'
+        "            p, 0.05 * x, beta=0.5, damping=0.2 * g, **o\n        )\n    ),\n",
+    )
+    tree.edit(
+        "docs/optimizers.md",
+        lambda text: re.sub(
+            r"(\| no idea of the gradient's scale \|.*\n)",
+            rf"\1| a case for {name} | `{name}(params, lr)` | say why |\n",
+            text,
+        ),
+    )
+    tree.edit(
+        "README.md",
+        lambda text: re.sub(
+            r"There are (\w+) optimizers",
+            lambda m: f"There are {NUMBERS[NUMBERS.index(m[1]) + 1]} optimizers",
+            text,
+        ),
+    )
+    return f"python -m pytest tests/optim mindgap/optim -k {key}"
+
+
+def method(tree: Tree, key: str, name: str) -> str:
+    """A copy of SOBA; returns the command that runs its tests."""
+    module = key.replace("-", "_")
+    source = renamed(tree.read("mindgap/bilevel/methods/soba.py"), "SOBA", name)
+    tree.add(f"mindgap/bilevel/methods/{module}.py", source)
+    entries = [f'"{key}"', f'"{name}"', '"nobody, 2026"', '"single"', "_FINITE", '"–"', "SMOOTHER"]
+    entries += ["SC3", '"O(1)"', '("lr_x", "lr_y")', '"jacobi"', f'"{module}"', f'"{name}"']
+    row = "    MethodInfo(\n" + "".join(f"        {entry},\n" for entry in entries) + "    ),\n"
+    tree.before("mindgap/bilevel/registry.py", '    MethodInfo(\n        "adambo",', row)
+    _public(tree, "bilevel", f"methods.{module}", name)
+    tree.before(
+        "tests/cases/bilevel.py",
+        '    Case(\n        "soba",\n        {"lr_x": 0.1, "lr_y": 0.2},\n',
+        f'    Case(\n        "{key}",\n        {{"lr_x": 0.1, "lr_y": 0.2}},\n'
+        '        lambda m, t: {"c": m.lr_y, "c_x": m.lr_x},\n        _steps,\n'
+        "        BAD_STEP,\n    ),\n",
+    )
+    tree.before(
+        "tests/references/bilevel_methods.py",
+        '    "adambo":',
+        f'    "{key}": (linsys.soba_init, linsys.soba),\n',
+    )
+    defaults = "tests/bilevel/test_bilevel_defaults.py"
+    tree.before(
+        defaults, '    "saba": {"lr_z"', f'    "{key}": {{"lr_z": None, "order": "jacobi"}},\n'
+    )
+    tree.before(
+        defaults,
+        '    "mrbo": {"lr_x": 1 / 3',
+        f'    "{key}": {{"lr_x": 1 / 2, "lr_y": 1 / 2, "lr_z": 1 / 2}},\n',
+    )
+    tree.edit(
+        "README.md",
+        lambda text: re.sub(
+            r"with (\d+) methods", lambda m: f"with {int(m[1]) + 1} methods", text, count=1
+        ),
+    )
+    tree.edit(
+        "docs/bilevel.md",
+        lambda text: re.sub(
+            r"(Beyond the sixteen:\n\n\|.*\n\|.*\n)",
+            rf"\1| {name} (nobody, 2026) | single | finite sum | – | C^{{2,2}}_L | "
+            r"SC and C^{3,3}_L | O(1) | 2 |" + "\n",
+            text,
+        ),
+    )
+    return f"python -m pytest tests/bilevel mindgap/bilevel/methods -k '{key} or {module}'"
+
+
+def probe(tree: Tree, key: str, name: str) -> str:
+    """A copy of the probe of updates; returns the command that runs its tests."""
+    name += "" if name.endswith("Probe") else "Probe"
+    source = renamed(tree.read("mindgap/measure/probes/update.py"), "UpdateProbe", name)
+    source = source.replace('name, needs = "update",', f'name, needs = "{key}",')
+    tree.add(f"mindgap/measure/probes/{key}.py", source)
+    words, place = f"{key}: say in one sentence what it reads", "3.3.1"
+    tree.edit(
+        "mindgap/measure/table.py",
+        lambda text: text.replace(
+            "\n)\n\n",
+            f'\n    _entry(\n        "{key}",\n        "{key}",\n        "{name}",\n'
+            f'        "{place}",\n        "{words}",\n        needs="update",\n    ),\n)\n\n',
+            1,
+        ).replace("]\nPROBES: dict", f'    "{key}",\n]\nPROBES: dict'),
+    )
+    tree.before(
+        "docs/measure.md",
+        "<!-- probes: end -->",
+        f"| `{key}` | update | {words} | thesis, {place} |\n",
+    )
+    tree.add(
+        f"tests/measure/test_{key}.py",
+        f'"""The probe ``{key}`` against a closed form."""\n\n'
+        "from __future__ import annotations\n\nimport pytest\nimport torch\n\n"
+        "from mindgap import Objective\nfrom mindgap.measure import PROBES, Monitor, Reading\n\n\n"
+        f"def test_{key}_of_a_known_update() -> None:\n"
+        "    model = torch.nn.Linear(2, 1, bias=False)\n    with torch.no_grad():\n"
+        "        model.weight.copy_(torch.tensor([[3.0, 4.0]]))\n"
+        "    problem = Objective(model, lambda m, b: m(b).sum())\n"
+        "    at = Reading(problem, [0], update=[torch.tensor([[0.6, 0.8]])])\n"
+        f'    found = PROBES["{key}"].load()().read(at)\n'
+        '    assert found["norm"] == pytest.approx(1.0)\n'
+        '    assert found["relative"] == pytest.approx(0.2)\n\n\n'
+        f"def test_a_monitor_reads_{key}() -> None:\n"
+        "    model = torch.nn.Linear(2, 1)\n"
+        "    problem = Objective(model, lambda m, b: m(b).square().mean())\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    data = [torch.ones(4, 2), torch.zeros(4, 2)]\n"
+        f'    with Monitor(optimizer, problem, data, ["{key}"], every=1) as monitor:\n'
+        "        problem.value(data[0]).backward()\n        optimizer.step()\n"
+        f'    assert monitor.readings[0]["{key}_norm"] > 0\n',
+    )
+    return f"python -m pytest tests/measure/test_{key}.py mindgap/measure/probes/{key}.py"
+
+
+def study(tree: Tree, key: str, _: str) -> str:
+    """A copy of E5's study; returns the command that runs its tests."""
+    found = re.fullmatch(r"([btshne])(\d+)-[a-z0-9-]+", key)
+    if found is None:
+        fail("name", "must begin with its claim, such as e5-my-study", key)
+    claim, file = f"{found[1].upper()}{found[2]}", key.replace("-", "_")
+    row = re.compile(rf"^(\| {claim} \|.*) \|$", re.MULTILINE)
+    if not row.search(tree.read("docs/claims.md")):
+        fail("name", "must begin with a claim that has its own row in docs/claims.md", key)
+    source = tree.read("mindgap/lab/studies/catalogue/never_at_rest/e5_cycle.py")
+    source = source.replace('name="e5-cycle"', f'name="{key}"').replace(
+        'claim="E5"', f'claim="{claim}"'
+    )
+    tree.add(f"mindgap/lab/studies/catalogue/{GROUPS[found[1]]}/{file}.py", source)
+    tree.edit("docs/claims.md", lambda text: row.sub(rf"\1; study `{key}` |", text))
+    tree.add(
+        f"tests/lab/studies/test_{file}.py",
+        f'"""The study ``{key}`` says what is true of made-up runs, and can come out either way."""'
+        "\n\nfrom __future__ import annotations\n\n"
+        "import pytest\n\nfrom mindgap.lab.studies.catalogue import find\n"
+        "from mindgap.lab.studies.run import simulate\n\n\n"
+        '@pytest.mark.parametrize(("changes", "expected"), '
+        '[({}, "holds"), ({"steps": 12}, "does not hold")])\n'
+        "def test_the_verdict_follows_the_runs(changes: dict[str, float], expected: str) -> None:\n"
+        f'    study = find("{key}")\n'
+        '    found = study.judge(simulate(study, "quick", seeds=2, **changes))\n'
+        "    assert found.verdict == expected\n",
+    )
+    return f"python -m pytest tests/lab/studies/test_{file}.py tests/docs/test_claims_page.py"
+
+
+MAKERS = {
+    Kind.OPTIMIZER: optimizer,
+    Kind.METHOD: method,
+    Kind.PROBE: probe,
+    Kind.STUDY: study,
+}
+
+
+def new(
+    kind: Annotated[Kind, typer.Argument(help="What to add.")],
+    name: Annotated[
+        str, typer.Argument(help="Its key, such as soft_clip; for a study e5-my-study.")
+    ],
+    root: Annotated[
+        Path, typer.Option("--root", help="A checkout of mindgap with its tests.")
+    ] = Path("."),
+) -> None:
+    """Add an optimizer, method, probe or study to a checkout.
+
+    Writes its file, rows, public name, test record and line of the guide.
+    """
+    allowed = r"[a-z][a-z0-9-]*" if kind in (Kind.METHOD, Kind.STUDY) else r"[a-z][a-z0-9_]*"
+    if not re.fullmatch(allowed, name):
+        fail("name", f"must be small letters and digits ({allowed})", name)
+    tree = Tree(root)
+    command = MAKERS[kind](tree, name, class_name_of(name))
+    written = tree.write()
+    if importlib.util.find_spec("ruff"):
+        python = [path for path in written if path.endswith(".py")]
+        words = [sys.executable, "-m", "ruff", "format", "--quiet", *python]
+        subprocess.run(words, cwd=root, check=False)
+    for path in written:
+        print(path)
+    print(f"Change what is yours, add a line to CHANGELOG.md, and run\n{command}")
