@@ -168,6 +168,26 @@ def test_a_loss_that_broadcasts_inside_is_seen() -> None:
     assert examine(problem, seconds=60).cause == "wrong_axis"
 
 
+def test_a_derivative_that_is_nan_is_named_without_a_warning(capfd, recwarn) -> None:
+    x = torch.randn(240, 12, generator=torch.Generator().manual_seed(2))
+
+    def problem():
+        model = nn.Linear(12, 1)
+
+        def loss(model, batch):
+            out = model(batch[0])
+            apart = (out - out.T).square().sqrt().mean()  # no derivative at zero distance
+            return (out - batch[1]).square().mean() - 0.01 * apart
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        return (model, loss), split(x, x[:, :1]), optimizer
+
+    answer = examine(problem, seconds=60)
+    assert answer.cause == "nan_operation"
+    assert not recwarn.list
+    assert capfd.readouterr() == ("", "")
+
+
 def test_gradients_of_sixteen_batches_that_are_added_are_seen() -> None:
     def problem():
         (model, loss), batches, optimizer = of("SGD", 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,7 +153,8 @@ def examine(
     """
     positive("seconds", seconds)
     whole("seed", seed)
-    with untouched_randomness():
+    with untouched_randomness(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of trials and probes; readings say what matters
         return _Doctor(problem, seconds, seed, told or (lambda text, share: None)).answer()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -193,8 +194,12 @@ def read_forward(chart: Chart, patient: Patient) -> None:
     batch = merged(patient.train[:4]) if size(patient.train[0]) > 1 else patient.train[0]
     with undisturbed(model), around(patient):
         model.train()
-        with torch.no_grad(), traced(model) as trace:
+        with torch.no_grad(), warnings.catch_warnings(record=True) as told, traced(model) as trace:
+            warnings.simplefilter("always")
             value = float(patient.value(batch))
+    if any("Using a target size" in str(w.message) for w in told):
+        text = "torch warns that output and target have different sizes and broadcast."
+        chart.find("broadcasts", 1.0, text)
     chart.facts["trace"] = trace
     chart.facts["first_value"] = value
     activations(chart, trace)
