@@ -41,7 +41,7 @@ def test_the_hospital_has_its_size_and_names_known_causes(script) -> None:
     assert 0.3 < sum(case.judged for case in cases) / len(cases) < 0.5
 
 
-@pytest.mark.parametrize("part", ["judged"])
+@pytest.mark.parametrize("part", ["development", "judged"])
 def test_every_case_of_a_part_has_one_record(script, part: str) -> None:
     rows = script("track_record").read(RECORDS / f"{part}.jsonl")
     cases = {c.name: c for c in script("hospital").all_cases().values() if c.part == part}

@@ -422,10 +422,12 @@ def _mixing(chart: Chart, patient: Patient, batch: Any, n: int) -> None:
             chart.find("broadcasts", 1.0, text)
         elif y is not None and y.is_floating_point() and n > 2 and len(out) == n:
             # A squeeze inside the loss: every output meets every target.
+            turned, level = replaced(batch, y=y.flip(0)), replaced(batch, y=y.mean().expand_as(y))
             with torch.no_grad():
-                a, b = (float(patient.value(t)) for t in (batch, replaced(batch, y=y.flip(0))))
+                a, b, c = (float(patient.value(t)) for t in (batch, turned, level))
             varied = float(out.double().std(0).max()) > 1e-4 * float(out.double().abs().max())
-            same = abs(a - b) < 1e-5 * max(abs(a), 1e-9)
+            # The targets must matter at all: beside outputs of 1e4 they do not.
+            same = abs(a - b) < 1e-5 * max(abs(a), 1e-9) and abs(a - c) > 1e-3 * abs(a)
             if same and varied and float(y.double().std()) > 0:
                 text = "The loss stays the same when the targets are shuffled: it broadcasts."
                 chart.find("broadcasts", 1.0, text)
