@@ -242,6 +242,10 @@ class Race:
         best = self.finalists()[0]
         if not math.isfinite(best.score(self.total, self.seed)) or not self._has_time(1.0):
             return
+        if self.rises(self.total, self.rungs[:1]) and self.entries[0] not in self.finalists():
+            # Short runs favour large rates; where all losses rise, what most people have is tried.
+            self._advance(self.entries[0], self.seed, self.total)
+            return
         run = best.runs[self.seed]
         recent = [loss for _, loss in run.curve[-max(1, len(run.curve) // 10) :]]
         gap = best.score(self.total, self.seed) - sum(recent) / len(recent)
