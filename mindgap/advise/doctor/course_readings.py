@@ -237,7 +237,7 @@ def read_labels(chart: Chart, train: Ranks, held: Ranks | None) -> None:
     wrong = torch.cat(train.wrong)
     flat = torch.cat(train.rank)[wrong]
     share, classes = float(wrong.double().mean()), train.classes
-    if classes < 4 or len(flat) < 20:
+    if classes < 4 or len(flat) < 20 or len(wrong) < 200:  # fewer samples tell too little
         return
     place = float(((flat.double() - 1) / (classes - 2)).mean())
     chart.facts["label_rank"] = (share, place)
