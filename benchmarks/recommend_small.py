@@ -343,7 +343,7 @@ def chosen(task: str, done: dict[str, dict[str, Any]]) -> dict[str, Any]:
     found = {f"AdamW {rate:g}": adamw(rate) for rate in RATES}
     for line in done.values():  # rates that ran before
         kind, of, detail = line["job"]
-        if kind == "final" and of == task and set(detail[0]) == set(adamw(1.0)):
+        if kind == "final" and of == task and detail[0] == adamw(detail[0]["lr"]):
             found.setdefault(f"AdamW {detail[0]['lr']:g}", detail[0])
     searched = [line for line in done.values() if line["job"][:2] == ["search", task]]
     if searched:
