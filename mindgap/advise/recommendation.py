@@ -43,8 +43,11 @@ SCHEMA = 2
 MEASURING = 0.1
 #: Most seconds that measuring takes, whatever the time.
 MOST_MEASURING = 30.0
-#: Most that measuring takes, in full-length runs.
-MEASURING_RUNS = 0.1
+#: Most that measuring takes, in full-length runs. What is measured follows from the steps and not
+#: from the clock: the answer must not depend on the load of the machine.
+MEASURING_RUNS = 0.2
+#: Shortest run, in steps, for which the sharpness is measured: it takes about a hundred gradients.
+LEAST_FOR_SHARPNESS = 1000
 #: Pieces of a race: a piece trains one candidate with one seed from one rung to the next.
 PIECES = 32
 #: Full-length runs that a race usually costs.
@@ -264,8 +267,8 @@ def _plan(
     digits = 10 ** max(0, len(str(fits)) - 2)
     fits = fits // digits * digits
     total = fits if steps is None else min(steps, fits)
-    most = min(minutes * 60 * MEASURING, MEASURING_RUNS * (total * step + piece), MOST_MEASURING)
-    measured = measure_start(problem, seed=seed, seconds=most if measure else 0.0)
+    most = min(minutes * 60 * MEASURING, MOST_MEASURING) if measure else 0.0
+    measured = measure_start(problem, seed=seed, seconds=most, steps=total)
     plan = {"asked": asked, **measured, "seconds_per_step": step, "seconds_per_piece": piece}
     plan |= {"loading": loading, "total": total, "seconds": round(time.perf_counter() - begun, 3)}
     if path is not None:
@@ -299,9 +302,11 @@ def _checked_plan(plan: Any, path: Path) -> dict[str, Any]:
     return found
 
 
-def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, Any]:
-    """Gradient norms, tails and sharpness at the start, in at most about ``seconds`` (0:
-    nothing is measured).
+def measure_start(
+    problem: Factory, *, seed: int, seconds: float, steps: int | None = None
+) -> dict[str, Any]:
+    """Gradient norms, tails and sharpness at the start, in at most about ``seconds`` (0: nothing is
+    measured), for a run of ``steps`` (None: of any length).
     """
     made = build(problem, seed)
     found: list[str] = []
@@ -313,27 +318,19 @@ def measure_start(problem: Factory, *, seed: int, seconds: float) -> dict[str, A
         "found": found,
     }
     if seconds > 0:
-        _measure(made, seed, plan, min(seconds, MOST_MEASURING))
+        _measure(made, seed, plan, min(seconds, MOST_MEASURING), steps or 10**6)
     return plan
 
 
-def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> None:
+def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float, steps: int) -> None:
     found: list[str] = plan["found"]
     begun = time.perf_counter()
-    batches: list[Any] = list(islice(batches_from(made.train, seed, 0), 4))
+    # Two passes of about one and a half gradients per batch; a power of two.
+    count = 2 ** int(math.log2(min(256.0, max(4.0, MEASURING_RUNS * steps / 3))))
+    batches: list[Any] = list(islice(batches_from(made.train, seed, 0), count))
     try:
-        with time_limit(seconds):
-            noise_sample(made.objective, batches)  # libraries are loaded, kernels compiled
-            timed = time.perf_counter()
+        with time_limit(0.6 * seconds):
             sample = noise_sample(made.objective, batches)
-            left = 0.6 * seconds - (time.perf_counter() - begun)
-            fits = 4 * left / max(time.perf_counter() - timed, 1e-6)
-            # A power of two, so that two timings of one machine mostly agree: the answer must not
-            # depend on the load.
-            more = 2 ** int(math.log2(min(256.0, max(fits, 4.0))))
-            if more > 8:
-                batches = list(islice(batches_from(made.train, seed, 0), more))
-                sample = noise_sample(made.objective, batches)
     except Exception as error:
         found.append(
             f"Gradient norms could not be measured ({reason(error)}); default learning rates "
@@ -364,7 +361,7 @@ def _measure(made: Problem, seed: int, plan: dict[str, Any], seconds: float) -> 
             }[judged.infinite]
             found.append(f"Gradient noise: {judged.answer}. {follows}")
     left = seconds - (time.perf_counter() - begun)
-    if left > 0.2 * seconds:
+    if left > 0.2 * seconds and steps >= LEAST_FOR_SHARPNESS:
         try:
             with time_limit(left):
                 value = float(
