@@ -145,7 +145,7 @@ def test_a_refusal_stays_a_refusal() -> None:
         "smoothness": None,
     }
     assert summary(diagnose(found)).startswith(
-        "nothing fails; keep AdamW; cannot tell about finite variance"
+        "nothing fails; keep what you have; cannot tell about finite variance"
     )
     assert prescribe(diagnose(found)) == []
 
