@@ -89,10 +89,10 @@ def sweep(
 
     Example:
         >>> from mindgap.bilevel.data.problem import example_problem
-        >>> grid = {"lr_x": [0.01, 0.3], "lr_y": [0.2]}
+        >>> grid = {"lr_x": [0.0001, 0.1], "lr_y": [0.2]}
         >>> found = sweep(example_problem(), "soba", grid, seeds=2, steps=60)["soba"]
         >>> found.values.shape, found.points[found.best]["lr_x"]
-        ((11, 2, 2), 0.3)
+        ((11, 2, 2), 0.1)
     """
     if not isinstance(problem, BilevelProblem):
         fail("problem", "must be a BilevelProblem", type(problem).__name__)

@@ -20,14 +20,14 @@ def finished(study: str, method: str, rows: list[dict], seed: int = 0) -> Run:
     )
 
 
-def cloud(kind: str, seed: int) -> list[dict]:
+def cloud(kind: str, seed: int, size: int = 60) -> list[dict]:
     """Readings of a known kind: gradient norms over a factor 30 (or 2), smoothness that follows
     them more or less.
     """
     rng = np.random.default_rng(seed)
-    g = np.exp(rng.uniform(0, np.log(2.0 if kind == "narrow" else 30.0), 60))
+    g = np.exp(rng.uniform(0, np.log(2.0 if kind == "narrow" else 30.0), size))
     share = {"strong": 1.0, "narrow": 1.0, "middling": 0.28, "none": 0.0, "falling": -1.0}[kind]
-    y = g**share * np.exp(0.6 * rng.standard_normal(60))
+    y = g**share * np.exp(0.6 * rng.standard_normal(size))
     return [{"gradient_norm": float(a), "smoothness": float(b)} for a, b in zip(g, y, strict=True)]
 
 
@@ -170,7 +170,8 @@ def test_a_correlation_by_the_naive_estimator_alone_does_not_decide(kind, verdic
     for method, seeds in study.seeds("gpu").items():
         for seed in range(seeds):
             rows, naive = (
-                cloud(k, seed) for k in (kind if method == "clipped, step 30" else "none", "strong")
+                cloud(k, seed, 240)
+                for k in (kind if method == "clipped, step 30" else "none", "strong")
             )
             both = [
                 {

@@ -20,6 +20,7 @@ SIZES = {
     "train": 40,
     "validation": 40,
     "test": 20,
+    "held": 20,
     "components": 0,
     "words": 3,
     "hidden": 2,

@@ -106,7 +106,9 @@ def test_rows_have_the_axes_and_measures(name):
 
 def test_a_lost_run_knows_what_chance_knows():
     study = find(STUDIES[0])
-    settings = study.settings("quick", "SABA", {**SMALL, "lr_x": 1e20, "lr_y": 1e20})
+    settings = study.settings(
+        "quick", "SABA", {**SMALL, "lr_x": 1e28, "lr_y": 1e28, "oracle_calls": 600}
+    )
     last = list(study.loop(Trial("SABA", 0, settings)))[-1]
     assert last["diverged"]
     assert last["test_accuracy"] == pytest.approx(1 / 3)

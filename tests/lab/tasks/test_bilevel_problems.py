@@ -291,7 +291,7 @@ def test_corrupted_labels_are_uniform_over_the_others():
 def test_cleaning_refuses():
     with pytest.raises(RuleError, match=r"corruption must lie in \[0, 1\], got 1.5"):
         hyper_cleaning(digits(), corruption=1.5)
-    with pytest.raises(RuleError, match=r"train \+ validation must leave samples of 1797"):
+    with pytest.raises(RuleError, match=r"train \+ validation \+ held must leave samples of 1797"):
         hyper_cleaning(digits(), train=1000, validation=900)
 
 

@@ -72,9 +72,9 @@ def loop(trial: Trial) -> Iterator[Row]:
     direction = -slopes.mean(0) / slopes.mean(0).norm()
     lag = drift / rate * float(torch.linalg.solve(A, torch.linalg.solve(A, C.T @ direction)).norm())
 
-    def sgd(y: torch.Tensor, position: int) -> torch.Tensor:
-        """One step of plain SGD at the first x, on the position-th sample of the lower stream."""
-        token = Sample(int(lower_data.draw(trial.seed, "lower", position, 1).which[0]))
+    def sgd(y: torch.Tensor, stream: str, position: int) -> torch.Tensor:
+        """One step of plain SGD at the first x, on the position-th sample of a lower stream."""
+        token = Sample(int(lower_data.draw(trial.seed, stream, position, 1).which[0]))
         leaf = y.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(lower(quadratic.x0, leaf, lower_data.fetch(token)), leaf)
         return y - rate * gradient
@@ -87,7 +87,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             state = method.start(problem, seed=trial.seed)
         plain = quadratic.y0
         for position in range(warm):
-            plain = sgd(plain, position)
+            plain = sgd(plain, "lower.warm", position)
     for step in range(trial.restored.get("step", 0), trial["steps"] + 1):
         # The checkpoint stands between the row and the iteration: a restored trial begins with the
         # latter.
@@ -102,7 +102,7 @@ def loop(trial: Trial) -> Iterator[Row]:
             }
         with trial.timed():
             state = method.step(state)
-        plain = sgd(plain, warm + step)
+        plain = sgd(plain, "lower", step)
 
 
 def judge(runs: Sequence[Run]) -> Parts:
