@@ -112,8 +112,6 @@ def coordinates(
     robust: float = 0.0,
     signal: str = "",
     memory: float = 0.99,
-    gain: float = 1.0,
-    floor: float = 1.0,
 ) -> Rule:
     """Entries clipped at c times a running mean of their own size over the steps with an entry.
 
@@ -126,7 +124,6 @@ def coordinates(
             far the cut parts of a tensor keep their signs (see below); "coordinate" the same per
             entry; "whole" over all parameters.
         memory: of the mean of what was cut.
-        gain, floor: s = clamp(gain·(R − floor)/(R + 1), 0, 1).
 
     What was cut, e, has a running mean ē. If its signs are random, E‖ē‖² is the sum of the squared
     weights times ‖e‖²: the ratio R of both is near 1. If rare large entries are signal, their signs
@@ -156,14 +153,14 @@ def coordinates(
         before = s["cut"]
         if signal == "coordinate":
             agree = (before * e.sign()).clamp_min(0) / s["chance"].clamp_min(1e-38).sqrt()
-            share = (gain * (agree.square() - floor) / (agree.square() + 1)).clamp(0, 1)
+            share = ((agree.square() - 1) / (agree.square() + 1)).clamp(0, 1)
         else:
             parts = sizes if signal == "tensor" else [g.shape[-1]]
             shares = []
             for mean, chance in zip(before.split(parts, -1), s["chance"].split(parts, -1)):
                 bottom = chance.sum(-1, keepdim=True)
                 ratio = mean.square().sum(-1, keepdim=True) / bottom.clamp_min(1e-38)
-                one = (gain * (ratio - floor) / (ratio + 1)).clamp(0, 1)
+                one = ((ratio - 1) / (ratio + 1)).clamp(0, 1)
                 shares.append(torch.where(bottom > 0, one, 0.0).expand_as(mean))
             share = torch.cat(shares, -1)
         s["cut"] = memory * before + (1 - memory) * e
@@ -227,45 +224,18 @@ def signed(
     return rule
 
 
-def falling(
-    q: float,
-    power: float,
-    *,
-    signal: bool = False,
-    memory: float = 0.98,
-    low: float = 0.05,
-    high: float = 0.2,
-) -> Rule:
+def falling(q: float, power: float) -> Rule:
     """The unit gradient times min(1, level/‖g‖)^power: the larger a norm, the less it counts.
 
-    The level is a running quantile. An outlier's direction is noise, so that its best weight falls
-    with its size. With ``signal`` the signs of gradients whose norm lies above the level are
-    compared with those of the last such gradient: ρ is the running mean of their agreement. Where
-    large gradients agree, they are signal, and the gradient keeps its length, ‖g‖/level.
+    The level is a running quantile of the norms. An outlier's direction is noise, so that its best
+    weight falls with its size.
     """
+    clip = quantile(q)
 
     def rule(g: Tensor, s: State, k: int, sizes: list[int]) -> Tensor:
         size = norm_of(g)
-        window = s.get("window")
-        window = size if window is None else torch.cat([window[..., -WINDOW + 1 :], size], -1)
-        s["window"] = window
-        n = window.shape[-1]
-        rank = min(n, max(1, -int(-q * (n + 1) // 1)))
-        level = window.kthvalue(rank, dim=-1, keepdim=True).values
-        ratio = (size / level.clamp_min(1e-38)).clamp_min(1e-30)
-        down = ratio.clamp_min(1.0) ** -power
-        if not signal:
-            return unit(g) * down
-        if k == 1:
-            s["signs"], s["rho"] = torch.zeros_like(g), torch.zeros_like(size)
-        tail = ratio > 1
-        same = (g.sign() * s["signs"]).mean(-1, keepdim=True)
-        known = (s["signs"] != 0).any(-1, keepdim=True)
-        share = ((s["rho"] - low) / (high - low)).clamp(0, 1)
-        s["rho"] = torch.where(tail & known, memory * s["rho"] + (1 - memory) * same, s["rho"])
-        s["signs"] = torch.where(tail, g.sign(), s["signs"])
-        s["share"] = share.squeeze(-1)
-        return unit(g) * ((1 - share) * down + share * ratio)
+        down = norm_of(clip(g, s, k, sizes)) / size.clamp_min(1e-38)
+        return unit(g) * down**power
 
     return rule
 

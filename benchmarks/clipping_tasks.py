@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class Task:
     loss: Callable[[Params, Batch], Tensor]
     held_out: Callable[[Params, torch.Generator], Batch]
     score: Callable[[Params, Batch], Tensor] | None = None
-    about: str = field(default="")
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
@@ -101,7 +100,6 @@ def regression(
     width: int = 64,
     batch: int = 64,
     act: str = "relu",
-    steps: int = 2000,
 ) -> Task:
     """Targets of a teacher network plus noise; held out: the distance to the teacher."""
     shapes = dense((inputs, width, width, 1))
