@@ -43,15 +43,6 @@ IMAGES_ON_DEVICE = {"batch": 32}
 #: The models of scale gpu, and why they are not the paper's.
 BERT_PROXY = "BERT (6 layers, width 512, random start, 8,192 word pieces) on WikiText-2"
 RESNET_PROXY = "ResNet20 on CIFAR-10"
-PROXIES = (
-    "ImageNet, Wikipedia and Books are not here: the statement itself cannot be settled with the "
-    "data at hand, "
-    "and at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. BERT has no dropout "
-    "there and "
-    "predicts no next sentences. The mean gradient is that of 2,000 other minibatches; matrix "
-    "products round "
-    "their factors to 10 bits (TF32), sums and gradients are float32."
-)
 
 #: What is said of records whose design fixes what makes noise vary.
 FIXED_DESIGN = (

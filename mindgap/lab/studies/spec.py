@@ -1,5 +1,4 @@
-"""What a study is: data (claim, scales, methods, figures, pass rule and its history) and two
-functions.
+"""What a study is: data (claim, scales, methods, figures, pass rule) and two functions.
 
 ``loop(trial)`` runs one method with one seed and yields rows. ``judge(runs)`` answers the parts of
 the pass rule from the records of all runs. Catalogue modules import without torch: a loop imports
@@ -16,6 +15,7 @@ from typing import Any
 from mindgap.base.check import fail, one_of
 from mindgap.base.checked import checked_class
 from mindgap.base.source import Source
+from mindgap.lab.studies.diary import diary
 from mindgap.lab.studies.loop import Trial
 from mindgap.lab.studies.power import Design, as_numbers, rates
 from mindgap.lab.studies.registered import registered_words
@@ -113,10 +113,6 @@ class Study:
     #: ``judge(runs)`` answers the parts of the pass rule; it sees finished runs only.
     judge: Callable[[Sequence[Run]], Parts]
     rule: str = ""  # the pass rule as text
-    history: tuple[
-        str, ...
-    ] = ()  # what was decided when, and what was changed after a run, in order
-    differs: str = ""  # how the study differs from the paper
     #: scale -> model and data that the study runs on; empty where a statement is not about a model.
     models: Mapping[str, str] = field(default_factory=dict)
     paper_model: str = ""  # the model and data of the paper
@@ -293,6 +289,16 @@ class Study:
             groups.setdefault(run.header.method, set()).add(run.header.seed)
         number = min(map(len, groups.values())) if groups else self.scales[scale].seeds
         return as_numbers(rates(design, max(number, 2)))
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """What was decided when, and what was changed after a run, in order."""
+        return diary(self.name).history
+
+    @property
+    def differs(self) -> str:
+        """How the study differs from the paper."""
+        return diary(self.name).differs
 
     def describe(self, scale: str) -> StudyDescription:
         """What the page needs to draw the study again from its records alone."""

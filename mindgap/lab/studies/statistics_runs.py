@@ -52,22 +52,6 @@ WIKITEXT: dict[str, Any] = {
 IMAGE_PROXY = "ResNet20 on CIFAR-10"
 NOISY_PROXY = f"{IMAGE_PROXY} with a fifth of the labels drawn at random"
 TEXT_PROXY = "Transformer-XL (4 layers, width 400) on WikiText-2"
-PROXIES = (
-    "ImageNet and WikiText-103 are not here: the statement itself cannot be settled with the data "
-    "at hand, and "
-    "at scale gpu the verdict is about proxies, CIFAR-10 and WikiText-2. There a reading takes "
-    "minibatches as "
-    "in training (128 augmented images with batch normalisation by the minibatch; 40 windows of 64 "
-    "words, each "
-    "after 64 words that fill the memory, without dropout), and the noise of one sample is that of "
-    "minibatches "
-    "times the root of their size. Matrix products round their factors to 10 bits (TF32)."
-)
-NOISY_LABELS = (
-    " A fifth of the labels is drawn at random, anew at every draw, so that the loss has a floor, "
-    "as "
-    "ImageNet's has for ResNet101."
-)
 
 
 @dataclass(frozen=True)

@@ -183,32 +183,6 @@ STUDY = Study(
     rule="In at least nine tenths of the seeds each of BO-REP and SLIP ends below all other "
     "methods; refuted where "
     "the median of one of them is not below the best median of the others.",
-    history=(
-        "The rule has not changed since the first run. Scale quick has 5 seeds and 500 calls in "
-        "place of 10 and 1,000, "
-        "for time: the study held with both.",
-        "At first both scales had the steps of one search at scale quick: lr_x on 15 values from "
-        "1e-7 to 1, lr_y 0.1 "
-        "or 0.3, and lr_z = lr_y. The study held at scale quick; scale cpu had not been run.",
-        "Now each scale has a search of its own, for all methods anew: lr_x, lr_y and lr_z (the "
-        "step of the linear "
-        "system or of a Neumann series; for F²SA 1/λ₀; SVRB has none) from one grid of 3 x 3 x 3 "
-        "points a factor of 3 "
-        "apart. Where a method's best point lies at an end, the grid goes on beyond it. The units "
-        "of lr_x come from "
-        "the first search: 0.1 for SLIP and BO-REP, 0.003 for F²SA, 1e-5 for all others. A point's "
-        "value is the last "
-        "‖∇Φ‖: at scale quick the mean over tuning seeds 1000 and 1001 with all 500 calls; at "
-        "scale cpu, for time, "
-        "that of tuning seed 1000 with 6,000 calls. No verdict changed: the study still holds at "
-        "scale quick.",
-        "Before its first run scale cpu was cut from 20,000 to 10,000 calls, for time; the study "
-        "holds there too. "
-        "Scales gpu and paper, which had never been run, were removed: the problem fits on a CPU.",
-    ),
-    differs="The table lists assumptions and has no experiment. The problem, its start and the "
-    "second sentence of the "
-    "statement are ours.",
     figures=(
         Figure(
             "Gradient of the hyper-objective",

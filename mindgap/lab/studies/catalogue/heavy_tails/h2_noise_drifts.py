@@ -21,7 +21,6 @@ from mindgap.lab.studies.noise_runs import (
     BERT_PROXY,
     IMAGES_ON_DEVICE,
     ON_DEVICE,
-    PROXIES,
     RESNET_PROXY,
     TrainingOnDevice,
     device_network,
@@ -353,21 +352,6 @@ STUDY = Study(
     "moments, and keeps "
     "its shape when D is at most 0.1 at all of them. Two samples of the start that are told apart "
     "decide nothing.",
-    history=(
-        "Settled before the first run, from the papers alone: by eye a histogram is almost "
-        "unchanged while at "
-        "most a tenth of the minibatches lie elsewhere. Steps are the best of three by training "
-        "loss on other "
-        "random numbers; the step on CIFAR-10 is that of digits.",
-        "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per "
-        "moment and seed, 3 "
-        "seeds. Its steps are the published ones, not searched: Adam 1e-4 (Devlin et al.), SGD "
-        "with momentum 0.1 "
-        "(He et al.). Scale quick has smaller networks and one moment fewer since, for time.",
-    ),
-    differs="That the noise of the language model becomes more concentrated is reported, not "
-    "judged; nor is its scale. "
-    f"{PROXIES}",
     models={
         "quick": "one-layer transformer on prose, three convolutions on digits",
         "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10",
@@ -460,12 +444,6 @@ H16_NOISE_OF_THE_APPENDIX = Study(
     "transformer than for the image network at every moment, refuted where at none. Where the tail "
     "of the image "
     "network's norms cannot be told, nothing is decided.",
-    history=(
-        "Settled before the first run, from the captions of Fig. 6 and 7, whose figures have no "
-        "numbers in the "
-        "text.",
-    ),
-    differs=f"The mean that one minibatch is compared with is that of 64 others. {PROXIES}",
     models={
         "quick": "one-layer transformer on prose, three convolutions on digits",
         "cpu": "two-layer transformer on prose, three convolutions on CIFAR-10",

@@ -255,41 +255,6 @@ STUDY = Study(
     "where it lies outside. At scale gpu every optimizer must end below an interpolated bigram "
     "model: otherwise not trained. Step and, where there is one, ε are searched at 1,200 steps, a "
     "factor 2 and 31 apart, on validation text. ACClip is Algorithm 1 as printed.",
-    history=(
-        "Settled before the first run, from the text on Fig. 4-3a. The middle steps were placed by "
-        "trial runs "
-        "with other random numbers.",
-        "Run 1 at scale cpu, with lists from a ninth of the middle to nine times it: does not "
-        "hold, because of "
-        "ACClip; GClip and CClip chose the lowest step every time. All lists begin lower at that "
-        "scale now, with "
-        "as many steps; the rule was not changed, and random numbers are not used again.",
-        "Scale gpu was added before its first run, with the same four parts. There no form of "
-        "ACClip is left out: "
-        "the first- and the second-moment form get verdicts of their own. The middle steps were "
-        "carried over by "
-        "the number of parameters; a grid that ends at its best step is extended for that "
-        "optimizer.",
-        "Scale quick has 60 steps in place of 250 and no form of ACClip beside Algorithm 1, for "
-        "time: it did not hold "
-        "there. The rule was not changed.",
-        "Until 2026-11-18 scale gpu searched steps at 300 steps: 32 of 40 of these runs ended on "
-        "the plateau of word frequencies (a loss of 6.53 or more), and ε was not searched, "
-        "although Adam's is 1e-8, ACClip's 1e-5, and 18 to 100 % of a layer's gradient entries lie "
-        "below 1e-5. After 1,200 steps SGD (5.541) and ACClip (5.564) ended above a bigram model "
-        "(5.331): not trained. Since then the search has 1,200 steps and covers ε, runs have 3,600 "
-        "steps and five seeds, and the gate was added; settled before these runs. The other forms "
-        "of ACClip run at scale gpu where they are named (--method).",
-    ),
-    differs="All optimizers have momentum 0.9 and a cosine schedule. Thresholds are not tuned: "
-    "GClip's is 0.25, "
-    "CClip's makes a step clipped in every coordinate as long. ACClip is Algorithm 1 as printed; "
-    "the papers do not "
-    "say which form they ran. Scales quick and cpu: no recurrent memory, rare words in one class. "
-    "Scale gpu: "
-    "segments and memory of 64 words, 40 segments per batch (the thesis: 128 words); widths 400 "
-    "and 2000 in place of "
-    "410 and 2100; 3,600 steps (9.9 passes over the text), too few for published perplexities.",
     models={
         "quick": "two-layer transformer, width 16, on prose",
         "cpu": "three-layer transformer, width 32, on Penn Treebank",

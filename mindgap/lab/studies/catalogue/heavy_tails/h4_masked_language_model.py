@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mindgap.lab.studies.bert_runs import BERT_ON_TEXT, NO_BOOKS, PRE_TRAINING, masked_run
+from mindgap.lab.studies.bert_runs import BERT_ON_TEXT, PRE_TRAINING, masked_run
 from mindgap.lab.studies.spec import Figure, Parts, Row, Run, Scale, Source, Study, Trial, scales
 from mindgap.lab.studies.training_runs import Training
 from mindgap.lab.studies.tuned_runs import NEGLIGIBLE, OTHER, SECOND, optimizer_of, tuned_run
@@ -270,30 +270,6 @@ STUDY = Study(
     "scale gpu, which has one depth per run, the forms over the first and the second moment are "
     "judged by the same "
     "parts in the place of ACClip; the verdict is that of Algorithm 1 as printed.",
-    history=(
-        "Settled before the first run, from Table 4.2 and the text on Fig. 4-3b,c.",
-        "Run 1 at scale quick, 300 steps on windows of eight words: does not hold (Adam's loss 2 "
-        "to 3 % below "
-        "Algorithm 1's), in two minutes. Steps and windows are fewer and shorter now, for time "
-        "alone; the rule "
-        "was not changed, and random numbers are not used again.",
-        "Changed before the first run at scale gpu: scale quick offered two steps, at whose ends "
-        "every choice "
-        "lies; it offers three now, with fewer and smaller steps, for time.",
-        "Scale quick has 10 steps in place of 50 since and no form of ACClip beside Algorithm 1, "
-        "for time: in neither "
-        "is anything learnt beyond the frequencies of words, so that it decides nothing.",
-        "Scale gpu was added before its first run, with the same parts. Its middle steps are those "
-        "that H3 chose at "
-        "scale gpu, rounded; a grid that ends at its best step is extended for that optimizer.",
-    ),
-    differs="Rare words in one class, no prediction of next sentences; test data are not the "
-    "validation data that "
-    "tuning saw. Momentum 0.9 and BERT's schedule for all. ACClip is Algorithm 1 as printed; its "
-    "other forms do not "
-    f"decide. Scale gpu: {NO_BOOKS} Six layers; ``depths=12`` runs twelve. Batches of 32 windows "
-    "and 4,000 steps, 2.5 "
-    "passes over the text (the paper: 256 windows, a million steps).",
     models={
         "quick": "encoders of one and two layers on prose",
         "cpu": "encoders of two and four layers on WikiText-2",

@@ -270,26 +270,6 @@ STUDY = Study(
     "frequent place, nothing is decided. At scale gpu the other forms of ACClip are judged by the "
     "same parts; the "
     "verdict is that of Algorithm 1 as printed.",
-    history=(
-        "Settled before the first run, from Table 4.3.",
-        "Scale gpu was added before its first run, with the same parts. Its middle steps are a "
-        "third of those of H4 or "
-        "near it; a grid that ends at its best step is extended for that optimizer.",
-        "Scale quick has three seeds in place of five and no form of ACClip beside Algorithm 1, "
-        "for time: the study "
-        "was undecided with both.",
-    ),
-    differs="One size of encoder, pre-trained for some hundred steps and by Adam alone; words, not "
-    "pieces of words; "
-    "answers compared by their place. ACClip is Algorithm 1 as printed; its other forms do not "
-    "decide. Scale gpu: "
-    "SQuAD 1.1's training set is not here, nor are the texts of the paper's pre-training: the "
-    "statement itself "
-    "cannot be settled with the data at hand, and the verdict is about a proxy. It has 4,129 "
-    "training questions in "
-    "place of 87,599, one BERT of six layers pre-trained by Adam on 5.4 million words, and "
-    "passages of 101 word "
-    "pieces around the answer.",
     models={
         "quick": "one-layer encoder on questions made from prose",
         "cpu": "two-layer encoder on SQuAD's dev file, split in three",

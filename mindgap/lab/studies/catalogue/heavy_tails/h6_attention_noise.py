@@ -16,7 +16,6 @@ from mindgap.lab.studies.noise_runs import (
     BERT_PROXY,
     FIXED_DESIGN,
     ON_DEVICE,
-    PROXIES,
     control_norms,
     noise_at_start,
     noise_side_by_side,
@@ -121,17 +120,6 @@ STUDY = Study(
     "three). Refuted "
     "where nearly all seeds of a cell say the opposite. Controls that come out wrong decide "
     "nothing.",
-    history=(
-        "Settled before the first run, from the papers alone. On 200 samples of 512 norms of each "
-        "control, "
-        "Gaussian vectors were never called heavier and stable ones twice not.",
-        "Scale gpu was added with the same rule, before its first run: 20,000 minibatches per cell "
-        "and seed, 3 "
-        "seeds. Scale quick has a smaller network and twice the minibatches since.",
-    ),
-    differs="Causal layers that predict the next of 200 words (scale cpu: of 1000), not masked "
-    "words; masked words "
-    f"at scale gpu. {PROXIES}",
     models={
         "quick": "one layer, prose",
         "cpu": "two layers, prose",

@@ -281,10 +281,6 @@ H8_NONCONVEX_EXPONENT = Study(
     rule="The exponent of the mean square gradient is within 0.01 and two standard errors "
     "of -2(α-1)/(3α-2) at every α, and no value exceeds its bound: as corrected the bound of the "
     "proof. As printed, the bounds have no counterexample.",
-    history=(
-        "The parts as printed were added after the runs, which have L = 1 and the steps of the "
-        "proofs and cannot refute the print. They are judged by certificates (docs/errata.md).",
-    ),
     figures=(
         Figure(
             "Mean square gradient on the worst rare jump",

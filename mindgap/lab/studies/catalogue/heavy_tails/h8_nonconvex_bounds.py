@@ -134,10 +134,6 @@ STUDY = Study(
     "errors, for any law and α: as corrected with the bounds that the proofs give (4.4.1 for "
     "min{‖∇f‖², τ‖∇f‖/3}, the others with L). As printed, Theorem 4.4.1 and Theorem 2 of acclip "
     "have no counterexample.",
-    history=(
-        "The parts as printed were added after the runs: the statement used to speak of what is "
-        "proved, and the print was not judged. They are judged by certificates (docs/errata.md).",
-    ),
     figures=(
         Figure(
             "Mean square gradient over its bound",

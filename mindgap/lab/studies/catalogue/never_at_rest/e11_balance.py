@@ -220,15 +220,6 @@ STUDY = Study(
     "gives), and the sharpness falls as the step grows. It does not mean equality: the result "
     "under the earlier rule, a factor 2, stands beside. Fewer than two settled steps of a network "
     "decide nothing.",
-    history=(
-        "Changed before the first run at scale gpu and after the runs at scale quick, which the "
-        "earlier rule rejects: it asked for a factor 2, of a formula that the thesis calls very "
-        "rough.",
-        "Scale gpu was added before its first run.",
-    ),
-    differs="The thesis measures nothing here. SGD is plain, as in its derivation. "
-    + gpu.PROXIES
-    + gpu.NOISY_LABELS,
     models={
         "quick": "three convolutions, width 2, on digits; a one-layer transformer on prose",
         "cpu": "three convolutions, width 2, on digits; a two-layer transformer on prose",

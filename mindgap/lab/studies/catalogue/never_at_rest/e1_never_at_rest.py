@@ -363,25 +363,6 @@ E1_IMAGE_NETWORK = Study(
     + "A tenth of the step, trained 10/3 as long: its late norm is no lower than where the others "
     "end, "
     "and norm, noise and sharpness are larger than those of the full step.",
-    history=(
-        "Settled before the first run, from the text on Fig. 6-1 to 6-3.",
-        "Run 1 at scale quick was inconclusive: the network had hardly begun to learn. Run 2 was "
-        "inconclusive: no "
-        "loss had settled, and seeds of so narrow a network differed too much.",
-        "Changed after them, by the loss alone on other random numbers: He's start, a fifth of the "
-        "labels random "
-        "(the loss gets a floor), width, shift, step, eight times the samples at the start, and "
-        "settling asked of "
-        "the mean over seeds. The rest of the rule stayed; no random numbers are used again.",
-        "Changed before the first run at scale gpu: noise and sharpness against the step are "
-        "judged too (6.2.1). "
-        "Runs at scale quick are shorter, for time.",
-    ),
-    differs="The constant steps are the schedule's first and a tenth of it, not a hundredth. The "
-    "run with a tenth "
-    "is one run: its first 3/10 are Fig. 6-2's, all of it is Fig. 6-3's. "
-    + gpu.PROXIES
-    + gpu.NOISY_LABELS,
     models={
         "quick": "three convolutions, width 4, on shifted digits",
         "cpu": "three convolutions, width 8, on CIFAR-10 shifted and flipped",
@@ -429,18 +410,6 @@ E2_LANGUAGE_MODEL = Study(
     rule=_RULE
     + "The late norm is no lower than in the second quarter, for all runs, and norm, noise and "
     "sharpness are larger at each smaller constant step.",
-    history=(
-        "Settled before the first run, from the text on Fig. 6-4.",
-        "Run twice at scale quick on the same random numbers, first with m samples at the start: "
-        "does not hold "
-        "both times.",
-        "Changed before the first run at scale gpu: noise and sharpness against the step are "
-        "judged too (6.2.1). "
-        "Runs at scale quick are shorter, for time.",
-    ),
-    differs="Scales quick and cpu have a transformer without memory. Adam and the ratios of the "
-    "steps are the thesis', "
-    "at scale gpu also its steps and its four layers. " + gpu.PROXIES,
     models={
         "quick": "one-layer transformer on prose",
         "cpu": "two-layer transformer on WikiText-2",

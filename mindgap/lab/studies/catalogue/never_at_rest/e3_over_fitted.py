@@ -171,37 +171,6 @@ STUDY = Study(
     "hundredth. Over-fitted: 99.9 % of the training data are right in the end. Where the two do "
     "not differ in "
     "that, nothing is decided.",
-    history=(
-        "Settled before the runs.",
-        "Scale cpu begins at step 0.02: in ten thousand steps of 0.05 one of two wide networks was "
-        "thrown out of "
-        "its fit, which left the study inconclusive.",
-        "Scale quick had all 1,797 digits and was inconclusive: after 2,000 steps the wide "
-        "network's norm stood at "
-        "some hundredths of its start and still fell. It has 200 of them and 700 steps now, for "
-        "time; the sizes were "
-        "tried with one seed that the study does not have. The rule was not changed.",
-        "Scale gpu was added with the same rule, before its first run.",
-        "Run 1 at scale gpu (30 epochs, 2 seeds) said does not hold: the augmented network's norm "
-        "ended at 0 and 0.006 "
-        "of its start, with 92.6 % of the training data right. It was thrown away: the norm was "
-        "corrected for the "
-        "noise of images drawn independently, but all images were read, so that too much was "
-        "subtracted; without any "
-        "correction it ended below 0.05 of its start. Since then two draws of the augmentation "
-        "are read.",
-    ),
-    differs="Both networks learn the same data, one large enough to know them by heart; the thesis "
-    "compares CIFAR-10 "
-    "with ImageNet. Scale gpu has the thesis' step 0.1 and its drops after a half and three "
-    "quarters, in 30 epochs "
-    "instead of 200: ResNet18 sees the images as they are, which it knows sooner, ResNet20 sees "
-    "them shifted and "
-    "mirrored. A reading takes all 45,000 images in minibatches of 128 with batch normalisation by "
-    "the minibatch; "
-    "with augmentation the bias of the squared norm is removed. ImageNet is not here: what the "
-    "thesis says of it "
-    "cannot be settled with the data at hand.",
     models={
         "quick": "three convolutions, widths 8 and 1, on 200 digits",
         "cpu": "three convolutions, widths 8 and 1, on digits",

@@ -191,17 +191,6 @@ STUDY = Study(
     "at most half of what it is on the smallest part, or below 1 %; and the two norms (gradient, "
     "Hessian) are not "
     "too small on average on that part, by more than 1 % and two standard errors.",
-    history=(
-        "Settled before the first run, which held.",
-        "Scale quick has a smaller transformer, for time. With it a run with two orders per seed "
-        "refuted one of twelve "
-        "parts (noise 4 % off on 32 samples, 2 % on 256); it has four orders now. The rule was "
-        "not changed.",
-        "Scale gpu was added with the same rule, before its first run.",
-    ),
-    differs=gpu.PROXIES
-    + " The sharpness has its own N, 4,096 images and 640 windows: Hessian products on all "
-    "samples would take most of the time.",
     figures=tuple(
         Figure(
             f"{title} from m samples over that from all",

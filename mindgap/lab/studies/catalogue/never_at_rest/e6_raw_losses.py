@@ -215,26 +215,6 @@ STUDY = Study(
     "Refuted where no seed "
     "of a network shows it. A loss that has not settled, or a control that oscillates, decides "
     "nothing.",
-    history=(
-        "Thresholds settled before any run.",
-        "First form, 800 steps of larger networks: does not hold, because they were still learning "
-        "fast. The "
-        "thesis speaks of the end of long runs of networks too small for their data, so the "
-        "networks are small, "
-        "the runs longer, and losses must settle.",
-        "Second form: does not hold; one network on digits was so narrow that it learnt nothing "
-        "and is twice as "
-        "wide now. Random numbers of earlier forms are not used again.",
-        "Scale quick has 300 steps in place of 2,000 and half the fixed digits, for time: 2,000, "
-        "800 and 500 steps "
-        "were undecided. The rule was not changed.",
-        "Scale gpu was added with the same rule, before its first run.",
-    ),
-    differs="Scale quick has step 0.05, too large for digits at times; scale cpu has the thesis' "
-    "0.01. A loss that "
-    "still falls by more than it oscillates gives does not hold. Scale gpu has step 0.1 on images, "
-    "with which the "
-    "loss settles sooner, and Adam with step 0.00025 on words. " + gpu.PROXIES + gpu.NOISY_LABELS,
     models={
         **dict.fromkeys(
             ("quick", "cpu"), "three convolutions, width 2, on digits; a one-layer transformer"

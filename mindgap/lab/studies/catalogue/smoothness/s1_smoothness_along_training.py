@@ -268,12 +268,6 @@ _RULE = (
     "refused in half of their seeds. Refuted where the clipped run is below 0.3, or another is as "
     "high and growing."
 )
-_HISTORY = (
-    "Settled before a smoothness was read. The thesis gives no numbers, so the customary words for "
-    "correlations are "
-    "used: strong from 0.5, present from 0.3, weak below.",
-)
-_SHORTER = "Scale quick has 100 steps in place of 150 and fewer samples per reading, for time."
 _PROSE = {
     "source": "prose",
     "width": 32,
@@ -341,18 +335,6 @@ S1_SMOOTHNESS_LANGUAGE_MODEL = Study(
     lengths={"gpu": "6 epochs (the paper does not say)"},
     length_of=lambda s: f"{s.get('steps', 990) / 166:.2g} epochs (the paper does not say)",
     rule=_RULE.format(STRONG),
-    history=(
-        *_HISTORY,
-        "Scale gpu was added before its first run; the rule is the "
-        "same. The naive estimate and the interval over the seeds are printed there and do not "
-        "decide.",
-        _SHORTER,
-    ),
-    differs="No schedule, no weight decay. Steps 30 and 2 and threshold 0.25 are the thesis' own. "
-    "Scale gpu: six "
-    "passes over the text (Merity et al. train for 500), without averaging of iterates and without "
-    "penalties on "
-    "activations; readings without dropout, on 80 fixed windows of 70 words.",
     paper_number="none: Fig. 3-1 and 3-2 are drawn without numbers. Merity et al. report "
     "perplexity 60.0 on validation "
     "text, trained to the end",
@@ -423,19 +405,6 @@ S2_SMOOTHNESS_IMAGE_MODEL = Study(
     loop=loop,
     judge=partial(judge, clipped=("clipped, step 1.5", "clipped, step 5"), least=PRESENT),
     rule=_RULE.format(PRESENT),
-    history=(
-        *_HISTORY,
-        "Scale gpu was added before its first run; the rule is the same.",
-        _SHORTER,
-    ),
-    differs="Scales quick and cpu: the thesis' steps do not train a network without "
-    "normalisation: the steps without clipping and with momentum are the best of 0.01, 0.03, ..., "
-    "100 by training "
-    "loss, the one with clipping is five times the first, as in the thesis. Scale gpu: steps 1 and "
-    "5, and 0.1 with "
-    "momentum 0.9; a constant step, no weight decay, 20 epochs; readings in full precision on "
-    "2,560 training images, "
-    "not augmented, with the statistics of each 512 of them.",
     models={**dict.fromkeys(("quick", "cpu"), "three convolutions on digits"), "gpu": RESNET20},
     paper_model=RESNET20,
     figures=_FIGURES,

@@ -169,17 +169,6 @@ STUDY = Study(
     "with momentum on images) the clipped curve lies lower, with a 95 % interval over paired "
     "seeds. Refuted where "
     "certainly less than 2 % of the loss is saved.",
-    history=(
-        "Settled before the first run.",
-        "Scale gpu was added before its first run: one step per optimizer, chosen with a shorter "
-        "schedule and seeds of its own, then three seeds. The rule is the same.",
-        "Scale quick has three seeds in place of four, for time: the study was undecided with "
-        "both.",
-    ),
-    differs="The threshold is the thesis' 0.25 and is not tuned. No schedule, no weight decay. "
-    "Steps are chosen by the "
-    "training loss, which the statement is about. Scale gpu: three passes over the text and 30 "
-    "over the images.",
     models={
         **dict.fromkeys(
             ("quick", "cpu"), "one-layer LSTM on prose and three convolutions on digits"

@@ -353,11 +353,6 @@ S4_COUNTS_BELOW_BOUNDS = Study(
     "that was stopped before its bound decides nothing. As printed, the step of Theorem 3.4.4 and "
     "the bound of Theorem 3.4.5 have no counterexample; as corrected, both methods run with the "
     "step and the constants of the proofs.",
-    history=(
-        "The parts as printed were added after the runs: the statement used to speak of the "
-        "constants that the proofs give, and the two printed ones were not judged. They are judged "
-        "by certificates (docs/errata.md), not by the runs.",
-    ),
     figures=(
         Figure(
             "Measured iterations over the bound",
@@ -405,13 +400,6 @@ S8_GAUSSIAN_NOISE = Study(
     judge=judge_counts,
     rule="No count exceeds the bound of Theorem 3.4.4, for either noise, "
     "family of functions and grid point. A run that was stopped before its bound decides nothing.",
-    history=(
-        "Settled before the first run, from the one sentence of the thesis, which gives no "
-        "constants.",
-    ),
-    differs="τ of the bound is the root mean square of the Gaussian noise, which exceeds it in "
-    "every third to "
-    "every second step; the thesis does not say what takes its place.",
     figures=(
         Figure(
             "Measured iterations over the bound",
@@ -446,10 +434,6 @@ S4_CLIPPING_BEATS_FIXED_STEPS = Study(
     rule="The ratio of counts grows like M·L1/(log M + 1) (slope 1 within 0.15 and two standard "
     "errors in logarithms), no count of GD lies below the printed lower bound and none of clipped "
     "GD above the upper bound.",
-    history=(
-        "The weaker bound that the proof's own line gives (Δ - 5ε/4 for Δ - 5ε/8) was judged as "
-        "corrected until the printed theorem was seen to be true (docs/errata.md).",
-    ),
     figures=(
         Figure(
             "Iterations on the worse of the two functions",

@@ -68,7 +68,6 @@ STUDY = Study(
     loop=loop,
     judge=judge,
     rule="h_n / h_c lies in [1/2, 2] in every random draw (rounding allowed for).",
-    differs="The statement is loose: h_n / h_c lies in [1/2, 1].",
     figures=(
         Figure(
             "Normalised over clipped step",

@@ -198,11 +198,6 @@ S6_DEEP_LINEAR = Study(
     judge=judge_networks,
     rule="The rank correlation of gradient and Hessian norm over random weights is above "
     "0.5. That the curvature is not bounded along the valley of zero loss is noted, not judged.",
-    history=(
-        "An earlier rule asked for (L0, L1)-smoothness on the whole space, which fails on the "
-        "valley; the thesis "
-        "(3.2.3) conjectures a correlation only.",
-    ),
     figures=(
         Figure(
             "Curvature against gradient norm",

@@ -133,18 +133,6 @@ STUDY = Study(
     "one point behind "
     "SGD with momentum, by the 90 % interval over paired seeds; refuted where it is certainly "
     "more.",
-    history=(
-        "Settled before the first run. He et al. report 91.25 % for ResNet20 on CIFAR-10, so the "
-        "printed figure "
-        "is judged as it stands and good generalisation apart from it.",
-        "Run 1 at scale quick, 60 steps: holds, with every choice at the upper end of its list. "
-        "Run 2, 80 steps "
-        "of a narrower network: inconclusive. Lists end higher and batches are larger now, on "
-        "other random "
-        "numbers; the rule was not changed.",
-    ),
-    differs="Threshold 0.25 as in Fig. 3-4; clipping has no momentum. The steps of both are "
-    "searched around 5 and 0.1.",
     models={
         "quick": "three convolutions, width 8, on digits",
         "cpu": "three convolutions, width 8, on CIFAR-10",

@@ -275,23 +275,6 @@ STUDY = Study(
     "below a factor 1.1; refuted where the lower end lies above 1 and the gain may exceed 1.1. A "
     "control without a "
     "gain decides nothing.",
-    history=(
-        "Settled before the runs, from what the thesis says of Fig. 2-2: variance reduction fails "
-        "to accelerate.",
-        "Scale gpu was added before its first run: one step per rule, chosen by the final training "
-        "loss with a "
-        "shorter schedule and seeds of its own, then four seeds. The rule is the same.",
-        "Scale quick has 18 passes over 600 digits in place of 30 over 1,000, and three seeds in "
-        "place of four, for "
-        "time: the statement held with both.",
-    ),
-    differs="Judged by the training loss; the test error stands beside it. At scale gpu an epoch's "
-    "images are shifted "
-    "and mirrored when it begins, so that snapshot and minibatch see the same ones, batch "
-    "normalisation takes the "
-    "statistics of each minibatch. ImageNet is not here: what the thesis says of it cannot be "
-    "settled with the data at "
-    "hand.",
     models={
         "quick": "three layers, width 32, on digits",
         "cpu": "four layers, width 64, on digits",

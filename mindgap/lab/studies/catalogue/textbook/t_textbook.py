@@ -315,7 +315,6 @@ T1_TEXTBOOK_RATES = Study(
     rule="Every count is within its bound, the exponents are within 0.12 of Table 2.1's (as "
     "printed L¹ for Nesterov's method on convex functions, as corrected √L), and random "
     "quadratics stay below the bounds.",
-    history=("The printed L¹ was not judged in earlier versions; the records were judged again.",),
     figures=(
         Figure(
             "Steps to accuracy ε on the worst quadratic",
