@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from mindgap.advise.doctor.course import held_out
-from mindgap.advise.doctor.patient import Patient, pair, replaced, size
+from mindgap.advise.doctor.patient import Patient
+from mindgap.base.batches import pair, replaced, size
 from mindgap.measure.restoring import undisturbed
 
 

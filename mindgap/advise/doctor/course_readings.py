@@ -12,9 +12,10 @@ from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.controls import Ranks
 from mindgap.advise.doctor.course import Course, around, gradient
 from mindgap.advise.doctor.model_readings import activations, shown
-from mindgap.advise.doctor.patient import Patient, merged, pair, rows, size
-from mindgap.advise.doctor.tracing import traced
+from mindgap.advise.doctor.patient import Patient
+from mindgap.base.batches import merged, pair, rows, size
 from mindgap.measure.restoring import undisturbed
+from mindgap.measure.tracing import traced
 
 #: Functions that are undefined somewhere: what they give is no mere consequence of large weights.
 DOMAIN = ("log", "log2", "log10", "sqrt", "rsqrt", "div", "true_divide", "__truediv__", "std")

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from mindgap.advise.doctor import tracing
 from mindgap.advise.doctor.chart import Chart
 from mindgap.advise.doctor.model_readings import layers, unregistered
-from mindgap.advise.doctor.patient import Patient, merged, pair, replaced, rows, size
+from mindgap.advise.doctor.patient import Patient
+from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.base.check import RuleError
 
 Apply = Callable[[Patient, Chart, float], None]

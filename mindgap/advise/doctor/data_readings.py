@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mindgap.advise.doctor.chart import Chart, ramp
-from mindgap.advise.doctor.patient import Patient, pair
+from mindgap.advise.doctor.patient import Patient
+from mindgap.base.batches import pair
 
 #: A sample or a batch this many times as large as the ordinary one is an outlier.
 OUTLIER = 50.0

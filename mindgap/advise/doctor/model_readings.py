@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from mindgap.advise.doctor.chart import Chart, ramp
 from mindgap.advise.doctor.course import around
-from mindgap.advise.doctor.patient import Patient, merged, pair, replaced, rows, size
-from mindgap.advise.doctor.tracing import Trace, no_dropout, traced
+from mindgap.advise.doctor.patient import Patient
+from mindgap.advise.doctor.tracing import no_dropout
+from mindgap.base.batches import merged, pair, replaced, rows, size
 from mindgap.measure.restoring import seed_everything, undisturbed
+from mindgap.measure.tracing import Trace, traced
 
 NORMS = (
     nn.modules.batchnorm._BatchNorm,

@@ -1,0 +1,92 @@
+"""Batches as users hand them over: tensors, tuples and mappings, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mindgap.base.check import RuleError
+
+
+def pair(batch: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Inputs and targets of a batch, where it is a pair of tensors with one row per sample, or a
+    mapping or tuple that begins and ends with them.
+
+    Example:
+        >>> pair((torch.ones(4, 2), torch.zeros(4)))[1].shape, pair(torch.ones(3, 2))[1]
+        (torch.Size([4]), None)
+    """
+    if isinstance(batch, Mapping):
+        batch = tuple(batch.values())
+    if isinstance(batch, Tensor):
+        return (batch, None) if batch.ndim else (None, None)
+    if not isinstance(batch, (tuple, list)) or not batch:
+        return None, None
+    first, last = batch[0], batch[-1] if len(batch) > 1 else None
+    x = first if isinstance(first, Tensor) and first.ndim else None
+    y = last if isinstance(last, Tensor) and last.ndim else None
+    if x is not None and y is not None and len(x) != len(y):
+        y = None
+    return x, y
+
+
+def size(batch: Any) -> int:
+    """Samples in a batch; 0 where that is unknown."""
+    x, _ = pair(batch)
+    return 0 if x is None else len(x)
+
+
+def rows(batch: Any, index: Any) -> Any:
+    """Some samples of a batch.
+
+    Example:
+        >>> rows((torch.arange(4), torch.arange(4)), [1, 3])
+        (tensor([1, 3]), tensor([1, 3]))
+    """
+    n = size(batch)
+
+    def chosen(part: Any) -> Any:
+        return part[index] if isinstance(part, Tensor) and part.ndim and len(part) == n else part
+
+    if isinstance(batch, Tensor):
+        return chosen(batch)
+    if isinstance(batch, Mapping):
+        return {key: chosen(part) for key, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(chosen(part) for part in batch)
+    raise RuleError("samples of this kind of batch cannot be chosen")
+
+
+def replaced(batch: Any, x: Tensor | None = None, y: Tensor | None = None) -> Any:
+    """The batch with other inputs or other targets."""
+    if isinstance(batch, Tensor):
+        return batch if x is None else x
+    if isinstance(batch, Mapping):
+        keys = list(batch)
+        new = dict(batch)
+        if x is not None:
+            new[keys[0]] = x
+        if y is not None:
+            new[keys[-1]] = y
+        return new
+    parts = list(batch)
+    if x is not None:
+        parts[0] = x
+    if y is not None:
+        parts[-1] = y
+    return tuple(parts)
+
+
+def merged(batches: list[Any]) -> Any:
+    """Several batches as one; the first one where they cannot be joined."""
+    try:
+        if isinstance(batches[0], Tensor):
+            return torch.cat(batches)
+        if isinstance(batches[0], Mapping):
+            return {k: torch.cat([b[k] for b in batches]) for k in batches[0]}
+        return tuple(torch.cat(parts) for parts in zip(*batches))
+    except (RuntimeError, TypeError):
+        return batches[0]
