@@ -9,8 +9,10 @@
 
 A mutant changes one operator, comparison, number or condition in one function. The sample holds
 those with the smallest hashes of their names, so that a change elsewhere leaves it as it is. A
-mutant is killed when the example in its own module or a test of its room fails. Those that change
-nothing a caller could see stand in ``mutants_equivalent.txt`` with the reason.
+mutant is killed when the example in its own module or a test of its room fails, or when they take
+far longer than without it. Every test runs once without a fault before; one that fails there is
+left out and named. Mutants that change nothing a caller could see stand in
+``mutants_equivalent.txt`` with the reason.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,9 +30,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 #: Room -> (where its code is, the tests that must notice).
@@ -39,8 +44,6 @@ ROOMS = {
     "measure/probes": (("mindgap/measure/probes",), ("tests/measure",)),
 }
 SAMPLE = 200
-#: A mutant that loops for ever is killed by the clock.
-SECONDS = 420
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -181,43 +184,124 @@ def equivalent() -> dict[str, str]:
     return dict(rows)
 
 
-def run(mutant: Mutant, tree: Path) -> tuple[bool, str]:
+@dataclass(frozen=True)
+class Baseline:
+    """What the tests do without a fault: how long each file takes, and what fails already."""
+
+    seconds: dict[str, float]
+    failed: dict[str, list[str]]
+
+    def limit(self, files: list[str]) -> float:
+        """A run that takes three times as long as without the fault, and two minutes more, will
+        not end.
+        """
+        return 120.0 + 3.0 * sum(self.seconds.get(file, 0.0) for file in files)
+
+
+def _pytest(tree: Path, words: list[str], limit: float) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    options = ["-q", "-p", "no:cacheprovider", "--no-header", "-rfE"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *words],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+
+
+def _failures(text: str) -> list[str]:
+    """The tests that failed or could not be loaded, by the summary at the end."""
+    found = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [line.split(" ", 1)[1].split(" - ", 1)[0] for line in found]
+
+
+def room_tests(room: str, root: Path = ROOT) -> list[str]:
+    """The room's test files."""
+    return [
+        file.relative_to(root).as_posix()
+        for folder in ROOMS[room][1]
+        for file in sorted((root / folder).rglob("test_*.py"))
+    ]
+
+
+def order(mutant: Mutant, baseline: Baseline, root: Path = ROOT) -> list[str]:
+    """The room's test files, those that name what is changed first, short ones before long ones."""
+    function = mutant.name.split("::")[1]
+    words = {word for word in function.split(".") if not word.startswith("_")}
+    words |= {Path(mutant.file).stem}
+
+    def key(file: str) -> tuple[bool, float]:
+        named = set(re.findall(r"\w+", (root / file).read_text(encoding="utf-8")))
+        return not named & words, baseline.seconds.get(file, 0.0)
+
+    return sorted(room_tests(mutant.room, root), key=key)
+
+
+def run(mutant: Mutant, tree: Path, baseline: Baseline) -> tuple[bool, str]:
     """(killed, the line that says how), in a copy of the project."""
     file = tree / mutant.file
     before = file.read_text(encoding="utf-8")
-    file.write_text(mutant.source, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
+    files = [mutant.file, *order(mutant, baseline, tree)]
+    already = [test for one in files for test in baseline.failed.get(one, [])]
+    broken = {test for test in already if "::" not in test}  # files that cannot be loaded at all
+    words = [one for one in files if one not in broken]
+    words += [f"--deselect={test}" for test in already if test not in broken]
+    limit = baseline.limit(files)
+    _write(file, mutant.source)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, mutant.file, *ROOMS[mutant.room][1]],
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        done = _pytest(tree, ["-x", "--tb=line", *words], limit)
     except subprocess.TimeoutExpired:
-        return True, f"not done after {SECONDS} s"
+        return True, f"not done after {limit:.0f} s"
     finally:
-        file.write_text(before, encoding="utf-8")
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        _write(file, before)
+    failed = _failures(done.stdout)
     if done.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}")
     return done.returncode != 0, (failed or ["passed" if not done.returncode else "error"])[0]
 
 
+def _write(file: Path, text: str) -> None:
+    """Write a module and drop what Python compiled of it: two versions may share length and
+    second.
+    """
+    file.write_text(text, encoding="utf-8")
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def first_run(file: str, tree: Path) -> tuple[float, list[str]]:
+    """(seconds, tests that fail) of one file without a fault."""
+    begin = time.monotonic()
+    try:
+        done = _pytest(tree, ["--tb=no", file], 1200)
+    except subprocess.TimeoutExpired:
+        return 1200.0, [file]
+    failed = _failures(done.stdout)
+    if done.returncode not in (0, 1, 5) and not failed:
+        failed = [file]
+    return time.monotonic() - begin, failed
+
+
 def copy_of_project(folder: Path) -> Path:
     """The files that tests read, in a folder of their own."""
-    names = subprocess.run(
+    listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout.splitlines()
+        check=False,
+    )
+    names = listed.stdout.splitlines()
+    if listed.returncode:  # a copy without its history
+        names = [file.relative_to(ROOT).as_posix() for file in ROOT.rglob("*")]
+        hidden = (".git/", ".gpu/", ".venv/", "build/", "demo/", "runs/")
+        names = [n for n in names if not n.startswith(hidden) and "__pycache__" not in n]
     for name in names:
         if (ROOT / name).is_file() and not name.startswith("results/"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -229,6 +313,45 @@ def _state(mutant: Mutant) -> str:
     return hashlib.sha256(mutant.source.encode()).hexdigest()[:16]
 
 
+def _tests_state(room: str) -> str:
+    """Changes with the room's tests and the code: a survivor is tried again, a baseline run
+    again.
+    """
+    found = hashlib.sha256()
+    for folder in (*ROOMS[room][1], "mindgap"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+class Trees:
+    """Copies of the project; each is used by one run at a time."""
+
+    def __init__(self, count: int, scratch: Path) -> None:
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for i in range(count):
+            self._free.put(copy_of_project(scratch / str(i)))
+
+    @contextmanager
+    def one(self) -> Iterator[Path]:
+        tree = self._free.get()
+        try:
+            yield tree
+        finally:
+            self._free.put(tree)
+
+
+def _rows(files: list[Path]) -> list[dict[str, Any]]:
+    found = []
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:  # the last line of a run that was killed
+                continue
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -236,48 +359,75 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--size", type=int, default=SAMPLE)
     parser.add_argument("--only", choices=sorted(ROOMS), default=None)
+    parser.add_argument("--match", default="", help="only mutants whose names contain this")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--minutes", type=float, default=None, help="start no mutant after that")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="earlier records")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutants.jsonl")
     options = parser.parse_args()
+    begin = time.monotonic()
     chosen = [m for m in sample(options.size) if options.only in (None, m.room)]
+    chosen = [m for m in chosen if options.match in m.name]
     if options.list:
         for mutant in chosen:
             print(f"{mutant.room}  line {mutant.line}  {mutant.name}")
         return 0
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = {}
-    if options.out.exists():
-        for line in options.out.read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
+    states = {room: _tests_state(room) for room in ROOMS}
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    baseline = Baseline({}, {})
+    for row in _rows([*options.known, options.out]):
+        if "baseline" in row and row["tests"] == states[row["room"]]:
+            baseline.seconds[row["baseline"]] = row["seconds"]
+            baseline.failed[row["baseline"]] = row["failed"]
+        elif "killed" in row:
             known[row["name"], row["state"]] = row
     excused = equivalent()
-    todo = [m for m in chosen if (m.name, _state(m)) not in known and m.name not in excused]
-    begin = time.monotonic()
+
+    def decided(mutant: Mutant) -> bool:
+        row = known.get((mutant.name, _state(mutant)), {})
+        return bool(row) and (row["killed"] or row.get("tests") == states[mutant.room])
+
+    todo = [m for m in chosen if not decided(m) and m.name not in excused]
+    first = [(file, room) for room in {m.room: 0 for m in todo} for file in room_tests(room)]
+    first += [(file, room) for file, room in {m.file: m.room for m in todo}.items()]
+
+    def write(row: dict[str, Any]) -> None:
+        with options.out.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(row) + "\n")
+
+    def late() -> bool:
+        return bool(options.minutes) and time.monotonic() - begin > 60 * options.minutes
+
     with tempfile.TemporaryDirectory() as scratch:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for i in range(options.jobs):
-            trees.put(copy_of_project(Path(scratch) / str(i)))
+        trees = Trees(options.jobs, Path(scratch))
+
+        def plain(work: tuple[str, str]) -> None:
+            file, room = work
+            with trees.one() as tree:
+                seconds, failed = first_run(file, tree)
+            baseline.seconds[file], baseline.failed[file] = round(seconds, 1), failed
+            row = {"baseline": file, "room": room, "tests": states[room]}
+            write({**row, "seconds": round(seconds, 1), "failed": failed})
+            for test in failed:
+                print("left out, it fails without a fault:", test, flush=True)
 
         def one(mutant: Mutant) -> None:
-            if options.minutes and time.monotonic() - begin > 60 * options.minutes:
+            if late():
                 return
-            tree = trees.get()
             start = time.monotonic()
-            try:
-                killed, how = run(mutant, tree)
-            finally:
-                trees.put(tree)
+            with trees.one() as tree:
+                killed, how = run(mutant, tree, baseline)
             row = {"name": mutant.name, "state": _state(mutant), "killed": killed, "how": how}
-            row["seconds"] = round(time.monotonic() - start, 1)
-            known[mutant.name, row["state"]] = row
-            with options.out.open("a", encoding="utf-8") as out:
-                out.write(json.dumps(row) + "\n")
+            row |= {"tests": states[mutant.room], "seconds": round(time.monotonic() - start, 1)}
+            known[mutant.name, _state(mutant)] = row
+            write(row)
             print("killed  " if killed else "SURVIVED", mutant.name, how, flush=True)
 
         with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(plain, [work for work in first if work[0] not in baseline.seconds]))
             list(pool.map(one, todo))
-    rows = [known[m.name, _state(m)] for m in chosen if (m.name, _state(m)) in known]
+    rows = [known[m.name, _state(m)] for m in chosen if decided(m) and m.name not in excused]
     killed = sum(row["killed"] for row in rows)
     same = sum(m.name in excused for m in chosen)
     missing = len(chosen) - len(rows) - same
